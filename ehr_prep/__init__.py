@@ -1,0 +1,3 @@
+"""From medication records to treatment sequences."""
+
+from __future__ import annotations

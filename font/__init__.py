@@ -1,0 +1,3 @@
+"""Federated one-shot ensemble clustering (FONT)."""
+
+from __future__ import annotations

@@ -1,0 +1,45 @@
+"""Mixture-Markov latent class analysis of treatment sequences.
+
+Names are loaded on first use, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Patterns": "patterns",
+    "Sequences": "sequences",
+    "entropy_by_time": "describe",
+    "sequence_frequencies": "describe",
+    "state_distribution": "describe",
+    "time_in_state": "describe",
+    "transition_rates": "describe",
+}
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from mmlca.describe import (
+        entropy_by_time,
+        sequence_frequencies,
+        state_distribution,
+        time_in_state,
+        transition_rates,
+    )
+    from mmlca.patterns import Patterns
+    from mmlca.sequences import Sequences
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
