@@ -169,7 +169,7 @@ def time_values(values: pd.Series, times: Iterable[Any] | None) -> pd.Index:
         return pd.Index(np.sort(values.unique()))
     except TypeError:
         raise TypeError(
-            "the times mix types and cannot be sorted; give their order as times="
+            "the times mix types and cannot be sorted; give their order as times=."
         ) from None
 
 

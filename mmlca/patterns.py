@@ -8,7 +8,8 @@ looks at patients again.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,8 @@ _BLOCK = 1 << 15
 _MEMO = 1 << 14
 
 
-class Patterns(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Patterns:
     """Distinct transition patterns of n patients with S states.
 
     A pattern is a set of tokens; a token is a cell and how often the pattern visits it.
@@ -59,7 +61,7 @@ class Patterns(NamedTuple):
         """The same table for other patients' weights (n,): a resample, a fold, a pseudo-site."""
         each = np.asarray(weights, dtype=float)
         summed = np.bincount(self.inverse, weights=each, minlength=len(self)).astype(float)
-        return self._replace(weights=summed)
+        return replace(self, weights=summed)
 
     def counts(self) -> NDArray[np.int64]:
         """How often each pattern visits each cell, as a dense (U, cells) table."""

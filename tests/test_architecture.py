@@ -1,0 +1,123 @@
+"""The rules on who may import whom, and what importing costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("mmlca", "font", "ehr_prep")
+ROOF = ("mmlca/cli.py", "mmlca/study/")
+MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path, top_level_only: bool = False) -> set[str]:
+    """Dotted names of everything a file imports, but for type checkers alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if top_level_only and isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: use absolute imports"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        nodes += ast.iter_child_nodes(node)
+    return found
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def from_package(names: set[str], package: str) -> set[str]:
+    return {name for name in names if name.split(".")[0] == package}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_siblings_are_imported_only_where_allowed(path: Path) -> None:
+    names, here = imports(path), relative(path)
+    if here.startswith("font/"):
+        assert not from_package(names, "mmlca") | from_package(names, "ehr_prep")
+    if here.startswith("mmlca/") and not here.startswith(ROOF):
+        assert not from_package(names, "font") | from_package(names, "ehr_prep")
+        assert not {n for n in names if n.startswith(("mmlca.cli", "mmlca.study"))}
+    if here.startswith("ehr_prep/"):
+        assert not from_package(names, "font")
+        allowed = ("mmlca.sequences", "mmlca.checks", "mmlca.files", "mmlca.describe")
+        assert all(name.startswith(allowed) for name in from_package(names, "mmlca"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_numba_only_in_kernels_and_pyplot_only_inside_functions(path: Path) -> None:
+    if path.name != "_kernels.py":
+        assert not from_package(imports(path), "numba")
+        at_top = imports(path, top_level_only=True)
+        assert not {n for n in at_top if "_kernels" in n}
+        assert not from_package(at_top, "matplotlib")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_a_package_is_light(package: str) -> None:
+    code = (
+        f"import sys, {package}; print([m for m in ('numba', 'matplotlib', 'sklearn', 'pandas')"
+        " if m in sys.modules])"
+    )
+    assert _python(code) == "[]"
+
+
+def test_using_sequences_loads_neither_numba_nor_matplotlib_nor_sklearn() -> None:
+    code = (
+        "import sys, mmlca; mmlca.Sequences, mmlca.state_distribution;"
+        "print([m for m in ('numba', 'matplotlib', 'sklearn') if m in sys.modules])"
+    )
+    assert _python(code) == "[]"
+
+
+def test_help_is_light() -> None:
+    code = (
+        "import sys\nfrom mmlca import cli\nsys.argv = ['mmlca', '--help']\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        "heavy = ('numba', 'matplotlib', 'sklearn', 'pandas', 'numpy')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    assert _python(code).splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_there(package: str) -> None:
+    module = __import__(package)
+    for name in getattr(module, "__all__", ()):
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError):
+        module.no_such_name  # noqa: B018
+
+
+def test_no_package_host_and_no_absolute_path_in_the_repository() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    hosts = ("pypi" + ".org", "python" + "hosted", "npm" + "js", "anaconda" + ".org")
+    for name in listed.stdout.split():
+        path = ROOT / name
+        if path.is_file() and path.suffix not in {".png", ".parquet"}:
+            text = path.read_text(encoding="utf-8")
+            assert not [host for host in hosts if host in text], name
+
+
+def _python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return done.stdout.strip()
