@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "MarkovParams": "params",
+    "MixtureMarkov": "model",
     "Patterns": "patterns",
     "Sequences": "sequences",
     "entropy_by_time": "describe",
+    "plot_selection": "plots",
+    "select_n_classes": "selection",
     "sequence_frequencies": "describe",
+    "simulate": "simulate",
     "state_distribution": "describe",
     "time_in_state": "describe",
     "transition_rates": "describe",
+    "vote": "selection",
 }
 __all__ = ["__version__", *_HOME]
 
@@ -29,8 +35,13 @@ if TYPE_CHECKING:
         time_in_state,
         transition_rates,
     )
+    from mmlca.model import MixtureMarkov
+    from mmlca.params import MarkovParams
     from mmlca.patterns import Patterns
+    from mmlca.plots import plot_selection
+    from mmlca.selection import select_n_classes, vote
     from mmlca.sequences import Sequences
+    from mmlca.simulate import simulate
 
 
 def __getattr__(name: str) -> Any:

@@ -63,6 +63,16 @@ class Patterns:
         summed = np.bincount(self.inverse, weights=each, minlength=len(self)).astype(float)
         return replace(self, weights=summed)
 
+    def take(self, rows: NDArray[np.intp], weights: NDArray[np.float64]) -> Self:
+        """Some of the patterns with other weights, of no patient in particular."""
+        size = np.diff(self.indptr)[rows]
+        indptr = np.concatenate([[0], np.cumsum(size)])
+        place = np.repeat(self.indptr[rows] - indptr[:-1], size) + np.arange(indptr[-1])
+        nobody = np.empty(0, dtype=np.int32)
+        return replace(
+            self, indptr=indptr, tokens=self.tokens[place], weights=weights, inverse=nobody
+        )
+
     def counts(self) -> NDArray[np.int64]:
         """How often each pattern visits each cell, as a dense (U, cells) table."""
         n_cells = self.n_states * (self.n_states + 1) + len(self.gaps)
