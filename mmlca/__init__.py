@@ -19,7 +19,7 @@ _HOME = {
     "plot_selection": "plots",
     "select_n_classes": "selection",
     "sequence_frequencies": "describe",
-    "simulate": "simulate",
+    "simulate": "simulation",
     "state_distribution": "describe",
     "time_in_state": "describe",
     "transition_rates": "describe",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mmlca.plots import plot_selection
     from mmlca.selection import select_n_classes, vote
     from mmlca.sequences import Sequences
-    from mmlca.simulate import simulate
+    from mmlca.simulation import simulate
 
 
 def __getattr__(name: str) -> Any:

@@ -632,8 +632,8 @@ def em(
             gain = np.inf
             if n_done > 0 and not leapt:
                 gain = value - path[n_done - 1, 1]
-                ratio = gain / gain_before
-                if gain < tol:
+                ratio = gain / gain_before if gain_before > 0.0 else 1.0
+                if tol > 0.0 and gain < tol:
                     noise = 1e-14 * abs(value)
                     if gain <= noise or (ratio < 1.0 and gain * ratio / (1.0 - ratio) < tol):
                         return n_done, True

@@ -118,7 +118,7 @@ def fit_search(
             return list(pool.map(call, items) if n_jobs > 1 else map(call, items))
 
         def begin(starts: list[Start]) -> list[Run]:
-            return spread(lambda start: run_em(sample, *start, short), starts)
+            return spread(lambda start: run_em(sample, start[0], start[1], short), starts)
 
         def follow(runs: list[Run]) -> list[Run]:
             return spread(lambda run: _go_on(sample, run, rough), runs)

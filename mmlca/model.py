@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from mmlca import __version__, em
 from mmlca.checks import some
 from mmlca.files import atomic
 from mmlca.params import MarkovParams
 from mmlca.sequences import Sequences
-from mmlca.simulate import simulate
+from mmlca.simulation import simulate
 
 _FILE_LIMIT = 64 * 2**20
 _FORMAT = "mmlca model"
@@ -220,8 +220,9 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, sequences: Any, y: None = None) -> float:
         """Mean log-likelihood of a sequence, weighted."""
         data = self._conform(sequences)
-        logs = em.e_step(data.patterns, self.params_).logliks
-        return float(np.average(logs, weights=data.patterns.weights))
+        logs, weights = em.e_step(data.patterns, self.params_).logliks, data.patterns.weights
+        counted = weights > 0
+        return float(np.average(logs[counted], weights=weights[counted]))
 
     def sample(
         self, n: int = 1, lengths: ArrayLike = 16, seed: int | np.random.Generator | None = None
@@ -412,7 +413,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
-        tags.input_tags.positive_only = True
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -488,8 +488,8 @@ def as_sequences(data: Any, states: tuple[str, ...] | None = None) -> Sequences:
         if not all(dtype.kind in "iu" for dtype in data.dtypes if hasattr(dtype, "kind")):
             return Sequences.from_frame(data, id="id" if "id" in data.columns else None)
         return Sequences.from_codes(data.to_numpy(), states, ids=data.index)
-    array = np.asarray(data)
-    if array.dtype.kind == "f" and np.isfinite(array).all() and (array == array.round()).all():
+    array = check_array(data, dtype="numeric", input_name="sequences")
+    if array.dtype.kind == "f" and (array == array.round()).all():
         array = array.astype(np.int64)
     return Sequences.from_codes(array, states)
 
