@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mmlca import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mmlca.sequences import Sequences
 
 app = typer.Typer(
     name="mmlca",
@@ -30,6 +38,152 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+Files = Annotated[
+    list[Path], typer.Argument(help="Sequences, one .csv or .parquet file a site.", exists=True)
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+Starts = Annotated[int, typer.Option(min=1, help="How hard to search.")]
+States = Annotated[
+    str | None, typer.Option(help="States in their order, separated by commas, if a file needs it.")
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Threads; they do not change the result.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+@app.command()
+def fit(
+    sequences: Annotated[
+        Path, typer.Argument(help="Sequences, a .csv or .parquet file.", exists=True)
+    ],
+    classes: Annotated[int, typer.Option("--classes", "-k", min=1, help="Number of classes.")],
+    out: Out = Path("fit"),
+    seed: Seed = 1,
+    starts: Starts = 40,
+    prior: Annotated[
+        float, typer.Option(min=0, help="Pseudo-count; 0: maximum likelihood.")
+    ] = 1e-4,
+    states: States = None,
+    jobs: Jobs = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a mixture of Markov chains: the model, its summary and every patient's class."""
+    from mmlca.model import MixtureMarkov
+
+    data = _read(sequences, states)
+    with _warnings_as_notes(quiet):
+        model = MixtureMarkov(classes, n_init=starts, prior=prior, seed=seed, n_jobs=jobs).fit(data)
+    out.mkdir(parents=True, exist_ok=True)
+    model.save(out / "model.json")
+    summary = model.summary()
+    _write(summary.reset_index(), out / "summary.csv")
+    _write(model.posterior_, out / "patients.csv")
+    _write(model.starts_, out / "starts.csv")
+    if not quiet:
+        typer.echo(f"{data}\n")
+        typer.echo(summary.to_string(float_format="{:.3f}".format))
+        typer.echo(
+            f"\nlog-likelihood {model.loglik_:,.2f}, BIC {model.bic():,.2f}, entropy R² "
+            f"{model.entropy():.3f}; the maximum was reached by {model.n_replicated_} of the "
+            "starts that were followed."
+        )
+        typer.echo(f"Wrote model.json, summary.csv, patients.csv and starts.csv to {out}.")
+
+
+@app.command()
+def select(
+    sequences: Files,
+    classes: Annotated[
+        str, typer.Option("--classes", "-k", help="Numbers to try, such as 1-8 or 2,3,5.")
+    ] = "1-8",
+    criterion: Annotated[str, typer.Option(help="bic, aic, sabic or icl.")] = "bic",
+    count: Annotated[
+        str, typer.Option(help="What BIC counts: sequences, or timepoints as seqHMM does.")
+    ] = "sequences",
+    out: Out = Path("selection"),
+    seed: Seed = 1,
+    starts: Starts = 40,
+    states: States = None,
+    jobs: Jobs = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Compare numbers of classes at one or more sites; the sites vote."""
+    from matplotlib.figure import Figure
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from mmlca.files import atomic
+    from mmlca.plots import plot_selection
+    from mmlca.selection import select_n_classes, vote
+
+    ks = _numbers(classes)
+    names = [path.stem for path in sequences]
+    if len(set(names)) != len(names):
+        raise ValueError(f"two files have the same name ({', '.join(names)}); it names the site.")
+    data = {name: _read(path, states) for name, path in zip(names, sequences, strict=True)}
+    bar = Progress(console=Console(stderr=True), disable=quiet, transient=True)
+    with bar, _warnings_as_notes(quiet):
+        task = bar.add_task("Fitting", total=len(ks) * len(data))
+        table = select_n_classes(
+            data if len(data) > 1 else data[names[0]],
+            ks,
+            seed,
+            criterion=criterion,  # type: ignore[arg-type]
+            n=count,  # type: ignore[arg-type]
+            progress=lambda site, k: bar.update(task, advance=1, description=f"{site} K = {k}"),
+            n_init=starts,
+            n_jobs=jobs,
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    _write(table, out / "selection.csv")
+    figure = Figure(figsize=(3.5, 2.8), layout="constrained")
+    plot_selection(table, criterion, ax=figure.subplots())
+    with atomic(out / "selection.png") as file:
+        figure.savefig(file, dpi=300)
+    if not quiet:
+        typer.echo(table.to_string(index=False, float_format="{:.3f}".format))
+        chosen = vote(table)
+        typer.echo(f"\n{criterion.upper()} chooses {chosen} classes.")
+        typer.echo(f"Wrote selection.csv and selection.png to {out}.")
+
+
+def _read(path: Path, states: str | None) -> Sequences:
+    from mmlca.sequences import Sequences
+
+    return Sequences.read(path, None if states is None else states.split(","))
+
+
+def _write(table: pd.DataFrame, path: Path) -> None:
+    from mmlca.files import atomic
+
+    with atomic(path) as file:
+        table.to_csv(file, index=False, lineterminator="\n")
+
+
+def _numbers(text: str) -> list[int]:
+    """ "1-4,6" → 1, 2, 3, 4, 6."""
+    found: list[int] = []
+    try:
+        for part in text.split(","):
+            low, _, high = part.partition("-")
+            found += range(int(low), int(high or low) + 1)
+    except ValueError:
+        raise ValueError(f"--classes takes numbers such as 1-8 or 2,3,5, found {text!r}.") from None
+    return found
+
+
+@contextmanager
+def _warnings_as_notes(quiet: bool) -> Iterator[None]:
+    """Warnings as lines on standard error, after the work."""
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught if not quiet else ():
+        typer.echo(f"note: {warning.message}", err=True)
 
 
 def main() -> None:

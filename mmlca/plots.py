@@ -28,12 +28,13 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
     criterion : column to draw
     ax : Axes, optional
     """
-    import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
     if ax is None:
+        import matplotlib.pyplot as plt
+
         _, ax = plt.subplots(figsize=(3.5, 2.8), layout="constrained")
     several = "site" in table.columns
     groups = table.groupby("site", sort=False) if several else [("", table)]

@@ -11,4 +11,5 @@ from hypothesis import settings
 mpl.use("Agg")
 settings.register_profile("mmlca", deadline=None, derandomize=True)
 settings.load_profile("mmlca")
-sys.path.insert(0, str(Path(__file__).parent / "mmlca"))
+for folder in ("mmlca", "bench"):
+    sys.path.insert(0, str(Path(__file__).parent / folder))
