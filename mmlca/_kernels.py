@@ -384,16 +384,17 @@ def _multiply(
     joint: NDArray[np.float64],
 ) -> None:
     """Joint probability of class and pattern, for the patterns from `begin` to `end`."""
-    m = indptr[begin]
+    m = np.uint64(indptr[begin])
     for u in range(begin, end):
         a, b, c, d = share[0], share[1], share[2], share[3]
-        while m < indptr[u + 1]:
-            v = np.uint64(tokens[np.uint64(m)])
+        stop = np.uint64(indptr[u + 1])
+        while m < stop:
+            v = np.uint64(tokens[m])
             a *= powers[v, 0]
             b *= powers[v, 1]
             c *= powers[v, 2]
             d *= powers[v, 3]
-            m += 1
+            m += _ONE
         r = u - begin
         joint[r, 0], joint[r, 1], joint[r, 2], joint[r, 3] = a, b, c, d
 
@@ -408,22 +409,22 @@ def _scatter(
     visits: NDArray[np.float64],
 ) -> None:
     """Add each pattern's responsibilities to its tokens and, in the last row, to the classes."""
-    m = indptr[begin]
-    last = len(visits) - 1
+    m = np.uint64(indptr[begin])
+    m0 = m1 = m2 = m3 = 0.0
     for u in range(begin, end):
         r = u - begin
         a, b, c, d = joint[r, 0], joint[r, 1], joint[r, 2], joint[r, 3]
-        visits[last, 0] += a
-        visits[last, 1] += b
-        visits[last, 2] += c
-        visits[last, 3] += d
-        while m < indptr[u + 1]:
-            v = np.uint64(tokens[np.uint64(m)])
+        m0, m1, m2, m3 = m0 + a, m1 + b, m2 + c, m3 + d
+        stop = np.uint64(indptr[u + 1])
+        while m < stop:
+            v = np.uint64(tokens[m])
             visits[v, 0] += a
             visits[v, 1] += b
             visits[v, 2] += c
             visits[v, 3] += d
-            m += 1
+            m += _ONE
+    last = len(visits) - 1
+    visits[last, 0], visits[last, 1], visits[last, 2], visits[last, 3] = m0, m1, m2, m3
 
 
 @njit(cache=True, nogil=True)
@@ -492,23 +493,33 @@ def e_step(
         for g in range(n_lanes):
             _multiply(begin, end, indptr, tokens, powers[g], share[g], joint[g])
         block_likelihood = 0.0
+        product = 1.0  # of probabilities of weight 1: one logarithm serves several patterns
         for r in range(end - begin):
             weight = weights[begin + r]
             total = 0.0
             for g in range(n_lanes):
                 total += (joint[g, r, 0] + joint[g, r, 1]) + (joint[g, r, 2] + joint[g, r, 3])
             if total > _TINY:
-                log_total = np.log(total)
+                if weight == 1.0:
+                    product *= total
+                    if product < 1e-50:
+                        block_likelihood += np.log(product)
+                        product = 1.0
+                elif weight > 0.0:
+                    block_likelihood += weight * np.log(total)
+                if len(logs) > 0:
+                    logs[begin + r] = np.log(total)
             else:
                 log_total = _log_joint(begin + r, table, chance, share, one)
                 for g in range(n_lanes):
                     for m in range(4):
                         joint[g, r, m] = one[g, m]
                 total = 1.0
-            if weight > 0.0:
-                block_likelihood += weight * log_total
+                if weight > 0.0:
+                    block_likelihood += weight * log_total
+                if len(logs) > 0:
+                    logs[begin + r] = log_total
             if len(logs) > 0:
-                logs[begin + r] = log_total
                 for g in range(n_lanes):
                     for m in range(4):
                         posterior[g, begin + r, m] = joint[g, r, m] / total
@@ -516,7 +527,7 @@ def e_step(
             for g in range(n_lanes):
                 for m in range(4):
                     joint[g, r, m] *= factor
-        log_likelihood += block_likelihood
+        log_likelihood += block_likelihood + np.log(product)
         for g in range(n_lanes):
             visits[:] = 0.0
             _scatter(begin, end, indptr, tokens, joint[g], visits)
