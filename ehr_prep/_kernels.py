@@ -71,12 +71,12 @@ def choose_states(
                 tally[w, s] += 1
                 closed[w, s] = date[r]
                 continue
-            # a day covered twice by a class counts once
+            # a day covered twice by a class counts once; the window in which follow-up ends
+            # counts to its own end, or else a last supply would be cut to a single day
             day = max(date[r], covered[s] + 1)
-            until = min(end[r], last[p])
             v = w
-            while day <= until and v < n_windows:
-                stop = min(until, edges[p, v + 1] - 1)
+            while day <= end[r] and v < n_windows and edges[p, v] <= last[p]:
+                stop = min(end[r], edges[p, v + 1] - 1)
                 if day <= stop:
                     if tally[v, s] == 0:
                         opened[v, s] = day
@@ -85,7 +85,7 @@ def choose_states(
                     day = stop + 1
                     used = max(used, v + 1)
                 v += 1
-            covered[s] = max(covered[s], until)
+            covered[s] = max(covered[s], end[r])
         before = -1
         for v in range(used):
             best = -1

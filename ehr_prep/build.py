@@ -119,7 +119,8 @@ def build_sequences(
     max_windows : int
         The sequence ends after so many windows, or with the window in which follow-up ends.
     by : "records" or "days"
-        A window gets the class with the most records, or with the most days covered.
+        A window gets the class with the most records, or with the most days covered (from
+        a record to its end or by its supply; a day covered twice counts once).
     ties : "first", "latest" or "previous"
         Between equals, the class whose first record in the window is the earliest, whose
         last is the latest, or that was the state before (else as "first"); then the

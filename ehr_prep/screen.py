@@ -61,9 +61,9 @@ def count_odd(
     found = np.arange(0) if which is None else np.flatnonzero(which)
     examples = []
     for row in found[:5]:
-        value = shown.iat[row] if isinstance(shown, pd.Series) else day_text(shown[row])
         name = ids[who[row]] if who[row] >= 0 else "no id"
-        examples.append(f"{name}: {some([value]) if isinstance(value, str) else value}")
+        value = some([shown.iat[row]]) if isinstance(shown, pd.Series) else day_text(shown[row])
+        examples.append(f"{name}: {value}")
     return Issue(issue, len(found), action, "; ".join(examples))
 
 
