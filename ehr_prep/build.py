@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def build_sequences(
     records : Records
         From `read_records`.
     first_on_or_after : date or None
-        Patients whose first record is earlier are not eligible.
+        Patients whose first record is earlier are not eligible; None: no such rule.
     washout_days : int, optional
         Allow earlier treatment, if at least so many days without any came between: the
         index date is the first record on or after `first_on_or_after` with no other in
@@ -144,6 +145,10 @@ def build_sequences(
     3
     """
     options = {name: value for name, value in locals().items() if name != "records"}
+    if not isinstance(records, Records):
+        raise TypeError(
+            f"records must come from read_records, found {type(records).__name__}; read them first."
+        )
     _check_options(options, records.states)
     cohort = choose_cohort(
         records,
@@ -182,10 +187,7 @@ def build_sequences(
         patients=_patients(records, kept, index, last),
         settings={
             **records.settings,
-            **{
-                name: v if isinstance(v, int | float) else v and str(v)
-                for name, v in options.items()
-            },
+            **{name: _plain(value) for name, value in options.items()},
             "states": list(states),
             "windows": {
                 "followed_up": int(lengths.sum()),
@@ -232,7 +234,7 @@ def _check_options(options: dict[str, Any], states: tuple[str, ...]) -> None:
     least = {"months": 1, "max_windows": 1, "max_carry": 0, "washout_days": 1}
     for name, low in least.items():
         value = options[name]
-        if value is not None and (not isinstance(value, int) or value < low):
+        if value is not None and (not isinstance(value, Integral) or value < low):
             raise ValueError(f"{name} must be a whole number of at least {low}, found {value!r}.")
     if options["days"] is not None and not options["days"] >= 1:
         raise ValueError(f"days must be at least 1, found {options['days']!r}.")
@@ -240,6 +242,11 @@ def _check_options(options: dict[str, Any], states: tuple[str, ...]) -> None:
         raise ValueError(
             f"none_state {options['none_state']!r} is a class of the drug map; choose another name."
         )
+
+
+def _plain(value: Any) -> Any:
+    """Something that JSON can hold: dates become text."""
+    return value if value is None or isinstance(value, int | float) else str(value)
 
 
 def _choose(

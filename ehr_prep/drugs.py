@@ -168,9 +168,9 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
                 f"{name} has the columns {some(table.columns)}; it needs drug and class."
             )
         table.columns = ["drug", "class"]
-    table = table.where(table.notna(), "").reset_index(drop=True)
+    table = table.reset_index(drop=True)
     for column in ("drug", "class"):
-        table[column] = table[column].map(lambda v: " ".join(str(v).split()))
+        table[column] = table[column].map(lambda v: "" if pd.isna(v) else " ".join(str(v).split()))
     blank = (table["drug"] == "") | (table["class"] == "")
     if blank.any() or not len(table):
         raise ValueError(
@@ -188,7 +188,7 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
         table["ingredient"] = None
     if "kind" not in table:
         table["kind"] = "name"
-    table["kind"] = table["kind"].map(lambda v: str(v).strip().casefold() or "name")
+    table["kind"] = table["kind"].map(lambda v: "name" if pd.isna(v) else _plain(v) or "name")
     found = table["kind"].unique()
     kinds = tuple(k for k in found if k not in _ON_REQUEST) or tuple(found)
     return DrugMap(table[["drug", "class", "ingredient", "kind"]], kinds)

@@ -209,9 +209,10 @@ def read_records(
     others = [rows.keep(unmapped)]
     if labs is not None:
         others.append(_labs(labs, ids, span, date_format, encoding))
+    covered = frame[[columns[role] for role in ("end", "supply") if role in columns]]
     if not kept.all():
-        frame, rows = frame[kept], rows.keep(kept)
-    last, odd = last_days(frame, columns, rows, ids, date_format)
+        covered, rows = covered[kept], rows.keep(kept)
+    last, odd = last_days(covered, columns, rows, ids, date_format)
     rows = sort_records(rows._replace(last=last))
     again = repeats(rows)
     done = "dropped" if duplicates == "drop" else "kept"
@@ -329,11 +330,11 @@ def _labs(
     labs: Source, ids: pd.Index, span: tuple[int, int], date_format: str | None, encoding: str
 ) -> Rows:
     """Usable lab tests of patients who have records: they show that someone was followed."""
-    given = {"patient": None, "lab_date": None}
-    frame, columns, _ = read_table(labs, given, ("patient", "lab_date"), encoding=encoding)
+    given = {"patient": None, "date": None}
+    frame, columns, _ = read_table(labs, given, ("patient", "date"), encoding=encoding)
     who, lab_ids, _ = encode_ids(frame[columns["patient"]])
     who = np.append(match_ids(lab_ids, ids), -1).astype(np.int32)[who]
-    day = to_days(frame[columns["lab_date"]], date_format)
+    day = to_days(frame[columns["date"]], date_format)
     tests = Rows(who, day, np.zeros_like(who), None)
     return tests.keep((who >= 0) & (day >= span[0]) & (day <= span[1]))
 

@@ -121,7 +121,7 @@ def last_days(
         known = end != NO_DATE
         tests = {
             "end before start": known & (end < day),
-            f"end more than {MAX_DAYS} days after start": known & (end - day >= MAX_DAYS),
+            f"end covers more than {MAX_DAYS} days": known & (end - day >= MAX_DAYS),
             "end unreadable": ~known & raw.notna().to_numpy(),
         }
         for issue, odd in tests.items():

@@ -28,7 +28,8 @@ _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 GUESSES = {
     "patient": "patient_id patient person_id subject_id patientid pat_id patid patient_num mrn id",
     "date": "date start_date start date_start drug_exposure_start_date medication_date med_date "
-    "order_date dispense_date fill_date administration_date rx_date exposure_date",
+    "order_date dispense_date fill_date administration_date rx_date exposure_date "
+    "lab_date measurement_date result_date collection_date",
     "drug": "drug drug_name medication medication_name med_name ingredient drug_source_value "
     "rxcui rxnorm atc atc_code ndc drug_code code",
     "end": "end_date end stop_date date_end drug_exposure_end_date",
@@ -37,7 +38,6 @@ GUESSES = {
     "follow_up_end": "follow_up_end followup_end end_of_follow_up last_visit last_visit_date "
     "last_contact observation_period_end_date censor_date",
     "birth_date": "birth_date date_of_birth dob birthdate birth_datetime",
-    "lab_date": "date lab_date measurement_date result_date collection_date",
 }
 
 
@@ -61,10 +61,9 @@ def guess_columns(
         if column is not None:
             roles[role] = column
         elif role in needed:
-            word = role.removeprefix("lab_")
             raise ValueError(
-                f"no column of {name} looks like the {word}: it has {some_columns(found)}; "
-                f'say which one it is, as in {word}="{found[0]}".'
+                f"no column of {name} looks like the {role}: it has {some_columns(found)}; "
+                f'rename it, or say which one it is, as in {role}="{found[0]}".'
             )
     return roles
 
@@ -204,8 +203,9 @@ def encode_ids(column: pd.Series) -> tuple[NDArray[np.int32], pd.Index, NDArray[
     codes, values = factorize(column)
     odd = None
     if values.dtype.kind not in "iu":
-        texts = [_id_text(value) for value in values]
-        is_text = np.array([isinstance(value, str) for value in values], dtype=bool)
+        listed = values.tolist()
+        texts = [_id_text(value) for value in listed]
+        is_text = np.array([isinstance(value, str) for value in listed], dtype=bool)
         if is_text.any() and not is_text.all():
             odd = np.append(~is_text, False)[codes]
         whole = all(_WHOLE.fullmatch(text) for text in texts if text)

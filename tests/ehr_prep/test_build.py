@@ -230,6 +230,8 @@ def test_history_follow_up_and_age() -> None:
     assert dropped(build(text, people)) == {"follow-up ends before the first treatment": (1, 1)}
     short = build(text, follow_up="last_record", min_follow_up_days=20)
     assert dropped(short) == {"followed up for less than 20 days": (2, 3)}
+    exact = build(text, follow_up="last_record", min_follow_up_days=19)
+    assert exact.ids.to_list() == [1, 2]
     labs = pd.DataFrame({"id": [2], "date": ["2009-12-31"]})
     known = build(text, labs=labs, min_history_days=1)
     assert known.ids.to_list() == [2]
@@ -315,6 +317,11 @@ def test_one_patient_with_one_record() -> None:
     sequences = build("2010-01-01t")
     assert sequences.shape == (1, 16)
     assert words(sequences) == ["T"]
+
+
+def test_a_plain_table_is_not_yet_records() -> None:
+    with pytest.raises(TypeError, match="must come from read_records, found DataFrame"):
+        ehr_prep.build_sequences(pd.DataFrame())
 
 
 def test_everybody_before_the_start_is_one_sentence() -> None:

@@ -82,6 +82,10 @@ def test_quotes_line_breaks_and_other_encodings(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'r\.csv is not utf-8 text.*encoding="latin-1"'):
         read(path, drug="note")
     assert len(read(path, encoding="latin-1")) == 1
+    path.write_bytes("Größe,id,date,drug\n1,1,2010-01-01,Humira\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="not utf-8 text"):
+        read(path)
+    assert len(read(path, encoding="latin-1")) == 1
 
 
 def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> None:
@@ -99,7 +103,7 @@ def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> Non
         ("", r"r\.csv is empty"),
         ("\n", r"r\.csv is empty"),
         ("id,date,drug\n", r"r\.csv has no records"),
-        ("id,date\n1,2010-01-01\n", r"looks like the drug: it has 'id', 'date'; say .* drug="),
+        ("id,date\n1,2010-01-01\n", r"looks like the drug: it has 'id', 'date'; .* drug="),
         ("id,date,drug,drug\n", r"several columns called 'drug'"),
         ("id,date,drug\n1,x,Humira\n2,y,Humira\n", r"none of the 2 dates .*'x', 'y'.*date_format"),
         ("id,date,drug\n1,2010-01-01,aspirin\n", r"no record .* not in the map \(1\).*'aspirin'"),
@@ -318,16 +322,19 @@ def test_the_last_day_covered() -> None:
         (1, "2010-05-01", "Humira", "2999-12-31", -3),
         (1, "2010-06-01", "Humira", "junk", "many"),
         (1, "2010-07-01", "Humira", "2010-07-01", 9999),
+        (1, "2010-08-01", "Humira", "2012-07-30", None),
         columns="id date drug end_date days_supply",
     )
     records = read(frame)
     assert records.end is not None
     covered = (records.end - records.date + 1).tolist()
-    assert covered == [10, 30, 1, 14, 1, 1, 1]
+    assert covered == [10, 30, 1, 14, 1, 1, 1, 730]
+    frame.loc[7, "end_date"] = "2012-07-31"
+    assert read(frame).issues.set_index("issue").loc["end covers more than 730 days", "n"] == 2
     assert records.issues.set_index("issue")["n"].to_dict() == {
         "impossible supply": 3,
         "end before start": 1,
-        "end more than 730 days after start": 1,
+        "end covers more than 730 days": 1,
         "end unreadable": 1,
     }
 
