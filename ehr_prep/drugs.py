@@ -58,6 +58,12 @@ class DrugMap:
         """The classes, in the order of the table."""
         return tuple(self.table["class"].unique())
 
+    @property
+    def ingredients(self) -> dict[str, list[str]]:
+        """The ingredients of each class, or its drugs where the map names no ingredients."""
+        named = self.table["ingredient"].where(self.table["ingredient"].notna(), self.table["drug"])
+        return {state: list(named[self.table["class"] == state].unique()) for state in self.states}
+
     def only(self, *kinds: str) -> DrugMap:
         """The same map, matching only these kinds of names or codes."""
         known = list(self.table["kind"].unique())
@@ -99,9 +105,7 @@ class DrugMap:
 
     def __repr__(self) -> str:
         lines = [f"DrugMap: {len(self.table)} names and codes, {len(self.states)} classes"]
-        for state, rows in self.table.groupby("class", sort=False):
-            ingredients = rows["ingredient"].dropna().unique()
-            lines.append(f"  {state}: {', '.join(ingredients) or f'{len(rows)} drugs'}")
+        lines += [f"  {state}: {', '.join(drugs)}" for state, drugs in self.ingredients.items()]
         return "\n".join(lines)
 
     def _match(self, drug: Any) -> tuple[str | None, int | None]:

@@ -87,7 +87,7 @@ class Records:
         unknown = self.drugs[self.drugs["class"].isna()]
         columns = ", ".join(f"{role} = {c!r}" for role, c in self.settings["columns"].items())
         lines = [
-            f"Records: {len(self):,} of {len(self.ids):,} patients, "
+            f"Records: {len(self):,} records of {len(self.ids):,} patients, "
             f"{day_text(self.date.min())} to {day_text(self.date.max())}",
             f"  columns   {columns}",
             f"  dropped   {self.flow['records'].sum():,} records and "
@@ -161,7 +161,7 @@ def read_records(
     ...                       "date": ["2010-01-05", "2010-07-01", "2999-12-31"]})
     >>> records = read_records(frame, latest="2020-12-31")
     >>> records
-    Records: 2 of 1 patients, 2010-01-05 to 2010-07-01
+    Records: 2 records of 1 patients, 2010-01-05 to 2010-07-01
       columns   patient = 'patient_id', date = 'date', drug = 'drug'
       dropped   1 records and 1 patients (see .flow)
       unmapped  0 drug texts in 0 records (see drug_report)
@@ -247,6 +247,7 @@ def read_records(
         settings={
             "source": name,
             "columns": {role: str(column) for role, column in columns.items()},
+            "drugs": known.ingredients,
             "date_format": date_format,
             "earliest": day_text(span[0]),
             "latest": day_text(span[1]),

@@ -15,8 +15,7 @@ def classes(*texts: object) -> list[str | None]:
 
 def test_the_map_has_five_classes_and_twelve_ingredients() -> None:
     assert RA_DRUGS.states == ("TNFi", "CTLA4-Ig", "IL6R", "JAK", "anti-CD20")
-    names = RA_DRUGS.table.drop_duplicates("ingredient")
-    assert names.groupby("class", sort=False)["ingredient"].agg(list).to_dict() == {
+    assert RA_DRUGS.ingredients == {
         "TNFi": ["adalimumab", "etanercept", "infliximab", "certolizumab pegol", "golimumab"],
         "CTLA4-Ig": ["abatacept"],
         "IL6R": ["tocilizumab", "sarilumab"],
@@ -70,6 +69,7 @@ def test_own_map_from_a_two_column_file(tmp_path: Path) -> None:
     path.write_text("# diabetes\nDrug name,Group\nMetformin,biguanide\n0002-8215-01,insulin\n")
     own = drug_map(path)
     assert own.states == ("biguanide", "insulin")
+    assert own.ingredients == {"biguanide": ["Metformin"], "insulin": ["0002-8215-01"]}
     assert own.classify(["metformin", "0002-8215-01"])["class"].to_list() == list(own.states)
     frame = pd.DataFrame({"id": [1], "date": ["2010-01-01"], "drug": ["METFORMIN"]})
     assert ehr_prep.read_records(frame, drugs=path).states == own.states

@@ -50,7 +50,7 @@ def test_records_are_sorted_by_patient_and_day() -> None:
     assert days == ["2009-12-31", "2010-02-03", "2010-01-05"]
     assert [records.states[s] for s in records.state] == ["JAK", "TNFi", "CTLA4-Ig"]
     assert records.end is None
-    assert "3 of 2 patients" in repr(records)
+    assert "3 records of 2 patients" in repr(records)
 
 
 # --- files ------------------------------------------------------------------------------
