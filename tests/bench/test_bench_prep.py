@@ -1,0 +1,96 @@
+"""Records to sequences against a careful pandas version: one run, CPU time and peak memory."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ehr_prep
+
+N_RECORDS, N_PATIENTS, N_WINDOWS = 10_000_000, 500_000, 16
+START = np.datetime64("2008-01-01")
+STATES = ehr_prep.RA_DRUGS.states
+
+
+def make_records() -> pd.DataFrame:
+    """Patients stay on a class and now and then switch; records come in no order."""
+    rng = np.random.default_rng(1)
+    names = ehr_prep.RA_DRUGS.table.query("kind == 'name'").drop_duplicates("ingredient")
+    patient = rng.integers(0, N_PATIENTS, N_RECORDS)
+    first = rng.integers(0, 2500, N_PATIENTS)
+    after = rng.integers(0, 1400, N_RECORDS)
+    drug = rng.integers(0, len(names), N_PATIENTS)[patient]
+    drug = (drug + (rng.random(N_RECORDS) < 0.2) * (after // 400)) % len(names)
+    return pd.DataFrame(
+        {
+            "patient_id": patient + 1,
+            "date": (START + (first[patient] + after)).astype("datetime64[s]"),
+            "drug": pd.Categorical.from_codes(drug, names["drug"].to_list()).astype(str),
+        }
+    )
+
+
+def with_pandas(frame: pd.DataFrame) -> pd.DataFrame:
+    """groupby-size, sort, drop_duplicates, pivot and ffill, with windows of calendar months."""
+    known = ehr_prep.RA_DRUGS.classify(frame["drug"].unique())
+    class_of = {d: STATES.index(c) for d, c in zip(known["drug"], known["class"], strict=True)}
+    data = frame.drop_duplicates(["patient_id", "date", "drug"])
+    data = data.assign(state=data["drug"].map(class_of).astype("int8"))
+    index = data.groupby("patient_id")["date"].transform("min")
+    data = data[index >= pd.Timestamp(START)]
+    date, index = data["date"].dt, index[index >= pd.Timestamp(START)].dt
+    months = (date.year - index.year) * 12 + (date.month - index.month)
+    months -= date.day < np.minimum(index.day, date.days_in_month)
+    data = data.assign(window=months // 3)
+    length = data.groupby("patient_id")["window"].max().clip(upper=N_WINDOWS - 1)
+    data = data[data["window"] < N_WINDOWS]
+    cells = data.groupby(["patient_id", "window", "state"])["date"].agg(["size", "min"])
+    best = (
+        cells.reset_index()
+        .sort_values(
+            ["patient_id", "window", "size", "min", "state"],
+            ascending=[True, True, False, True, True],
+        )
+        .drop_duplicates(["patient_id", "window"])
+    )
+    wide = best.pivot(index="patient_id", columns="window", values="state").ffill(axis=1)
+    return wide.where(wide.columns.to_numpy() <= length.to_numpy()[:, None])
+
+
+def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.process_time()
+    result = function()
+    return time.process_time() - start, result
+
+
+@pytest.mark.bench
+def test_ten_million_records() -> None:
+    def ours() -> ehr_prep.TreatmentSequences:
+        return ehr_prep.build_sequences(ehr_prep.read_records(frame), max_windows=N_WINDOWS)
+
+    frame = make_records().head(1000)
+    ours()  # compiles
+    frame = make_records()
+    seconds, sequences = cpu_seconds(ours)
+    pandas_seconds, wide = cpu_seconds(lambda: with_pandas(frame))
+    assert np.array_equal(sequences.codes, wide.fillna(-1).to_numpy(np.int8))
+    assert sequences.ids.equals(wide.index.rename("id"))
+
+    size = frame.memory_usage(index=False, deep=True).sum()
+    tracemalloc.start()
+    ours()
+    extra = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    print(
+        f"\n{len(frame):,} records of {len(sequences):,} patients: {seconds:.2f} CPU s, pandas "
+        f"{pandas_seconds:.2f} CPU s, {pandas_seconds / seconds:.1f}× faster; extra memory "
+        f"{extra / 2**20:,.0f} MiB, {extra / size:.1f}× the records"
+    )
+    assert pandas_seconds / seconds >= 5
+    assert extra / size <= 3
