@@ -1,0 +1,248 @@
+"""From distances between label patterns to clusters, and how many clusters there are.
+
+Every geometry used here is linear in the one-hot labels: a pattern z has the position zW.
+
+- Rows of D̃ = ZBZᵀ: ‖D̃_p − D̃_q‖² = (z_p − z_q)ᵀ B S B (z_p − z_q), so W = B S^½.
+- D̃ itself as squared distance: −½HD̃H = XXᵀ with principal coordinates X = ZW, from an
+  eigenproblem as large as the number of classes of all models together.
+
+Patterns carry the number of patients as weight; nothing is ever as large as N×N.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from font.checks import some
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.integer[Any]]
+
+METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral")
+LINKAGES = ("average", "complete", "ward")
+_MOST_LINKED = 10_000
+_N_STARTS = 20
+_SAME = 1e-8
+
+
+def square_root(tables: Floats) -> Floats:
+    """Symmetric root of S = ZᵀZ; what is 0 up to rounding is 0."""
+    values, vectors = np.linalg.eigh(tables)
+    values[values < 1e-13 * values[-1]] = 0.0
+    root: Floats = (vectors * np.sqrt(values)) @ vectors.T
+    return root
+
+
+def principal_axes(centred: Floats, root: Floats) -> tuple[Floats, Floats]:
+    """Eigenvalues of −HD̃H, largest first, and the map W to principal coordinates of −½HD̃H.
+
+    `centred` is B with each block double-centred, `root` is S^½: the non-zero eigenvalues of
+    −ZBZᵀ are those of −S^½ B S^½, and the coordinates for the eigenvector y are −ZBS^½y/√λ.
+    Negative eigenvalues, which a distance function of one's own may give, have no coordinates.
+    """
+    inner = -(root @ centred @ root)
+    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = values > 1e-12 * np.abs(values).max(initial=0.0)
+    axes = -(centred @ root @ vectors[:, kept]) / np.sqrt(2 * values[kept])
+    return values, axes
+
+
+def same_positions(points: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows that stand for all different positions, and for each row its position's number.
+
+    Patterns that differ only in labels without influence (a model of weight 0, two classes
+    with equal parameters) share a position up to rounding. Sorted along one random direction
+    equal rows are neighbours.
+    """
+    direction = np.random.default_rng(0).normal(size=points.shape[1])
+    along = points @ direction
+    order = np.argsort(along, kind="stable")
+    scale = np.sqrt((points**2).sum(axis=1).max(initial=0.0))
+    close = np.diff(along[order]) <= _SAME * scale * np.linalg.norm(direction)
+    pairs = np.flatnonzero(close)
+    step = points[order[pairs + 1]] - points[order[pairs]]
+    close[pairs] = np.sqrt((step**2).sum(axis=1)) <= _SAME * scale
+    number = np.empty(len(points), dtype=np.intp)
+    number[order] = np.cumsum(np.append(True, ~close)[: len(points)]) - 1
+    first = np.unique(number, return_index=True)[1]
+    return first, number
+
+
+def too_many(n_clusters: int, n_positions: int) -> ValueError:
+    return ValueError(
+        f"{n_clusters} clusters were asked for, but the label patterns differ in only "
+        f"{n_positions} ways that matter; ask for at most {n_positions}, or share rarer patterns."
+    )
+
+
+def kmeans(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Integers:
+    """Weighted K-means: 20 k-means++ starts, the best run on to a fixed point.
+
+    Equal positions are merged first, so that starts are seeded from different ones.
+    """
+    from sklearn.cluster import KMeans
+
+    first, number = same_positions(points)
+    if n_clusters > len(first):
+        raise too_many(n_clusters, len(first))
+    if n_clusters == len(first):
+        return number
+    merged = np.bincount(number, weights=weights)
+    # the scale of D̃'s rows depends on N; the tolerance for empty clusters does not
+    rows = points[first] - np.average(points, axis=0, weights=weights)
+    rows /= np.abs(rows).max()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer clusters than asked for: seen below
+        starts = KMeans(n_clusters, n_init=_N_STARTS, random_state=seed)
+        centres = starts.fit(rows, sample_weight=merged).cluster_centers_
+        final = KMeans(n_clusters, init=centres, n_init=1, tol=0.0)
+        labels: Integers = final.fit(rows, sample_weight=merged).labels_[number]
+    return labels
+
+
+def linkage(distances: Floats, sizes: Floats, n_clusters: int, method: str) -> Integers:
+    """Cut an agglomerative tree of weighted points into clusters.
+
+    Each point stands for `sizes` patients at distance 0 of each other; the result is that of
+    scipy's `linkage` on all patients with `distances` (P, P) between them. Nearest-neighbour
+    chains with the update of Lance and Williams, O(P²).
+    """
+    n = len(distances)
+    far = distances.copy()
+    size = sizes.astype(float)
+    if method == "ward":  # squared; between groups of a and b copies 2ab/(a + b) times D²
+        far = far**2 * (2 * size[:, None] * size[None, :] / (size[:, None] + size[None, :]))
+    np.fill_diagonal(far, np.inf)
+    merges = np.empty((n - 1, 2), dtype=np.intp)
+    heights = np.empty(n - 1)
+    alive = np.ones(n, dtype=bool)
+    chain: list[int] = []
+    for step in range(n - 1):
+        if not chain:
+            chain.append(int(np.argmax(alive)))
+        while True:
+            a = chain[-1]
+            b = int(np.argmin(far[a]))
+            if len(chain) > 1 and far[a, chain[-2]] <= far[a, b]:
+                b = chain[-2]  # ties go back, or the chain would never end
+                break
+            chain.append(b)
+        del chain[-2:]
+        merges[step], heights[step] = (a, b), far[a, b]
+        row = _joined(far[a], far[b], far[a, b], size, a, b, method)
+        row[~alive] = row[a] = row[b] = np.inf
+        far[b] = far[:, b] = row
+        far[a] = far[:, a] = np.inf
+        size[b] += size[a]
+        alive[a] = False
+    n_positions = 1 + int((heights > 1e-12 * heights.max(initial=0.0)).sum())
+    if n_clusters > n_positions:
+        raise too_many(n_clusters, n_positions)
+    return _cut(merges, heights, n_clusters)
+
+
+def _joined(
+    to_a: Floats, to_b: Floats, between: float, size: Floats, a: int, b: int, method: str
+) -> Floats:
+    """Distances of all others to the union of a and b."""
+    if method == "complete":
+        return np.maximum(to_a, to_b)
+    if method == "average":
+        average: Floats = (size[a] * to_a + size[b] * to_b) / (size[a] + size[b])
+        return average
+    ward: Floats = ((size[a] + size) * to_a + (size[b] + size) * to_b - size * between) / (
+        size[a] + size[b] + size
+    )
+    return ward
+
+
+def _cut(merges: NDArray[np.intp], heights: Floats, n_clusters: int) -> Integers:
+    """Undo all but the lowest n − K merges. A chain's merge names a point of each part."""
+    n = len(merges) + 1
+    parent = np.arange(n)
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = int(parent[i])
+        return i
+
+    for step in np.argsort(heights, kind="stable")[: n - n_clusters]:
+        a, b = merges[step]
+        parent[root(int(a))] = root(int(b))
+    return np.unique([root(i) for i in range(n)], return_inverse=True)[1]
+
+
+def refuse_large(n_patterns: int, method: str) -> None:
+    if n_patterns > _MOST_LINKED:
+        raise ValueError(
+            f"{method} linkage compares all pairs of {n_patterns:,} label patterns, more than the "
+            f'{_MOST_LINKED:,} that fit; use method="kmeans" or withhold rare patterns.'
+        )
+
+
+# --- how many clusters -------------------------------------------------------------------
+
+
+class SpectrumChoice(NamedTuple):
+    """Number of clusters read off a spectrum, and how sure that is.
+
+    Parameters
+    ----------
+    n_clusters : 1 + the number of eigenvalues above a tenth of the largest
+    low, high : the same number results from any threshold between these shares of the largest
+    sure : "clear" if the tenth may be halved and doubled, "fair" if it may be divided and
+        multiplied by √2, else "doubtful"
+    """
+
+    n_clusters: int
+    low: float
+    high: float
+    sure: str
+
+
+def read_spectrum(values: Iterable[float], threshold: float = 0.1) -> SpectrumChoice:
+    """The number of clusters from the eigenvalues of −HD̃H.
+
+    K well-separated clusters give K − 1 large eigenvalues; the rest is noise.
+
+    Examples
+    --------
+    >>> read_spectrum([10.0, 6.0, 3.0, 0.2, 0.1])
+    SpectrumChoice(n_clusters=4, low=0.02, high=0.3, sure='clear')
+    """
+    array = np.sort(np.array(list(values), dtype=float))[::-1]
+    if not array.size or array[0] <= 0:
+        return SpectrumChoice(1, 0.0, 1.0, "clear")
+    share = array / array[0]
+    n_above = int((share > threshold).sum())
+    low = max(float(share[n_above]), 0.0) if n_above < len(share) else 0.0
+    high = float(share[n_above - 1])
+    room = min(high / threshold, threshold / low if low > 0 else np.inf)
+    sure = "clear" if room >= 2 else "fair" if room >= np.sqrt(2) else "doubtful"
+    return SpectrumChoice(1 + n_above, low, high, sure)
+
+
+def majority_vote(choices: Mapping[Any, int] | Iterable[int]) -> int:
+    """The number of clusters most sites chose for themselves; the smaller one in a tie.
+
+    Examples
+    --------
+    >>> majority_vote({"MGB": 4, "VA": 5, "BWH": 4})
+    4
+    """
+    values = list(choices.values() if isinstance(choices, Mapping) else choices)
+    if not values:
+        raise ValueError("nobody voted: give at least one site's number of clusters.")
+    bad = [v for v in values if isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1]
+    if bad:
+        raise ValueError(f"votes must be whole numbers of at least 1; found {some(bad)}.")
+    votes = Counter(int(v) for v in values)
+    return min(votes, key=lambda k: (-votes[k], k))
