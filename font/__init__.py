@@ -17,9 +17,11 @@ _HOME = {
     "LocalModel": "protocol",
     "SklearnModel": "protocol",
     "agreement": "metrics",
+    "bootstrap_weights": "stability",
     "cluster_parameters": "pooling",
     "cluster_size_table": "plots",
     "cross_table": "metrics",
+    "influence": "stability",
     "label": "labels",
     "majority_vote": "clustering",
     "match_classes": "metrics",
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     )
     from font.pooling import cluster_parameters, sum_by_cluster
     from font.protocol import LocalModel, SklearnModel, site_proportions
+    from font.stability import bootstrap_weights, influence
 
 
 def __getattr__(name: str) -> Any:

@@ -11,9 +11,9 @@ Patterns carry the number of patients as weight; nothing is ever as large as N×
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,8 @@ METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral
 LINKAGES = ("average", "complete", "ward")
 _MOST_LINKED = 10_000
 _N_STARTS = 20
+_MOST_SEEDED = 2_048
+_MOST_STEPS = 300
 _SAME = 1e-8
 
 
@@ -83,28 +85,104 @@ def too_many(n_clusters: int, n_positions: int) -> ValueError:
 
 
 def kmeans(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Integers:
-    """Weighted K-means: 20 k-means++ starts, the best run on to a fixed point.
+    """Weighted K-means of points (P, r): 20 k-means++ starts, all run on to a fixed point.
 
-    Equal positions are merged first, so that starts are seeded from different ones.
+    Equal positions are merged first, so that starts are seeded from different ones. Among
+    very many positions the starts look at a weighted sample, and the best three go on with
+    all. The starts advance together, one matrix product a step: on tables of some hundred
+    patterns this takes a fraction of the time of scikit-learn's one start after the other.
     """
-    from sklearn.cluster import KMeans
-
     first, number = same_positions(points)
     if n_clusters > len(first):
         raise too_many(n_clusters, len(first))
     if n_clusters == len(first):
         return number
-    merged = np.bincount(number, weights=weights)
-    # the scale of D̃'s rows depends on N; the tolerance for empty clusters does not
+    rng = np.random.default_rng(seed)
+    weight = np.bincount(number, weights=weights).astype(float)
     rows = points[first] - np.average(points, axis=0, weights=weights)
-    rows /= np.abs(rows).max()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer clusters than asked for: seen below
-        starts = KMeans(n_clusters, n_init=_N_STARTS, random_state=seed)
-        centres = starts.fit(rows, sample_weight=merged).cluster_centers_
-        final = KMeans(n_clusters, init=centres, n_init=1, tol=0.0)
-        labels: Integers = final.fit(rows, sample_weight=merged).labels_[number]
-    return labels
+    chosen = _sample(weight, rng)
+    centres = _plus_plus(rows[chosen], weight[chosen], n_clusters, rng)
+    centres, labels, inertia = _lloyd(rows[chosen], weight[chosen], centres)
+    if len(chosen) < len(rows):
+        best = np.argsort(inertia, kind="stable")[:3]
+        _, labels, inertia = _lloyd(rows, weight, centres[best])
+    return labels[:, np.argmin(inertia)][number]
+
+
+def _sample(weights: Floats, rng: np.random.Generator) -> NDArray[np.intp]:
+    """All positions, or 2,048 drawn without replacement in proportion to their weights."""
+    if len(weights) <= _MOST_SEEDED:
+        return np.arange(len(weights))
+    arrival = rng.exponential(size=len(weights)) / weights
+    return np.sort(np.argpartition(arrival, _MOST_SEEDED)[:_MOST_SEEDED])
+
+
+def _plus_plus(
+    points: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator
+) -> Floats:
+    """Centres (20, K, r), each next one drawn in proportion to weight × squared distance."""
+    norms = (points**2).sum(axis=1)[:, None]
+    nearest = np.ones((len(points), _N_STARTS))
+    seeds = np.empty((_N_STARTS, n_clusters), dtype=np.intp)
+    for k in range(n_clusters):
+        mass = np.cumsum(weights[:, None] * nearest, axis=0)
+        target = rng.random(_N_STARTS) * mass[-1]
+        seeds[:, k] = (mass <= target).sum(axis=0)
+        new = points[seeds[:, k]]
+        far = np.maximum(norms - 2 * points @ new.T + (new**2).sum(axis=1), 0.0)
+        far[seeds[:, k], np.arange(_N_STARTS)] = 0.0  # whatever rounding says
+        nearest = far if k == 0 else np.minimum(nearest, far)
+    return points[seeds]
+
+
+def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Integers, Floats]:
+    """Lloyd's steps for all starts at once, until no label changes.
+
+    From centres (R, K, r) to centres, labels (P, R) and weighted sums of squares (R,).
+    """
+    n_starts, n_clusters, rank = centres.shape
+    centres, heavy = centres.copy(), weights[:, None] * points
+    norms = (points**2).sum(axis=1)[:, None]
+    labels = np.full((len(points), n_starts), -1)
+    inertia = np.empty(n_starts)
+    moving = np.arange(n_starts)
+    for _ in range(_MOST_STEPS):
+        flat = centres[moving].reshape(-1, rank)
+        cost = (flat**2).sum(axis=1) - 2 * points @ flat.T
+        cost = cost.reshape(len(points), len(moving), n_clusters)
+        new = cost.argmin(axis=2)
+        far = np.maximum(norms + cost.min(axis=2), 0.0) * weights[:, None]
+        changed = (new != labels[:, moving]).any(axis=0)
+        labels[:, moving], inertia[moving] = new, far.sum(axis=0)
+        moving, new, far = moving[changed], new[:, changed], far[:, changed]
+        if not len(moving):
+            break
+        member = new[:, :, None] == np.arange(n_clusters)
+        member = member.reshape(len(points), -1).astype(float)
+        mass = weights @ member
+        flat = member.T @ heavy / np.where(mass > 0, mass, 1.0)[:, None]
+        for empty in np.flatnonzero(mass == 0):  # rare: it restarts at the worst-placed point
+            worst = far[:, empty // n_clusters]
+            flat[empty] = points[np.argmax(worst)]
+            worst[np.argmax(worst)] = 0.0
+        centres[moving] = flat.reshape(-1, n_clusters, rank)
+    return centres, labels, inertia
+
+
+@cache
+def _thread_pools() -> Any:
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
+
+
+def one_thread() -> Any:
+    """A context in which linear algebra keeps to one thread.
+
+    The matrices here are small: on a busy machine threads that wait for each other cost many
+    times the work, and sums in one order give the same result everywhere.
+    """
+    return _thread_pools().limit(limits=1)
 
 
 def linkage(distances: Floats, sizes: Floats, n_clusters: int, method: str) -> Integers:
@@ -241,7 +319,9 @@ def majority_vote(choices: Mapping[Any, int] | Iterable[int]) -> int:
     values = list(choices.values() if isinstance(choices, Mapping) else choices)
     if not values:
         raise ValueError("nobody voted: give at least one site's number of clusters.")
-    bad = [v for v in values if isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1]
+    bad = [
+        v for v in values if isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1
+    ]
     if bad:
         raise ValueError(f"votes must be whole numbers of at least 1; found {some(bad)}.")
     votes = Counter(int(v) for v in values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from font import clustering
 from font import weights as weighing
 from font.checks import class_parameters, label_columns, one_of, some, whole_number
 from font.labels import LabelPatterns, distinct_rows, map_rows
+from font.solve import distances_to, positions, solve
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
@@ -107,7 +108,9 @@ class Ensemble:
             Its models by name, in any order.
         """
         if not isinstance(models, Mapping) or not models:
-            raise TypeError(f"models must be a dict {{name: model}}; found {type(models).__name__}.")
+            raise TypeError(
+                f"models must be a dict {{name: model}}; found {type(models).__name__}."
+            )
         names = tuple(models)
         if not isinstance(patterns, LabelPatterns):
             patterns = LabelPatterns.from_labels(patterns)
@@ -124,7 +127,17 @@ class Ensemble:
         self._n_classes = [len(delta) for delta in self.class_distances_.values()]
         _refuse_unknown(patterns.patterns, self._n_classes, names)
         counts = patterns.counts.sum(axis=1)
-        found = solve(self, self.class_distances_, patterns.patterns, counts, self.n_clusters)
+        with clustering.one_thread():
+            found = solve(
+                self.class_distances_,
+                patterns.patterns,
+                counts,
+                self.n_clusters,
+                weights=self.weights,
+                method=self.method,
+                reliability=self.reliability,
+                seed=self.seed,
+            )
         _warn_of_idle(names, found.cosines)
 
         self.patterns_ = patterns
@@ -158,8 +171,8 @@ class Ensemble:
         labels : DataFrame, patients × models
             As `font.label` returns; columns by name, in any order.
         """
-        columns = self._columns(labels)
-        clusters = map_rows(columns, lambda patterns: self._place(patterns)[0])
+        with clustering.one_thread():
+            clusters = map_rows(self._columns(labels), self._place)
         return pd.Series(clusters, index=labels.index, name="cluster")
 
     def confidence(self, labels: pd.DataFrame) -> pd.DataFrame:
@@ -175,7 +188,8 @@ class Ensemble:
             votes for the cluster: a model votes for the cluster in which most patients of that
             class are.
         """
-        table = map_rows(self._columns(labels), self._confidence)
+        with clustering.one_thread():
+            table = map_rows(self._columns(labels), self._confidence)
         frame = pd.DataFrame(table, index=labels.index)
         frame.columns = pd.Index(["cluster", "runner_up", "margin", "agreement"])
         return frame.astype({"cluster": np.int64, "runner_up": np.int64})
@@ -187,20 +201,23 @@ class Ensemble:
                 raise _unknown_label(int(column.max()), size, name)
         return columns
 
-    def _place(self, patterns: Integers) -> tuple[NDArray[np.int64], Floats]:
-        """Clusters (P,) of any patterns and distances (P, K) to the centres."""
-        points = positions(patterns, self._n_classes, self._axes)
-        far = distances_to(points, self._centres)
-        clusters = np.argmin(far, axis=1)
-        both = np.concatenate([self._known, patterns])
-        _, number = distinct_rows(list(both.T))
+    def _place(self, patterns: Integers) -> NDArray[np.int64]:
+        """The clusters (P,) of any patterns: looked up where known, else the nearest."""
+        n_known = len(self._known)
+        _, number = distinct_rows(list(np.concatenate([self._known, patterns]).T))
         cluster_of = np.full(number.max(initial=0) + 1, -1)
-        cluster_of[number[: len(self._known)]] = self.clusters_
-        known = cluster_of[number[len(self._known) :]]
-        return np.where(known >= 0, known, clusters), far
+        cluster_of[number[:n_known]] = self.clusters_
+        clusters = cluster_of[number[n_known:]]
+        new = clusters < 0
+        clusters[new] = np.argmin(self._distances(patterns[new]), axis=1)
+        return clusters
+
+    def _distances(self, patterns: Integers) -> Floats:
+        """Distances (P, K) to the centres."""
+        return distances_to(positions(patterns, self._n_classes, self._axes), self._centres)
 
     def _confidence(self, patterns: Integers) -> Floats:
-        clusters, far = self._place(patterns)
+        clusters, far = self._place(patterns), self._distances(patterns)
         rows = np.arange(len(patterns))
         own = far[rows, clusters]
         others = far.copy()
@@ -270,7 +287,7 @@ class Ensemble:
         return (
             f"Centred weights tell another story: they trust {shown}"
             f"{', …' if len(doubted) > 5 else ''} far less, because these labels agree with the "
-            "other models' little more than chance would; compare with weights=\"centred\"."
+            'other models\' little more than chance would; compare with weights="centred".'
         )
 
     # --- files ----------------------------------------------------------------------------
@@ -394,114 +411,6 @@ def _forgotten_distance(parameters: Floats) -> Floats:
         "this ensemble was fitted with a distance function of the centre's own, which files do "
         "not carry; give distance= to a new Ensemble to fit again."
     )
-
-
-# --- the computation ---------------------------------------------------------------------
-
-
-class Solution(NamedTuple):
-    """Everything that `solve` finds.
-
-    Parameters
-    ----------
-    weights, centred_weights : (M,)
-    cosines : (M, M) agreement G
-    spectrum : (ΣK,) eigenvalues of −HD̃H, largest first
-    choice : number of clusters that the spectrum suggests
-    axes : (ΣK, r) W; the pattern with one-hot labels z has the position zW
-    labels : (P,) cluster of each pattern, clusters by decreasing size
-    centres : (n_clusters, r) weighted mean positions
-    """
-
-    weights: Floats
-    centred_weights: Floats
-    cosines: Floats
-    spectrum: Floats
-    choice: clustering.SpectrumChoice
-    axes: Floats
-    labels: NDArray[np.int64]
-    centres: Floats
-
-
-def solve(
-    settings: Ensemble,
-    class_distances: Mapping[Any, Floats],
-    patterns: Integers,
-    counts: NDArray[Any],
-    n_clusters: int | None,
-) -> Solution:
-    """Weigh the models and cluster their label patterns (P, M) with counts (P,)."""
-    distances = list(class_distances.values())
-    sizes = [len(delta) for delta in distances]
-    offsets = np.cumsum([0, *sizes])
-    blocks = [slice(a, b) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
-    tables = weighing.cross_tabulate(patterns, counts, offsets)
-    norms, cosines, centred, centred_cosines = weighing.agreements(distances, tables)
-    prior = None
-    if settings.weights == "prior":
-        prior = weighing.reliabilities(settings.reliability, list(class_distances))
-    weights = weighing.model_weights(settings.weights, cosines, centred_cosines, prior)
-    if not weights.any():
-        raise ValueError(
-            "no model tells any patients apart (each puts all of them in one class, or its "
-            "classes have equal parameters), so there is nothing to cluster."
-        )
-    metric, inner = np.zeros_like(tables), np.zeros_like(tables)
-    for m in np.flatnonzero(weights):
-        metric[blocks[m], blocks[m]] = distances[m] * (weights[m] / norms[m])
-        inner[blocks[m], blocks[m]] = centred[m] * (weights[m] / norms[m])
-    root = clustering.square_root(tables)
-    spectrum, axes = clustering.principal_axes(inner, root)
-    choice = clustering.read_spectrum(spectrum)
-    wanted = choice.n_clusters if n_clusters is None else n_clusters
-    if settings.method == "spectral":
-        axes = axes[:, : max(wanted - 1, 1)]
-    elif settings.method != "kmeans-distance":
-        axes = metric @ root
-    points = positions(patterns, sizes, axes)
-    if settings.method in clustering.LINKAGES:
-        clustering.refuse_large(len(patterns), settings.method)
-        far = sum(
-            metric[b, b][np.ix_(column, column)]
-            for b, column in zip(blocks, patterns.T, strict=True)
-        )
-        labels = clustering.linkage(np.asarray(far), counts, wanted, settings.method)
-    else:
-        labels = clustering.kmeans(points, counts.astype(float), wanted, settings.seed)
-    labels = _by_size(labels, counts)
-    centres = np.array(
-        [np.average(points[labels == k], axis=0, weights=counts[labels == k]) for k in range(wanted)]
-    )
-    centred_weights = weighing.leading(centred_cosines)
-    return Solution(
-        weights, centred_weights, cosines, spectrum, choice, axes, labels, centres
-    )
-
-
-def positions(patterns: Integers, n_classes: Sequence[int], axes: Floats) -> Floats:
-    """zW for each pattern, (P, r), in blocks of patterns."""
-    offsets = np.cumsum([0, *n_classes])
-    points = np.empty((len(patterns), axes.shape[1]))
-    step = max(1, (1 << 21) // int(offsets[-1]))
-    for begin in range(0, len(patterns), step):
-        part = patterns[begin : begin + step]
-        points[begin : begin + step] = weighing.one_hot(part, offsets) @ axes
-    return points
-
-
-def distances_to(points: Floats, centres: Floats) -> Floats:
-    """Euclidean distances (P, K); cluster by cluster, so that no third axis is formed."""
-    columns = [np.linalg.norm(points - centre, axis=1) for centre in centres]
-    return np.stack(columns, axis=1)
-
-
-def _by_size(labels: Integers, counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Clusters renumbered by decreasing number of patients, then by first pattern."""
-    size = np.bincount(labels, weights=counts)
-    first = np.unique(labels, return_index=True)[1]
-    rank = np.empty(len(size), dtype=np.int64)
-    rank[np.lexsort([first, -size])] = np.arange(len(size))
-    return rank[labels]
 
 
 def _votes(

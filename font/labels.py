@@ -89,12 +89,11 @@ class LabelPatterns:
     Examples
     --------
     >>> table = pd.DataFrame({"A": [0, 0, 1], "B": [1, 1, 0]})
-    >>> LabelPatterns.from_labels({"here": table, "there": table[:1]}).to_frame()
-         here  there
-    A B             
-    0 1     2      1
-    1 0     1      0
-    """  # noqa: W291
+    >>> LabelPatterns.from_labels({"here": table, "there": table[:1]}).to_frame().reset_index()
+       A  B  here  there
+    0  0  1     2      1
+    1  1  0     1      0
+    """
 
     models: tuple[Hashable, ...]
     sites: tuple[Hashable, ...]

@@ -100,7 +100,9 @@ class LatentClass:
         self.weights_ = best.weights[order]
         self.class_parameters_ = best.items[order]
         self.converged_ = best.converged
-        self.loglik_ = float(case @ _log_sum(_log_joint(answers, self.weights_, self.class_parameters_)))
+        self.loglik_ = float(
+            case @ _log_sum(_log_joint(answers, self.weights_, self.class_parameters_))
+        )
         return self
 
     def predict_proba(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.float64]:
@@ -112,7 +114,7 @@ class LatentClass:
 
     def predict(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.integer[Any]]:
         """The most probable class of each person."""
-        return np.argmax(self.predict_proba(data), axis=1)
+        return np.asarray(np.argmax(self.predict_proba(data), axis=1))
 
     def bic(self, n: int) -> float:
         """Schwarz's criterion for n people: −2 log L + p log n."""

@@ -95,8 +95,8 @@ class SklearnModel:
             a, b = concentration
             rest = np.cumsum(digamma(b) - digamma(a + b))
             logs = digamma(a) - digamma(a + b) + np.append(0.0, rest[:-1])
-        weights: NDArray[np.float64] = np.exp(logs - logs.max())
-        return weights / weights.sum()
+        weights = np.exp(logs - logs.max())
+        return np.asarray(weights / weights.sum())
 
     def fit(self, data: ArrayLike, weights: ArrayLike | None = None) -> Self:
         """Fit the estimator; only K-means takes case weights."""
@@ -222,7 +222,7 @@ def _site_labels(model: Any, data: Any, name: Hashable) -> NDArray[np.integer[An
     case = None if hasattr(data, "columns") else getattr(data, "weights", None)
     site = site_proportions(shares, own, weights=case)
     ratio = np.divide(site, own, out=np.zeros_like(site), where=np.asarray(own) > 0)
-    return np.argmax(shares * ratio, axis=1)
+    return np.asarray(np.argmax(shares * ratio, axis=1))
 
 
 def site_proportions(

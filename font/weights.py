@@ -70,7 +70,7 @@ def _checked_distances(values: Any, n_classes: int, name: Hashable) -> Floats:
             f"the distance function's values for {name!r} are not distances; they must be finite, "
             "symmetric, 0 or more, and 0 on the diagonal."
         )
-    clean = (array + array.T) / 2
+    clean: Floats = (array + array.T) / 2
     np.fill_diagonal(clean, 0.0)
     return clean
 
@@ -101,7 +101,8 @@ def centre(distances: Floats, counts: Floats) -> Floats:
     """
     share = counts / counts.sum()
     mean = distances @ share
-    return distances - mean[:, None] - mean[None, :] + share @ mean
+    centred: Floats = distances - mean[:, None] - mean[None, :] + share @ mean
+    return centred
 
 
 def agreement(distances: Sequence[Floats], tables: Floats) -> tuple[Floats, Floats]:
@@ -159,7 +160,7 @@ def model_weights(
     one_of(method, METHODS, "weights")
     useful = np.diag(cosines) > 0
     if method == "equal":
-        return useful / np.sqrt(max(useful.sum(), 1))
+        return np.asarray(useful / np.sqrt(max(useful.sum(), 1)))
     if method == "centred":
         return leading(centred)
     if method == "sparse":
@@ -199,7 +200,6 @@ def reliabilities(given: Mapping[Any, float] | None, models: Sequence[Hashable])
     values = np.array([given[name] for name in models], dtype=float)
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise ValueError(
-            "reliabilities must be finite, 0 or more, and not all 0; found "
-            f"{some(values)}."
+            f"reliabilities must be finite, 0 or more, and not all 0; found {some(values)}."
         )
     return values
