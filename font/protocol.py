@@ -251,9 +251,9 @@ def site_proportions(
 
     Examples
     --------
-    >>> p = np.array([[0.9, 0.1], [0.9, 0.1], [0.8, 0.2], [0.2, 0.8]])
+    >>> p = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> site_proportions(p, [0.5, 0.5]).round(2).tolist()
-    [0.8, 0.2]
+    [0.75, 0.25]
     """
     shares, old = np.asarray(probabilities, dtype=float), np.asarray(proportions, dtype=float)
     if shares.ndim != 2 or old.shape != shares.shape[1:]:

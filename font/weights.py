@@ -174,10 +174,18 @@ def model_weights(
 
 
 def leading(matrix: Floats) -> Floats:
-    """|First eigenvector| of a symmetric matrix with non-negative entries; 0 for a zero row."""
-    vector = np.abs(np.linalg.eigh(matrix)[1][:, -1])
-    vector[~matrix.any(axis=1)] = 0.0
-    return np.asarray(vector)
+    """|First eigenvector| of a symmetric matrix, 0 for a zero row.
+
+    Where several share the largest eigenvalue (models without anything in common), the one
+    nearest to equal weights, instead of whichever the solver happens to return.
+    """
+    values, vectors = np.linalg.eigh(matrix)
+    used = matrix.any(axis=1)
+    top = vectors[:, values >= values[-1] - 1e-9 * abs(values[-1])]
+    vector = np.abs(top @ (top.T @ used))
+    length = np.linalg.norm(vector)
+    vector = vector / length if length > 1e-9 else np.abs(vectors[:, -1])
+    return np.where(used, vector, 0.0)
 
 
 def _sparse(centred: Floats) -> Floats:
