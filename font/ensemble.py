@@ -336,33 +336,25 @@ class Ensemble:
         absent = [key for key in _KEYS if key not in content]
         if absent:
             raise ValueError(f"the dict of an ensemble lacks {some(absent)}; write it again.")
+        arrays = _checked_arrays(content)
         settings = dict(content["settings"])
-        reliability = dict.fromkeys(content["models"], 1.0)  # used in fit only
         if settings["distance"] == "function":
             settings["distance"] = _forgotten_distance
-        ensemble = cls(**settings, reliability=reliability)
-        ensemble._n_classes = [int(k) for k in content["n_classes"]]
-        ensemble._axes = np.array(content["axes"], dtype=float)
-        ensemble._centres = np.array(content["centres"], dtype=float)
-        ensemble._votes = np.array(content["votes"], dtype=np.int64)
-        ensemble._known = np.array(content["patterns"], dtype=np.int64)
+        ensemble = cls(**settings)
+        ensemble._n_classes = arrays["n_classes"].tolist()
+        ensemble._axes, ensemble._centres = arrays["axes"], arrays["centres"]
+        ensemble._votes, ensemble._known = arrays["votes"], arrays["patterns"]
         ensemble._n_withheld = int(content["n_withheld"])
-        ensemble.clusters_ = np.array(content["clusters"], dtype=np.int64)
+        ensemble.clusters_ = arrays["clusters"]
         ensemble.n_clusters_ = len(ensemble._centres)
         ensemble.n_clusters_choice_ = clustering.SpectrumChoice(*content["n_clusters_choice"])
         ensemble.cluster_sizes_ = pd.DataFrame(
-            np.array(content["cluster_sizes"], dtype=np.int64),
+            arrays["cluster_sizes"],
             index=pd.RangeIndex(ensemble.n_clusters_, name="cluster"),
             columns=pd.Index(content["sites"], name="site"),
         )
-        ensemble._name_results(
-            tuple(content["models"]),
-            *(
-                np.array(content[key], dtype=float)
-                for key in ("weights", "centred_weights", "agreement", "spectrum")
-            ),
-        )
-        ensemble._check_shapes()
+        results = [arrays[key] for key in ("weights", "centred_weights", "agreement", "spectrum")]
+        ensemble._name_results(tuple(content["models"]), *results)
         return ensemble
 
     def _name_results(
@@ -381,29 +373,58 @@ class Ensemble:
         self.spectrum_ = pd.Series(spectrum, name="eigenvalue")
         self.spectrum_.index = pd.RangeIndex(1, len(spectrum) + 1)
 
-    def _check_shapes(self) -> None:
-        n_models, n_all = len(self.models_), sum(self._n_classes)
-        rank = self._axes.shape[-1]
-        wanted = {
-            "n_classes": (len(self._n_classes) == n_models),
-            "axes": self._axes.shape == (n_all, rank),
-            "centres": self._centres.shape == (self.n_clusters_, rank),
-            "votes": self._votes.shape == (n_all,),
-            "patterns": self._known.shape == (len(self.clusters_), n_models),
-            "clusters": np.isin(self.clusters_, np.arange(self.n_clusters_)).all(),
-        }
-        wrong = [key for key, right in wanted.items() if not right]
-        if wrong:
+
+_ARRAYS = {
+    "n_classes": np.int64,
+    "weights": float,
+    "centred_weights": float,
+    "agreement": float,
+    "spectrum": float,
+    "axes": float,
+    "centres": float,
+    "votes": np.int64,
+    "patterns": np.int64,
+    "clusters": np.int64,
+    "cluster_sizes": np.int64,
+}
+_KEYS = ("settings", "models", "n_clusters_choice", "sites", "n_withheld", *_ARRAYS)
+
+
+def _checked_arrays(content: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """The arrays of an ensemble's dict, which must fit together."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for key, dtype in _ARRAYS.items():
+        try:
+            arrays[key] = np.array(content[key], dtype=dtype)
+        except (TypeError, ValueError):
             raise ValueError(
-                f"the dict of an ensemble does not fit together in {some(wrong)}; write it again."
-            )
-
-
-_KEYS = (
-    *("settings", "models", "n_classes", "weights", "centred_weights", "agreement", "spectrum"),
-    *("n_clusters_choice", "axes", "centres", "votes", "patterns", "clusters", "sites"),
-    *("cluster_sizes", "n_withheld"),
-)
+                f"the dict of an ensemble holds something other than numbers in {key!r}, or rows "
+                "of unequal length; write it again."
+            ) from None
+    n_models, n_sites = len(content["models"]), len(content["sites"])
+    n_all, n_clusters = int(arrays["n_classes"].sum()), len(arrays["centres"])
+    rank, n_patterns = arrays["axes"].shape[-1], len(arrays["clusters"])
+    shapes: dict[str, tuple[int, ...]] = {
+        "n_classes": (n_models,),
+        "weights": (n_models,),
+        "centred_weights": (n_models,),
+        "agreement": (n_models, n_models),
+        "spectrum": (n_all,),
+        "axes": (n_all, rank),
+        "centres": (n_clusters, rank),
+        "votes": (n_all,),
+        "patterns": (n_patterns, n_models),
+        "clusters": (n_patterns,),
+        "cluster_sizes": (n_clusters, n_sites),
+    }
+    wrong = [key for key, shape in shapes.items() if arrays[key].shape != shape]
+    if not wrong and not np.isin(arrays["clusters"], np.arange(n_clusters)).all():
+        wrong = ["clusters"]
+    if wrong:
+        raise ValueError(
+            f"the dict of an ensemble does not fit together in {some(wrong)}; write it again."
+        )
+    return arrays
 
 
 def _forgotten_distance(parameters: Floats) -> Floats:

@@ -57,6 +57,16 @@ def random_case(
     return Case(models, pd.DataFrame(columns), truth)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """scikit-learn's threads, waiting for each other, make small fits a hundred times slower."""
+    import sklearn.cluster  # noqa: F401 - loads the thread pool to be limited
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        yield
+
+
 @pytest.fixture(scope="session")
 def dense():
     return dense_version
