@@ -176,9 +176,9 @@ def plot_patterns(ensemble: Ensemble, ax: Axes | None = None, top: int = 20) -> 
     table = pattern_table(ensemble, top)
     models = list(ensemble.models_)
     ax = _axes(ax, (2.0 + 0.5 * len(models), 1.4 + 0.24 * len(table)))
-    for row, (cluster, labels) in enumerate(
-        zip(table["cluster"], table.iloc[:, : len(models)].to_numpy(), strict=True)
-    ):
+    classes = table.iloc[:, : len(models)].to_numpy()
+    clusters, n, share = (table.iloc[:, i] for i in (-3, -2, -1))  # a model may be called "n"
+    for row, (cluster, labels) in enumerate(zip(clusters, classes, strict=True)):
         colour = cluster_colour(cluster)
         ax.barh(row, len(models), left=-0.5, height=0.9, color=colour, lw=0)
         for column, value in enumerate(labels):
@@ -187,13 +187,12 @@ def plot_patterns(ensemble: Ensemble, ax: Axes | None = None, top: int = 20) -> 
             )
     ax.set_xticks(range(len(models)), [str(name) for name in models], rotation=90)
     ax.xaxis.tick_top()
-    rows = zip(table["cluster"], table["n"], strict=True)
-    ax.set_yticks(range(len(table)), [f"cluster {cluster}, n = {n:,}" for cluster, n in rows])
+    names = [f"cluster {k}, n = {m:,}" for k, m in zip(clusters, n, strict=True)]
+    ax.set_yticks(range(len(table)), names)
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.5, len(models) - 0.5)
     ax.tick_params(length=0)
-    covered = table["share"].sum()
-    ax.set_xlabel(f"class given by each model; rows cover {covered:.0%} of patients")
+    ax.set_xlabel(f"class given by each model; rows cover {share.sum():.0%} of patients")
     for side in ax.spines.values():
         side.set_visible(False)
     return ax

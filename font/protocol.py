@@ -149,7 +149,7 @@ class SklearnModel:
             for key in ("covariance_type", "weight_concentration_prior_type")
             if key in content
         }
-        estimator = getattr(mixture, str(name))(content["n_classes"], **settings)
+        estimator = getattr(mixture, str(name))(n_components=content["n_classes"], **settings)
         for attribute in _STORED[str(name)]:
             value = content[attribute]
             pair = attribute == "weight_concentration_" and np.ndim(value) == 2
