@@ -173,7 +173,7 @@ class Ensemble:
         """
         with clustering.one_thread():
             clusters = map_rows(self._columns(labels), self._place)
-        return pd.Series(clusters, index=labels.index, name="cluster")
+        return pd.Series(clusters, index=labels.index, name="cluster", copy=False)
 
     def confidence(self, labels: pd.DataFrame) -> pd.DataFrame:
         """How clearly each patient belongs to the cluster.
@@ -190,7 +190,7 @@ class Ensemble:
         """
         with clustering.one_thread():
             table = map_rows(self._columns(labels), self._confidence)
-        frame = pd.DataFrame(table, index=labels.index)
+        frame = pd.DataFrame(table, index=labels.index, copy=False)
         frame.columns = pd.Index(["cluster", "runner_up", "margin", "agreement"])
         return frame.astype({"cluster": np.int64, "runner_up": np.int64})
 

@@ -64,7 +64,7 @@ def label(models: Mapping[Any, Any], data: Any, *, proportions: str = "model") -
     table = np.empty((len(columns), n), dtype=np.min_scalar_type(-highest - 1))
     for row, column in zip(table, columns, strict=True):
         row[:] = column
-    return pd.DataFrame(table.T, index=ids, columns=pd.Index(list(models)))
+    return pd.DataFrame(table.T, index=ids, columns=pd.Index(list(models)), copy=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
