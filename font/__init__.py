@@ -1,3 +1,74 @@
-"""Federated one-shot ensemble clustering (FONT)."""
+"""FONT: federated one-shot ensemble clustering.
+
+Sites fit models of their own, share the models' parameters and counts of label patterns, and
+get clusters that mean the same everywhere. Names are loaded on first use, so that importing
+the package costs next to nothing.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Ensemble": "ensemble",
+    "LabelPatterns": "labels",
+    "LatentClass": "latent_class",
+    "LocalModel": "protocol",
+    "SklearnModel": "protocol",
+    "agreement": "metrics",
+    "bootstrap_weights": "stability",
+    "cluster_parameters": "pooling",
+    "cluster_size_table": "plots",
+    "cross_table": "metrics",
+    "influence": "stability",
+    "label": "labels",
+    "majority_vote": "clustering",
+    "match_classes": "metrics",
+    "match_labels": "metrics",
+    "pattern_table": "plots",
+    "plot_agreement": "plots",
+    "plot_cluster_sizes": "plots",
+    "plot_patterns": "plots",
+    "plot_spectrum": "plots",
+    "plot_weights": "plots",
+    "read_spectrum": "clustering",
+    "site_proportions": "protocol",
+    "spectrum_table": "plots",
+    "sum_by_cluster": "pooling",
+    "weight_table": "plots",
+}
+__all__ = [*_HOME]
+
+if TYPE_CHECKING:
+    from font.clustering import majority_vote, read_spectrum
+    from font.ensemble import Ensemble
+    from font.labels import LabelPatterns, label
+    from font.latent_class import LatentClass
+    from font.metrics import agreement, cross_table, match_classes, match_labels
+    from font.plots import (
+        cluster_size_table,
+        pattern_table,
+        plot_agreement,
+        plot_cluster_sizes,
+        plot_patterns,
+        plot_spectrum,
+        plot_weights,
+        spectrum_table,
+        weight_table,
+    )
+    from font.pooling import cluster_parameters, sum_by_cluster
+    from font.protocol import LocalModel, SklearnModel, site_proportions
+    from font.stability import bootstrap_weights, influence
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

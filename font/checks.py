@@ -1,0 +1,114 @@
+"""Checks of what users bring. Each failure is one sentence: what was found, and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+
+def some(values: Iterable[Any]) -> str:
+    """At most five values for a message."""
+    shown = [repr(v.item() if isinstance(v, np.generic) else v) for v, _ in zip(values, range(6))]  # noqa: B905
+    return ", ".join(shown[:5]) + (", …" if len(shown) > 5 else "")
+
+
+def one_of(value: object, choices: Iterable[str], what: str) -> None:
+    if value not in (allowed := list(choices)):
+        raise ValueError(f"{what} must be one of {', '.join(map(repr, allowed))}; found {value!r}.")
+
+
+def same_names(found: Iterable[Hashable], models: Iterable[Hashable], what: str) -> None:
+    """The columns of a label table must be the models, in any order."""
+    found, models = list(found), list(models)
+    absent = [name for name in models if name not in found]
+    unknown = [name for name in found if name not in models]
+    if absent or unknown or len(found) != len(models):
+        wrong = [f"no label column for the models {some(absent)}"] if absent else []
+        wrong += [f"the columns {some(unknown)}, which are not models"] if unknown else []
+        raise ValueError(
+            f"{what} must have one column for each model, by name, in any order; found "
+            f"{' and '.join(wrong) or 'repeated columns'}: label with the ensemble's models, and "
+            "keep other columns out or in the index."
+        )
+
+
+def label_columns(
+    table: pd.DataFrame, models: Sequence[Hashable], what: str
+) -> list[NDArray[np.integer[Any]]]:
+    """The labels as one array a model, in the models' order, checked but not copied."""
+    if not isinstance(table, pd.DataFrame):
+        raise TypeError(
+            f"{what} must be a DataFrame, patients × models, as font.label returns; found "
+            f"{type(table).__name__}."
+        )
+    same_names(table.columns, models, what)
+    return [_labels_of(table[name].to_numpy(), name, what) for name in models]
+
+
+def _labels_of(column: NDArray[Any], name: Hashable, what: str) -> NDArray[np.integer[Any]]:
+    if column.dtype.kind not in "iu":
+        numbers = pd.to_numeric(pd.Series(column, dtype=object), errors="coerce").to_numpy(float)
+        bad = ~(numbers == np.round(numbers))  # also true of NaN
+        if bad.any():
+            raise ValueError(
+                f"{what} gives {bad.sum():,} patients no whole-numbered label from the model "
+                f"{name!r} (found {some(column[bad])}); every patient needs one from every model."
+            )
+        column = numbers.astype(np.int64)
+    if column.size and column.min() < 0:
+        raise ValueError(
+            f"{what} has the label {column.min()} from the model {name!r}; labels count from 0."
+        )
+    return column
+
+
+def class_parameters(model: Any, name: Hashable) -> NDArray[np.float64]:
+    """The (K, d) parameters of a model, or of a bare array."""
+    values = model
+    for attribute in ("class_parameters_", "cluster_centers_", "means_"):
+        if hasattr(model, attribute):
+            values = getattr(model, attribute)
+            break
+    else:
+        if not isinstance(model, (np.ndarray, list)):
+            raise TypeError(
+                f"the model {name!r} ({type(model).__name__}) has no class_parameters_; fit it "
+                "first, and give it that attribute: one row a class."
+            )
+    try:
+        array = np.array(values, dtype=float)
+    except (TypeError, ValueError):
+        raise TypeError(f"the class parameters of {name!r} are not a table of numbers.") from None
+    if array.ndim != 2 or not array.size:
+        raise ValueError(
+            f"the class parameters of {name!r} have the shape {array.shape}; one row a class and "
+            "at least one column are needed."
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"the class parameters of {name!r} hold {(~np.isfinite(array)).sum():,} values that "
+            "are not finite; fit the model again without them."
+        )
+    return array
+
+
+def whole_number(value: Any, low: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
+        raise ValueError(f"{what} must be a whole number of at least {low}; found {value!r}.")
+    return int(value)
+
+
+def case_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    if weights is None:
+        return np.ones(n)
+    array = np.asarray(weights, dtype=float)
+    if array.shape != (n,) or not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError(
+            f"weights must be {n:,} finite numbers of 0 or more, one for each patient; found an "
+            f"array of shape {array.shape}."
+        )
+    return array

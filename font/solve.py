@@ -1,0 +1,128 @@
+"""The computation behind the ensemble: agreement, weights, geometry and clusters, once through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from font import clustering
+from font import weights as weighing
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.integer[Any]]
+
+
+class Solution(NamedTuple):
+    """Everything that `solve` finds.
+
+    Parameters
+    ----------
+    weights, centred_weights : (M,)
+    cosines : (M, M) agreement G
+    spectrum : (ΣK,) eigenvalues of −HD̃H, largest first
+    choice : number of clusters that the spectrum suggests
+    axes : (ΣK, r) W; the pattern with one-hot labels z has the position zW
+    labels : (P,) cluster of each pattern, clusters by decreasing size
+    centres : (n_clusters, r) weighted mean positions
+    """
+
+    weights: Floats
+    centred_weights: Floats
+    cosines: Floats
+    spectrum: Floats
+    choice: clustering.SpectrumChoice
+    axes: Floats
+    labels: NDArray[np.int64]
+    centres: Floats
+
+
+def solve(
+    class_distances: Mapping[Any, Floats],
+    patterns: Integers,
+    counts: NDArray[Any],
+    n_clusters: int | None,
+    *,
+    weights: str,
+    method: str,
+    reliability: Mapping[Any, float] | None,
+    seed: int,
+) -> Solution:
+    """Weigh the models and cluster their label patterns (P, M) with counts (P,).
+
+    `class_distances` is {model: (K, K)}; the rest are the settings of an `Ensemble`.
+    """
+    distances = list(class_distances.values())
+    sizes = [len(delta) for delta in distances]
+    offsets = np.cumsum([0, *sizes])
+    blocks = [slice(a, b) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    tables = weighing.cross_tabulate(patterns, counts, offsets)
+    norms, cosines, centred, centred_cosines = weighing.agreements(distances, tables)
+    prior = None
+    if weights == "prior":
+        prior = weighing.reliabilities(reliability, list(class_distances))
+    weight = weighing.model_weights(weights, cosines, centred_cosines, prior)
+    if not weight.any():
+        raise ValueError(
+            "no model tells any patients apart (each puts all of them in one class, or its "
+            "classes have equal parameters), so there is nothing to cluster."
+        )
+    metric, inner = np.zeros_like(tables), np.zeros_like(tables)
+    for m in np.flatnonzero(weight):
+        metric[blocks[m], blocks[m]] = distances[m] * (weight[m] / norms[m])
+        inner[blocks[m], blocks[m]] = centred[m] * (weight[m] / norms[m])
+    root = clustering.square_root(tables)
+    spectrum, axes = clustering.principal_axes(inner, root)
+    choice = clustering.read_spectrum(spectrum)
+    wanted = choice.n_clusters if n_clusters is None else n_clusters
+    if method == "spectral":
+        axes = axes[:, : max(wanted - 1, 1)]
+    elif method != "kmeans-distance":
+        axes = metric @ root
+    points = positions(patterns, sizes, axes)
+    if method in clustering.LINKAGES:
+        clustering.refuse_large(len(patterns), method)
+        far = sum(
+            metric[b, b][np.ix_(column, column)]
+            for b, column in zip(blocks, patterns.T, strict=True)
+        )
+        labels = clustering.linkage(np.asarray(far), counts, wanted, method)
+    else:
+        labels = clustering.kmeans(points, counts.astype(float), wanted, seed)
+    labels = _by_size(labels, counts)
+    centres = np.array(
+        [
+            np.average(points[labels == k], axis=0, weights=counts[labels == k])
+            for k in range(wanted)
+        ]
+    )
+    centred_weights = weighing.leading(centred_cosines)
+    return Solution(weight, centred_weights, cosines, spectrum, choice, axes, labels, centres)
+
+
+def positions(patterns: Integers, n_classes: Sequence[int], axes: Floats) -> Floats:
+    """zW for each pattern, (P, r), in blocks of patterns."""
+    offsets = np.cumsum([0, *n_classes])
+    points = np.empty((len(patterns), axes.shape[1]))
+    step = max(1, (1 << 21) // int(offsets[-1]))
+    for begin in range(0, len(patterns), step):
+        part = patterns[begin : begin + step]
+        points[begin : begin + step] = weighing.one_hot(part, offsets) @ axes
+    return points
+
+
+def distances_to(points: Floats, centres: Floats) -> Floats:
+    """Euclidean distances (P, K); cluster by cluster, so that no third axis is formed."""
+    columns = [np.linalg.norm(points - centre, axis=1) for centre in centres]
+    return np.stack(columns, axis=1)
+
+
+def _by_size(labels: Integers, counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Clusters renumbered by decreasing number of patients, then by first pattern."""
+    size = np.bincount(labels, weights=counts)
+    first = np.unique(labels, return_index=True)[1]
+    rank = np.empty(len(size), dtype=np.int64)
+    rank[np.lexsort([first, -size])] = np.arange(len(size))
+    return rank[labels]

@@ -1,0 +1,123 @@
+"""Speed and memory of the ensemble, as ratios measured in one run (CPU time)."""
+
+from __future__ import annotations
+
+import math
+import time
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import font
+
+pytestmark = pytest.mark.bench
+
+
+def case(n, n_models=8, k=4, accuracy=0.9, seed=0):
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(k, size=n, dtype=np.int8)
+    table = np.empty((n_models, n), dtype=np.int8)
+    for row in table:
+        guess = rng.integers(k, size=n, dtype=np.int8)
+        row[:] = np.where(rng.random(n, dtype=np.float32) < accuracy, truth, guess)
+    names = [f"m{m}" for m in range(n_models)]
+    models = {name: 3 * np.eye(k) + rng.normal(scale=0.3, size=(k, k)) for name in names}
+    return models, pd.DataFrame(table.T, columns=names)
+
+
+def combine(models, labels):
+    patterns = font.LabelPatterns.from_labels({"here": labels})
+    k = len(next(iter(models.values())))
+    return font.Ensemble(k, seed=1).fit(models, patterns).predict(labels)
+
+
+def dense(models, labels, k):
+    """The paper's algorithm as written, with N×N matrices."""
+    from sklearn.cluster import KMeans
+
+    matrices = []
+    for name, beta in models.items():
+        delta = np.sqrt(((beta[:, None] - beta[None]) ** 2).sum(axis=2))
+        matrices.append(delta[np.ix_(labels[name], labels[name])])
+    norms = [np.linalg.norm(d) for d in matrices]
+    cosines = np.array([[np.vdot(a, b) for a in matrices] for b in matrices])
+    weights = np.abs(np.linalg.eigh(cosines / np.outer(norms, norms))[1][:, -1])
+    combined = sum(w * d / n for w, d, n in zip(weights, matrices, norms, strict=True))
+    return KMeans(k, n_init=20, random_state=0).fit_predict(combined)
+
+
+def seconds(function, repeats):
+    best = np.inf
+    for _ in range(repeats):
+        begin = time.process_time()
+        function()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+def test_a_thousand_times_faster_than_dense_at_5000():
+    from threadpoolctl import threadpool_limits
+
+    models, labels = case(5_000, accuracy=0.95)
+    fast = seconds(lambda: combine(models, labels), 5)
+    with threadpool_limits(1):  # threads would only add to the dense version's CPU time
+        begin = time.process_time()
+        theirs = dense(models, labels, 4)
+        slow = time.process_time() - begin
+    score = font.agreement(theirs, combine(models, labels))["ari"]
+    print(
+        f"\nN = 5,000: {1e3 * fast:.1f} ms, dense {slow:.1f} s, {slow / fast:,.0f} times, {score}"
+    )
+    assert score == 1
+    assert slow / fast >= 1000
+
+
+def test_ten_million_patients_within_twenty_passes():
+    models, labels = case(10_000_000)
+    one_pass = seconds(lambda: np.bincount(labels["m0"].to_numpy()), 5)
+    whole = seconds(lambda: combine(models, labels), 2)
+    print(
+        f"\n10 million × 8: {whole:.2f} s, one pass {one_pass:.3f} s, {whole / one_pass:.1f} passes"
+    )
+    assert whole / one_pass <= 20
+
+
+def test_growth_is_linear_in_patients():
+    sizes = [1_000_000, 2_000_000, 4_000_000, 8_000_000]
+    models, labels = case(sizes[-1], accuracy=0.97)
+    times = [seconds(lambda n=n: combine(models, labels[:n]), 3) for n in sizes]
+    slope = np.polyfit(np.log(sizes), np.log(times), 1)[0]
+    print(f"\ngrowth exponent {slope:.3f} ({', '.join(f'{t:.3f} s' for t in times)})")
+    assert slope <= 1.05
+
+
+def test_memory_is_at_most_twice_the_table():
+    models, labels = case(5_000_000)
+    combine(models, labels[:1000])
+    table = int(labels.memory_usage(index=False).sum())
+    tracemalloc.start()
+    combine(models, labels)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    print(f"\npeak {peak / 1e6:.0f} MB for a table of {table / 1e6:.0f} MB")
+    assert peak <= 2 * table
+
+
+def test_mostly_distinct_rows_stay_within_patterns_times_classes():
+    models, labels = case(1 << 16, n_models=50, k=5, accuracy=0.3)
+    tracemalloc.start()
+    begin = time.process_time()
+    patterns = font.LabelPatterns.from_labels({"here": labels})
+    font.Ensemble(5, seed=1).fit(models, patterns)
+    spent = time.process_time() - begin
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    table = len(patterns) * 250 * 8
+    print(
+        f"\n{len(patterns):,} patterns × 250 classes: {spent:.1f} s, peak {peak / table:.1f} times "
+        f"the {table / 1e6:.0f} MB of positions, N×N would be {math.ceil(8 * 4**16 / 1e9)} GB"
+    )
+    assert len(patterns) > 65_000
+    assert peak <= 6 * table

@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import fcluster
+from scipy.cluster.hierarchy import linkage as scipy_linkage
+from scipy.spatial.distance import pdist, squareform
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from font import clustering
+from font.clustering import kmeans, linkage, majority_vote, read_spectrum, same_positions
+
+
+def inertia(points, weights, labels):
+    total = 0.0
+    for k in np.unique(labels):
+        rows, w = points[labels == k], weights[labels == k]
+        total += (w[:, None] * (rows - np.average(rows, axis=0, weights=w)) ** 2).sum()
+    return total
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(8, 80))
+def test_kmeans_is_as_good_as_scikit_learns(seed, k, n):
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(n, 3)) + 3 * rng.normal(size=(k, 3))[rng.integers(k, size=n)]
+    weights = rng.exponential(size=n) + 0.01
+    labels = kmeans(points, weights, k, seed)
+    assert sorted(np.unique(labels)) == list(range(k))
+    theirs = KMeans(k, n_init=10, random_state=seed).fit(points, sample_weight=weights)
+    assert inertia(points, weights, labels) <= theirs.inertia_ * 1.02
+
+
+def test_kmeans_ends_in_a_fixed_point_and_repeats_itself():
+    rng = np.random.default_rng(3)
+    points, weights = rng.normal(size=(200, 4)), rng.exponential(size=200)
+    labels = kmeans(points, weights, 5, 1)
+    centres = np.array(
+        [np.average(points[labels == k], axis=0, weights=weights[labels == k]) for k in range(5)]
+    )
+    nearest = ((points[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == labels).all()
+    assert (kmeans(points, weights, 5, 1) == labels).all()
+
+
+def test_kmeans_of_many_points_starts_from_a_sample(monkeypatch):
+    rng = np.random.default_rng(5)
+    truth = rng.integers(4, size=600)
+    points = rng.normal(size=(600, 2)) + 12 * np.eye(4)[truth][:, :2] - 12 * (truth == 3)[:, None]
+    weights = np.ones(600)
+    full = kmeans(points, weights, 4, 0)
+    monkeypatch.setattr(clustering, "_MOST_SEEDED", 60)
+    assert adjusted_rand_score(kmeans(points, weights, 4, 0), full) == 1
+
+
+def test_an_emptied_cluster_is_filled_again():
+    points = np.array([[0.0], [1.0], [10.0], [11.0]])
+    centres = np.array([[[0.5], [100.0]]])  # nobody is near the second
+    _, labels, total = clustering._lloyd(points, np.ones(4), centres)
+    assert labels[:, 0].tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    assert total[0] == pytest.approx(1.0)
+
+
+def test_equal_positions_are_found_despite_rounding():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(5, 3))
+    number = np.array([0, 1, 2, 3, 4, 0, 2, 2])
+    points = base[number] + 1e-15 * rng.normal(size=(8, 3))
+    first, found = same_positions(points)
+    assert len(first) == 5
+    assert adjusted_rand_score(number, found) == 1
+    np.testing.assert_allclose(points[first][found], points, atol=1e-14)
+
+
+def test_more_clusters_than_positions():
+    points = np.array([[0.0], [0.0], [1.0]])
+    assert kmeans(points, np.ones(3), 2, 0).tolist() == [0, 0, 1]
+    with pytest.raises(ValueError, match=r"3 clusters were asked for, .* only 2 ways"):
+        kmeans(points, np.ones(3), 3, 0)
+    far = squareform(pdist(points))
+    with pytest.raises(ValueError, match=r"3 clusters were asked for, .* only 2 ways"):
+        linkage(far, np.ones(3), 3, "average")
+    assert kmeans(points, np.ones(3), 1, 0).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("method", ["average", "complete", "ward"])
+def test_weighted_linkage_equals_scipy_on_every_patient(method):
+    @settings(max_examples=30, deadline=None)
+    @given(st.integers(0, 10_000), st.integers(3, 15), st.integers(1, 3))
+    def check(seed, n, k):
+        rng = np.random.default_rng(seed)
+        far = squareform(rng.uniform(0.1, 1.0, size=n * (n - 1) // 2))  # not even a metric
+        sizes = rng.integers(1, 6, size=n)
+        labels = linkage(far, sizes, k, method)
+        person = np.repeat(np.arange(n), sizes)
+        tree = scipy_linkage(squareform(far[np.ix_(person, person)]), method)
+        theirs = fcluster(tree, k, "maxclust")
+        assert adjusted_rand_score(labels[person], theirs) == 1
+
+    check()
+
+
+def test_linkage_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match=r'20,000 label patterns.*method="kmeans"'):
+        clustering.refuse_large(20_000, "ward")
+
+
+def test_the_spectrum_is_read_at_a_tenth():
+    choice = read_spectrum([1.0, 8.0, 10.0, 0.3])  # in any order
+    assert choice.n_clusters == 3
+    assert (choice.low, choice.high) == (0.1, 0.8)
+    assert choice.sure == "doubtful"
+    assert read_spectrum([10, 8, 3, 0.65, -1]).sure == "fair"
+    assert read_spectrum([10, 8, 3, -1]) == (4, 0.0, 0.3, "clear")
+    assert read_spectrum([5.0]).n_clusters == 2
+    assert read_spectrum([0.0, -1.0]).n_clusters == 1
+    assert read_spectrum([]).n_clusters == 1
+
+
+def test_the_majority_votes_and_ties_go_to_fewer():
+    assert majority_vote({"a": 4, "b": 5, "c": 4}) == 4
+    assert majority_vote([5, 4, 5, 4]) == 4
+    with pytest.raises(ValueError, match="nobody voted"):
+        majority_vote([])
+    with pytest.raises(ValueError, match=r"found 0, 2\.5"):
+        majority_vote([3, 0, 2.5])

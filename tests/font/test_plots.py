@@ -1,0 +1,104 @@
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+
+import font
+from font.plots import CLUSTER_COLOURS, cluster_colour
+
+mpl.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def ensemble(make_case):
+    case = make_case(600, 4, 3, [0.9, 0.9, 0.8, 0.0], seed=1)
+    return font.Ensemble(3, seed=1).fit(
+        case.models, {"A": case.labels[:400], "B": case.labels[400:], "empty": case.labels[:0]}
+    )
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+@pytest.mark.parametrize("name", ["weights", "agreement", "spectrum", "cluster_sizes", "patterns"])
+def test_figures_draw_on_given_or_new_axes(ensemble, name):
+    import matplotlib.pyplot as plt
+
+    draw = getattr(font, f"plot_{name}")
+    ax = draw(ensemble)
+    ax.figure.canvas.draw()
+    _, given = plt.subplots()
+    assert draw(ensemble, ax=given) is given
+
+
+def test_weights_figure_shows_its_table(ensemble):
+    table = font.weight_table(ensemble)
+    assert table["weight"].tolist() == ensemble.weights_.tolist()
+    assert table["weight share"].max() == 1
+    ax = font.plot_weights(ensemble)
+    drawn = {line.get_label(): line.get_xdata() for line in ax.lines}
+    np.testing.assert_allclose(drawn["used (spectral)"], table["weight share"])
+    np.testing.assert_allclose(drawn["centred"], table["centred share"])
+
+
+def test_agreement_figure_shows_the_matrix(ensemble):
+    ax = font.plot_agreement(ensemble)
+    np.testing.assert_allclose(ax.images[0].get_array(), ensemble.agreement_)
+    assert ax.texts[0].get_text() == "1.00"
+
+
+def test_spectrum_figure_shows_its_table(ensemble):
+    table = font.spectrum_table(ensemble, top=8)
+    assert len(table) == 8
+    assert table["counted"].sum() == ensemble.n_clusters_choice_.n_clusters - 1
+    assert (table["counted"] == (table["share"] > 0.1)).all()
+    ax = font.plot_spectrum(ensemble, top=8)
+    np.testing.assert_allclose([bar.get_height() for bar in ax.patches], table["share"])
+
+
+def test_cluster_sizes_figure_shows_its_table(ensemble):
+    table = font.cluster_size_table(ensemble)
+    assert table["n"].sum() == 600
+    by_site = table.groupby("site")["share"].sum()
+    np.testing.assert_allclose(by_site[["A", "B"]], 1)
+    assert table.query("site == 'empty'")["share"].isna().all()
+    ax = font.plot_cluster_sizes(ensemble)
+    widths = [bar.get_width() for bar in ax.patches]
+    wide = table.pivot(index="cluster", columns="site", values="share").fillna(0)
+    np.testing.assert_allclose(widths, wide[["A", "B", "empty"]].to_numpy().ravel())
+    colours = [mpl.colors.to_hex(bar.get_facecolor()).upper() for bar in ax.patches[::3]]
+    assert colours == list(CLUSTER_COLOURS[:3])
+
+
+def test_pattern_figure_shows_its_table(ensemble):
+    everything = font.pattern_table(ensemble, top=None)
+    assert everything["n"].sum() == 600
+    assert everything["share"].sum() == pytest.approx(1)
+    assert everything["cluster"].is_monotonic_increasing
+    again = ensemble.predict(everything[list(ensemble.models_)])
+    assert again.tolist() == everything["cluster"].tolist()
+    table = font.pattern_table(ensemble, top=6)
+    assert len(table) == 6
+    assert table["n"].sum() == everything["n"].nlargest(6).sum()
+    ax = font.plot_patterns(ensemble, top=6)
+    shown = np.array([text.get_text() for text in ax.texts]).reshape(6, -1).astype(int)
+    assert (shown == table[list(ensemble.models_)].to_numpy()).all()
+    with pytest.raises(ValueError, match="top, unless None, must be"):
+        font.pattern_table(ensemble, top=0)
+
+
+def test_a_model_may_be_called_n_or_cluster():
+    models = {"n": np.eye(2), "cluster": np.eye(2)}
+    labels = pd.DataFrame({"n": [0, 0, 1], "cluster": [0, 0, 1]})
+    ensemble = font.Ensemble(2).fit(models, {"here": labels})
+    font.plot_patterns(ensemble).figure.canvas.draw()
+
+
+def test_colours_repeat_after_the_last():
+    assert cluster_colour(0) == "#332288"
+    assert cluster_colour(len(CLUSTER_COLOURS)) == "#332288"

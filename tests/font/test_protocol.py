@@ -1,0 +1,161 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.cluster import DBSCAN, KMeans
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+
+import font
+from font import LocalModel, SklearnModel, label, site_proportions
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    rng = np.random.default_rng(0)
+    truth = rng.choice(3, p=[0.5, 0.3, 0.2], size=300)
+    return np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])[truth] + rng.normal(size=(300, 2))
+
+
+ESTIMATORS = [
+    KMeans(3, n_init=5, random_state=0),
+    *(GaussianMixture(3, covariance_type=c, random_state=0) for c in ("full", "tied", "diag")),
+    GaussianMixture(3, covariance_type="spherical", random_state=0),
+    BayesianGaussianMixture(n_components=3, random_state=0, max_iter=500),
+    BayesianGaussianMixture(
+        n_components=3,
+        random_state=0,
+        max_iter=500,
+        weight_concentration_prior_type="dirichlet_distribution",
+    ),
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+def test_adapters_follow_the_protocol_and_survive_a_file(blobs, estimator):
+    model = SklearnModel(estimator).fit(blobs)
+    assert isinstance(model, LocalModel)
+    assert model.n_classes == 3
+    assert model.class_parameters_.shape == (3, 2)
+    again = SklearnModel.from_dict(json.loads(json.dumps(model.to_dict())))
+    assert (again.predict(blobs) == model.predict(blobs)).all()
+    assert (again.class_parameters_ == model.class_parameters_).all()
+    assert isinstance(again, LocalModel)
+    if hasattr(estimator, "predict_proba"):
+        np.testing.assert_allclose(again.predict_proba(blobs), model.predict_proba(blobs))
+        np.testing.assert_allclose(again.class_weights_, model.class_weights_)
+    table = label({"bare": estimator, "adapted": model}, pd.DataFrame(blobs))
+    assert (table["bare"] == table["adapted"]).all()
+
+
+def test_a_whole_ensemble_of_different_models(blobs):
+    models = {str(i): estimator.fit(blobs) for i, estimator in enumerate(ESTIMATORS)}
+    labels = label(models, blobs)
+    ensemble = font.Ensemble(3, seed=1).fit(models, {"here": labels})
+    reference = ESTIMATORS[1].predict(blobs)
+    assert font.agreement(reference, ensemble.predict(labels))["ari"] > 0.9
+
+
+def test_weights_are_for_kmeans_only(blobs):
+    weights = np.where(blobs[:, 0] > 2, 1.0, 0.0)
+    centres = SklearnModel(KMeans(1, n_init=1)).fit(blobs, weights).class_parameters_
+    np.testing.assert_allclose(centres[0], blobs[weights > 0].mean(axis=0))
+    with pytest.raises(TypeError, match="GaussianMixture takes no case weights"):
+        SklearnModel(GaussianMixture(2)).fit(blobs, weights)
+    with pytest.raises(ValueError, match="weights must be 300 finite numbers"):
+        SklearnModel(KMeans(2)).fit(blobs, [1.0])
+
+
+def test_unknown_estimators_and_dicts_are_refused():
+    with pytest.raises(ValueError, match=r"the estimator must be one of 'KMeans'.*found 'DBSCAN'"):
+        SklearnModel(DBSCAN())
+    with pytest.raises(ValueError, match="the model in the dict must be one of 'KMeans'"):
+        SklearnModel.from_dict({"model": "os.system"})
+    with pytest.raises(ValueError, match="lacks n_classes, weights_"):
+        SklearnModel.from_dict({"model": "GaussianMixture", "means_": [[0]]})
+
+
+# --- proportions -------------------------------------------------------------------------
+
+
+def likelihood_of(proportions, ratio):
+    return np.log(ratio @ proportions).sum()
+
+
+def test_site_proportions_maximise_the_likelihood():
+    rng = np.random.default_rng(1)
+    old = np.array([0.6, 0.3, 0.1])
+    shares = rng.dirichlet([1, 1, 1], size=200) * old
+    shares /= shares.sum(axis=1, keepdims=True)
+    found = site_proportions(shares, old, max_iter=5000, tol=1e-10)
+    assert found.sum() == pytest.approx(1)
+    best = likelihood_of(found, shares / old)
+    others = rng.dirichlet(50 * found + 0.1, size=300)
+    assert best >= max(likelihood_of(other, shares / old) for other in others)
+    doubled = site_proportions(np.concatenate([shares, shares[:50]]), old)
+    weighted = site_proportions(shares, old, weights=np.where(np.arange(200) < 50, 2, 1))
+    np.testing.assert_allclose(weighted, doubled, atol=1e-9)
+
+
+def test_site_proportions_of_odd_cases():
+    np.testing.assert_allclose(site_proportions([[1.0, 0.0]], [1.0, 0.0]), [1.0, 0.0])
+    np.testing.assert_allclose(site_proportions(np.empty((0, 2)), [0.3, 0.7]), [0.3, 0.7])
+    with pytest.raises(ValueError, match="one proportion for each column"):
+        site_proportions([[1.0, 0.0]], [1.0])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=str)
+def test_a_site_of_another_mix_is_labelled_better_with_its_own_proportions(estimator):
+    rng = np.random.default_rng(5)
+    centres = np.array([[0.0, 0.0], [2.2, 0.0], [0.0, 2.2]])
+
+    def sample(shares, n):
+        truth = rng.choice(3, p=shares, size=n)
+        return truth, centres[truth] + rng.normal(size=(n, 2))
+
+    estimator = (
+        type(estimator)(**estimator.get_params() | {"means_init": centres})
+        if hasattr(estimator, "means_init")
+        else estimator
+    )
+    estimator.fit(sample([0.34, 0.33, 0.33], 3000)[1])
+    truth, data = sample([0.05, 0.05, 0.9], 3000)
+    own = label({"A": estimator}, data, proportions="site")["A"]
+    sent = label({"A": estimator}, data)["A"]
+    assert font.agreement(truth, own)["matched"] > font.agreement(truth, sent)["matched"] + 0.02
+
+
+def test_site_proportions_of_a_variational_mixture_are_consistent(blobs):
+    """Re-estimating must divide by what predict_proba used, exp E[log π], not by weights_."""
+    model = SklearnModel(ESTIMATORS[5]).fit(blobs)
+    estimator = model.estimator
+    shares = model.predict_proba(blobs) / model.class_weights_
+    density = np.exp(estimator._estimate_log_prob(blobs))
+    density /= density.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(shares / shares.sum(axis=1, keepdims=True), density, rtol=1e-6)
+
+
+def test_models_without_proportions_say_so(blobs):
+    with pytest.raises(TypeError, match="'A' has no class proportions"):
+        label({"A": KMeans(2, n_init=1).fit(blobs)}, blobs, proportions="site")
+
+
+def test_case_weights_of_the_data_count_in_the_proportions():
+    class Data:
+        def __init__(self, values, weights):
+            self.values, self.weights, self.shape = values, weights, values.shape
+            self.ids = pd.RangeIndex(len(values))
+
+    class Given:
+        weights_ = np.array([0.5, 0.5])
+
+        def predict_proba(self, data):
+            return data.values
+
+        def predict(self, data):
+            return data.values.argmax(axis=1)
+
+    values = np.array([[0.55, 0.45], [0.0, 1.0], [1.0, 0.0]])
+    heavy_second = Data(values, np.array([1.0, 9.0, 1.0]))
+    assert label({"A": Given()}, heavy_second)["A"].tolist() == [0, 1, 0]
+    assert label({"A": Given()}, heavy_second, proportions="site")["A"].tolist() == [1, 1, 0]

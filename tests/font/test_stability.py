@@ -1,0 +1,96 @@
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import font
+from font import bootstrap_weights, influence
+
+
+@pytest.fixture(scope="module")
+def study(make_case):
+    """Two good sites with two models each, and one whose models are useless."""
+    case = make_case(3000, 6, 3, [0.9, 0.9, 0.9, 0.9, 0.2, 0.2], seed=1)
+    names = ["A/1", "A/2", "B/1", "B/2", "C/1", "C/2"]
+    models = dict(zip(names, case.models.values(), strict=True))
+    labels = case.labels.set_axis(names, axis=1)
+    sites = {"A": labels[:1200], "B": labels[1200:2500], "C": labels[2500:]}
+    return models, sites
+
+
+def test_influence_equals_fitting_without_the_site(study):
+    models, sites = study
+    ensemble = font.Ensemble(3, seed=1).fit(models, sites)
+    table = influence(ensemble)
+    assert table.index.tolist() == ["A", "B", "C"]
+    assert table["models"].tolist() == [2, 2, 2]
+    for site in "ABC":
+        rest = [name for name in models if not name.startswith(site)]
+        again = font.Ensemble(3, seed=1).fit(
+            {name: models[name] for name in rest},
+            {other: labels[rest] for other, labels in sites.items() if other != site},
+        )
+        everyone = pd.concat(sites.values())
+        old, new = ensemble.predict(everyone), again.predict(everyone[rest])
+        partner = font.match_labels(old, new)
+        assert table.loc[site, "changed"] == (new.map(partner) != old).sum()
+    by_site = [f"changed at {site}" for site in "ABC"]
+    assert (table[by_site].sum(axis=1) == table["changed"]).all()
+    np.testing.assert_allclose(table["share"], table["changed"] / 3000)
+    assert table.loc["C", "changed"] < table.loc["A", "changed"]
+
+
+def test_influence_takes_milliseconds(study):
+    ensemble = font.Ensemble(3, seed=1).fit(*study)
+    influence(ensemble)
+    begin = time.process_time()
+    influence(ensemble)
+    assert time.process_time() - begin < 0.5
+
+
+def test_influence_of_single_models_and_of_what_cannot_be_left_out(study):
+    models, sites = study
+    ensemble = font.Ensemble(3, seed=1).fit(models, {"all": pd.concat(sites.values())})
+    table = influence(ensemble, {name: name for name in models})
+    assert table.index.tolist() == [*models, "all"]
+    assert np.isnan(table.loc["all", "changed"])  # nobody is left
+    single = font.Ensemble(3).fit(
+        {"A": models["A/1"]}, {"A": sites["A"][["A/1"]].set_axis(["A"], axis=1)}
+    )
+    with pytest.raises(ValueError, match="needs two sites at least"):
+        influence(single)
+    with pytest.raises(ValueError, match="where the models 'A/2', "):
+        influence(ensemble, {"A/1": "A"})
+
+
+def test_the_bootstrap_brackets_the_weights(study):
+    models, sites = study
+    ensemble = font.Ensemble(3, weights="centred", seed=1).fit(models, sites)
+    table = bootstrap_weights(ensemble, 100, seed=2)
+    assert table.index.tolist() == list(models)
+    assert (table["low"] <= table["high"]).all()
+    assert (
+        (table["low"] - 0.02 <= table["weight"]) & (table["weight"] <= table["high"] + 0.02)
+    ).all()
+    assert (table["se"] > 0).all()
+    pd.testing.assert_frame_equal(table, bootstrap_weights(ensemble, 100, seed=2))
+    with pytest.raises(ValueError, match="n_replicates must be a whole number of at least 2"):
+        bootstrap_weights(ensemble, 1)
+
+
+def test_one_site_has_no_spread_and_draws_equal_refits(study):
+    models, sites = study
+    alone = font.Ensemble(3).fit(models, {"A": sites["A"]})
+    table = bootstrap_weights(alone, 5)
+    np.testing.assert_allclose(table["se"], 0, atol=1e-12)
+    np.testing.assert_allclose(table["low"], alone.weights_)
+    prior = font.Ensemble(3, weights="prior", reliability=dict.fromkeys(models, 1.0))
+    assert (bootstrap_weights(prior.fit(models, sites), 5)["weight"] > 0).all()
+
+
+def test_an_ensemble_from_a_file_cannot_be_refitted(study):
+    ensemble = font.Ensemble.from_dict(font.Ensemble(3).fit(*study).to_dict())
+    for function in (influence, bootstrap_weights, font.pattern_table):
+        with pytest.raises(ValueError, match=r"carr.*; use the ensemble as fitted at the centre"):
+            function(ensemble)
