@@ -216,7 +216,7 @@ def _exchange(
 
 @cache
 def _thread_pools() -> Any:
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+    from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 

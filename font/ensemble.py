@@ -36,7 +36,8 @@ class Ensemble:
         None reads it off the spectrum, see `read_spectrum`; `majority_vote` is the other way.
     weights : "spectral", "centred", "equal", "prior" or "sparse"
         See `font.weights.model_weights`. "spectral" hardly punishes a useless model,
-        "centred" does; `summary` says when they tell different stories.
+        "centred" does, but may follow several models that copy each other; `summary` says when
+        the two tell different stories.
     distance : "euclidean", "hellinger", "total-variation" or a function (K, d) → (K, K)
         Between the class parameters of a model.
     method : str
@@ -287,7 +288,8 @@ class Ensemble:
         return (
             f"Centred weights tell another story: they trust {shown}"
             f"{', …' if len(doubted) > 5 else ''} far less, because these labels agree with the "
-            'other models\' little more than chance would; compare with weights="centred".'
+            'other models\' little more than chance would. Compare with weights="centred", and see '
+            "in agreement_ that those it trusts are not copies of each other."
         )
 
     # --- files ----------------------------------------------------------------------------

@@ -218,10 +218,11 @@ def _site_labels(model: Any, data: Any, name: Hashable) -> NDArray[np.integer[An
             f"the model {name!r} has no class proportions to re-estimate (it needs predict_proba, "
             'and class_weights_ or weights_); label its patients with proportions="model".'
         )
+    own = np.asarray(own, dtype=float)  # a labelled Series is as good as an array
     shares = np.asarray(model.predict_proba(data), dtype=float)
     case = None if hasattr(data, "columns") else getattr(data, "weights", None)
     site = site_proportions(shares, own, weights=case)
-    ratio = np.divide(site, own, out=np.zeros_like(site), where=np.asarray(own) > 0)
+    ratio = np.divide(site, own, out=np.zeros_like(site), where=own > 0)
     return np.asarray(np.argmax(shares * ratio, axis=1))
 
 

@@ -149,7 +149,9 @@ def model_weights(
 
     - "spectral": |first eigenvector| of the agreement G, the maximum of wᵀGw over ‖w‖ = 1.
     - "centred": the same of the double-centred agreement. Distances are never negative, so
-      that G between unrelated models is far from 0 (about 0.8); centred, it is near 0.
+      that G between unrelated models is far from 0 (about 0.8); centred, it is near 0. A model
+      whose labels are noise thus loses its weight. But models that agree perfectly and wrongly
+      (copies of each other) gain it where the honest ones are weak: look at the agreement.
     - "equal": all alike.
     - "prior": reliabilities r_m known beforehand; maximum of wᵀGw over Σ w_m²/r_m = 1, hence
       w = R^½ v with v the first eigenvector of R^½ G R^½. Equal r give "spectral", r_m = 0

@@ -149,6 +149,71 @@ def select(
         typer.echo(f"Wrote selection.csv and selection.png to {out}.")
 
 
+@app.command()
+def prep(
+    records: Annotated[
+        Path, typer.Argument(help="Medication records, .csv, .csv.gz or .parquet.", exists=True)
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Sequences, .csv or .parquet.")],
+    patients: Annotated[
+        Path | None, typer.Option(help="Patients' table: follow-up end, birth date, …", exists=True)
+    ] = None,
+    drugs: Annotated[
+        Path | None, typer.Option(help="Your own map: a .csv of name and class.", exists=True)
+    ] = None,
+    patient_column: Annotated[str | None, typer.Option(help="Name of the column.")] = None,
+    date_column: Annotated[str | None, typer.Option(help="Name of the column.")] = None,
+    drug_column: Annotated[str | None, typer.Option(help="Name of the column.")] = None,
+    date_format: Annotated[str | None, typer.Option(help="Such as %d/%m/%Y.")] = None,
+    since: Annotated[str, typer.Option(help="First treatment on or after.")] = "2008-01-01",
+    months: Annotated[int, typer.Option(min=1, help="Length of a window.")] = 3,
+    windows: Annotated[int, typer.Option(min=1, help="At most so many.")] = 16,
+    by: Annotated[str, typer.Option(help="Count records or days.")] = "records",
+    ties: Annotated[str, typer.Option(help="first, latest or previous.")] = "first",
+    impute: Annotated[
+        str, typer.Option(help="carry_forward, carry_forward_max or missing.")
+    ] = "carry_forward",
+    strict: Annotated[bool, typer.Option(help="Odd records are errors.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Turn medication records into sequences, and account for every record dropped."""
+    from ehr_prep.build import build_sequences
+    from ehr_prep.drugs import RA_DRUGS, drug_map, drug_report
+    from ehr_prep.records import read_records
+
+    read = read_records(
+        records,
+        RA_DRUGS if drugs is None else drug_map(drugs),
+        patient=patient_column,
+        date=date_column,
+        drug=drug_column,
+        date_format=date_format,
+        patients=patients,
+        strict=strict,
+    )
+    built = build_sequences(
+        read,
+        first_on_or_after=since,
+        months=months,
+        max_windows=windows,
+        by=by,
+        ties=ties,
+        impute=impute,
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    written = built.write_all(out)
+    if not quiet:
+        typer.echo(built.flow.to_string(index=False))
+        if len(built.issues):
+            typer.echo(f"\nOdd records:\n{built.issues.to_string(index=False)}")
+        unmapped = drug_report(read)
+        if len(unmapped):
+            typer.echo(f"\nDrugs not in the map:\n{unmapped.head(10).to_string(index=False)}")
+        typer.echo(
+            f"\n{built}\n\nWrote {', '.join(path.name for path in written)} to {out.parent}."
+        )
+
+
 def _read(path: Path, states: str | None) -> Sequences:
     from mmlca.sequences import Sequences
 

@@ -68,6 +68,25 @@ def test_select_one_site_and_two(site: Path, tmp_path: Path) -> None:
     assert "site" not in pd.read_csv(out / "selection.csv").columns
 
 
+def test_prep(tmp_path: Path) -> None:
+    records = tmp_path / "medications.csv"
+    records.write_text(
+        "patient_id,date,drug\n1,2010-01-15,Humira\n1,2010-09-20,Orencia\n2,2007-01-01,Enbrel\n"
+        "3,2012-01-01,adalimunab\n"
+    )
+    out = tmp_path / "made" / "sequences.parquet"
+    done = run(cli.app, ["prep", str(records), "--out", str(out), "--windows", "4"])
+    assert done.exit_code == 0, done.output
+    assert "first treatment before 2008-01-01" in done.output
+    assert "adalimumab" in done.output  # the near miss of the unmapped name
+    made = mmlca.Sequences.read(out)
+    assert made.to_frame().iloc[0].dropna().tolist() == ["TNFi", "TNFi", "CTLA4-Ig"]
+    assert made.lengths.tolist() == [3]
+    flow = pd.read_csv(out.with_suffix(".flow.csv"))
+    assert flow["records"].sum() + flow["records_left"].iloc[-1] == 4
+    assert out.with_suffix(".settings.json").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
