@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,8 +123,8 @@ def select(
     if len(set(names)) != len(names):
         raise ValueError(f"two files have the same name ({', '.join(names)}); it names the site.")
     data = {name: _read(path, states) for name, path in zip(names, sequences, strict=True)}
-    bar = Progress(console=Console(stderr=True), disable=quiet, transient=True)
-    with bar, _warnings_as_notes(quiet):
+    bar = Progress(console=Console(stderr=True), transient=True)
+    with nullcontext() if quiet else bar, _warnings_as_notes(quiet):
         task = bar.add_task("Fitting", total=len(ks) * len(data))
         table = select_n_classes(
             data if len(data) > 1 else data[names[0]],
