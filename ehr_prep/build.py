@@ -216,8 +216,9 @@ def window_edges(
     month = index.astype("datetime64[D]").astype("datetime64[M]")
     day_of_month = index - month.astype("datetime64[D]").astype(np.int32)
     for window in range(max_windows + 1):
-        first = (month + window * months).astype("datetime64[D]").astype(np.int32)
-        next_first = (month + window * months + 1).astype("datetime64[D]").astype(np.int32)
+        begins = month + np.timedelta64(window * months, "M")
+        first = begins.astype("datetime64[D]").astype(np.int32)
+        next_first = (begins + np.timedelta64(1, "M")).astype("datetime64[D]").astype(np.int32)
         edges[:, window] = first + np.minimum(day_of_month, next_first - first - 1)
     return edges
 
