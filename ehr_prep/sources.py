@@ -264,7 +264,7 @@ def day_text(day: int) -> str:
 def to_dates(days: NDArray[np.int32]) -> NDArray[np.datetime64]:
     """datetime64[s]: pandas has no whole days, and nanoseconds end in 2262."""
     dates = days.astype("datetime64[D]").astype("datetime64[s]")
-    dates[days == NO_DATE] = np.datetime64("NaT")
+    dates[days == NO_DATE] = np.datetime64("NaT", "s")
     return dates
 
 
