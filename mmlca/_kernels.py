@@ -268,29 +268,44 @@ _BLOCK = 2048
 
 
 @njit(cache=True, nogil=True)
-def gap_chances(n_states: int, gaps: NDArray[np.int64], chance: NDArray[np.float64]) -> None:
+def _rows_of(chance: NDArray[np.float64], lane: int, rows: NDArray[np.float64]) -> None:
+    """Copy a class's cells into rows of states (S + 1, S): the loops over gaps want them dense."""
+    n_states = rows.shape[1]
+    for i in range(n_states + 1):
+        for j in range(n_states):
+            rows[i, j] = chance[lane // 4, i * n_states + j, lane % 4]
+
+
+@njit(cache=True, nogil=True)
+def gap_chances(
+    n_states: int,
+    gaps: NDArray[np.int64],
+    share: NDArray[np.float64],
+    chance: NDArray[np.float64],
+) -> None:
     """Fill the rows of `chance` below the plain cells: (T^{g+1})_ij for each gap, each class."""
     if len(gaps) == 0:
         return
     n_cells = n_states * (n_states + 1)
+    rows = np.empty((n_states + 1, n_states))
     power = np.empty((n_states + 1, n_states))
     ahead = np.empty((n_states + 1, n_states))
     for lane in range(4 * len(chance)):
-        theta = chance[lane // 4, :, lane % 4]
-        for i in range(n_states + 1):
-            for j in range(n_states):
-                power[i, j] = theta[i * n_states + j]
+        if share[lane // 4, lane % 4] == 0.0:
+            continue
+        _rows_of(chance, lane, rows)
+        _rows_of(chance, lane, power)
         g = 0
         for length in range(1, gaps[-1, 1] + 1):  # the gaps are sorted by length
             for i in range(n_states + 1):
                 for j in range(n_states):
-                    total = 0.0
-                    for h in range(n_states):
-                        total += power[i, h] * theta[h * n_states + j]
-                    ahead[i, j] = total
+                    ahead[i, j] = 0.0
+                for h in range(n_states):
+                    for j in range(n_states):
+                        ahead[i, j] += power[i, h] * rows[h, j]
             power, ahead = ahead, power
             while g < len(gaps) and gaps[g, 1] == length:
-                theta[n_cells + g] = power[gaps[g, 0], gaps[g, 2]]
+                chance[lane // 4, n_cells + g, lane % 4] = power[gaps[g, 0], gaps[g, 2]]
                 g += 1
 
 
@@ -298,6 +313,7 @@ def gap_chances(n_states: int, gaps: NDArray[np.int64], chance: NDArray[np.float
 def spread_gaps(
     n_states: int,
     gaps: NDArray[np.int64],
+    share: NDArray[np.float64],
     chance: NDArray[np.float64],
     expected: NDArray[np.float64],
 ) -> None:
@@ -310,13 +326,15 @@ def spread_gaps(
     if len(gaps) == 0:
         return
     n_cells = n_states * (n_states + 1)
+    rows = np.empty((n_states + 1, n_states))
     behind = np.empty((n_states + 1, n_states))
     behind_next = np.empty((n_states + 1, n_states))
     inner = np.empty((n_states, n_states))
     inner_next = np.empty((n_states, n_states))
     for lane in range(4 * len(chance)):
-        theta = chance[lane // 4, :, lane % 4]
-        visits = expected[lane // 4, :, lane % 4]
+        if share[lane // 4, lane % 4] == 0.0:
+            continue
+        _rows_of(chance, lane, rows)
         behind[:] = 0.0
         inner[:] = 0.0
         g = len(gaps) - 1
@@ -325,28 +343,30 @@ def spread_gaps(
                 for b in range(n_states):
                     total = 0.0
                     for j in range(n_states):
-                        total += behind[i, j] * theta[b * n_states + j]
+                        total += behind[i, j] * rows[b, j]
                     behind_next[i, b] = total
             behind, behind_next = behind_next, behind
             while g >= 0 and gaps[g, 1] == length:
-                if visits[n_cells + g] > 0.0:
-                    times = visits[n_cells + g] / theta[n_cells + g]
+                visits = expected[lane // 4, n_cells + g, lane % 4]
+                if visits > 0.0:
+                    times = visits / chance[lane // 4, n_cells + g, lane % 4]
                     behind[gaps[g, 0], gaps[g, 2]] += times
                 g -= 1
             if length > 0:
                 for a in range(n_states):
                     for b in range(n_states):
-                        total = theta[n_states * n_states + a] * behind[n_states, b]
-                        for h in range(n_states):
-                            total += theta[h * n_states + a] * (behind[h, b] + inner[h, b])
-                        inner_next[a, b] = total
+                        inner_next[a, b] = rows[n_states, a] * behind[n_states, b]
+                for h in range(n_states):
+                    for a in range(n_states):
+                        for b in range(n_states):
+                            inner_next[a, b] += rows[h, a] * (behind[h, b] + inner[h, b])
                 inner, inner_next = inner_next, inner
         for i in range(n_states + 1):
             for b in range(n_states):
                 through = behind[i, b]
                 if i < n_states:
                     through += inner[i, b]
-                visits[i * n_states + b] += theta[i * n_states + b] * through
+                expected[lane // 4, i * n_states + b, lane % 4] += rows[i, b] * through
 
 
 @njit(cache=True, nogil=True)
@@ -478,7 +498,7 @@ def e_step(
     """
     n_states, indptr, tokens, cell, times, gaps, weights = table
     n_lanes, n_tokens = len(share), len(cell)
-    gap_chances(n_states, gaps, chance)
+    gap_chances(n_states, gaps, share, chance)
     powers = np.empty((n_lanes, n_tokens, 4))
     visits = np.empty((n_tokens + 1, 4))
     joint = np.empty((n_lanes, min(_BLOCK, len(weights)), 4))
@@ -536,7 +556,7 @@ def e_step(
                     expected[g, cell[v], m] += times[v] * visits[v, m]
             for m in range(4):
                 members[g, m] += visits[n_tokens, m]
-    spread_gaps(n_states, gaps, chance, expected)
+    spread_gaps(n_states, gaps, share, chance, expected)
     return log_likelihood
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from os import PathLike
@@ -58,7 +59,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     seed : int or Generator, optional
         The same seed gives the same bits, on any number of threads.
     n_jobs : int
-        Threads.
+        Threads; −1: one for each processor.
 
     Attributes
     ----------
@@ -76,6 +77,13 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         How many of the followed starts reached the maximum.
     unsupported_ : DataFrame
         Rows of `transition_` that no patient informs; they are even.
+
+    Notes
+    -----
+    As a scikit-learn estimator it passes `check_estimator`, but for the checks that give labels
+    as second argument of `fit` (it is the weights here), that need continuous or arbitrary
+    negative data (states are whole numbers from 0, −1 is missing), that forbid another number of
+    columns in `predict` (new sequences may be longer or shorter), or that fit a single patient.
 
     Examples
     --------
@@ -148,7 +156,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                     f"transition patterns; ask for at most {n_distinct}."
                 )
             rng = np.random.default_rng(self.seed)
-            found = em.fit_search(patterns, self.n_classes, settings, self.n_init, rng, self.n_jobs)
+            n_jobs = self.n_jobs if self.n_jobs > 0 else os.cpu_count() or 1
+            found = em.fit_search(patterns, self.n_classes, settings, self.n_init, rng, n_jobs)
         else:
             self._check_init(data)
             found = em.fit_from(patterns, self.init, settings)
@@ -328,6 +337,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _check_settings(self) -> None:
         for name, low in (("n_classes", 1), ("n_init", 1), ("max_iter", 0), ("n_jobs", 1)):
             value = getattr(self, name)
+            if name == "n_jobs" and value == -1:
+                continue
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < low:
                 raise ValueError(
                     f"{name} must be a whole number of at least {low}, found {value!r}."

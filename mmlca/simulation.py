@@ -17,9 +17,9 @@ def simulate(
     params: MarkovParams,
     n: int,
     lengths: ArrayLike = 16,
+    seed: int | np.random.Generator | None = None,
     *,
     states: Iterable[Any] | None = None,
-    seed: int | np.random.Generator | None = None,
 ) -> tuple[Sequences, pd.Series]:
     """Draw n sequences and the class each comes from.
 
@@ -28,8 +28,8 @@ def simulate(
     params : MarkovParams
     n : number of patients
     lengths : one length for all, or (n,) lengths
-    states : labels, optional
     seed : int or Generator, optional
+    states : labels, optional
 
     Returns
     -------

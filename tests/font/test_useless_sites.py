@@ -52,7 +52,6 @@ def results(replicate: int, *, colluding: bool) -> dict[str, float]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("colluding", [False, True])
 def test_centring_takes_their_weight_away(colluding: bool) -> None:
     runs = [results(replicate, colluding=colluding) for replicate in range(15)]
