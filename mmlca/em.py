@@ -18,13 +18,13 @@ from mmlca.starts import KINDS, Start, Starter
 SAME = 0.01  # two maxima this close in log-likelihood are one
 
 # The search, chosen by measurement on six data sets with K = 2 … 6 (tests/bench/).
-_SHORT, _LONG = 15, 300  # updates of a try, and of a run that is followed
-_ROUGH = 1e-4  # tolerance inside the search
+_SHORT, _TRY = 15, 30  # updates of a start before they are compared, of a try to leave a maximum
+_LONG, _ROUGH = 300, 1e-4  # most updates, and tolerance, of a run that is followed
 _FOLLOWED = 12  # starts that are followed to their maximum
 _CHAINS = 6  # different maxima from which the search goes on
 _KICKS = 4  # tries to leave a maximum, of which the best is followed
 _SHAKE = 3  # every third round of tries shakes all probabilities instead of splitting a class
-_AGREE, _FRUITLESS = 3, 3  # chains at one maximum, and rounds without a better one, to stop
+_AGREE, _FRUITLESS = 3, 8  # chains at one maximum, and rounds without a better one, to stop
 _SCREEN = 5_000  # patients in the search where there are more patterns than this
 
 
@@ -99,7 +99,7 @@ def fit_search(
     2. If these differ, each becomes a chain that is kicked: one class dropped and another
        split, or everything shaken; the best of a few tries is followed and replaces the
        chain's maximum if it is better. This ends when three chains have come to the same
-       maximum and stay there, or when every chain failed n_init / 4 times in a row.
+       maximum and stay there, or when every chain failed n_init / 2 times in a row.
     3. What was found is polished to the tolerance asked for.
 
     With very many patterns steps 1 and 2 look at a random sample of patients.
@@ -110,27 +110,27 @@ def fit_search(
         return _finish(patterns, run, pd.DataFrame([_row("pooled", run)]), 1)
     sample = _sample(patterns, rng)
     starter = Starter(sample, n_classes, rng)
-    short = settings._replace(max_iter=min(_SHORT, settings.max_iter), tol=_ROUGH, accelerate=True)
     rough = settings._replace(max_iter=min(_LONG, settings.max_iter), tol=_ROUGH, accelerate=True)
     with ThreadPoolExecutor(n_jobs) as pool:
 
         def spread(call: Callable[[Any], Run], items: list[Any]) -> list[Run]:
             return list(pool.map(call, items) if n_jobs > 1 else map(call, items))
 
-        def begin(starts: list[Start]) -> list[Run]:
+        def begin(starts: list[Start], n_updates: int) -> list[Run]:
+            short = rough._replace(max_iter=min(n_updates, settings.max_iter))
             return spread(lambda start: run_em(sample, start[0], start[1], short), starts)
 
         def follow(runs: list[Run]) -> list[Run]:
             return spread(lambda run: _go_on(sample, run, rough), runs)
 
         kinds = [KINDS[i % len(KINDS)] for i in range(n_init)]
-        screened = begin([starter.draw(kind) for kind in kinds])
+        screened = begin([starter.draw(kind) for kind in kinds], _SHORT)
         order = sorted(range(n_init), key=lambda i: -screened[i].value)[:_FOLLOWED]
         followed = follow([screened[i] for i in order])
         first_chains = _distinct(followed)
         chains = list(first_chains)
         n_failures, n_kicks = [0] * len(chains), [0] * len(chains)
-        patience = max(1, n_init // 4)
+        patience = max(1, n_init // 2)
         for n_rounds in range(2 * patience):
             live = [c for c, n in enumerate(n_failures) if n < patience]
             if not live or _agreed(chains, min(n_failures)):
@@ -140,7 +140,7 @@ def fit_search(
                 for c in live
                 for _ in range(_KICKS)
             ]
-            tried = begin(kicks)
+            tried = begin(kicks, _TRY)
             best = [
                 max(tried[i * _KICKS : (i + 1) * _KICKS], key=lambda r: r.value)
                 for i in range(len(live))

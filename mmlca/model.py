@@ -38,7 +38,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     n_classes : int
         Number of classes K.
     n_init : int
-        How hard to search: the number of starts, and n_init / 4 fruitless tries to improve
+        How hard to search: the number of starts, and n_init / 2 fruitless rounds to improve
         each of the best ones. An easy problem ends sooner. Double it if the maximum was found
         only once.
     init : MarkovParams, optional
