@@ -70,10 +70,13 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Fit a mixture of Markov chains: the model, its summary and every patient's class."""
+    from rich.console import Console
+
     from mmlca.model import MixtureMarkov
 
     data = _read(sequences, states)
-    with _warnings_as_notes(quiet):
+    waiting = Console(stderr=True, quiet=quiet).status("Fitting (the first fit also compiles)")
+    with waiting, _warnings_as_notes(quiet):
         model = MixtureMarkov(classes, n_init=starts, prior=prior, seed=seed, n_jobs=jobs).fit(data)
     out.mkdir(parents=True, exist_ok=True)
     model.save(out / "model.json")
