@@ -22,6 +22,7 @@ app = typer.Typer(
     help="Mixture-Markov latent class analysis of treatment sequences, federated across hospitals.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help starts twice as fast
 )
 
 
@@ -34,7 +35,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -69,7 +73,10 @@ def fit(
     jobs: Jobs = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a mixture of Markov chains: the model, its summary and every patient's class."""
+    """Find latent classes of sequences.
+
+    A mixture of Markov chains: the model, its summary and every patient's class.
+    """
     from rich.console import Console
 
     from mmlca.model import MixtureMarkov
@@ -112,7 +119,10 @@ def select(
     jobs: Jobs = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Compare numbers of classes at one or more sites; the sites vote."""
+    """Choose the number of classes.
+
+    Fits each number at each site and compares; the sites vote.
+    """
     from matplotlib.figure import Figure
     from rich.console import Console
     from rich.progress import Progress
@@ -179,7 +189,10 @@ def prep(
     strict: Annotated[bool, typer.Option(help="Odd records are errors.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Turn medication records into sequences, and account for every record dropped."""
+    """Turn medication records into sequences.
+
+    Prints and writes a flow table that accounts for every record and patient dropped.
+    """
     from ehr_prep.build import build_sequences
     from ehr_prep.drugs import RA_DRUGS, drug_map, drug_report
     from ehr_prep.records import read_records
