@@ -113,8 +113,7 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    colours = colormaps[_COLOURS].copy()
-    colours.set_bad(_NEVER)
+    colours = colormaps[_COLOURS].with_extremes(bad=_NEVER)
     ax.imshow(np.ma.masked_invalid(difference), cmap=colours, vmin=-1, vmax=1)
     n_rows, n_columns = difference.shape
     for i in range(n_rows):

@@ -54,7 +54,7 @@ def common(sites: Mapping[str, Sequences], given: Any, what: str) -> Membership:
 
 def _matched_local(sites: Mapping[str, Sequences], local: Any, ensemble: Membership) -> Membership:
     """Each site's own classes, those of later sites under the names of the first one's."""
-    own = {site: common({site: data}, local, "local") for site, data in sites.items()}
+    own = {site: common({site: data}, local, "local classes") for site, data in sites.items()}
     first, *others = sites
     named = _named_after(own[first], ensemble, [first])
     labels, codes = list(named.labels), dict(named.codes)
