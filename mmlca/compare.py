@@ -41,7 +41,8 @@ class SiteDifferences:
         at least `min_support`).
     differences : DataFrame
         membership, sites, cluster, quantity, from, to, `difference` (NaN if the row is never
-        visited at one of the sites) and `supported` (at both sites).
+        visited at one of the sites), `n_first` and `n_second` (of the whole row, at either
+        site) and `supported` (at both sites).
     replicates : DataFrame
         The norm in each bootstrap sample; one column for each row of `norms`.
     states : tuple of str
@@ -96,7 +97,7 @@ def site_differences(
         Each site's own classes: the membership "local". Those of the first site are named after
         the clusters that they share most patients with; those of each other site are matched
         to the first one's, with the smallest sum of Euclidean distances between the empirical
-        parameters of matched classes (Hungarian method).
+        parameters of matched classes (Hungarian method; rows that nobody informs are even).
     models : dict {site: fitted MixtureMarkov}, optional
         Adds the memberships "MGB everywhere" and so on, that model used at every site; and
         without `local` also "local", if each site has a model.
@@ -141,12 +142,12 @@ def site_differences(
     found = memberships(sites, clusters, local, models)
     grouped = {site: _group(data, site, found) for site, data in sites.items()}
     rng = np.random.default_rng(seed)
-    draws = {site: rng.multinomial(g.n, g.share, size=n_boot) for site, g in grouped.items()}
+    draws = {site: _draw(rng, g.size, g.size.sum(), n_boot) for site, g in grouped.items()}
     states = next(iter(sites.values())).states
     norms, matrices, differences, replicates = [], [], [], []
     for name, membership in found.items():
         labels = membership.labels
-        counts = {s: _count(g, name, len(labels), g.n * g.share)[0] for s, g in grouped.items()}
+        counts = {s: _count(g, name, len(labels), g.size)[0] for s, g in grouped.items()}
         resampled = {s: _count(g, name, len(labels), draws[s]) for s, g in grouped.items()}
         for site, count in counts.items():
             matrices.append(_matrix_table(name, site, labels, count, states, min_support))
@@ -174,8 +175,7 @@ def site_differences(
 class _Grouped(NamedTuple):
     """Patients that are alike in everything counted are one group; resampling needs no more."""
 
-    n: int
-    share: NDArray[np.float64]
+    size: NDArray[np.intp]
     cells: Any  # sparse (groups, S·(S + 1)): counts of one patient, times the weight
     member: dict[str, NDArray[np.intp]]
     n_states: int
@@ -196,7 +196,14 @@ def _group(data: Sequences, site: str, rules: Mapping[str, Membership]) -> _Grou
         shape=(len(first), data.n_states * (data.n_states + 1)),
     )
     member = {name: membership.codes[site][first] for name, membership in rules.items()}
-    return _Grouped(len(data), size / len(data), table, member, data.n_states)
+    return _Grouped(size, table, member, data.n_states)
+
+
+def _draw(
+    rng: np.random.Generator, size: NDArray[np.intp], n: int, n_boot: int
+) -> NDArray[np.float64]:
+    """How many of n patients, drawn with replacement, fall in each group, (n_boot, groups)."""
+    return rng.multinomial(n, size / size.sum(), size=n_boot).astype(float)
 
 
 def _count(
@@ -204,7 +211,7 @@ def _count(
 ) -> NDArray[np.float64]:
     """Counts (B, K, S + 1, S) if there are `patients` (B, groups) of each group."""
     s = grouped.n_states
-    times = np.atleast_2d(patients).astype(float)
+    times = np.atleast_2d(patients)
     table = np.zeros((len(times), n_clusters, s + 1, s))
     for k in range(n_clusters):
         rows = np.flatnonzero(grouped.member[membership] == k)
@@ -256,13 +263,11 @@ def _chance(
     tables = np.zeros((2, n_boot, n_clusters, s + 1, s))
     for k in range(n_clusters):
         part = [np.flatnonzero(g.member[membership] == k) for g in (a, b)]
-        sizes = [g.n * g.share[rows] for g, rows in zip((a, b), part, strict=True)]
-        n = [round(float(size.sum())) for size in sizes]
-        if not all(n):
+        sizes = [g.size[rows] for g, rows in zip((a, b), part, strict=True)]
+        if not (len(sizes[0]) and len(sizes[1])):
             continue
-        share = np.concatenate(sizes) / sum(n)
-        for table, n_site in zip(tables, n, strict=True):
-            drawn = rng.multinomial(n_site, share / share.sum(), size=n_boot).astype(float)
+        for table, size in zip(tables, sizes, strict=True):
+            drawn = _draw(rng, np.concatenate(sizes), size.sum(), n_boot)
             at_a, at_b = drawn[:, : len(part[0])], drawn[:, len(part[0]) :]
             summed = a.cells[part[0]].T @ at_a.T + b.cells[part[1]].T @ at_b.T
             table[:, k] = summed.T.reshape(n_boot, s + 1, s)
@@ -375,13 +380,16 @@ def _difference_table(
     states: tuple[str, ...],
     min_support: float,
 ) -> pd.DataFrame:
-    least = np.minimum(a.sum(axis=-1, keepdims=True), b.sum(axis=-1, keepdims=True))
+    n_first, n_second = a.sum(axis=-1, keepdims=True), b.sum(axis=-1, keepdims=True)
+    least = np.minimum(n_first, n_second)
     return _long(
         labels,
         states,
         {"membership": membership, "sites": f"{first} − {second}"},
         {
             "difference": rates(a) - rates(b),
+            "n_first": n_first,
+            "n_second": n_second,
             "supported": (least >= min_support) & (least > 0),
         },
     )
@@ -404,10 +412,15 @@ def _summary_of_pair(found: SiteDifferences, pair: str) -> str:
     for i in range(2):
         lines += _ensemble_against_others(found, norms.iloc[i :: len(_KINDS)], _KIND_NAMES[i])
     lines.append(_about_common_rules(norms.iloc[:: len(_KINDS)].set_index("membership")["norm"]))
+    left_out = int(norms["rows_left_out"].iloc[0])
     lines.append(
-        "The plain norm is dominated by rarely visited states; "
-        f"{norms['rows_left_out'].iloc[0]} rows of the ensemble's clusters, never visited at one "
-        "of the sites, are left out."
+        "The plain norm is dominated by rarely visited states"
+        + (
+            f"; {left_out} rows (cluster and state) that nobody leaves at one of the sites are not "
+            "in the ensemble's."
+            if left_out
+            else "."
+        )
     )
     return "\n".join(lines)
 

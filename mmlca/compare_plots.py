@@ -72,7 +72,7 @@ def plot_site_differences(
         import matplotlib.pyplot as plt
 
         width = max(_WIDTH, _WIDTH / 5 * n_columns)
-        height = 1.0 + len(names) * (0.2 + (width - 1.1) / n_columns)
+        height = 1.0 + len(names) * (0.3 + (width - 1.1) / n_columns)
         figure = plt.figure(figsize=(width, height), layout="constrained")
     grid = figure.add_gridspec(len(names) + 1, n_columns, height_ratios=[1] * len(names) + [0.07])
     for row, name in enumerate(names):
@@ -89,13 +89,15 @@ def plot_site_differences(
 
 
 class _Maps:
-    """Differences (K, S + 1, S) and supported rows (K, S + 1) of one membership."""
+    """Differences (K, S + 1, S), supported rows (K, S + 1) and patients of one membership."""
 
     def __init__(self, table: pd.DataFrame, states: tuple[str, ...]) -> None:
         self.labels = list(dict.fromkeys(table["cluster"]))
         shape = (len(self.labels), len(states) + 1, len(states))
         self.difference = table["difference"].to_numpy(dtype=float).reshape(shape)
         self.supported = table["supported"].to_numpy(dtype=bool).reshape(shape)[:, :, 0]
+        n = table[["n_first", "n_second"]].to_numpy().reshape(*shape, 2)[:, -1, 0]
+        self.patients = [f"n = {first:,.0f} and {second:,.0f}" for first, second in n]
 
 
 def _draw_row(axes: list[Axes], maps: _Maps, states: tuple[str, ...]) -> None:
@@ -104,7 +106,12 @@ def _draw_row(axes: list[Axes], maps: _Maps, states: tuple[str, ...]) -> None:
             ax.set_axis_off()
             continue
         _heat_map(ax, maps.difference[k, :-1], maps.supported[k, :-1])
-        _label(ax, _cluster_name(maps.labels[k]), states, states if k == 0 else [])
+        _label(
+            ax,
+            f"{_cluster_name(maps.labels[k])}\n{maps.patients[k]}",
+            states,
+            states if k == 0 else [],
+        )
     _heat_map(axes[-1], maps.difference[:, -1], maps.supported[:, -1])
     _label(axes[-1], "First states by cluster", states, [str(label) for label in maps.labels])
 

@@ -188,6 +188,12 @@ def _checked_models(sites: Mapping[str, Sequences], models: Any) -> dict[str, An
             f"models are given for {some(unknown)}, but the sites are {some(sites)}; give one "
             "model a site under the site's name."
         )
+    for name, model in models.items():
+        if not hasattr(model, "predict"):
+            raise TypeError(
+                f"the model of {name!r} is {type(model).__name__}, without predict; give a fitted "
+                "MixtureMarkov."
+            )
     return dict(models)
 
 

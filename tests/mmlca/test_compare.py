@@ -81,6 +81,8 @@ def test_matrices_by_hand() -> None:
 def test_differences_and_norms_by_hand() -> None:
     found = mmlca.site_differences(SITES, ONE, n_boot=0, min_support=2)
     assert found.differences["difference"].tolist() == [0.5, -0.5, 0, 0, 0, 0]
+    assert found.differences["n_first"].tolist() == [2, 2, 2, 2, 2, 2]
+    assert found.differences["n_second"].tolist() == [1, 1, 3, 3, 2, 2]
     assert found.differences["sites"].unique().tolist() == ["MGB − VA"]
     assert found.differences["supported"].tolist() == [False, False, True, True, True, True]
     assert norm(found)["norm"] == pytest.approx(np.sqrt(0.5))
@@ -109,6 +111,15 @@ def test_weights_count_as_patients() -> None:
     found = mmlca.site_differences(sites, {"x": [0, 0], "y": [0] * 4}, n_boot=20, seed=1)
     assert found.norms["norm"].tolist() == [0, 0, 0]
     assert found.matrices["n"].max() == 4
+
+
+def test_counts_are_whole_numbers() -> None:
+    data = Sequences.from_codes(np.arange(49)[:, None] * [1, 1] % 2, ["A", "B"])
+    found = mmlca.site_differences(
+        {"x": data, "y": data}, {"x": [1] * 49, "y": [1] * 49}, n_boot=0, min_support=24
+    )
+    assert set(found.matrices["n"]) == {24, 25, 49}
+    assert found.matrices["supported"].all()
 
 
 def test_missing_states_make_no_step() -> None:
@@ -156,6 +167,7 @@ def test_a_cluster_missing_at_one_site() -> None:
     found = mmlca.site_differences(SITES, {"MGB": [1, 2], "VA": [1, 1]}, n_boot=10, seed=1)
     assert norm(found)["clusters"] == 1
     assert norm(found)["rows_left_out"] == 3  # both rows of cluster 2; B in cluster 1 at MGB
+    assert "; 3 rows (cluster and state)" in found.summary()
     assert norm(found)["norm"] == pytest.approx(np.sqrt(0.5))
     assert norm(found, kind=("initial", "plain"))["rows_left_out"] == 1
     with pytest.raises(ValueError, match="no cluster of the membership 'ensemble' has patients"):
@@ -283,6 +295,8 @@ def test_one_model_gives_no_local(
     assert norm(found, "VA everywhere")["norm"] == pytest.approx(norm(direct)["norm"])
     with pytest.raises(ValueError, match="models are given for 'UK', but the sites are"):
         mmlca.site_differences(sequences, clusters, models={"UK": model})
+    with pytest.raises(TypeError, match="the model of 'VA' is str, without predict"):
+        mmlca.site_differences(sequences, clusters, models={"VA": "model.json"})
     with pytest.raises(TypeError, match="models must be a dict"):
         mmlca.site_differences(sequences, clusters, models=model)  # type: ignore[arg-type]
 
@@ -396,7 +410,7 @@ def test_the_figure_shows_the_differences() -> None:
     np.testing.assert_allclose(transitions.images[0].get_array(), [[0.5, -0.5], [0, 0]])
     assert transitions.images[0].get_clim() == (-1, 1)
     assert shown(first) == ["0", "0"]
-    assert transitions.get_title() == "Cluster 1"
+    assert transitions.get_title() == "Cluster 1\nn = 2 and 2"
     assert "norm 0.71, by occupancy 0.433" in transitions.get_ylabel()
     assert "MGB − VA" in scale.get_xlabel()
     hatched = [patch.get_y() for patch in transitions.patches if patch.get_hatch()]
