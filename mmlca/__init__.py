@@ -15,11 +15,15 @@ _HOME = {
     "MixtureMarkov": "model",
     "Patterns": "patterns",
     "Sequences": "sequences",
+    "SiteDifferences": "compare",
+    "describe_clusters": "compare",
     "entropy_by_time": "describe",
     "plot_selection": "plots",
+    "plot_site_differences": "compare_plots",
     "select_n_classes": "selection",
     "sequence_frequencies": "describe",
     "simulate": "simulation",
+    "site_differences": "compare",
     "state_distribution": "describe",
     "time_in_state": "describe",
     "transition_rates": "describe",
@@ -28,6 +32,8 @@ _HOME = {
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
+    from mmlca.compare import SiteDifferences, describe_clusters, site_differences
+    from mmlca.compare_plots import plot_site_differences
     from mmlca.describe import (
         entropy_by_time,
         sequence_frequencies,
