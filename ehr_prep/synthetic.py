@@ -225,12 +225,12 @@ def _site_plan(
         like = name if name in published else names[others % len(names)]
         others += name not in published
         counts = np.array(published[like]["patients"])
-        total = sites[name] if isinstance(sites, Mapping) else counts.sum()
-        if not isinstance(total, Integral | np.integer) or total * scale < 0.5:
+        total: Any = sites[name] if isinstance(sites, Mapping) else int(counts.sum())
+        if not isinstance(total, Integral) or int(total) * scale < 0.5:
             raise ValueError(
                 f"site {name} would have {total!r} × {scale:g} patients; at least 1 is needed."
             )
-        plan[name] = like, apportion(counts, round(total * scale))
+        plan[name] = like, apportion(counts, round(int(total) * scale))
     return plan
 
 
@@ -239,11 +239,11 @@ def apportion(counts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
 
     Examples
     --------
-    >>> apportion(np.array([1, 1, 4]), 10).tolist()
-    [2, 2, 6]
+    >>> apportion(np.array([1, 1, 2]), 10).tolist()
+    [3, 2, 5]
     """
     share = counts * total / counts.sum()
-    whole = np.floor(share).astype(np.int64)
+    whole: NDArray[np.int64] = np.floor(share).astype(np.int64)
     order = np.argsort(whole - share, kind="stable")
     whole[order[: total - whole.sum()]] += 1
     return whole
@@ -259,7 +259,7 @@ class _People(NamedTuple):
     leans_jak: NDArray[np.bool_]
     eligible: NDArray[np.bool_]
     treated: NDArray[np.bool_]
-    index: Days
+    start: Days
     last: Days
     edges: Days
     states: NDArray[np.int8]
@@ -284,7 +284,7 @@ def _make_site(
 ) -> SyntheticSite:
     site = _parameters()["sites"][like]
     people = _draw_people(site, counts, assume, rng)
-    n = len(people.index)
+    n = len(people.start)
     ids = np.array([f"SYN-{name}-{i:05d}" for i in range(1, n + 1)], dtype=object)
     courses, quiet = _draw_courses(people, site["drugs"], assume, rng)
     treatment = _dispense(courses, _parameters()["drugs"], rng)
@@ -382,7 +382,9 @@ def _draw_states(
 def _draw_columns(weights: NDArray[np.float64], rng: Rng) -> NDArray[np.int64]:
     """One column a row, with probabilities in proportion to the weights."""
     below = weights.cumsum(axis=1)
-    return (below <= (rng.random(len(weights)) * below[:, -1])[:, None]).sum(axis=1)
+    drawn = rng.random(len(weights)) * below[:, -1]
+    column: NDArray[np.int64] = (below <= drawn[:, None]).sum(axis=1)
+    return column
 
 
 def _draw_courses(
@@ -437,9 +439,9 @@ def _draw_courses(
 def _background(people: _People, rng: Rng) -> _Courses:
     """Courses of drugs outside the five classes, from up to a year before to the end."""
     share = np.array([d["share"] for d in _parameters()["background"].values()])
-    who, drug = np.nonzero(rng.random((len(people.index), len(share))) < share)
+    who, drug = np.nonzero(rng.random((len(people.start), len(share))) < share)
     end = np.minimum(people.last, people.edges[:, -1])[who]
-    first = people.index[who] - rng.integers(0, 366, len(who))
+    first = people.start[who] - rng.integers(0, 366, len(who))
     stop = first + rng.exponential(4 * 365, len(who))
     return _Courses(who, drug, first.astype(np.int32), np.minimum(stop, end).astype(np.int32))
 
@@ -527,8 +529,9 @@ def _day_texts(days: NDArray[np.integer[Any]]) -> NDArray[np.object_]:
     if not len(days):
         return np.array([], dtype=object)
     first = int(days.min())
-    texts = np.array([day_text(d) for d in range(first, int(days.max()) + 1)], dtype=object)
-    return texts[days - first]
+    calendar = [day_text(day) for day in range(first, int(days.max()) + 1)]
+    texts: NDArray[np.object_] = np.array(calendar, dtype=object)[days - first]
+    return texts
 
 
 # --- tables -----------------------------------------------------------------------------
@@ -550,7 +553,7 @@ def _patient_table(
     mean, sd = np.array(site["age"])[people.kind].T
     low, high = ndtr((18 - mean) / sd), ndtr((95 - mean) / sd)
     age = np.rint(mean + sd * ndtri(low + (high - low) * rng.random(n)))
-    birth = people.index - np.ceil((age + rng.uniform(0.003, 0.997, n)) * 365.2425)
+    birth = people.start - np.ceil((age + rng.uniform(0.003, 0.997, n)) * 365.2425)
     female = rng.random(n) < np.array(site["female"])[people.kind]
     white = rng.random(n) < np.array(site["white"])[people.kind]
     others = site["not_white"]
@@ -579,13 +582,13 @@ def _lab_table(
     sd = np.array([esr["sd_intercept"], esr["sd_slope"]])
     between = np.outer(sd, sd) * np.array([[1, esr["correlation"]], [esr["correlation"], 1]])
     level, slope = rng.multivariate_normal([0, 0], between, n).T
-    begin, stop = people.index - 450, np.minimum(people.last, people.index + 1200)
+    begin, stop = people.start - 450, np.minimum(people.last, people.start + 1200)
     years = (stop - begin + 1) / 365.25
     who = np.repeat(np.arange(n), rng.poisson(assume["labs_mean"] / 4 * years))
     day = begin[who] + np.floor(rng.random(len(who)) * (stop - begin + 1)[who]).astype(np.int64)
     order = np.lexsort((day, who))
     who, day = who[order], day[order]
-    since = (day - people.index[who]) / 365.25
+    since = (day - people.start[who]) / 365.25
     mean = np.empty(len(who))
     for number, name in enumerate(classes):
         mine = people.kind[who] == number
@@ -615,7 +618,7 @@ def _truth_table(people: _People, ids: NDArray[np.object_]) -> pd.DataFrame:
         {
             "class": pd.Categorical(classes[kind], categories=list(classes), ordered=True),
             "subtype": lean,
-            "index_date": to_dates(people.index[chosen]),
+            "index_date": to_dates(people.start[chosen]),
         },
         index=pd.Index(ids[chosen], name="patient_id"),
     )
