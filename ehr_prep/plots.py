@@ -160,7 +160,8 @@ def _round_ticks(low: float, high: float) -> list[float]:
     """Round numbers between two positive ones, some four or more where there is room."""
     powers = [10.0**k for k in range(-9, 10)]
     ticks: list[float] = []
-    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), [n / 10 for n in range(10, 100, 2)]):
+    finer = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), [n / 10 for n in range(10, 100)]
+    for steps in ((1,), (1, 2, 5), *finer):
         ticks = [step * p for p in powers for step in steps if low <= step * p <= high]
         if len(ticks) >= 4:
             break
