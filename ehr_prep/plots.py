@@ -1,4 +1,4 @@
-"""The flow of patients and records as a figure."""
+"""Figures: the flow of patients and records, and the course of a lab."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ehr_prep.labs import Trend
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _TITLES = {
     "read": "Records read",
@@ -18,6 +21,9 @@ _TITLES = {
 # Heights are in lines of text, widths in hundredths of the figure's.
 _PAD, _GAP = 0.8, 0.9
 _MIDDLE, _SIDE = 17, 39
+# Clusters differ in colour (for the colour-blind too) and in the line, for print in grey.
+_COLOURS = ("#332288", "#DDAA33", "#AA4499", "#117733", "#88CCEE", "#882255", "#44AA99", "#777777")
+_LINES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 
 
 def plot_flow(flow: Any, ax: Axes | None = None) -> Axes:
@@ -66,6 +72,100 @@ def plot_flow(flow: Any, ax: Axes | None = None) -> Axes:
         _box(ax, lines, 0.5, 2 * _MIDDLE - 0.5, top - (3 + _PAD) / 2, "0.94", centred=True)
         top -= 3 + _PAD
     return ax
+
+
+def plot_trend(
+    result: Trend, figure: Figure | None = None, *, label: str = "ESR (mm/h)", log: bool = True
+) -> Figure:
+    """Draw the curves of `trend` with their bands, one panel a site; returns the Figure.
+
+    Parameters
+    ----------
+    result : Trend
+        Its `.curves` are drawn, and its `.counts` stand in the legend.
+    figure : Figure or SubFigure, optional
+        Default: a new one, 3.5 inches a site.
+    label : str
+        Lab and unit, for the axis.
+    log : bool
+        A logarithmic axis.
+
+    Examples
+    --------
+    >>> import matplotlib; matplotlib.use("Agg")
+    >>> import ehr_prep
+    >>> data = ehr_prep.ra_cohort(seed=1, scale=0.1)["VA"]
+    >>> figure = plot_trend(ehr_prep.trend(data.labs, data.truth["class"], data.truth))
+    >>> figure.axes[0].get_yscale()
+    'log'
+    """
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    used = result.counts[result.counts["reason"] == "used"]
+    groups = list(used["group"].unique())
+    sites = list(result.curves["site"].unique())
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        size = (3.6 * len(sites), 3.2 + 0.18 * len(groups))
+        figure = plt.figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(sites), sharex=True, sharey=True, squeeze=False)[0]
+    for ax, site in zip(panels, sites, strict=True):
+        counted = used[used["site"] == site].set_index("group")
+        for number, group in enumerate(groups):
+            curve = result.curves.query("site == @site and group == @group")
+            if not len(curve):
+                continue
+            colour, line = _COLOURS[number % len(_COLOURS)], _LINES[number % len(_LINES)]
+            n_patients, n_labs = counted.loc[group, ["patients", "labs"]]
+            text = f"{group} ({n_patients:,}; {n_labs:,})"
+            ax.fill_between(
+                curve["years"], curve["low"], curve["high"], color=colour, alpha=0.18, linewidth=0
+            )
+            ax.plot(
+                curve["years"],
+                curve["estimate"],
+                color=colour,
+                linestyle=line,
+                linewidth=1.6,
+                label=text,
+            )
+        ax.axvline(0, color="0.4", linewidth=0.8, zorder=0)
+        ax.set_title(str(site), fontsize="medium")
+        ax.set_xlabel("Years since the first prescription")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="y", linewidth=0.4, alpha=0.5)
+        ax.legend(
+            frameon=False,
+            fontsize="small",
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.2),
+            handlelength=3,
+            title="(patients; labs)",
+            title_fontsize="small",
+        )
+    panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())
+    panels[0].set_ylabel(label)
+    if log:
+        panels[0].set_yscale("log")
+        low, high = panels[0].get_ylim()
+        panels[0].set_yticks(_round_ticks(low, high))
+        panels[0].yaxis.set_minor_locator(NullLocator())
+        panels[0].yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        panels[0].set_ylim(low, high)
+    return figure
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two positive ones, some four or more where there is room."""
+    powers = [10.0**k for k in range(-9, 10)]
+    ticks: list[float] = []
+    finer = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), [n / 10 for n in range(10, 100)]
+    for steps in ((1,), (1, 2, 5), *finer):
+        ticks = [step * p for p in powers for step in steps if low <= step * p <= high]
+        if len(ticks) >= 4:
+            break
+    return ticks
 
 
 def _side_lines(rows: pd.DataFrame) -> list[str]:

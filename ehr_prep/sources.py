@@ -37,6 +37,8 @@ GUESSES = {
     "site": "site hospital centre center",
     "follow_up_end": "follow_up_end followup_end end_of_follow_up last_visit last_visit_date "
     "last_contact observation_period_end_date censor_date",
+    "value": "value result value_as_number lab_value result_value numeric_value measurement_value",
+    "test": "test test_name lab lab_name lab_test measurement measurement_source_value component",
     "birth_date": "birth_date date_of_birth dob birthdate birth_datetime",
 }
 

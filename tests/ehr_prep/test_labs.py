@@ -1,0 +1,315 @@
+"""The mixed model agrees with a dense textbook version, and odd input has a clear answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize
+
+import ehr_prep
+from ehr_prep.labs import KNOTS, natural_spline, trend
+
+START = np.datetime64("2012-06-01", "D")
+AT = np.array(KNOTS)
+
+
+def simulate(
+    seed: int, n: int = 30, mean_labs: float = 6, sd: float = 0.5, slope: float = 0.0
+) -> tuple[pd.DataFrame, pd.Series, pd.Series]:
+    """Labs of two groups: the second is half a unit higher on the log scale, both decline."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(n), 1 + rng.poisson(mean_labs, n))
+    day = rng.integers(-365, 1095, len(who))
+    level, own = rng.normal(0, sd, n)[who], rng.normal(0, slope, n)[who]
+    years = day / 365.25
+    y = 3 + 0.5 * (who % 2) - 0.1 * years + level + own * years + rng.normal(0, 0.3, len(who))
+    labs = pd.DataFrame(
+        {"patient_id": who, "date": START + day * np.timedelta64(1, "D"), "value": np.exp(y)}
+    )
+    labs["date"] = labs["date"].astype("datetime64[s]")
+    groups = pd.Series(np.array(["low", "high"])[np.arange(n) % 2], index=range(n))
+    return labs, groups, pd.Series(START.astype("datetime64[s]"), index=range(n))
+
+
+def design(labs: pd.DataFrame, groups: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    years = (labs["date"].to_numpy().astype("datetime64[D]") - START).astype(float) / 365.25
+    basis, kind = natural_spline(years, AT), groups.loc[labs["patient_id"]].to_numpy()
+    x = np.hstack([basis * (kind == g)[:, None] for g in sorted(groups.unique())])
+    return np.log(labs["value"].to_numpy()), x, labs["patient_id"].to_numpy()
+
+
+def dense(y: np.ndarray, x: np.ndarray, who: np.ndarray) -> dict[str, Any]:
+    """REML with the whole covariance matrix, both variances free, and a looped sandwich."""
+    same = (who[:, None] == who).astype(float)
+
+    def parts(log_sd: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        between, within = np.exp(2 * log_sd)
+        v = between * same + within * np.eye(len(y))
+        vi = np.linalg.inv(v)
+        a = x.T @ vi @ x
+        beta = np.linalg.solve(a, x.T @ vi @ y)
+        r = y - x @ beta
+        cost = np.linalg.slogdet(v)[1] + np.linalg.slogdet(a)[1] + r @ vi @ r
+        return beta, vi, a, cost + (len(y) - x.shape[1]) * np.log(2 * np.pi)
+
+    found = optimize.minimize(
+        lambda s: parts(s)[3], np.log([0.4, 0.4]), method="Nelder-Mead", options={"xatol": 1e-7}
+    )
+    beta, vi, a, cost = parts(found.x)
+    r, meat = y - x @ beta, np.zeros_like(a)
+    half = x.shape[1] // 2
+    for patient in np.unique(who):
+        mine = who == patient
+        score = x[mine].T @ vi[np.ix_(mine, mine)] @ r[mine]
+        group = slice(0, half) if x[mine][0, :half].any() else slice(half, None)
+        n_group = len(np.unique(who[x[:, group].any(axis=1)]))
+        meat += np.outer(score, score) * n_group / (n_group - 1)
+    inverse = np.linalg.inv(a)
+    return {
+        "beta": beta,
+        "error": np.sqrt(np.diag(inverse @ meat @ inverse)),
+        "sd": np.exp(found.x),
+        "loglik": -cost / 2,
+    }
+
+
+# --- the model --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_it_agrees_with_a_dense_fit(seed: int) -> None:
+    labs, groups, starts = simulate(seed)
+    result, oracle = trend(labs, groups, starts), dense(*design(labs, groups))
+    row = result.variances.iloc[0]
+    np.testing.assert_allclose(row[["between", "within"]].astype(float), oracle["sd"], rtol=1e-4)
+    assert row["loglik"] == pytest.approx(oracle["loglik"], abs=1e-6)
+    np.testing.assert_allclose(result.coefficients["estimate"], oracle["beta"], rtol=1e-5)
+    np.testing.assert_allclose(result.coefficients["error"], oracle["error"], rtol=1e-4)
+
+
+def test_it_agrees_with_statsmodels() -> None:
+    models = pytest.importorskip("statsmodels.api")
+    labs, groups, starts = simulate(4, n=60)
+    y, x, who = design(labs, groups)
+    theirs = models.MixedLM(y, x, groups=who).fit(reml=True)
+    ours = trend(labs, groups, starts)
+    np.testing.assert_allclose(ours.coefficients["estimate"], theirs.fe_params, rtol=1e-4)
+    assert ours.variances["within"][0] ** 2 == pytest.approx(theirs.scale, rel=1e-3)
+    assert ours.variances["between"][0] ** 2 == pytest.approx(theirs.cov_re.item(), rel=1e-3)
+
+
+def test_the_spline_is_natural_and_contains_straight_lines() -> None:
+    years = np.linspace(-1, 3, 4001)
+    basis = natural_spline(years, AT)
+    np.testing.assert_allclose(basis @ (2 - 3 * AT), 2 - 3 * years, atol=1e-12)
+    bend = np.diff(basis, n=2, axis=0) / 0.001**2
+    assert np.abs(bend[[0, -1]]).max() < 0.01 * np.abs(bend).max()
+    assert np.linalg.matrix_rank(basis) == len(AT)
+
+
+def test_curves_pass_through_the_coefficients_in_the_units_of_the_lab() -> None:
+    labs, groups, starts = simulate(5, n=60)
+    result = trend(labs, groups, starts, steps=41, level=0.9)
+    knots = result.curves[np.isin(result.curves["years"].round(9), AT)]
+    at = result.coefficients.merge(knots.round({"years": 9}), on=["group", "years"])
+    assert len(at) == 2 * len(AT)
+    np.testing.assert_allclose(at["estimate_y"], np.exp(at["estimate_x"]))
+    np.testing.assert_allclose(at["high"], np.exp(at["estimate_x"] + 1.6448536 * at["error"]))
+    plain = trend(labs, groups, starts, log=False)
+    shift = trend(labs.assign(value=labs["value"] + 1e6), groups, starts, log=False)
+    np.testing.assert_allclose(shift.curves["estimate"] - 1e6, plain.curves["estimate"], atol=1e-3)
+
+
+def test_the_bands_cover_even_if_patients_differ_in_slope() -> None:
+    covered = []
+    for seed in range(60):
+        result = trend(*simulate(seed, n=120, slope=0.2), steps=9)
+        truth = np.exp(3 + 0.5 * (result.curves["group"] == "high") - 0.1 * result.curves["years"])
+        covered.append(result.curves["low"].le(truth) & truth.le(result.curves["high"]))
+    assert 0.90 < np.mean(covered) < 0.98
+
+
+def test_one_lab_each_is_ordinary_least_squares() -> None:
+    labs, groups, starts = simulate(6, n=200)
+    labs = labs.drop_duplicates("patient_id")
+    y, x, _ = design(labs, groups)
+    result = trend(labs, groups, starts)
+    np.testing.assert_allclose(
+        result.coefficients["estimate"], np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-8
+    )
+    assert result.variances["between"][0] == 0
+
+
+def test_it_finds_the_truth_of_the_synthetic_cohort() -> None:
+    cohort = ehr_prep.ra_cohort(seed=1, scale=0.4)
+    parts = {site: (data.labs, data.truth["class"], data.truth) for site, data in cohort.items()}
+    labs, groups, starts = ({s: p[i] for s, p in parts.items()} for i in range(3))
+    result = trend(labs, groups, starts, test="ESR")
+    esr = ehr_prep.synthetic._parameters()["esr"]
+    for (site, group), curve in result.curves.groupby(["site", "group"]):
+        mean = np.interp(curve["years"], esr["years"], esr["log_mean"][group])
+        truth = np.exp(mean + (0.1 if site == "VA" else 0))
+        assert (curve["estimate"] / truth - 1).abs().mean() < 0.12
+    ordered = result.curves[result.curves["site"] == "VA"]["group"].unique()
+    assert list(ordered) == list(cohort["VA"].truth["class"].cat.categories)
+    assert result.variances["within"].between(0.42, 0.50).all()
+    assert result.counts["labs"].sum() == sum(len(table) for table in labs.values())
+
+
+# --- what comes in ----------------------------------------------------------------------
+
+
+def test_what_is_no_number_is_dropped_and_counted(tmp_path: Path) -> None:
+    labs, groups, starts = simulate(7, n=60)
+    clean = trend(labs, groups, starts)
+    labs = labs.assign(value=labs["value"].map(repr), date=labs["date"].dt.strftime("%Y-%m-%d"))
+    odd = ["<2", "> 130", "≤5", "hemolyzed", "", None, "0", "-3", "inf"]
+    extra = pd.DataFrame({"patient_id": 0, "date": "2012-07-01", "value": odd})
+    others = pd.DataFrame(
+        {
+            "patient_id": [999, 0, 0, 0],
+            "date": ["2012-07-01", "someday", "2019-01-01", "2010-01-01"],
+            "value": "12",
+        }
+    )
+    table = pd.concat([labs, extra, others], ignore_index=True)
+    table.to_csv(tmp_path / "labs.csv", index=False)
+    for source in (table, tmp_path / "labs.csv"):
+        result = trend(source, groups, starts)
+        dropped = result.counts[result.counts["reason"] != "used"].set_index("reason")["labs"]
+        assert dropped.to_dict() == {
+            "date missing or unreadable": 1,
+            "outside the years studied": 2,
+            "value missing": 2,
+            "below or above a limit": 3,
+            "not a number": 2,
+            "not positive, has no logarithm": 2,
+            "patient without a group or an index date": 1,
+        }
+        assert result.counts["labs"].sum() == len(table)
+        pd.testing.assert_frame_equal(result.curves, clean.curves)
+
+
+def test_sequences_give_the_index_dates() -> None:
+    data = ehr_prep.ra_cohort(seed=1, scale=0.1)["VA"]
+    built = ehr_prep.build_sequences(
+        ehr_prep.read_records(data.records, patients=data.patients, labs=data.labs)
+    )
+    result = trend(data.labs, data.truth["class"], built)
+    direct = trend(data.labs, data.truth["class"], data.truth["index_date"])
+    pd.testing.assert_frame_equal(result.curves, direct.curves)
+
+
+def test_a_table_of_several_tests_needs_a_choice() -> None:
+    labs, groups, starts = simulate(8)
+    both = pd.concat([labs.assign(test="ESR"), labs.assign(test="CRP", value=1.0)])
+    with pytest.raises(ValueError, match=r"several tests \('ESR', 'CRP'\); say which"):
+        trend(both, groups, starts)
+    pd.testing.assert_frame_equal(
+        trend(both, groups, starts, test="esr").curves, trend(labs, groups, starts).curves
+    )
+    with pytest.raises(ValueError, match="no column that names the test"):
+        trend(labs, groups, starts, test="ESR")
+
+
+def test_one_group_one_patient_and_constant_values() -> None:
+    labs, groups, starts = simulate(9)
+    single = trend(labs, groups.map(lambda _: "all"), starts)
+    assert list(single.curves["group"].unique()) == ["all"]
+    one = simulate(10, n=1, mean_labs=40)
+    alone = trend(*one)
+    y, x, _ = design(one[0], one[1])
+    np.testing.assert_allclose(
+        alone.coefficients["estimate"], np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-7
+    )
+    assert alone.curves["low"].isna().all(), "one patient says nothing about others"
+    same = trend(labs.assign(value=20.0), groups, starts)
+    np.testing.assert_allclose(same.curves[["estimate", "low", "high"]], 20, rtol=1e-4)
+
+
+def test_a_group_without_labs_is_named_and_the_others_stay() -> None:
+    labs, groups, starts = simulate(11)
+    more = pd.concat([groups, pd.Series(["none", "few"], index=[100, 101])])
+    when = pd.concat([starts, pd.Series(starts.iloc[0], index=[100, 101])])
+    few = labs.head(3).assign(patient_id=101)
+    with pytest.warns(UserWarning, match="no curve for 'few', 'none': a group needs more labs"):
+        result = trend(pd.concat([labs, few]), more, when)
+    pd.testing.assert_frame_equal(result.curves, trend(labs, groups, starts).curves)
+    counts = result.counts.set_index(["group", "reason"])["labs"]
+    assert counts["none", "used"] == 0
+    assert counts["few", "group with too few labs for a curve"] == 3
+
+
+@pytest.mark.filterwarnings("ignore:no curve for")
+def test_nothing_usable_is_one_sentence() -> None:
+    labs, groups, starts = simulate(12)
+    with pytest.raises(ValueError, match=r"no lab can be used: .*value missing \(\d+\)"):
+        trend(labs.assign(value=np.nan), groups, starts)
+    with pytest.raises(ValueError, match=r"no lab can be used: .*without a group"):
+        trend(labs, groups.set_axis(groups.index + 1000), starts)
+    with pytest.raises(ValueError, match="no lab can be used"):
+        trend(labs.head(0), groups, starts)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    labs, groups, starts = simulate(13)
+    twice = pd.concat([groups, groups.head(1)])
+    cases: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
+        (ValueError, "each patient once; 0 repeat", (labs, twice, starts), {}),
+        (TypeError, "groups must be a Series", (labs, [1, 2], starts), {}),
+        (ValueError, "'A' is not in 'B'", ({"A": labs}, {"B": groups}, {"A": starts}), {}),
+        (ValueError, "'A' is not in Series", ({"A": labs}, groups, starts), {}),
+        (ValueError, 'a column "index_date"', (labs, groups, groups.to_frame("g")), {}),
+        (ValueError, "increasing numbers", (labs, groups, starts), {"knots": [0, 0, 1]}),
+        (ValueError, "between 0 and 1", (labs, groups, starts), {"level": 95}),
+        (ValueError, "steps must be", (labs, groups, starts), {"steps": 1}),
+        (ValueError, "looks like the value", (labs.drop(columns="value"), groups, starts), {}),
+    ]
+    for error, message, arguments, options in cases:
+        with pytest.raises(error, match=message):
+            trend(*arguments, **options)
+
+
+# --- the figure -------------------------------------------------------------------------
+
+
+def test_the_figure_shows_the_tables() -> None:
+    import matplotlib.pyplot as plt
+
+    labs, groups, starts = simulate(14, n=60)
+    site = {"A": labs, "B": labs}
+    result = trend(site, dict.fromkeys(site, groups), dict.fromkeys(site, starts))
+    figure = ehr_prep.plot_trend(result)
+    assert [ax.get_title() for ax in figure.axes] == ["A", "B"]
+    ax = figure.axes[0]
+    high, low = (line for line in ax.lines if not line.get_label().startswith("_"))
+    assert (high.get_color(), low.get_color()) == ("#332288", "#DDAA33")
+    assert high.get_linestyle() != low.get_linestyle()
+    drawn = result.curves.query("site == 'A' and group == 'high'")
+    np.testing.assert_allclose(high.get_ydata(), drawn["estimate"])
+    band = ax.collections[0].get_paths()[0].get_extents()
+    assert band.y0 == pytest.approx(drawn["low"].min())
+    assert band.y1 == pytest.approx(drawn["high"].max())
+    n_labs = labs["patient_id"].map(groups).eq("high").sum()
+    assert ax.get_legend().get_texts()[0].get_text() == f"high (30; {n_labs:,})"
+    assert ax.get_yscale() == "log"
+    assert "mm/h" in ax.get_ylabel()
+    assert any(list(line.get_xdata()) == [0, 0] for line in ax.lines)
+    figure.canvas.draw()
+    ticks = [t.get_text() for t in ax.get_yticklabels()]
+    assert len(ticks) >= 3
+    assert all(float(text) < 100 for text in ticks)
+    plt.close(figure)
+
+
+def test_it_draws_into_a_given_figure() -> None:
+    import matplotlib.pyplot as plt
+
+    figure = plt.figure()
+    assert ehr_prep.plot_trend(trend(*simulate(15)), figure, label="CRP (mg/L)") is figure
+    assert figure.axes[0].get_ylabel() == "CRP (mg/L)"
+    plt.close(figure)
