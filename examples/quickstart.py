@@ -1,6 +1,6 @@
 """Treatment courses among 2,000 made-up patients: simulate, choose K, fit, look.
 
-Run it with `python examples/quickstart.py`, or `make study`.
+Run it with `python examples/quickstart.py`.
 """
 
 import mmlca
