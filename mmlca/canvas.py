@@ -342,13 +342,18 @@ def time_axis(
     if len(at) > 1 and points * (at[1] - at[0]) / n_times < 0.6 * SMALL * widest:
         at = at[1:] if len(at) > 2 else at[:1]
     at = list(dict.fromkeys(at))
-    text = [labels[t] if n is None else f"{labels[t]}\n{n[t]:,.0f}" for t in at]
+    text = [labels[t] if n is None else f"{labels[t]}\n{_number(n[t])}" for t in at]
     ax.set_xticks([t + 1 for t in at], text)
     ax.set_xlim(0.5, n_times + 0.5)
 
 
 def _widths(n: NDArray[np.float64]) -> list[int]:
-    return [len(f"{value:,.0f}") for value in n]
+    return [len(_number(value)) for value in n]
+
+
+def _number(n: float) -> str:
+    """A number of patients; a dash for one that is not to be shown."""
+    return f"{n:,.0f}" if np.isfinite(n) else "–"
 
 
 def percent_axis(ax: Axes, first: bool) -> None:
@@ -360,10 +365,11 @@ def n_patients(data: Sequences) -> int:
     return int((data.weights > 0).sum())
 
 
-def observed_patients(data: Sequences) -> NDArray[np.intp]:
-    """Patients observed at each time, whatever their weight."""
-    seen: NDArray[np.intp] = (data.codes[data.weights > 0] >= 0).sum(axis=0)
-    return seen
+def too_few(data: Sequences, min_count: int) -> NDArray[np.bool_]:
+    """Times at which some patients are observed, but fewer than `min_count`."""
+    seen = (data.codes[data.weights > 0] >= 0).sum(axis=0)
+    few: NDArray[np.bool_] = (seen > 0) & (seen < min_count)
+    return few
 
 
 def _legend_handles(colours: Mapping[str, Any], missing: bool) -> list[Any]:

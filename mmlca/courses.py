@@ -62,7 +62,7 @@ def plot_index(
         codes = codes[_sorted_rows(codes, sort)]
         _draw_raster(panel.ax, codes, len(data), [colour[state] for state in data.states])
         panel.ax.set_ylim(max(len(data), 1), 0)
-        panel.ax.set_yticks([0, len(data)] if len(data) else [])
+        panel.ax.set_yticks([0, len(data)], ["0", f"{len(data):,}"])
         time_axis(panel.ax, data, page.n_times, page.panel_points)
     if n_rare:
         page.notes.append(
@@ -135,7 +135,7 @@ def plot_frequencies(
             bars.set_label([*panel.data.states, "not known"][code])
         covered = float(found.share.sum())
         panel.ax.hlines(below[:-1], 0.5, page.n_times + 0.5, color="white", linewidth=0.4)
-        panel.ax.set_ylim(max(covered, 1e-9), 0)
+        panel.ax.set_ylim(covered or 1, 0)
         _coverage(panel.ax, len(found.rows), covered)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
     page.hidden(n_rare, "sequence")

@@ -269,7 +269,7 @@ def plot_lines(
     ----------
     sequences, groups, max_lines : as in `treatment_lines`
     colours : {state: colour}, optional
-    min_count : groups, blocks and flows of fewer patients are not shown
+    min_count : groups, and flows and blocks of fewer patients, are not shown
     ax, figure : where to draw, optional
     """
     page = lay_out(sequences, groups, min_count, ax, figure, height=2.2)
@@ -278,14 +278,14 @@ def plot_lines(
     for panel in page.panels:
         table = treatment_lines(panel.data, max_lines=max_lines)
         n_hidden += _draw_lines(panel, table, colour, min_count)
-    page.hidden(n_hidden, "block or flow" if n_hidden == 1 else "block and flow")
-    return page.finish("Treatment line (below: patients)", "Patients (%)", colour)
+    page.hidden(n_hidden, "flow")
+    return page.finish("Treatment line (below: patients)", "", colour)
 
 
 def _draw_lines(
     panel: Panel, table: pd.DataFrame, colour: Mapping[str, Any], min_count: int
 ) -> int:
-    """Draw blocks and ribbons; how many were of too few patients."""
+    """Draw blocks and ribbons; how many flows were of too few patients."""
     ax, states = panel.ax, list(panel.data.states)
     size, patients = line_blocks(table, states)
     total = size[0].sum()
@@ -297,9 +297,10 @@ def _draw_lines(
         at = np.flatnonzero(shown[:, k])
         bars = rectangles(ax, at + 0.94, bottom[at, k], 0.12, size[at, k], colour[state])
         bars.set_label(state)
-    n_hidden = int(((patients > 0) & ~shown).sum())
-    n_hidden += _draw_ribbons(panel, table, size, bottom, shown, total, colour, min_count)
-    text = [f"{k + 1}\n{size[k].sum() * total:,.0f}" for k in range(n_lines)]
+    n_hidden = _draw_ribbons(panel, table, size, bottom, shown, total, colour, min_count)
+    few = patients.sum(axis=1) < min_count
+    n = ["–" if few[k] else f"{size[k].sum() * total:,.0f}" for k in range(n_lines)]
+    text = [f"{k + 1}\n{n[k]}" for k in range(n_lines)]
     ax.set_xticks(range(1, n_lines + 1), text)
     ax.set_xlim(0.85, max(n_lines, 2) + 0.15)
     ax.set_ylim(-0.01, 1 + _GAP * max(len(states) - 1, 0) + 0.01)
@@ -328,12 +329,10 @@ def line_blocks(
 
 
 def _stack(size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Lower edge of each block: the first state on top, lines centred on each other."""
+    """Lower edge of each block: the first state on top, all lines from the same height."""
     gap = np.where(size > 0, _GAP, 0.0)
-    reach = size + gap
-    top = 0.5 + (reach.sum(axis=1, keepdims=True) - _GAP) / 2
-    top += _GAP * (size.shape[1] - 1) / 2
-    bottom: NDArray[np.float64] = top - np.cumsum(reach, axis=1) + gap
+    top = 1 + _GAP * (size.shape[1] - 1)
+    bottom: NDArray[np.float64] = top - np.cumsum(size + gap, axis=1) + gap
     return bottom
 
 
@@ -350,8 +349,7 @@ def _draw_ribbons(
     from matplotlib.collections import PolyCollection
 
     code = {state: k for k, state in enumerate(panel.data.states)}
-    leaving, entering = bottom + size, bottom + size  # filled from the top
-    leaving, entering = leaving.copy(), entering.copy()
+    leaving, entering = bottom + size, bottom + size  # how far each block is used from its top
     ribbons, colours, n_hidden = [], [], 0
     ease = 3 * _CURVE**2 - 2 * _CURVE**3
     flows = table[table["to"].notna()]

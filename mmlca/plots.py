@@ -27,11 +27,11 @@ from mmlca.canvas import (
     lay_out,
     n_patients,
     new_axes,
-    observed_patients,
     percent_axis,
     rectangles,
     state_colours,
     time_axis,
+    too_few,
 )
 from mmlca.describe import (
     certainty_by_class,
@@ -81,9 +81,10 @@ def plot_state_distribution(
         table = state_distribution(panel.data)
         share = table["share"].to_numpy().reshape(panel.data.shape[1], -1)
         n = table["n"].to_numpy().reshape(share.shape)[:, 0]
-        share = np.nan_to_num(share[_times_shown(page, panel)])
+        shown = ~too_few(panel.data, min_count)
+        share = np.nan_to_num(share[shown])
         base = np.cumsum(share, axis=1) - share
-        left = np.flatnonzero(_times_shown(page, panel)) + 0.54
+        left = np.flatnonzero(shown) + 0.54
         for k, state in enumerate(panel.data.states):
             bars = rectangles(panel.ax, left, base[:, k], 0.92, share[:, k], colour[state])
             bars.set_label(state)
@@ -110,7 +111,7 @@ def plot_modal_states(
     colour = state_colours(page.states, colours)
     for panel in page.panels:
         table = modal_states(panel.data)
-        shown = _times_shown(page, panel) & (table["n"] > 0).to_numpy()
+        shown = ~too_few(panel.data, min_count) & (table["n"] > 0).to_numpy()
         seen = table[shown]
         rectangles(
             panel.ax,
@@ -127,19 +128,15 @@ def plot_modal_states(
     )
 
 
-def _times_shown(page: Page, panel: Panel) -> NDArray[np.bool_]:
-    shown: NDArray[np.bool_] = observed_patients(panel.data) >= page.min_count
-    return shown
-
-
 def _finish_time_panel(page: Page, panel: Panel, n: NDArray[np.float64]) -> None:
-    n = np.where(_times_shown(page, panel), n, np.nan)
+    n = np.where(too_few(panel.data, page.min_count), np.nan, n)
     time_axis(panel.ax, panel.data, page.n_times, page.panel_points, n)
     percent_axis(panel.ax, panel.first)
 
 
 def _note_times(page: Page) -> None:
-    page.hidden(sum(int((~_times_shown(page, panel)).sum()) for panel in page.panels), "time")
+    few = [too_few(panel.data, page.min_count) for panel in page.panels]
+    page.hidden(int(np.concatenate(few).sum()), "time")
 
 
 def plot_time_in_state(
@@ -168,7 +165,7 @@ def plot_time_in_state(
         if len(at) <= 20:
             for where, value in zip(y, mean, strict=True):
                 panel.ax.text(
-                    value + 0.02 * longest, where, f"{value:.2g}" if value < 10 else f"{value:.1f}",
+                    value + 0.02 * longest, where, f"{value:.{1 if value >= 1 else 2}f}",
                     va="center", fontsize=SMALL, color=INK,
                 )  # fmt: skip
         panel.ax.set_xlim(0, 1.22 * longest)
@@ -199,19 +196,20 @@ def plot_entropy(
     ax : Axes, optional
     """
     shown, few, empty = enough(sequences, groups, min_count)
-    ax = new_axes(ax)
+    n_wide = 2 if max(len(group_name(keys)) for keys, _ in shown) <= 12 and len(shown) > 1 else 1
+    ax = new_axes(ax, height=2.3 + 0.13 * -(-len(shown) // n_wide))
     sites = list(dict.fromkeys(keys.get("site") for keys, _ in shown))
     labels = list(dict.fromkeys(keys.get("group") for keys, _ in shown))
     lone = len(labels) == 1  # then the colours are free to tell sites apart
     n_hidden = 0
     for keys, data in shown:
         site, label = sites.index(keys.get("site")), labels.index(keys.get("group"))
-        seen = observed_patients(data) >= min_count
-        n_hidden += int((~seen).sum())
+        few_now = too_few(data, min_count)
+        n_hidden += int(few_now.sum())
         value = entropy_by_time(data)["entropy"].to_numpy()
         ax.plot(
             np.arange(1, len(value) + 1),
-            np.where(seen, value, np.nan),
+            np.where(few_now, np.nan, value),
             color=GROUP_COLOURS[(site if lone else label) % len(GROUP_COLOURS)],
             linestyle=_LINES[site % len(_LINES)],
             marker="." if len(value) == 1 else None,
@@ -221,7 +219,6 @@ def plot_entropy(
     longest = max((data for _, data in shown), key=lambda data: data.shape[1])
     time_axis(ax, longest, longest.shape[1], 72 * 2.5)
     ax.set_ylim(0, 1)
-    ax.set_ylabel("Entropy (0: all alike, 1: even)", fontsize=TEXT)
     page = Page([], ax, ax.figure.bbox.width / ax.figure.dpi, 1, min_count)
     page.hidden(few, "group")
     if empty:
@@ -231,7 +228,7 @@ def plot_entropy(
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     ax.legend(
         frameon=False, fontsize=SMALL, loc="lower center", bbox_to_anchor=(0.5, 1.0),
-        ncols=1 if len(shown) == 1 else 2, handlelength=2.4,
+        ncols=n_wide, handlelength=2.4,
     )  # fmt: skip
     return ax
 
