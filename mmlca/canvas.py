@@ -26,7 +26,7 @@ GROUP_COLOURS = (
     *("#44AA99", "#882255", "#999933", "#D55E00", "#0072B2", "#777777"),
 )
 _ONE_COLUMN, _TWO_COLUMNS = 3.5, 7.2
-_MAX_IN_LEGEND = 20
+_MAX_IN_LEGEND = 14
 
 _DRUG_CLASSES = {
     "tnfi": "#0072B2",
@@ -99,7 +99,7 @@ def _endless_colours() -> Iterator[str]:
 
 
 class Panel(NamedTuple):
-    """One Axes, the patients to draw in it, and whether it is in the first column."""
+    """One Axes, the patients to draw in it, and whether it is the first of its row."""
 
     ax: Axes
     data: Sequences
@@ -231,11 +231,10 @@ def lay_out(
     for (keys, data), (row, column) in zip(shown, places, strict=True):
         style(grid[row, column])
         grid[row, column].set_title(_title(keys, data), fontsize=TEXT, color=INK)
-        page.panels.append(Panel(grid[row, column], data, column == 0))
-    taken = set(places)
-    for row, column in np.ndindex(grid.shape):
-        if (row, column) not in taken:
-            grid[row, column].set_axis_off()
+        first = column == min(c for r, c in places if r == row)
+        page.panels.append(Panel(grid[row, column], data, first))
+    for row, column in set(np.ndindex(grid.shape)) - set(places):
+        grid[row, column].set_axis_off()
     if empty:
         page.notes.append(f"{empty} group{'s' * (empty > 1)} without patients left out")
     page.hidden(few, "group")
@@ -248,11 +247,14 @@ Keys = dict[str, Hashable]
 def enough(
     sequences: Sequences | Mapping[str, Sequences], groups: Any, min_count: int
 ) -> tuple[list[tuple[Keys, Sequences]], int, int]:
-    """The groups to draw, and how many have too few patients or none."""
+    """The groups to draw, and how many have too few patients or none.
+
+    Patients of weight 0 do not count.
+    """
     if min_count < 0:
         raise ValueError(f"min_count must be 0 or more, found {min_count}.")
-    parts = list(split(sequences, groups))
-    sizes = [n_patients(data) for _, data in parts]
+    parts = [(keys, _counted(data)) for keys, data in split(sequences, groups)]
+    sizes = [len(data) for _, data in parts]
     shown = [part for part, n in zip(parts, sizes, strict=True) if n >= max(min_count, 1)]
     if not shown:
         largest = max(sizes, default=0)
@@ -262,6 +264,10 @@ def enough(
         )
     empty = sizes.count(0)
     return shown, len(parts) - len(shown) - empty, empty
+
+
+def _counted(data: Sequences) -> Sequences:
+    return data if (data.weights > 0).all() else data[data.weights > 0]
 
 
 def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], int, int]:
@@ -279,8 +285,8 @@ def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], int, int]:
 
 
 def _title(keys: Keys, data: Sequences) -> str:
-    n = f"n = {n_patients(data):,}"
-    if not np.isin(data.weights, (0, 1)).all():
+    n = f"n = {len(data):,}"
+    if (data.weights != 1).any():
         n += f" (weight {data.weights.sum():,.0f})"
     return f"{group_name(keys)}\n{n}" if keys else n
 
@@ -361,13 +367,9 @@ def percent_axis(ax: Axes, first: bool) -> None:
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"] if first else [""] * 5)
 
 
-def n_patients(data: Sequences) -> int:
-    return int((data.weights > 0).sum())
-
-
 def too_few(data: Sequences, min_count: int) -> NDArray[np.bool_]:
     """Times at which some patients are observed, but fewer than `min_count`."""
-    seen = (data.codes[data.weights > 0] >= 0).sum(axis=0)
+    seen = (data.codes >= 0).sum(axis=0)
     few: NDArray[np.bool_] = (seen > 0) & (seen < min_count)
     return few
 

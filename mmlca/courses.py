@@ -51,7 +51,7 @@ def plot_index(
     colour = state_colours(page.states, colours)
     any_missing, n_rare = False, 0
     for panel in page.panels:
-        data = panel.data[panel.data.weights > 0]
+        data = panel.data
         if min_count > 1:
             _, number = data.distinct()
             common = np.bincount(number)[number] >= min_count
@@ -144,6 +144,8 @@ def plot_frequencies(
 
 def _coverage(ax: Axes, n: int, covered: float) -> None:
     """Say in the title how much of the group is on show, and mark it on the axis."""
+    if not n:
+        ax.text(0.5, 0.5, "none to show", transform=ax.transAxes, ha="center", fontsize=TEXT)
     sequences = f"{n} sequence{'s' * (n != 1)}"
     ax.set_title(f"{ax.get_title()}; {sequences}: {covered:.0%}", fontsize=TEXT, color=INK)
     ticks = [value for value in np.linspace(0, 1, 5) if value < 0.93 * covered]

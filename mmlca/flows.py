@@ -88,11 +88,9 @@ def _values(table: pd.DataFrame) -> NDArray[np.float64]:
 def _leavers(data: Sequences, lag: int) -> NDArray[np.intp]:
     """Patients who inform each row of the transition matrix."""
     before, after = data.codes[:, :-lag], data.codes[:, lag:]
-    known = (after >= 0) & (data.weights > 0)[:, None]
-    return np.array(
-        [((before == state) & known).any(axis=1).sum() for state in range(data.n_states)],
-        dtype=np.intp,
-    )
+    known = after >= 0
+    rows = [((before == state) & known).any(axis=1).sum() for state in range(data.n_states)]
+    return np.array(rows, dtype=np.intp)
 
 
 def _room(page: Page, panel: Panel) -> bool:
@@ -121,7 +119,8 @@ def _draw_heat(
             message = f"fewer than {page.min_count} patients"
             ax.text((size - 1) / 2, i, message, ha="center", va="center", fontsize=SMALL - 1)
             continue
-        if 0 < count[i] < few:
+        weak = 0 < count[i] < few
+        if weak:
             ax.add_patch(
                 Rectangle((-0.5, i - 0.5), size, 1, fill=False, hatch="/////", ec=PALE, lw=0)
             )
@@ -129,15 +128,19 @@ def _draw_heat(
             for j in range(size):
                 if np.isfinite(rate[i, j]):
                     ink = "white" if rate[i, j] > 0.55 else INK
+                    patch = {"facecolor": shades(rate[i, j]), "edgecolor": "none", "pad": 0.6}
                     ax.text(
-                        j, i, _rate_text(rate[i, j]), ha="center", va="center",
-                        fontsize=SMALL - 1, color=ink,
+                        j, i, _rate_text(rate[i, j]), ha="center", va="center", color=ink,
+                        fontsize=SMALL - 1, bbox=patch if weak else None,
                     )  # fmt: skip
             ax.text(size - 0.4, i, f"{count[i]:,.0f}", va="center", fontsize=SMALL - 1, color=INK)
     names = panel.data.states
     every = max(1, size // 25)
-    ax.set_xticks(range(0, size, every), names[::every], rotation=90 if size > 2 else 0)
-    ax.set_yticks(range(0, size, every), names[::every] if panel.first else [])
+    named = panel.first or names != page.panels[0].data.states
+    ax.set_xticks(
+        range(0, size, every), names[::every], rotation=90 if max(map(len, names)) > 3 else 0
+    )
+    ax.set_yticks(range(0, size, every), names[::every] if named else [])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return image

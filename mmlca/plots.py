@@ -19,13 +19,11 @@ from mmlca.canvas import (
     GROUP_COLOURS,
     INK,
     SMALL,
-    TEXT,
     Page,
     Panel,
     enough,
     group_name,
     lay_out,
-    n_patients,
     new_axes,
     percent_axis,
     rectangles,
@@ -123,9 +121,7 @@ def plot_modal_states(
         )
         _finish_time_panel(page, panel, table["n"].to_numpy())
     _note_times(page)
-    return page.finish(
-        f"{xlabel} (below: number observed)", "Patients in the most frequent state (%)", colour
-    )
+    return page.finish(f"{xlabel} (below: number observed)", "Most frequent state (%)", colour)
 
 
 def _finish_time_panel(page: Page, panel: Panel, n: NDArray[np.float64]) -> None:
@@ -212,9 +208,10 @@ def plot_entropy(
             np.where(few_now, np.nan, value),
             color=GROUP_COLOURS[(site if lone else label) % len(GROUP_COLOURS)],
             linestyle=_LINES[site % len(_LINES)],
-            marker="." if len(value) == 1 else None,
+            marker=".",
+            markersize=3,
             linewidth=1.2,
-            label=f"{group_name(keys) or 'all'} (n = {n_patients(data):,})",
+            label=f"{group_name(keys) or 'all'} (n = {len(data):,})",
         )
     longest = max((data for _, data in shown), key=lambda data: data.shape[1])
     time_axis(ax, longest, longest.shape[1], 72 * 2.5)
