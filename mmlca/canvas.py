@@ -346,7 +346,7 @@ def time_axis(
         step *= 2
     at = [0, *range(step - 1, len(labels), step)] if step > 1 else list(range(len(labels)))
     if len(at) > 1 and points * (at[1] - at[0]) / n_times < 0.6 * SMALL * widest:
-        at = at[1:] if len(at) > 2 else at[:1]
+        del at[1]
     at = list(dict.fromkeys(at))
     text = [labels[t] if n is None else f"{labels[t]}\n{_number(n[t])}" for t in at]
     ax.set_xticks([t + 1 for t in at], text)

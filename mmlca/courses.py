@@ -134,7 +134,9 @@ def plot_frequencies(
             bars = rectangles(panel.ax, time + 0.5, below[row], 1.0, -found.share[row], names[code])
             bars.set_label([*panel.data.states, "not known"][code])
         covered = float(found.share.sum())
-        panel.ax.hlines(below[:-1], 0.5, page.n_times + 0.5, color="white", linewidth=0.4)
+        thick = found.share > 0.012 * covered  # a white line would swallow thinner ones
+        edges = below[:-1][thick[:-1]]
+        panel.ax.hlines(edges, 0.5, page.n_times + 0.5, color="white", linewidth=0.4)
         panel.ax.set_ylim(covered or 1, 0)
         _coverage(panel.ax, len(found.rows), covered)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)

@@ -50,33 +50,30 @@ def plot_transitions(
     """Transition rates as a heat map, with their values. Draws `transition_rates`.
 
     At the right of each row is the number of transitions it rests on. Rows of fewer than
-    `few` are hatched; a state that is never left is grey.
+    `few` are hatched; a state that nothing follows is grey.
 
     Parameters
     ----------
     sequences, groups, lag : as in `transition_rates`
     few : rows of fewer transitions are hatched
-    min_count : groups, and rows of fewer patients, are not shown
+    min_count : groups, and steps that fewer patients made, are not shown
     ax, figure : where to draw, optional
     """
     page = lay_out(sequences, groups, min_count, ax, figure, height=1.9)
+    image: Any = None
     n_hidden = 0
-    image = None
     for panel in page.panels:
-        rate = _values(transition_rates(panel.data, lag=lag))
-        count = _values(transition_rates(panel.data, lag=lag, counts=True)).sum(axis=1)
-        patients = _leavers(panel.data, lag)
-        hidden = (patients > 0) & (patients < min_count)
+        rate, hidden = _shown_rates(panel.data, lag, min_count)
         n_hidden += int(hidden.sum())
-        rate[hidden] = np.nan
+        count = _values(transition_rates(panel.data, lag=lag, counts=True)).sum(axis=1)
         image = _draw_heat(panel, rate, count, hidden, few, page)
-    page.hidden(n_hidden, "row")
-    if not _room(page, page.panels[0]) and image is not None:
+    page.hidden(n_hidden, "rate")
+    if _room(page, page.panels[0]):
+        page.notes.insert(0, f"right: number of transitions; hatched: fewer than {few}")
+    else:
         bar = page.panels[0].ax.figure.colorbar(image, ax=[p.ax for p in page.panels], shrink=0.7)
         bar.ax.tick_params(labelsize=SMALL)
         bar.set_label("Rate", fontsize=SMALL)
-    else:
-        page.notes.insert(0, f"right: number of transitions; hatched: fewer than {few}")
     return page.finish("To", "From")
 
 
@@ -85,12 +82,20 @@ def _values(table: pd.DataFrame) -> NDArray[np.float64]:
     return values
 
 
-def _leavers(data: Sequences, lag: int) -> NDArray[np.intp]:
-    """Patients who inform each row of the transition matrix."""
+def _shown_rates(
+    data: Sequences, lag: int, min_count: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Transition rates, NaN where too few patients made the step, and where that is."""
+    rate = _values(transition_rates(data, lag=lag))
     before, after = data.codes[:, :-lag], data.codes[:, lag:]
-    known = after >= 0
-    rows = [((before == state) & known).any(axis=1).sum() for state in range(data.n_states)]
-    return np.array(rows, dtype=np.intp)
+    row, time = np.nonzero((before >= 0) & (after >= 0))
+    size = data.n_states
+    cell = before[row, time].astype(np.intp) * size + after[row, time]
+    each_once = np.unique(row * size**2 + cell) % size**2
+    patients = np.bincount(each_once, minlength=size**2).reshape(size, size)
+    hidden = (patients > 0) & (patients < min_count)
+    rate[hidden] = np.nan
+    return rate, hidden
 
 
 def _room(page: Page, panel: Panel) -> bool:
@@ -114,11 +119,6 @@ def _draw_heat(
     image = ax.imshow(rate, cmap=shades, vmin=0, vmax=1, aspect="auto")
     roomy = _room(page, panel)
     for i in range(size):
-        if hidden[i]:
-            ax.add_patch(Rectangle((-0.5, i - 0.5), size, 1, facecolor="white", linewidth=0))
-            message = f"fewer than {page.min_count} patients"
-            ax.text((size - 1) / 2, i, message, ha="center", va="center", fontsize=SMALL - 1)
-            continue
         weak = 0 < count[i] < few
         if weak:
             ax.add_patch(
@@ -126,7 +126,9 @@ def _draw_heat(
             )
         if roomy:
             for j in range(size):
-                if np.isfinite(rate[i, j]):
+                if hidden[i, j]:
+                    ax.text(j, i, "–", ha="center", va="center", fontsize=SMALL - 1, color=INK)
+                elif np.isfinite(rate[i, j]):
                     ink = "white" if rate[i, j] > 0.55 else INK
                     patch = {"facecolor": shades(rate[i, j]), "edgecolor": "none", "pad": 0.6}
                     ax.text(
@@ -137,9 +139,8 @@ def _draw_heat(
     names = panel.data.states
     every = max(1, size // 25)
     named = panel.first or names != page.panels[0].data.states
-    ax.set_xticks(
-        range(0, size, every), names[::every], rotation=90 if max(map(len, names)) > 3 else 0
-    )
+    turn = 90 if max(map(len, names)) > 3 else 0
+    ax.set_xticks(range(0, size, every), names[::every], rotation=turn)
     ax.set_yticks(range(0, size, every), names[::every] if named else [])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
@@ -181,24 +182,20 @@ def plot_transition_graph(
     sequences, groups, lag : as in `transition_rates`
     at_least : smaller rates are not drawn
     colours : {state: colour}, optional
-    min_count : groups, and arrows from states that fewer patients leave or stay in, are not
-        shown
+    min_count : groups, and steps that fewer patients made, are not shown
     ax, figure : where to draw, optional
     """
     page = lay_out(sequences, groups, min_count, ax, figure, height=2.0)
     colour = state_colours(page.states, colours)
     n_hidden = 0
     for panel in page.panels:
-        rate = _values(transition_rates(panel.data, lag=lag))
-        patients = _leavers(panel.data, lag)
-        hidden = (patients > 0) & (patients < min_count)
+        rate, hidden = _shown_rates(panel.data, lag, min_count)
         n_hidden += int(hidden.sum())
-        rate[hidden] = np.nan
         area = time_in_state(panel.data)["share"].to_numpy()
         _draw_graph(panel, rate, area, at_least, [colour[s] for s in panel.data.states])
     if at_least > 0:
         page.notes.append(f"rates below {at_least:g} not drawn")
-    page.hidden(n_hidden, "state")
+    page.hidden(n_hidden, "rate")
     return page.finish("", "", colour)
 
 

@@ -70,6 +70,7 @@ def plot_state_distribution(
     colours : {state: colour}, optional
         In place of those of `state_colours`.
     min_count : groups and times of fewer patients are not shown
+        A state's share is drawn however few have it.
     xlabel : what a time is, such as "Quarter"
     ax, figure : where to draw, optional
     """

@@ -319,8 +319,10 @@ def test_rare_sequences_are_left_out_and_counted() -> None:
 def test_rare_rows_and_flows_are_left_out_and_counted() -> None:
     s = Sequences.from_lists([["A", "A"]] * 12 + [["A", "B"]] * 11 + [["B", "A"]] * 3)
     heat = mmlca.plot_transitions(s, min_count=11)
-    assert np.isnan(heat.images[0].get_array().filled(np.nan)[1]).all()
-    assert "1 row of fewer than 11 patients not shown" in words(heat)
+    kept = np.isfinite(heat.images[0].get_array().filled(np.nan))
+    assert kept.tolist() == [[True, True], [False, True]]
+    assert "1 rate of fewer than 11 patients not shown" in words(heat)
+    assert "–" in [text.get_text() for text in heat.texts]
     graph = mmlca.plot_transition_graph(s, min_count=11)
     assert [p.get_gid() for p in graph.patches if p.get_gid()] == ["0-1"]
     lines = mmlca.plot_lines(s, min_count=11)
