@@ -123,6 +123,11 @@ class Page:
         return 72 * self.width / self.n_columns * 0.75
 
     @property
+    def title_letters(self) -> int:
+        """How many letters of a title fit above a panel."""
+        return max(12, int(72 * self.width / self.n_columns * 0.95 / (0.55 * TEXT)))
+
+    @property
     def states(self) -> list[str]:
         """All states of all panels, in order."""
         return list(dict.fromkeys(state for panel in self.panels for state in panel.data.states))
@@ -218,7 +223,7 @@ def lay_out(
     else:
         assert figure is not None  # for the type checker
         if figure.get_layout_engine() is None:
-            figure.set_layout_engine("constrained")
+            figure.figure.set_layout_engine("constrained")  # a subfigure has its parent's
         grid = figure.subplots(n_rows, n_columns, squeeze=False)
         root = figure
     page = Page(
@@ -230,7 +235,8 @@ def lay_out(
     )
     for (keys, data), (row, column) in zip(shown, places, strict=True):
         style(grid[row, column])
-        grid[row, column].set_title(_title(keys, data), fontsize=TEXT, color=INK)
+        title = _title(keys, data, page.title_letters)
+        grid[row, column].set_title(title, fontsize=TEXT, color=INK)
         first = column == min(c for r, c in places if r == row)
         page.panels.append(Panel(grid[row, column], data, first))
     for row, column in set(np.ndindex(grid.shape)) - set(places):
@@ -284,11 +290,11 @@ def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], int, int]:
     return places, -(-len(keys) // n_columns), n_columns
 
 
-def _title(keys: Keys, data: Sequences) -> str:
+def _title(keys: Keys, data: Sequences, letters: int) -> str:
     n = f"n = {len(data):,}"
     if (data.weights != 1).any():
         n += f" (weight {data.weights.sum():,.0f})"
-    return f"{group_name(keys)}\n{n}" if keys else n
+    return f"{textwrap.fill(group_name(keys), letters)}\n{n}" if keys else n
 
 
 def group_name(keys: Keys) -> str:

@@ -134,21 +134,22 @@ def plot_frequencies(
             bars = rectangles(panel.ax, time + 0.5, below[row], 1.0, -found.share[row], names[code])
             bars.set_label([*panel.data.states, "not known"][code])
         covered = float(found.share.sum())
-        thick = found.share > 0.012 * covered  # a white line would swallow thinner ones
-        edges = below[:-1][thick[:-1]]
-        panel.ax.hlines(edges, 0.5, page.n_times + 0.5, color="white", linewidth=0.4)
+        points = 150 * found.share[:-1] / max(covered, 1e-9)  # rough height of a bar
+        widths = np.minimum(0.4, 0.2 * points)  # a wider line would swallow thin bars
+        panel.ax.hlines(below[:-1], 0.5, page.n_times + 0.5, color="white", linewidth=widths)
         panel.ax.set_ylim(covered or 1, 0)
-        _coverage(panel.ax, len(found.rows), covered)
+        _coverage(panel.ax, len(found.rows), covered, page.title_letters)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
     page.hidden(n_rare, "sequence")
     return page.finish(xlabel, "Patients, cumulative (%)", colour, any_missing)
 
 
-def _coverage(ax: Axes, n: int, covered: float) -> None:
+def _coverage(ax: Axes, n: int, covered: float, letters: int) -> None:
     """Say in the title how much of the group is on show, and mark it on the axis."""
     if not n:
         ax.text(0.5, 0.5, "none to show", transform=ax.transAxes, ha="center", fontsize=TEXT)
-    sequences = f"{n} sequence{'s' * (n != 1)}"
-    ax.set_title(f"{ax.get_title()}; {sequences}: {covered:.0%}", fontsize=TEXT, color=INK)
+    title, share = ax.get_title(), f"{n} sequence{'s' * (n != 1)}: {covered:.0%}"
+    fits = len(title.split("\n")[-1]) + len(share) + 2 <= letters
+    ax.set_title(f"{title}; {share}" if fits else f"{title}\n{share}", fontsize=TEXT, color=INK)
     ticks = [value for value in np.linspace(0, 1, 5) if value < 0.93 * covered]
     ax.set_yticks([*ticks, covered], [f"{100 * value:.0f}" for value in [*ticks, covered]])

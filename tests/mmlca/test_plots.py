@@ -401,6 +401,15 @@ def test_pyplot_is_loaded_only_when_needed() -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_subfigures() -> None:
+    import matplotlib.pyplot as plt
+
+    left, right = plt.figure().subfigures(1, 2)
+    assert mmlca.plot_state_distribution({"MGB": S}, figure=left) is left
+    assert mmlca.plot_lines({"MGB": S}, figure=right) is right
+    left.figure.canvas.draw()
+
+
 @pytest.mark.parametrize("name", PANELS)
 def test_nothing_is_cut_off_or_overlaps(name: str) -> None:
     """At two columns, all lies inside the figure, and no title or tick label touches another."""
@@ -410,7 +419,8 @@ def test_nothing_is_cut_off_or_overlaps(name: str) -> None:
         site: Sequences.from_codes(rng.choice(5, (1_200, 16), p=[0.6, 0.1, 0.1, 0.1, 0.1]), states)
         for site in ("Hospital A", "Hospital B")
     }
-    groups = {site: np.arange(1_200) % 4 for site in sites}
+    names = np.array(["stay", "to JAK or IL6R", "a long name of very many words indeed", "last"])
+    groups = {site: names[np.arange(1_200) % 4] for site in sites}
     figure = draw(getattr(mmlca, f"plot_{name}")(sites, groups))
     assert figure.get_size_inches()[0] == pytest.approx(7.2)
     inked = figure.get_tightbbox()
