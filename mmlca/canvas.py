@@ -139,8 +139,14 @@ class Page:
     def hidden(self, n: int, what: str) -> None:
         """Note that n things were of too few patients to show."""
         if n:
-            noun = what if n == 1 else f"{what}s"
+            noun = what if n == 1 else f"{what}{'es' if what.endswith('s') else 's'}"
             self.notes.append(f"{n:,} {noun} of fewer than {self.min_count} patients not shown")
+
+    def left_out(self, few: int, empty: int) -> None:
+        """Note how many groups had too few patients or none."""
+        if empty:
+            self.notes.append(f"{empty} group{'s' * (empty > 1)} without patients left out")
+        self.hidden(few, "group")
 
     def finish(
         self,
@@ -207,32 +213,11 @@ def lay_out(
             f"one Axes cannot hold {len(shown)} panels (sites × groups); pass figure= or "
             "neither, or draw one group at a time."
         )
-    places, n_rows, n_columns = _places([keys for keys, _ in shown])
-    if ax is None and figure is None:
-        import matplotlib.pyplot as plt
-
-        width = _ONE_COLUMN if n_columns == 1 else max(_TWO_COLUMNS, 1.4 * n_columns)
-        figure = plt.figure(
-            figsize=(width, n_rows * height + 0.75 + 0.3 * simple), layout="constrained"
-        )
-        if simple:
-            ax = figure.subplots()
-    if ax is not None:
-        grid: Any = np.array([[ax]], dtype=object)
-        root: Any = ax.figure
-    else:
-        assert figure is not None  # for the type checker
-        if figure.get_layout_engine() is None:
-            figure.figure.set_layout_engine("constrained")  # a subfigure has its parent's
-        grid = figure.subplots(n_rows, n_columns, squeeze=False)
-        root = figure
-    page = Page(
-        [],
-        ax if ax is not None else root,
-        root.bbox.width / root.dpi,
-        n_columns if ax is None else max(1, round(1 / max(ax.get_position().width, 0.1))),
-        min_count,
-    )
+    places, shape = _places([keys for keys, _ in shown])
+    grid, whole = _surface(ax, figure, simple, shape, height)
+    root = whole if whole is not grid[0, 0] else whole.figure
+    share = 1 / shape[1] if whole is root else max(whole.get_position().width, 0.1)
+    page = Page([], whole, root.bbox.width / root.dpi, max(1, round(1 / share)), min_count)
     for (keys, data), (row, column) in zip(shown, places, strict=True):
         style(grid[row, column])
         title = _title(keys, data, page.title_letters)
@@ -241,10 +226,28 @@ def lay_out(
         page.panels.append(Panel(grid[row, column], data, first))
     for row, column in set(np.ndindex(grid.shape)) - set(places):
         grid[row, column].set_axis_off()
-    if empty:
-        page.notes.append(f"{empty} group{'s' * (empty > 1)} without patients left out")
-    page.hidden(few, "group")
+    page.left_out(few, empty)
     return page
+
+
+def _surface(
+    ax: Axes | None, figure: Any, simple: bool, shape: tuple[int, int], height: float
+) -> tuple[Any, Any]:
+    """The Axes by row and column, and the Axes or Figure that the caller gets."""
+    n_rows, n_columns = shape
+    if ax is None and figure is None:
+        import matplotlib.pyplot as plt
+
+        width = _ONE_COLUMN if n_columns == 1 else max(_TWO_COLUMNS, 1.4 * n_columns)
+        size = (width, n_rows * height + 0.75 + 0.3 * simple)
+        figure = plt.figure(figsize=size, layout="constrained")
+        if simple:
+            ax = figure.subplots()
+    if ax is not None:
+        return np.array([[ax]], dtype=object), ax
+    if figure.get_layout_engine() is None:
+        figure.figure.set_layout_engine("constrained")  # a subfigure has its parent's
+    return figure.subplots(n_rows, n_columns, squeeze=False), figure
 
 
 Keys = dict[str, Hashable]
@@ -276,7 +279,7 @@ def _counted(data: Sequences) -> Sequences:
     return data if (data.weights > 0).all() else data[data.weights > 0]
 
 
-def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], int, int]:
+def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], tuple[int, int]]:
     """Row and column of each panel, and the shape of the grid."""
     if "site" in keys[0] and "group" in keys[0]:
         sites = list(dict.fromkeys(key["site"] for key in keys))
@@ -284,10 +287,10 @@ def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], int, int]:
         if all(isinstance(group, (int, float, np.number)) for group in groups):
             groups = sorted(groups)  # type: ignore[type-var]
         places = [(sites.index(key["site"]), groups.index(key["group"])) for key in keys]
-        return places, len(sites), len(groups)
+        return places, (len(sites), len(groups))
     n_columns = min(len(keys), 4)
     places = [divmod(i, n_columns) for i in range(len(keys))]
-    return places, -(-len(keys) // n_columns), n_columns
+    return places, (-(-len(keys) // n_columns), n_columns)
 
 
 def _title(keys: Keys, data: Sequences, letters: int) -> str:

@@ -66,7 +66,7 @@ def plot_index(
         time_axis(panel.ax, data, page.n_times, page.panel_points)
     if n_rare:
         page.notes.append(
-            f"{n_rare:,} patients whose sequence fewer than {min_count} have not shown"
+            f"{n_rare:,} patients with a sequence of fewer than {min_count} not shown"
         )
     return page.finish(xlabel, "Patients", colour, any_missing)
 
@@ -74,8 +74,8 @@ def plot_index(
 def _with_missing(data: Sequences) -> NDArray[np.int16]:
     """Codes with S for missing and S + 1 for void."""
     followed = np.arange(data.shape[1]) < data.lengths[:, None]
-    codes = data.codes.astype(np.int16)
-    return np.where(codes >= 0, codes, np.where(followed, data.n_states, data.n_states + 1))
+    missing, void = np.int16(data.n_states), np.int16(data.n_states + 1)
+    return np.where(data.codes >= 0, data.codes, np.where(followed, missing, void))
 
 
 def _sorted_rows(codes: NDArray[np.int16], sort: str | None) -> NDArray[np.intp]:

@@ -154,7 +154,7 @@ def frequent(s: Sequences, top: int | None, min_count: int = 0) -> Frequent:
         raise ValueError(f"top must be at least 1, or None for all; found {top}.")
     first, number = s.distinct()
     weight = np.bincount(number, weights=s.weights, minlength=len(first)).astype(float)
-    common = np.bincount(number, minlength=len(first)) >= min_count
+    common = np.bincount(number, weights=s.weights > 0, minlength=len(first)) >= min_count
     by_codes = np.lexsort([*s.codes[first].T[::-1], -weight])
     chosen = by_codes[common[by_codes]][:top]
     total = weight.sum()
@@ -310,7 +310,7 @@ def _treatment_lines(s: Sequences, max_lines: int) -> pd.DataFrame:
         there = lines[:, k] >= 0
         cell = lines[there, k] * size + lines[there, k + 1] % size
         count = np.bincount(cell, weights=s.weights[there], minlength=s.n_states * size)
-        patients = np.bincount(cell, minlength=s.n_states * size)
+        patients = np.bincount(cell[s.weights[there] > 0], minlength=s.n_states * size)
         seen = np.flatnonzero(patients)
         before, after = np.divmod(seen, size)
         total = np.bincount(before, weights=count[seen], minlength=s.n_states)[before]

@@ -35,6 +35,7 @@ from mmlca.describe import (
     certainty_by_class,
     entropy_by_time,
     modal_states,
+    split,
     state_distribution,
     time_in_state,
 )
@@ -195,8 +196,9 @@ def plot_entropy(
     shown, few, empty = enough(sequences, groups, min_count)
     n_wide = 2 if max(len(group_name(keys)) for keys, _ in shown) <= 12 and len(shown) > 1 else 1
     ax = new_axes(ax, height=2.3 + 0.13 * -(-len(shown) // n_wide))
-    sites = list(dict.fromkeys(keys.get("site") for keys, _ in shown))
-    labels = list(dict.fromkeys(keys.get("group") for keys, _ in shown))
+    everyone = [keys for keys, _ in split(sequences, groups)]  # a hidden group keeps its colour
+    sites = list(dict.fromkeys(keys.get("site") for keys in everyone))
+    labels = list(dict.fromkeys(keys.get("group") for keys in everyone))
     lone = len(labels) == 1  # then the colours are free to tell sites apart
     n_hidden = 0
     for keys, data in shown:
@@ -218,9 +220,7 @@ def plot_entropy(
     time_axis(ax, longest, longest.shape[1], 72 * 2.5)
     ax.set_ylim(0, 1)
     page = Page([], ax, ax.figure.bbox.width / ax.figure.dpi, 1, min_count)
-    page.hidden(few, "group")
-    if empty:
-        page.notes.append(f"{empty} group{'s' * (empty > 1)} without patients left out")
+    page.left_out(few, empty)
     page.hidden(n_hidden, "time")
     page.finish(xlabel, "Entropy (0: all alike, 1: even)")
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
@@ -248,6 +248,7 @@ def plot_certainty(
     ax : Axes, optional
     """
     table = certainty_by_class(model, weights)
+    table["colour"] = [GROUP_COLOURS[i % len(GROUP_COLOURS)] for i in range(len(table))]
     shown = table[table["patients"] >= min_count].reset_index(drop=True)
     if not len(shown):
         raise ValueError(
@@ -256,9 +257,8 @@ def plot_certainty(
         )
     ax = new_axes(ax, height=0.9 + 0.28 * len(shown))
     for i, row in shown.iterrows():
-        colour = GROUP_COLOURS[int(i) % len(GROUP_COLOURS)]
-        ax.hlines(i, row["q05"], row["q95"], color=colour, linewidth=1)
-        rectangles(ax, row["q25"], i - 0.28, row["q75"] - row["q25"], 0.56, [colour])
+        ax.hlines(i, row["q05"], row["q95"], color=row["colour"], linewidth=1)
+        rectangles(ax, row["q25"], i - 0.28, row["q75"] - row["q25"], 0.56, row["colour"])
         ax.vlines(row["median"], i - 0.28, i + 0.28, color=INK, linewidth=1.4)
         ax.plot(row["mean"], i, "o", color="white", markeredgecolor=INK, markersize=3.5)
         ax.text(

@@ -187,6 +187,9 @@ def test_entropy_lines(many: Sequences) -> None:
         assert line.get_ydata() == pytest.approx(mine.to_numpy())
         assert line.get_label() == f"group {level} (n = 200)"
     assert ax.get_lines()[0].get_color() != ax.get_lines()[1].get_color()
+    rare = np.where(np.arange(len(many)) < 5, 0, 1)
+    alone = mmlca.plot_entropy(many, rare, min_count=11).get_lines()
+    assert [line.get_color() for line in alone] == [ax.get_lines()[1].get_color()]
 
 
 def test_transitions_show_the_rates_and_mark_weak_rows() -> None:
@@ -280,6 +283,8 @@ def test_certainty_with_weights_and_small_classes() -> None:
     ax = mmlca.plot_certainty(posterior, min_count=2)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["0 (n = 3)"]
     assert "1 class of fewer than 2 patients not shown" in words(ax)
+    small = pd.DataFrame({"class": [0, 1, 2, 2], "probability": 1.0})
+    assert "2 classes of fewer than 2 patients" in words(mmlca.plot_certainty(small, min_count=2))
     with pytest.raises(ValueError, match="largest class has 3 patients and min_count is 9"):
         mmlca.plot_certainty(posterior, min_count=9)
     with pytest.raises(ValueError, match="no column 'probability'"):
@@ -310,7 +315,7 @@ def test_rare_sequences_are_left_out_and_counted() -> None:
     assert len(mmlca.sequence_frequencies(s, min_count=11)) == 1
     index = mmlca.plot_index(s, min_count=11)
     assert index.images[0].get_array().shape[0] == 12
-    assert "4 patients whose sequence" in words(index)
+    assert "4 patients with a sequence of fewer than 11 not shown" in words(index)
     none = mmlca.plot_frequencies(s, min_count=13)
     assert none.texts[0].get_text() == "none to show"
     draw(none)
