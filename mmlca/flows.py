@@ -237,7 +237,8 @@ def _draw_graph(
     ax.set_xlim(-1.4, 1.4)
     ax.set_ylim(-1.4, 1.4)
     ax.set_aspect("equal")
-    ax.set_axis_off()
+    ax.set(xticks=[], yticks=[])  # not set_axis_off, which would hide the note below too
+    ax.spines[:].set_visible(False)
 
 
 def _is_dark(colour: Any) -> bool:

@@ -219,6 +219,7 @@ def test_arrows_are_as_wide_as_the_rate() -> None:
     few = mmlca.plot_transition_graph(s, at_least=0.5)
     assert [p.get_gid() for p in few.patches if p.get_gid()] == ["1-0"]
     assert "rates below 0.5 not drawn" in words(few)
+    assert few.axison
 
 
 def test_treatment_lines_by_hand() -> None:
