@@ -9,13 +9,13 @@ come first where they apply.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.checks import some
+from mmlca.checks import need_columns, numbers_for, some
 from mmlca.sequences import Sequences
 
 
@@ -56,12 +56,55 @@ def _state_distribution(s: Sequences) -> pd.DataFrame:
     )
 
 
+def modal_states(
+    sequences: Sequences | Mapping[str, Sequences], groups: Any = None
+) -> pd.DataFrame:
+    """The most frequent state at each time, and how frequent it is (TraMineR's seqmodst).
+
+    Of states that are equally frequent the first in order is taken.
+
+    Returns
+    -------
+    DataFrame
+        time, `state` (missing where nobody is observed), `count` (weighted patients in it),
+        `n` (weighted patients observed) and `share` = count / n.
+
+    Examples
+    --------
+    >>> s = Sequences.from_lists([["A", "A"], ["A", "B"], ["B", "B"]])
+    >>> modal_states(s)[["time", "state", "count", "n"]]
+      time state  count    n
+    0    1     A    2.0  3.0
+    1    2     B    2.0  3.0
+    """
+    return _by_group(sequences, groups, _modal_states)
+
+
+def _modal_states(s: Sequences) -> pd.DataFrame:
+    by_time = _counts_by_time(s)
+    n, count = by_time.sum(axis=1), by_time.max(axis=1)
+    return pd.DataFrame(
+        {
+            "time": _ordered(np.arange(s.shape[1]), s.times),
+            "state": _ordered(np.where(n > 0, by_time.argmax(axis=1), -1), s.states),
+            "count": count,
+            "n": n,
+            "share": np.divide(count, n, out=np.full_like(n, np.nan), where=n > 0),
+        }
+    )
+
+
 def sequence_frequencies(
-    sequences: Sequences | Mapping[str, Sequences], groups: Any = None, top: int | None = 10
+    sequences: Sequences | Mapping[str, Sequences],
+    groups: Any = None,
+    top: int | None = 10,
+    *,
+    min_count: int = 0,
 ) -> pd.DataFrame:
     """The most frequent sequences, written as spells (TraMineR's seqtab).
 
-    A missing stretch is written "?". Ties keep the order of the codes.
+    A missing stretch is written "?". Ties keep the order of the codes. Sequences that fewer
+    than `min_count` patients have are left out; the shares stay those of all patients.
 
     Returns
     -------
@@ -76,27 +119,47 @@ def sequence_frequencies(
     0        A×2 → B×1    2.0
     1  A×1 → ?×1 → A×1    1.0
     """
-    if top is not None and top < 1:
-        raise ValueError(f"top must be at least 1, or None for all; found {top}.")
-    return _by_group(sequences, groups, lambda s: _sequence_frequencies(s, top))
+    return _by_group(sequences, groups, lambda s: _sequence_frequencies(s, top, min_count))
 
 
-def _sequence_frequencies(s: Sequences, top: int | None) -> pd.DataFrame:
-    first, number = s.distinct()
-    weight = np.bincount(number, weights=s.weights, minlength=len(first))
-    by_codes = np.lexsort([*s.codes[first].T[::-1], -weight])
-    chosen = by_codes[:top]
-    total = weight.sum()
-    share = weight[chosen] / total if total > 0 else np.full(len(chosen), np.nan)
+def _sequence_frequencies(s: Sequences, top: int | None, min_count: int) -> pd.DataFrame:
+    found = frequent(s, top, min_count)
     return pd.DataFrame(
         {
-            "rank": np.arange(1, len(chosen) + 1),
-            "sequence": [spell_text(s, int(row)) for row in first[chosen]],
-            "count": weight[chosen],
-            "share": share,
-            "cumulative": np.cumsum(share),
+            "rank": np.arange(1, len(found.rows) + 1),
+            "sequence": [spell_text(s, int(row)) for row in found.rows],
+            "count": found.weight,
+            "share": found.share,
+            "cumulative": np.cumsum(found.share),
         }
     )
+
+
+class Frequent(NamedTuple):
+    """The most frequent sequences: a patient's row, weight and share of each.
+
+    `n_distinct` is how many there are in all, `n_rare` how many too few patients have.
+    """
+
+    rows: NDArray[np.intp]
+    weight: NDArray[np.float64]
+    share: NDArray[np.float64]
+    n_distinct: int
+    n_rare: int
+
+
+def frequent(s: Sequences, top: int | None, min_count: int = 0) -> Frequent:
+    """The distinct sequences by falling weight, without those of fewer than `min_count`."""
+    if top is not None and top < 1:
+        raise ValueError(f"top must be at least 1, or None for all; found {top}.")
+    first, number = s.distinct()
+    weight = np.bincount(number, weights=s.weights, minlength=len(first)).astype(float)
+    common = np.bincount(number, weights=s.weights > 0, minlength=len(first)) >= min_count
+    by_codes = np.lexsort([*s.codes[first].T[::-1], -weight])
+    chosen = by_codes[common[by_codes]][:top]
+    total = weight.sum()
+    share = weight[chosen] / total if total > 0 else np.full(len(chosen), np.nan)
+    return Frequent(first[chosen], weight[chosen], share, len(first), int((~common).sum()))
 
 
 def spell_text(sequences: Sequences, row: int) -> str:
@@ -207,6 +270,122 @@ def _entropy_by_time(s: Sequences) -> pd.DataFrame:
             "entropy": np.where(n > 0, np.abs(entropy), np.nan),
         }
     )
+
+
+def treatment_lines(
+    sequences: Sequences | Mapping[str, Sequences], groups: Any = None, *, max_lines: int = 4
+) -> pd.DataFrame:
+    """How patients move from one treatment line to the next.
+
+    A line is a run of one state; a change of state begins the next line, so A A B A has
+    three. Missing states are passed over: A ? A is one line.
+
+    Returns
+    -------
+    DataFrame
+        `line`, `from` (the state of that line), `to` (the state of the next line, missing if
+        there was none during follow-up), `count` (weighted patients), `patients` and `share`
+        (of those who had `from` as this line). Lines 1 to `max_lines` − 1, and only what
+        happened.
+
+    Examples
+    --------
+    >>> s = Sequences.from_lists([["A", "A", "B"], ["A", "A", "A"], ["A", None, "B"]])
+    >>> treatment_lines(s)[["line", "from", "to", "patients"]]
+       line from   to  patients
+    0     1    A    B         2
+    1     1    A  NaN         1
+    2     2    B  NaN         2
+    """
+    if max_lines < 2:
+        raise ValueError(f"max_lines must be at least 2, found {max_lines}.")
+    return _by_group(sequences, groups, lambda s: _treatment_lines(s, max_lines))
+
+
+def _treatment_lines(s: Sequences, max_lines: int) -> pd.DataFrame:
+    lines = line_codes(s, max_lines).astype(np.intp)
+    size = s.n_states + 1
+    parts = []
+    for k in range(max_lines - 1):
+        there = lines[:, k] >= 0
+        cell = lines[there, k] * size + lines[there, k + 1] % size
+        count = np.bincount(cell, weights=s.weights[there], minlength=s.n_states * size)
+        patients = np.bincount(cell[s.weights[there] > 0], minlength=s.n_states * size)
+        seen = np.flatnonzero(patients)
+        before, after = np.divmod(seen, size)
+        total = np.bincount(before, weights=count[seen], minlength=s.n_states)[before]
+        parts.append(
+            pd.DataFrame(
+                {
+                    "line": np.full(len(seen), k + 1),
+                    "from": _ordered(before, s.states),
+                    "to": _ordered(np.where(after < s.n_states, after, -1), s.states),
+                    "count": count[seen].astype(float),
+                    "patients": patients[seen],
+                    "share": np.divide(
+                        count[seen], total, out=np.full(len(seen), np.nan), where=total > 0
+                    ),
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def line_codes(s: Sequences, max_lines: int) -> NDArray[np.int8]:
+    """The state of each patient's lines 1 … max_lines, (n, max_lines); −1 after the last."""
+    lines = np.full((len(s), max_lines), -1, dtype=np.int8)
+    number = np.zeros(len(s), dtype=np.intp)
+    current = np.full(len(s), -1, dtype=np.int8)
+    for t in range(s.shape[1]):
+        state = s.codes[:, t]
+        new = np.flatnonzero((state >= 0) & (state != current) & (number < max_lines))
+        lines[new, number[new]] = state[new]
+        number[new] += 1
+        current = np.where(state >= 0, state, current)
+    return lines
+
+
+def certainty_by_class(model: Any, weights: Any = None) -> pd.DataFrame:
+    """How certain the patients' class membership is, class by class.
+
+    Parameters
+    ----------
+    model : fitted MixtureMarkov, or a table like its `posterior_` (class, probability)
+    weights : (n,), optional
+        Case weights of the patients.
+
+    Returns
+    -------
+    DataFrame
+        class, `patients`, `mean` of the probability of the patients' own class, its `q05`,
+        `q25`, `median`, `q75` and `q95`, and `sure`, the share of patients above 0.8.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"class": [0, 0, 1], "probability": [0.9, 0.7, 1.0]})
+    >>> certainty_by_class(table)[["class", "patients", "mean", "sure"]]
+       class  patients  mean  sure
+    0      0         2   0.8   0.5
+    1      1         1   1.0   1.0
+    """
+    posterior = getattr(model, "posterior_", model)
+    need_columns(posterior, ["class", "probability"])
+    if not len(posterior):
+        raise ValueError("there are no patients to describe.")
+    n = len(posterior)
+    weight = pd.Series(np.ones(n) if weights is None else numbers_for(weights, n, "weights"))
+    by_class = (
+        posterior["probability"].reset_index(drop=True).groupby(posterior["class"].to_numpy())
+    )
+    rows = []
+    for label, p in by_class:
+        w = weight[p.index].to_numpy()
+        if w.sum() > 0:
+            cuts = np.quantile(p, [0.05, 0.25, 0.5, 0.75, 0.95], weights=w, method="inverted_cdf")
+            sure = float(np.average(p > 0.8, weights=w))
+            rows.append([label, int((w > 0).sum()), np.average(p, weights=w), *cuts, sure])
+    names = ["class", "patients", "mean", "q05", "q25", "median", "q75", "q95", "sure"]
+    return pd.DataFrame(rows, columns=names)
 
 
 # --- inside ----------------------------------------------------------------------------
