@@ -1,4 +1,4 @@
-"""Every figure of treatment sequences, drawn from made-up patients of two hospitals.
+"""Every figure, drawn from a SYNTHETIC rheumatoid arthritis cohort of two sites.
 
 Run it with `python examples/gallery.py [folder]`; the default folder is results/gallery.
 """
@@ -7,49 +7,34 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
-import numpy as np
 
+import ehr_prep
+import font
 import mmlca
 
 mpl.use("Agg")
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results/gallery")
 folder.mkdir(parents=True, exist_ok=True)
 
-STATES = ["TNFi", "CTLA4-Ig", "IL6R", "JAK", "anti-CD20"]
-STAY = [0.99, 0.66, 0.66, 0.66, 0.7]
-
-
-def course(stay, goal):
-    """Transition rates of a course: stay with a probability, else mostly go to the goals."""
-    rows = np.tile(np.asarray(goal) + 0.02, (5, 1)) * (1 - np.eye(5))
-    return rows / rows.sum(axis=1, keepdims=True) * (1 - np.c_[stay]) + np.diag(stay)
-
-
-courses = mmlca.MarkovParams(
-    weights=[0.65, 0.17, 0.10, 0.08],
-    initial=[
-        [0.98, 0.005, 0.005, 0.005, 0.005],
-        [0.71, 0.04, 0.07, 0.17, 0.01],
-        [0.68, 0.01, 0.01, 0.01, 0.29],
-        [0.72, 0.25, 0.01, 0.01, 0.01],
-    ],
-    transition=[
-        course(STAY, [1, 0, 0, 0, 0]),
-        course([0.64, 0.5, 0.74, 0.77, 0.51], [0.2, 0.1, 0.4, 0.4, 0]),
-        course([0.7, 0.6, 0.6, 0.6, 0.9], [0.2, 0, 0, 0, 1]),
-        course([0.7, 0.9, 0.6, 0.6, 0.6], [0.2, 1, 0, 0, 0]),
-    ],
+cohort = ehr_prep.synthetic.ra_cohort(seed=1)
+records = {
+    s: ehr_prep.read_records(made.records, patients=made.patients) for s, made in cohort.items()
+}
+sites = {site: ehr_prep.build_sequences(read) for site, read in records.items()}
+models = {site: mmlca.MixtureMarkov(4, seed=1).fit(data) for site, data in sites.items()}
+labels = {site: font.label(models, data) for site, data in sites.items()}
+ensemble = font.Ensemble(4, seed=1).fit(models, font.LabelPatterns.from_labels(labels))
+NAMES = {0: "TNFi persisters", 1: "multiple", 2: "to anti-CD20", 3: "to CTLA4-Ig"}
+clusters = {
+    site: ensemble.predict(table).map(NAMES).astype("category").cat.set_categories(NAMES.values())
+    for site, table in labels.items()
+}
+one = sites["MGB"]
+choice = mmlca.select_n_classes(sites, range(1, 6), seed=1, n_init=8)
+differences = mmlca.site_differences(
+    sites, {s: ensemble.predict(table) for s, table in labels.items()}, models=models, seed=1
 )
-NAMES = {0: "stay on TNFi", 1: "to JAK or IL6R", 2: "to anti-CD20", 3: "to CTLA4-Ig"}
-sites, clusters = {}, {}
-for number, (site, n) in enumerate({"Hospital A": 3174, "Hospital B": 2148}.items()):
-    rng = np.random.default_rng(number)
-    lengths = np.minimum(rng.geometric(0.012, n), 16)
-    sites[site], drawn = mmlca.simulate(courses, n, lengths, states=STATES, seed=rng)
-    clusters[site] = drawn.map(NAMES).astype("category").cat.set_categories(NAMES.values())
-one = sites["Hospital A"]
-model = mmlca.MixtureMarkov(n_classes=4, n_init=8, seed=1).fit(one)
-choice = mmlca.select_n_classes(one[:500], range(1, 5), seed=1)
+esr = ehr_prep.labs.trend({s: made.labs for s, made in cohort.items()}, clusters, sites)
 
 FIGURES = {
     "state_distribution": mmlca.plot_state_distribution(sites, clusters, xlabel="Quarter"),
@@ -69,8 +54,16 @@ FIGURES = {
     "transition_graph_one": mmlca.plot_transition_graph(one),
     "lines": mmlca.plot_lines(sites, clusters, min_count=11),
     "lines_one": mmlca.plot_lines(one, min_count=11),
-    "certainty": mmlca.plot_certainty(model),
+    "certainty": mmlca.plot_certainty(models["MGB"]),
     "selection": mmlca.plot_selection(choice),
+    "site_differences": mmlca.plot_site_differences(differences),
+    "esr": ehr_prep.plot_trend(esr),
+    "flow": ehr_prep.plot_flow(one),
+    "weights": font.plot_weights(ensemble),
+    "agreement": font.plot_agreement(ensemble),
+    "spectrum": font.plot_spectrum(ensemble),
+    "cluster_sizes": font.plot_cluster_sizes(ensemble),
+    "patterns": font.plot_patterns(ensemble),
 }
 for name, drawing in FIGURES.items():
     figure = drawing if hasattr(drawing, "savefig") else drawing.figure

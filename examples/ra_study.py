@@ -39,6 +39,11 @@ ensemble = font.Ensemble(k, seed=1).fit(models, font.LabelPatterns.from_labels(l
 clusters = {site: ensemble.predict(table) for site, table in labels.items()}
 print(ensemble.summary())
 
+for name in ("state_distribution", "frequencies", "lines"):
+    figure = getattr(mmlca, f"plot_{name}")(sequences, clusters)
+    figure.savefig(out / f"{name}.png", dpi=200)
+mmlca.state_distribution(sequences, clusters).to_csv(out / "state_distribution.csv", index=False)
+
 own = {site: mmlca.MixtureMarkov(k, seed=1).fit(data) for site, data in sequences.items()}
 differences = mmlca.site_differences(sequences, clusters, models=own, seed=1)
 differences.norms.to_csv(out / "site_differences.csv", index=False)
