@@ -421,7 +421,7 @@ def _draw_courses(
     end = np.minimum(people.last, edges[:, -1] - 1)[who]
     last = np.where(same, np.append(first[1:], 0) - 1, end)
     overlap = same & (rng.random(len(who)) < assume["p_overlap"])
-    covered = np.where(overlap, last + rng.integers(7, 46, len(who)), last)
+    covered = np.where(overlap, last + rng.integers(14, 91, len(who)), last)
     covered = np.minimum(covered, end).astype(np.int32)
 
     # a gap never begins in the first quarter of a course, and ends with it
