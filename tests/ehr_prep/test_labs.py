@@ -11,7 +11,9 @@ import pytest
 from scipy import optimize
 
 import ehr_prep
-from ehr_prep.labs import KNOTS, natural_spline, trend
+from ehr_prep.labs import KNOTS, trend
+from ehr_prep.mixed import natural_spline
+from ehr_prep.simulate import parameters
 
 START = np.datetime64("2012-06-01", "D")
 AT = np.array(KNOTS)
@@ -149,7 +151,7 @@ def test_it_finds_the_truth_of_the_synthetic_cohort() -> None:
     parts = {site: (data.labs, data.truth["class"], data.truth) for site, data in cohort.items()}
     labs, groups, starts = ({s: p[i] for s, p in parts.items()} for i in range(3))
     result = trend(labs, groups, starts, test="ESR")
-    esr = ehr_prep.synthetic._parameters()["esr"]
+    esr = parameters()["esr"]
     for (site, group), curve in result.curves.groupby(["site", "group"]):
         mean = np.interp(curve["years"], esr["years"], esr["log_mean"][group])
         truth = np.exp(mean + (0.1 if site == "VA" else 0))
