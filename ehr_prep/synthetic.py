@@ -1,8 +1,9 @@
 """A synthetic rheumatoid arthritis cohort: made-up records of made-up patients.
 
 Class sizes, age, sex and race follow a published two-site study (the FONT method, Table 1).
-Everything else is an assumption, listed in ra_cohort.json beside this file. Nothing here
-describes a real patient, and nothing learnt from it is a clinical finding.
+Everything else is an assumption: see ra_cohort.json beside this file, and simulate.py for
+the rules and the calendar. Nothing here describes a real patient, and nothing learnt from
+it is a clinical finding.
 """
 
 from __future__ import annotations
@@ -11,33 +12,35 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.build import window_edges
-from ehr_prep.sources import day_text, one_day, to_dates
+from ehr_prep.simulate import (
+    SEVERAL,
+    WINDOWS,
+    Days,
+    People,
+    Rng,
+    dispense,
+    draw_background,
+    draw_courses,
+    draw_people,
+    in_gap,
+    parameters,
+)
+from ehr_prep.sources import day_text, to_dates
 from mmlca.checks import some
 from mmlca.files import atomic
 
 NOTE = "SYNTHETIC: made-up records of made-up patients, not data of any hospital."
 
-_WINDOWS, _BEYOND = 16, 1  # quarters with a true state, and how many more have records
-_FIRST, _LAST, _CUT = "2008-01-01", "2019-04-30", "2019-07-31"  # index dates, data cut
-_EARLY = "2004-01-01"  # the first index date of those who are not eligible
-_HEAD_START = 365  # days before its approval from which one may lean to a class of drugs
-_SEVERAL = "multiple b/tsDMARDs"
-_MOST_JITTER = 40  # days; courses of one quarter stay in order
 _BAD_DATES = ("unknown", "00/00/0000", "2013-02-31", "see chart", "")
 _BAD_VALUES = ("<2", "hemolyzed", ">130", "see note", "")
-
-Days = NDArray[np.int32]
-Rng = np.random.Generator
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,7 +170,7 @@ def ra_cohort(
     >>> cohort.synthetic
     True
     """
-    known = _parameters()["assumptions"]
+    known = parameters()["assumptions"]
     _check_settings(seed, scale, assumptions, known)
     chosen = {**known, **assumptions}
     made = {}
@@ -180,13 +183,6 @@ def ra_cohort(
 
 
 # --- what is asked for ------------------------------------------------------------------
-
-
-@cache
-def _parameters() -> dict[str, Any]:
-    text = Path(__file__).with_name("ra_cohort.json").read_text(encoding="utf-8")
-    parameters: dict[str, Any] = json.loads(text)
-    return parameters
 
 
 def _check_settings(
@@ -208,7 +204,7 @@ def _site_plan(
     sites: Mapping[str, int] | Iterable[str] | None, scale: float
 ) -> dict[str, tuple[str, NDArray[np.int64]]]:
     """For each site, the published one it resembles and its patients by class."""
-    published = _parameters()["sites"]
+    published = parameters()["sites"]
     names = list(published)
     if isinstance(sites, str):
         raise TypeError(f"sites must be names or {{name: patients}}, found the text {sites!r}.")
@@ -226,7 +222,7 @@ def _site_plan(
         others += name not in published
         counts = np.array(published[like]["patients"])
         total: Any = sites[name] if isinstance(sites, Mapping) else int(counts.sum())
-        if not isinstance(total, Integral) or int(total) * scale < 0.5:
+        if not isinstance(total, Integral) or round(int(total) * scale) < 1:
             raise ValueError(
                 f"site {name} would have {total!r} × {scale:g} patients; at least 1 is needed."
             )
@@ -252,28 +248,6 @@ def apportion(counts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
 # --- one site ---------------------------------------------------------------------------
 
 
-class _People(NamedTuple):
-    """Arrays over the patients of a site; `edges` (n, quarters + 1), `states` (n, quarters)."""
-
-    kind: NDArray[np.int64]  # class
-    leans_jak: NDArray[np.bool_]
-    eligible: NDArray[np.bool_]
-    treated: NDArray[np.bool_]
-    start: Days
-    last: Days
-    edges: Days
-    states: NDArray[np.int8]
-
-
-class _Courses(NamedTuple):
-    """Arrays over the courses of one drug, in the order of patients and time."""
-
-    who: NDArray[np.int64]
-    drug: NDArray[np.int64]
-    first: Days
-    last: Days
-
-
 def _make_site(
     name: str,
     like: str,
@@ -282,14 +256,14 @@ def _make_site(
     assume: Mapping[str, float],
     rng: Rng,
 ) -> SyntheticSite:
-    site = _parameters()["sites"][like]
-    people = _draw_people(site, counts, assume, rng)
+    site = parameters()["sites"][like]
+    people = draw_people(site, counts, assume, rng)
     n = len(people.start)
     ids = np.array([f"SYN-{name}-{i:05d}" for i in range(1, n + 1)], dtype=object)
-    courses, quiet = _draw_courses(people, site["drugs"], assume, rng)
-    treatment = _dispense(courses, _parameters()["drugs"], rng)
-    treatment = treatment[~_in_gap(treatment, quiet)]
-    background = _dispense(_background(people, rng), _parameters()["background"], rng)
+    courses, quiet = draw_courses(people, site["drugs"], assume, rng)
+    treatment = dispense(courses, parameters()["drugs"], rng)
+    treatment = treatment[~in_gap(treatment, quiet)]
+    background = dispense(draw_background(people, rng), parameters()["background"], rng)
     log = _log_book([treatment, background], people.last)
     if dirt:
         log = _soil(log, assume, rng)
@@ -304,193 +278,7 @@ def _make_site(
     return SyntheticSite(*tables)
 
 
-def _draw_people(
-    site: Mapping[str, Any], counts: NDArray[np.int64], assume: Mapping[str, float], rng: Rng
-) -> _People:
-    n_eligible = int(counts.sum())
-    share = assume["p_ineligible"]
-    n = n_eligible + round(n_eligible * share / (1 - share))
-    kind = np.repeat(np.arange(len(counts)), counts)
-    kind = np.append(kind, rng.choice(len(counts), n - n_eligible, p=counts / counts.sum()))
-    order = rng.permutation(n)
-    kind, eligible = kind[order], order < n_eligible
-    # of those not eligible, two thirds were treated too early and one third never
-    treated = eligible | (rng.random(n) < 2 / 3)
-    leans_jak = rng.random(n) < site["JAK_leaning"]
-    index = _draw_index(kind, leans_jak, eligible, rng)
-    edges = window_edges(index, _WINDOWS + _BEYOND)
-    quarters = rng.geometric(max(site["dropout"], 1e-9), n)
-    until = index + ((quarters - rng.random(n)) * 91.3125).astype(np.int64)
-    end = np.minimum(until, one_day(_CUT, "cut")).astype(np.int32)
-    states = _draw_states(site, kind, leans_jak, edges[:, :-1], assume, rng)
-    return _People(kind, leans_jak, eligible, treated, index, end, edges, states)
-
-
-def _draw_index(
-    kind: NDArray[np.int64],
-    leans_jak: NDArray[np.bool_],
-    eligible: NDArray[np.bool_],
-    rng: Rng,
-) -> Days:
-    """Index dates; who leans to a class of drugs starts at most a year before its approval."""
-    begin, end, early = (one_day(day, "index") for day in (_FIRST, _LAST, _EARLY))
-    several = kind == _parameters()["classes"].index(_SEVERAL)
-    since = _approvals()
-    lean = np.where(leans_jak, since["JAK"], since["IL6R"]) - _HEAD_START
-    low = np.where(several, np.maximum(lean, begin), begin)
-    low, high = np.where(eligible, low, early), np.where(eligible, end + 1, begin)
-    return rng.integers(low, high).astype(np.int32)
-
-
-def _approvals() -> dict[str, int]:
-    """The day on which the first drug of each class was approved."""
-    days: dict[str, int] = {}
-    for drug in _parameters()["drugs"].values():
-        day = one_day(drug["approved"], "approved")
-        days[drug["class"]] = min(day, days.get(drug["class"], day))
-    return days
-
-
-def _draw_states(
-    site: Mapping[str, Any],
-    kind: NDArray[np.int64],
-    leans_jak: NDArray[np.bool_],
-    starts: Days,
-    assume: Mapping[str, float],
-    rng: Rng,
-) -> NDArray[np.int8]:
-    """True states (n, quarters) of each patient's chain, none before its first approval."""
-    parameters = _parameters()
-    initial = np.array([site["initial"][c] for c in parameters["classes"]])
-    transition = np.array([parameters["transition"][c] for c in parameters["classes"]])
-    several, apart = parameters["classes"].index(_SEVERAL), assume["subtype_separation"]
-    for subtype in parameters["subtypes"].values():
-        start = apart * np.array(subtype["initial"]) + (1 - apart) * initial[several]
-        move = apart * np.array(subtype["transition"]) + (1 - apart) * transition[several]
-        initial, transition = np.vstack([initial, [start]]), np.concatenate([transition, [move]])
-    chain = np.where(kind == several, len(parameters["classes"]) + leans_jak, kind)
-    approved = _approvals()
-    since = np.array([approved[s] for s in parameters["states"]])
-    states = np.empty(starts.shape, dtype=np.int8)
-    for quarter in range(starts.shape[1]):
-        rows = initial[chain] if quarter == 0 else transition[chain, states[:, quarter - 1]]
-        allowed = rows * (starts[:, quarter, None] >= since)
-        states[:, quarter] = _draw_columns(allowed, rng)
-    return states
-
-
-def _draw_columns(weights: NDArray[np.float64], rng: Rng) -> NDArray[np.int64]:
-    """One column a row, with probabilities in proportion to the weights."""
-    below = weights.cumsum(axis=1)
-    drawn = rng.random(len(weights)) * below[:, -1]
-    column: NDArray[np.int64] = (below <= drawn[:, None]).sum(axis=1)
-    return column
-
-
-def _draw_courses(
-    people: _People, preference: Mapping[str, float], assume: Mapping[str, float], rng: Rng
-) -> tuple[_Courses, Days]:
-    """Courses of one drug each, and the gap that begins in each quarter (n, quarters, 2)."""
-    drugs, names = _parameters()["drugs"], _parameters()["states"]
-    states, edges = people.states, people.edges
-    shape = states.shape
-    followed = (edges[:, :-1] <= people.last[:, None]) & people.treated[:, None]
-    new = np.ones(shape, dtype=bool)
-    new[:, 1:] = states[:, 1:] != states[:, :-1]
-    new |= (states == names.index("TNFi")) & (rng.random(shape) < assume["p_cycle_tnf"])
-    who, quarter = np.nonzero(new & followed)
-
-    jitter = rng.normal(0, assume["switch_jitter_sd"], len(who))
-    late = rng.random(len(who)) < assume["p_late_switch"]
-    jitter = np.where(late, np.abs(jitter), jitter).clip(-_MOST_JITTER, _MOST_JITTER)
-    first = edges[who, quarter] + np.where(quarter > 0, jitter, 0).astype(np.int32)
-    drug = np.empty(len(who), dtype=np.int64)
-    weight = np.array([preference[d] for d in drugs])
-    since = np.array([one_day(d["approved"], "approved") for d in drugs.values()])
-    state_of = np.array([names.index(d["class"]) for d in drugs.values()])
-    previous = np.full(shape[0], -1)
-    for q in range(shape[1]):
-        now = np.flatnonzero(quarter == q)
-        begins = edges[who[now], q]
-        fits = (state_of == states[who[now], q, None]) & (since <= begins[:, None])
-        fits &= np.arange(len(drugs)) != previous[who[now], None]
-        drug[now] = previous[who[now]] = _draw_columns(weight * fits, rng)
-    first = np.maximum(first, since[drug]).astype(np.int32)
-
-    same = np.append(who[1:] == who[:-1], False)
-    end = np.minimum(people.last, edges[:, -1] - 1)[who]
-    last = np.where(same, np.append(first[1:], 0) - 1, end)
-    overlap = same & (rng.random(len(who)) < assume["p_overlap"])
-    covered = np.where(overlap, last + rng.integers(7, 46, len(who)), last)
-    covered = np.minimum(covered, end).astype(np.int32)
-
-    # a gap never begins in the first quarter of a course, and ends with it
-    course = np.full(shape, -1)
-    course[who, quarter] = np.arange(len(who))
-    course = np.maximum.accumulate(course, axis=1)
-    begins = edges[:, :-1] + rng.integers(0, 90, shape)
-    lasts = rng.exponential(max(assume["gap_mean_quarters"], 1e-9) * 91.3125, shape)
-    has_one = followed & ~new & (rng.random(shape) < assume["p_gap"])
-    ends = np.minimum(begins + lasts, last[course]) if len(who) else begins
-    gaps = np.stack([begins, np.where(has_one, ends, begins - 1)], axis=2).astype(np.int32)
-    return _Courses(who, drug, first, covered), gaps
-
-
-def _background(people: _People, rng: Rng) -> _Courses:
-    """Courses of drugs outside the five classes, from up to a year before to the end."""
-    share = np.array([d["share"] for d in _parameters()["background"].values()])
-    who, drug = np.nonzero(rng.random((len(people.start), len(share))) < share)
-    end = np.minimum(people.last, people.edges[:, -1])[who]
-    first = people.start[who] - rng.integers(0, 366, len(who))
-    stop = first + rng.exponential(4 * 365, len(who))
-    return _Courses(who, drug, first.astype(np.int32), np.minimum(stop, end).astype(np.int32))
-
-
 # --- records ----------------------------------------------------------------------------
-
-
-def _dispense(courses: _Courses, drugs: Mapping[str, Any], rng: Rng) -> pd.DataFrame:
-    """Records of the courses at the rhythm of their drugs: who, day, last day, text."""
-    facts = list(drugs.values())
-    longest = max(len(f.get("induction", ())) for f in facts) + 1
-    step = np.array(
-        [[*(i := f.get("induction", [])), *[f["every"]] * (longest - len(i))] for f in facts]
-    )
-    shortest = step.min(axis=1)
-    spread, supply = (np.array([f[key] for f in facts]) for key in ("spread", "supply"))
-    texts = np.array([text for f in facts for text in f["names"]], dtype=object)
-    n_texts = np.array([len(f["names"]) for f in facts])
-
-    # more steps than a course can hold, then those that are too late are dropped
-    days = np.maximum(courses.last - courses.first + 1, 0)
-    n_records = np.where(days > 0, np.ceil(days / (shortest[courses.drug] / 2)).astype(int), 0)
-    course = np.repeat(np.arange(len(days)), n_records)
-    starts = np.cumsum(n_records) - n_records
-    number = np.arange(len(course)) - starts[course]
-    drug = courses.drug[course]
-    usual = step[drug, np.minimum(number - 1, longest - 1)]
-    noise = rng.normal(0, 1, len(course)) * np.minimum(spread[drug], usual / 7)
-    taken = np.where(number == 0, 0, np.maximum(np.rint(usual + noise), usual / 2))
-    run = taken.cumsum()
-    day = courses.first[course] + (run - (run - taken)[starts[course]]).astype(np.int64)
-    keep = day <= courses.last[course]
-    text = (np.cumsum(n_texts) - n_texts)[courses.drug]
-    text = text + rng.integers(0, n_texts[courses.drug])
-    frame = {
-        "who": courses.who[course],
-        "day": day,
-        "end": day + supply[drug] - 1,
-        "drug": texts[text[course]],
-    }
-    return pd.DataFrame({name: column[keep] for name, column in frame.items()})
-
-
-def _in_gap(treatment: pd.DataFrame, gaps: Days) -> NDArray[np.bool_]:
-    who, day = treatment["who"].to_numpy(), treatment["day"].to_numpy()
-    inside = np.zeros(len(treatment), dtype=bool)
-    for quarter in range(gaps.shape[1]):
-        inside |= (day >= gaps[who, quarter, 0]) & (day <= gaps[who, quarter, 1])
-    return inside
 
 
 def _log_book(parts: list[pd.DataFrame], last: Days) -> pd.DataFrame:
@@ -544,7 +332,7 @@ def _record_table(log: pd.DataFrame, ids: NDArray[np.object_]) -> pd.DataFrame:
 
 
 def _patient_table(
-    people: _People, site: Mapping[str, Any], ids: NDArray[np.object_], rng: Rng
+    people: People, site: Mapping[str, Any], ids: NDArray[np.object_], rng: Rng
 ) -> pd.DataFrame:
     """Age is the truncated normal of the class, rounded: the completed years at the index."""
     from scipy.special import ndtr, ndtri
@@ -570,7 +358,7 @@ def _patient_table(
 
 
 def _lab_table(
-    people: _People,
+    people: People,
     site: Mapping[str, Any],
     ids: NDArray[np.object_],
     dirt: bool,
@@ -578,7 +366,7 @@ def _lab_table(
     rng: Rng,
 ) -> pd.DataFrame:
     """ESR: the class's mean on the log scale, a patient's own level and slope, and noise."""
-    esr, classes, n = _parameters()["esr"], _parameters()["classes"], len(ids)
+    esr, classes, n = parameters()["esr"], parameters()["classes"], len(ids)
     sd = np.array([esr["sd_intercept"], esr["sd_slope"]])
     between = np.outer(sd, sd) * np.array([[1, esr["correlation"]], [esr["correlation"], 1]])
     level, slope = rng.multivariate_normal([0, 0], between, n).T
@@ -605,15 +393,15 @@ def _lab_table(
     return pd.DataFrame(table)
 
 
-def _truth_table(people: _People, ids: NDArray[np.object_]) -> pd.DataFrame:
+def _truth_table(people: People, ids: NDArray[np.object_]) -> pd.DataFrame:
     chosen = people.eligible
-    classes = np.array(_parameters()["classes"], dtype=object)
-    names = np.array([*_parameters()["states"], None], dtype=object)
-    followed = people.edges[:, :_WINDOWS] <= people.last[:, None]
-    states = np.where(followed, people.states[:, :_WINDOWS], -1)[chosen]
+    classes = np.array(parameters()["classes"], dtype=object)
+    names = np.array([*parameters()["states"], None], dtype=object)
+    followed = people.edges[:, :WINDOWS] <= people.last[:, None]
+    states = np.where(followed, people.states[:, :WINDOWS], -1)[chosen]
     kind = people.kind[chosen]
     lean = np.where(people.leans_jak[chosen], "JAK leaning", "IL6R leaning").astype(object)
-    lean[classes[kind] != _SEVERAL] = ""
+    lean[classes[kind] != SEVERAL] = ""
     table = pd.DataFrame(
         {
             "class": pd.Categorical(classes[kind], categories=list(classes), ordered=True),
@@ -622,5 +410,5 @@ def _truth_table(people: _People, ids: NDArray[np.object_]) -> pd.DataFrame:
         },
         index=pd.Index(ids[chosen], name="patient_id"),
     )
-    table[[f"q{q + 1}" for q in range(_WINDOWS)]] = names[states]
+    table[[f"q{q + 1}" for q in range(WINDOWS)]] = names[states]
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from pathlib import Path
@@ -15,9 +14,10 @@ from sklearn.metrics import adjusted_rand_score
 
 import ehr_prep
 import mmlca
+from ehr_prep.simulate import parameters
 from ehr_prep.synthetic import SyntheticCohort, ra_cohort
 
-PARAMETERS = json.loads(Path(ehr_prep.synthetic.__file__).with_name("ra_cohort.json").read_text())
+PARAMETERS = parameters()
 SITES = ("MGB", "VA")
 
 
@@ -246,6 +246,7 @@ def test_it_is_quick() -> None:
         ({"scale": 0}, "scale must be a positive number"),
         ({"sites": {"A": 0}}, "site A would have 0 × 1 patients"),
         ({"sites": {"A": 2.5}}, "site A would have 2.5"),
+        ({"sites": {"A": 1}, "scale": 0.5}, "site A would have 1 × 0.5"),
         ({"sites": []}, "one or more names"),
         ({"sites": ["a/b"]}, "can be folders"),
         ({"sites": ["A", "A"]}, "different names"),

@@ -1,0 +1,154 @@
+"""A linear mixed model with a random intercept, solved by sums over patients."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+_MOST_CORRELATED = 1 - 1e-6
+
+Floats = NDArray[np.float64]
+
+
+def natural_spline(years: Floats, knots: Floats) -> Floats:
+    """Natural cubic splines (n, K) that are 1 at one knot and 0 at the others.
+
+    Examples
+    --------
+    >>> basis = natural_spline(np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 3.0]))
+    >>> basis[1].tolist(), basis.sum(axis=1).round(12).tolist()
+    ([0.0, 1.0, 0.0], [1.0, 1.0, 1.0])
+    """
+    from scipy.interpolate import CubicSpline
+
+    basis: Floats = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")(years)
+    return basis
+
+
+class Fit(NamedTuple):
+    """`beta` (G, K) and its `covariance` (G, K, K), NaN where too few patients allow none."""
+
+    groups: list[Any]
+    beta: Floats
+    covariance: Floats
+    variances: dict[str, float]
+
+
+def fit_curves(
+    y: Floats, years: Floats, group: pd.Series, patient: NDArray[np.int32], at: Floats
+) -> Fit:
+    """A curve for each group with its sandwich covariance, patients as clusters; see `trend`."""
+    present = group.cat.remove_unused_categories()
+    code = present.cat.codes.to_numpy()
+    n_groups, n_knots = len(present.cat.categories), len(at)
+    basis = natural_spline(years, at)
+    blocks = np.zeros((len(y), n_groups, n_knots))
+    blocks[np.arange(len(y)), code] = basis
+    x = blocks.reshape(len(y), -1)
+    _, who = np.unique(patient, return_inverse=True)
+    centre = y.mean()  # sums of squares lose no digits then; the splines add up to 1
+    y = y - centre
+    ratio, loglik = reml_ratio(y, x, who)
+    beta, bread, within = _weighted(ratio, *_sums(y, x, who))
+
+    left = y - x @ beta
+    size = np.bincount(who)
+    shrink = ratio / (1 + ratio * size)
+    score = _by_who(x * (left - (shrink * np.bincount(who, left))[who])[:, None], who)
+    their = np.empty(len(size), dtype=np.int64)
+    their[who] = code
+    n_patients = np.bincount(their, minlength=n_groups)
+    covariance = np.full((n_groups, n_knots, n_knots), np.nan)
+    inverse = np.linalg.inv(bread)
+    for g in range(n_groups):
+        block = slice(g * n_knots, (g + 1) * n_knots)
+        if n_patients[g] > n_knots:  # with fewer, the scores do not span the curve
+            meat = score[their == g, block]
+            half = meat @ inverse[block, block]
+            covariance[g] = half.T @ half * n_patients[g] / (n_patients[g] - 1)
+    variances = {
+        "between": float(np.sqrt(ratio * within)),
+        "within": float(np.sqrt(within)),
+        "correlation": ratio / (1 + ratio),
+        "loglik": loglik,
+    }
+    shape = (n_groups, n_knots)
+    return Fit(list(present.cat.categories), centre + beta.reshape(shape), covariance, variances)
+
+
+def reml_ratio(y: Floats, x: Floats, who: NDArray[np.intp]) -> tuple[float, float]:
+    r"""The ratio of variances τ²/σ² that maximises the restricted likelihood, and its log.
+
+    With a random intercept each patient's inverse covariance is
+    :math:`I - \frac{\lambda}{1 + \lambda n_i} J`, so that sums over patients are all that is
+    needed, and the rest is a search over the correlation λ/(1 + λ).
+
+    Parameters
+    ----------
+    y : (n,)
+    x : (n, p), of full rank, n > p
+    who : (n,), patients as 0, 1, …
+
+    Examples
+    --------
+    >>> reml_ratio(np.array([1.0, 1.2, 3.0, 3.3]), np.ones((4, 1)), np.array([0, 0, 1, 1]))[0] > 50
+    True
+    """
+    from scipy.optimize import minimize_scalar
+
+    sums = _sums(y, x, who)
+    if sums[-1].max() == 1:  # a single lab each: levels and noise cannot be told apart
+        return 0.0, -_criterion(0.0, *sums) / 2
+
+    def cost(correlation: float) -> float:
+        return _criterion(correlation / (1 - correlation), *sums)
+
+    found = minimize_scalar(
+        cost, bounds=(0, _MOST_CORRELATED), method="bounded", options={"xatol": 1e-9}
+    )
+    # a flat likelihood, as with a single patient, says nothing about a correlation
+    best = 0.0 if cost(0.0) <= found.fun + 1e-7 else float(found.x)
+    return best / (1 - best), -cost(best) / 2
+
+
+def _sums(y: Floats, x: Floats, who: NDArray[np.intp]) -> tuple[Any, ...]:
+    """x'x, x'y, y'y, and by patient the sums of x and y and the number of labs."""
+    return x.T @ x, x.T @ y, float(y @ y), _by_who(x, who), np.bincount(who, y), np.bincount(who)
+
+
+def _by_who(rows: Floats, who: NDArray[np.intp]) -> Floats:
+    order = np.argsort(who, kind="stable")
+    begins = np.searchsorted(who[order], np.arange(who.max() + 1))
+    total: Floats = np.add.reduceat(rows[order], begins, axis=0)
+    return total
+
+
+def _weighted(
+    ratio: float,
+    xx: Floats,
+    xy: Floats,
+    yy: float,
+    sx: Floats,
+    sy: Floats,
+    size: NDArray[np.intp],
+) -> tuple[Floats, Floats, float]:
+    """Weighted least squares at a given ratio: β, the matrix x'V⁻¹x, and σ²."""
+    shrink = ratio / (1 + ratio * size)
+    a = xx - (sx * shrink[:, None]).T @ sx
+    b = xy - sx.T @ (shrink * sy)
+    beta = np.linalg.solve(a, b).astype(np.float64)
+    rest = yy - float(shrink @ sy**2) - float(b @ beta)
+    n_free = int(size.sum()) - len(beta)
+    return beta, a, max(rest, 1e-12 * max(yy, 1e-300)) / n_free
+
+
+def _criterion(ratio: float, *sums: Any) -> float:
+    """−2 × the restricted log-likelihood, σ² profiled out."""
+    size = sums[-1]
+    beta, a, within = _weighted(ratio, *sums)
+    n_free = int(size.sum()) - len(beta)
+    spread = np.log1p(ratio * size).sum() + np.linalg.slogdet(a)[1]
+    return float(n_free * (np.log(2 * np.pi * within) + 1) + spread)
