@@ -27,9 +27,12 @@ class TableOne:
     ----------
     frame : DataFrame
         Rows (variable, level), columns (site, cluster), or clusters alone for one site.
+    notes : tuple of str
+        Lines below the table.
     """
 
     frame: pd.DataFrame
+    notes: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
         return self.frame.copy()
@@ -39,7 +42,8 @@ class TableOne:
         head, rows = self._cells()
         lines = [head, ["---", *["---:"] * (len(head) - 1)]]
         lines += [["&nbsp;&nbsp;" * deep + label, *cells] for deep, label, cells in rows]
-        return "\n".join("| " + " | ".join(c.replace("|", r"\|") for c in r) + " |" for r in lines)
+        table = ["| " + " | ".join(c.replace("|", r"\|") for c in r) + " |" for r in lines]
+        return "\n".join(table + [f"\n{note}" for note in self.notes])
 
     def to_latex(self) -> str:
         """A tabular with booktabs rules."""
@@ -49,7 +53,8 @@ class TableOne:
         for deep, label, cells in rows:
             texts = [c.translate(_LATEX) for c in (label, *cells)]
             lines.append(r"\quad " * deep + " & ".join(texts) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+        notes = [rf"\par {note.translate(_LATEX)}" for note in self.notes]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes])
 
     def to_html(self) -> str:
         """A table element without styles of its own."""
@@ -61,7 +66,8 @@ class TableOne:
             name = "&nbsp;&nbsp;" * deep + html.escape(label)
             body = "".join(f"<td>{html.escape(c)}</td>" for c in cells)
             lines.append(f'<tr><th scope="row">{name}</th>{body}</tr>')
-        return "\n".join([*lines, "</tbody>", "</table>"])
+        notes = [f"<p>{html.escape(note)}</p>" for note in self.notes]
+        return "\n".join([*lines, "</tbody>", "</table>", *notes])
 
     def __str__(self) -> str:
         return self.to_markdown()
@@ -93,6 +99,7 @@ def table_one(
     variables: Sequence[str] | Mapping[str, str] | None = None,
     compare: str | None = None,
     continuous: str = "mean",
+    descriptions: Mapping[Any, str] | None = None,
 ) -> TableOne:
     """Describe the patients of each cluster: n (%), mean (SD), categories, missing values.
 
@@ -112,6 +119,9 @@ def table_one(
         over all pairs of clusters.
     continuous : "mean" or "median"
         Mean (SD), or median [quartiles].
+    descriptions : {cluster: text}, optional
+        What each cluster is, written below the table; such as the column "description" of
+        `mmlca.describe_clusters`.
 
     Examples
     --------
@@ -158,7 +168,14 @@ def table_one(
     table.columns = pd.MultiIndex.from_tuples(list(columns), names=["site", "cluster"])
     if list(sites) == [""]:
         table.columns = pd.Index([name for _, name in columns], name="cluster")
-    return TableOne(table)
+    texts = {} if descriptions is None else dict(descriptions)
+    present = {str(level) for _, cluster in sites.values() for level in cluster}
+    unknown = [cluster for cluster in texts if str(cluster) not in present]
+    if unknown:
+        raise ValueError(
+            f"descriptions names {some(unknown)}, but the clusters are {some(sorted(present))}."
+        )
+    return TableOne(table, tuple(f"{cluster}: {text}" for cluster, text in texts.items()))
 
 
 # --- inside ----------------------------------------------------------------------------

@@ -48,10 +48,12 @@ own = {site: mmlca.MixtureMarkov(k, seed=1).fit(data) for site, data in sequence
 differences = mmlca.site_differences(sequences, clusters, models=own, seed=1)
 differences.norms.to_csv(out / "site_differences.csv", index=False)
 mmlca.plot_site_differences(differences).savefig(out / "site_differences.png", dpi=200)
-print(mmlca.describe_clusters(sequences, clusters)[["n", "description"]].to_string())
+described = mmlca.describe_clusters(sequences, clusters)
+print(described[["n", "description"]].to_string())
 
 patients = {site: data.patients[["age", "sex", "race"]] for site, data in sequences.items()}
-(out / "table_one.md").write_text(ehr_prep.table_one(patients, clusters).to_markdown())
+table = ehr_prep.table_one(patients, clusters, descriptions=described["description"])
+(out / "table_one.md").write_text(table.to_markdown())
 esr = ehr_prep.labs.trend({s: made.labs for s, made in cohort.items()}, clusters, sequences)
 ehr_prep.plot_trend(esr).savefig(out / "esr.png", dpi=200)
 

@@ -183,3 +183,16 @@ def test_bad_input(patients: Any, clusters: Any, options: dict[str, Any], messag
 def test_patients_by_site_need_clusters_by_site() -> None:
     with pytest.raises(TypeError, match="by site"):
         table_one({"MGB": PATIENTS}, CLUSTERS)
+
+
+def test_descriptions_stand_below_the_table_in_every_format() -> None:
+    patients = pd.DataFrame({"age": [50, 60, 70, 41]}, index=[1, 2, 3, 4])
+    clusters = pd.Series([0, 0, 1, 1], index=[1, 2, 3, 4])
+    texts = {0: "50 %: stay on TNFi & more", 1: "50 %: <b>switch</b>"}
+    table = table_one(patients, clusters, descriptions=texts)
+    assert table.to_markdown().endswith("\n1: 50 %: <b>switch</b>")
+    assert "<p>1: 50 %: &lt;b&gt;switch&lt;/b&gt;</p>" in table.to_html()
+    assert r"\par 0: 50 \%: stay on TNFi \& more" in table.to_latex()
+    assert len(table.to_frame()) == 2
+    with pytest.raises(ValueError, match="descriptions names 7, but the clusters are '0', '1'"):
+        table_one(patients, clusters, descriptions={7: "x"})
