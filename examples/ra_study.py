@@ -48,7 +48,7 @@ own = {site: mmlca.MixtureMarkov(k, seed=1).fit(data) for site, data in sequence
 differences = mmlca.site_differences(sequences, clusters, models=own, seed=1)
 differences.norms.to_csv(out / "site_differences.csv", index=False)
 mmlca.plot_site_differences(differences).savefig(out / "site_differences.png", dpi=200)
-described = mmlca.describe_clusters(sequences, clusters)
+described = mmlca.describe_clusters(sequences, clusters, after="4 years")
 print(described[["n", "description"]].to_string())
 
 patients = {site: data.patients[["age", "sex", "race"]] for site, data in sequences.items()}

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from ra_like import cpu
 
 import ehr_prep
+from mmlca import MixtureMarkov
 
 N_RECORDS, N_PATIENTS, N_WINDOWS = 10_000_000, 500_000, 16
 START = np.datetime64("2008-01-01")
@@ -94,3 +96,27 @@ def test_ten_million_records() -> None:
     )
     assert pandas_seconds / seconds >= 5
     assert extra / size <= 3
+
+
+def test_cohort_and_lab_trend() -> None:
+    made = cpu(lambda: ehr_prep.synthetic.ra_cohort(seed=1))
+    cohort = ehr_prep.synthetic.ra_cohort(seed=1)
+    built = {
+        site: ehr_prep.build_sequences(ehr_prep.read_records(s.records, patients=s.patients))
+        for site, s in cohort.items()
+    }
+    labs = {site: s.labs for site, s in cohort.items()}
+    groups = {
+        site: pd.Series(MixtureMarkov(4, n_init=8, seed=1).fit(data).labels_, index=data.ids)
+        for site, data in built.items()
+    }
+    trend = cpu(lambda: ehr_prep.labs.trend(labs, groups, built))
+    result = ehr_prep.labs.trend(labs, groups, built)
+    drawn = cpu(lambda: ehr_prep.plot_trend(result).canvas.draw(), repeat=1)
+    n_records = sum(len(s.records) for s in cohort.values())
+    print(
+        f"\nsynthetic cohort, {n_records:,} records: {made:.2f} s CPU; trends of "
+        f"{sum(map(len, labs.values())):,} labs {trend:.2f} s, their figure {drawn:.2f} s"
+    )
+    assert made < 10
+    assert trend + drawn < 4
