@@ -98,6 +98,7 @@ def test_ten_million_records() -> None:
     assert extra / size <= 3
 
 
+@pytest.mark.bench
 def test_cohort_and_lab_trend() -> None:
     made = cpu(lambda: ehr_prep.synthetic.ra_cohort(seed=1))
     cohort = ehr_prep.synthetic.ra_cohort(seed=1)
