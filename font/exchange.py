@@ -381,6 +381,16 @@ def fingerprint(payload: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical(payload)).hexdigest()
 
 
+def check_names(study: str, site: str) -> None:
+    """Refuse names that a file could not carry, before any work is done."""
+    for what, name in (("study", study), ("site", site)):
+        if not isinstance(name, str) or not re.fullmatch(_SITE, name):
+            raise ValueError(
+                f"the {what} {_short(name)} needs another name: 1 to 64 letters, digits, spaces, "
+                "dots, hyphens and underscores, the first a letter or digit."
+            )
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of each kind of file: {"model": …, "labels": …, "ensemble": …}."""
     schemas: dict[str, Any] = {}
@@ -409,6 +419,7 @@ Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 Share = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**12)]
+One = Annotated[int, Field(ge=1, le=1)]  # a Literal would take true and 1.0
 Least = Annotated[int, Field(ge=1, le=10**6)]
 Size = Annotated[int, Field(ge=1, le=_MOST_CLASSES)]
 Class = Annotated[int, Field(ge=0, lt=_MOST_CLASSES)]
@@ -422,7 +433,7 @@ class Envelope(_Strict):
     """What all files have."""
 
     format: Literal["font exchange"]
-    version: Literal[1]
+    version: One
     kind: Literal["model", "labels", "ensemble"]
     study: Site
     site: Site
@@ -447,7 +458,7 @@ class ModelPart(_Strict):
     """The model's own dict."""
 
     format: Literal["mmlca model"]
-    version: Literal[1]
+    version: One
     software: Text
     states: Annotated[list[Label], Field(min_length=1, max_length=_MOST_STATES)]
     params: ParamsPart
@@ -511,7 +522,7 @@ class EnsemblePart(_Strict):
     """`Ensemble.to_dict()`."""
 
     format: Literal["font ensemble"]
-    version: Literal[1]
+    version: One
     settings: SettingsPart
     models: Annotated[list[Name], Field(min_length=1, max_length=_MOST_MODELS)]
     n_classes: Annotated[list[Size], Field(min_length=1, max_length=_MOST_MODELS)]
@@ -627,7 +638,7 @@ def _checked(content: Any, what: str, study: str | None, kind: str | None) -> En
             f"{what} is not an exchange file: its format should be {FORMAT!r}; give a file that "
             "mmlca wrote for exchange."
         )
-    if content.get("version") != VERSION:
+    if type(content.get("version")) is not int or content["version"] != VERSION:
         raise ValueError(
             f"{what} has the version {_short(content.get('version'))}, this program reads "
             f"{VERSION}; use the same release of mmlca at all sites."

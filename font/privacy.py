@@ -276,8 +276,9 @@ def _ensemble_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     ]
     reveals = [
         "how large each cluster is at each site, and how well the sites' models agree",
-        "which combinations of labels were common enough at some site, not at which one nor how "
-        "often",
+        "which combinations of labels were common enough at some site, not at which one; sums over "
+        "all sites of how often can be worked back from the axes, so that with two sites each may "
+        "learn the other's counts",
         "no more about patients than the models and labels files it was made of",
     ]
     return contains, reveals

@@ -65,11 +65,12 @@ def site_fit(
 ) -> None:
     """Fit this site's model and write the model files for all sites."""
     from ehr_prep.bootstrap import pseudo_sites as resample
-    from font.exchange import write_model
+    from font.exchange import check_names, write_model
     from mmlca.cli import _numbers, _read, _warnings_as_notes
     from mmlca.model import MixtureMarkov
     from mmlca.selection import select_n_classes
 
+    check_names(study, site)
     data = _read(sequences, states)
     parts = {site: data}
     if pseudo_sites:
@@ -125,10 +126,11 @@ def site_label(
     quiet: Quiet = False,
 ) -> None:
     """Label this site's patients with all models and write the counts for the centre."""
-    from font.exchange import read_models, write_labels
+    from font.exchange import check_names, read_models, write_labels
     from font.labels import LabelPatterns, label
     from mmlca.cli import _read
 
+    check_names(study, site)
     files = read_models(models, study=study)
     table = label(_fitted(files), _read(sequences, states))
     patterns = LabelPatterns.from_labels({site: table})
