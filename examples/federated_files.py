@@ -35,7 +35,8 @@ with tempfile.TemporaryDirectory() as folder:
     for site, own in home.items():
         data = mmlca.Sequences.read(own / "sequences.csv")
         model = mmlca.MixtureMarkov(2, seed=1).fit(data)
-        font.write_model(post / f"{site}.model.json", model, site=site, **study)
+        support = font.row_support(data.codes, model.predict_proba(data))
+        font.write_model(post / f"{site}.model.json", model, site=site, support=support, **study)
 
     # 2. Each labels its patients with all models and sends the counts to the centre.
     for site, own in home.items():

@@ -45,6 +45,7 @@ _HOME = {
     "read_models": "exchange",
     "read_spectrum": "clustering",
     "release": "privacy",
+    "row_support": "privacy",
     "site_proportions": "protocol",
     "spectrum_table": "plots",
     "sum_by_cluster": "pooling",
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
         weight_table,
     )
     from font.pooling import cluster_parameters, sum_by_cluster
-    from font.privacy import describe_file, explain, explain_page, release
+    from font.privacy import describe_file, explain, explain_page, release, row_support
     from font.protocol import LocalModel, SklearnModel, site_proportions
     from font.stability import bootstrap_weights, influence
 

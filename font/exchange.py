@@ -28,6 +28,8 @@ Payload of a *model* file; its checksum is the model's fingerprint:
 name                "SITE", or "SITE/1", "SITE/2", … for resamples of a site
 min_count           no class has fewer patients, by its weight
 digits              decimals of the probabilities; null if not rounded
+n_pooled_rows       rows of transitions resting on fewer than min_count patients, which were
+                    replaced by the average over classes; null if that was not looked at
 bic                 list of {n_classes, bic}: the site's choice of K, may be empty
 model.format        "mmlca model"
 model.version       1
@@ -49,7 +51,7 @@ Payload of a *labels* file:
 =================== =========================================================================
 models              list of {name, fingerprint}, in the order of the labels
 min_count           the smallest count there may be
-rare                "merge" or "withhold": what became of rarer patterns
+rare                "withhold" or "merge": what became of rarer patterns
 epsilon             of the noise added to the counts; null if exact
 patterns            list of label patterns, one class of each model, sorted, none twice
 counts              patients of the site with each
@@ -90,7 +92,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from font.checks import some, whole_number
 from font.ensemble import Ensemble
 from font.labels import LabelPatterns
-from font.privacy import MIN_COUNT, Released, release
+from font.privacy import MIN_COUNT, Released, pool_rare_rows, release
 
 FORMAT, VERSION = "font exchange", 1
 KINDS = ("model", "labels", "ensemble")
@@ -168,6 +170,7 @@ def write_model(
     site: str,
     name: str | None = None,
     bic: Mapping[int, float] | None = None,
+    support: Any = None,
     min_count: int = MIN_COUNT,
     digits: int | None = 6,
     software: str = "font",
@@ -184,8 +187,12 @@ def write_model(
         The site's name, or "SITE/1", … for its resamples.
     bic : {K: BIC}, optional
         For the vote on the number of clusters.
+    support : (K, S), optional
+        How many patients each row of transitions rests on, as `font.row_support` gives it;
+        rows with fewer than `min_count` are replaced by the average over classes. Without it
+        all rows are sent as they are, and the file says so.
     min_count : int
-        A class with fewer patients is refused.
+        A class with fewer patients is refused; 1 suppresses nothing.
     digits : int from 4 to 12, or None
         Probabilities are rounded to so many decimals. What is possible stays possible: a
         positive probability becomes at least one unit of the last decimal. Rows sum to 1.
@@ -199,12 +206,16 @@ def write_model(
     """
     whole_number(min_count, 1, "min_count")
     stored = dict(model.to_dict() if hasattr(model, "to_dict") else model)
+    n_pooled = None
+    if support is not None:
+        stored, n_pooled = _pooled_model(stored, support, min_count)
     if digits is not None:
         stored = _rounded_model(stored, digits)
     payload = {
         "name": site if name is None else name,
         "min_count": min_count,
         "digits": digits,
+        "n_pooled_rows": n_pooled,
         "bic": [
             {"n_classes": int(k), "bic": round(float(v), 6 if digits is None else digits)}
             for k, v in sorted((bic or {}).items())
@@ -258,7 +269,7 @@ def write_labels(
     *,
     study: str,
     min_count: int = MIN_COUNT,
-    rare: str = "merge",
+    rare: str = "withhold",
     epsilon: float | None = None,
     seed: int | None = None,
     software: str = "font",
@@ -411,10 +422,11 @@ class _Strict(BaseModel):
 
 
 _SITE = r"\w[\w .\-]{0,63}"
+_PRINTED = r"^[^\p{C}\p{Zl}\p{Zp}]"  # nothing that hides, breaks or turns the line
 Site = Annotated[str, Field(pattern=f"^{_SITE}$")]
 Name = Annotated[str, Field(pattern=f"^{_SITE}(/[0-9]{{1,4}})?$")]
-Text = Annotated[str, Field(max_length=100, pattern=r"^[^\p{Cc}]*$")]
-Label = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\p{Cc}]+$")]
+Text = Annotated[str, Field(max_length=100, pattern=_PRINTED + "*$")]
+Label = Annotated[str, Field(min_length=1, max_length=200, pattern=_PRINTED + "+$")]
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 Share = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)]
@@ -485,6 +497,7 @@ class ModelPayload(_Strict):
     name: Name
     min_count: Least
     digits: Annotated[int, Field(ge=4, le=12)] | None
+    n_pooled_rows: Annotated[int, Field(ge=0, le=_MOST_CLASSES * _MOST_STATES)] | None
     bic: Annotated[list[BicPart], Field(max_length=_MOST_CLASSES)]
     model: ModelPart
 
@@ -501,7 +514,7 @@ class LabelsPayload(_Strict):
 
     models: Annotated[list[ModelName], Field(min_length=1, max_length=_MOST_MODELS)]
     min_count: Least
-    rare: Literal["merge", "withhold"]
+    rare: Literal["withhold", "merge"]
     epsilon: Annotated[Number, Field(gt=0)] | None
     patterns: Patterns
     counts: Annotated[list[Count], Field(min_length=1, max_length=_MOST_PATTERNS)]
@@ -865,17 +878,31 @@ def _canonical(payload: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8")
 
 
-def _rounded_model(stored: dict[str, Any], digits: int) -> dict[str, Any]:
-    if whole_number(digits, 4, "digits") > 12:
-        raise ValueError(f"digits must be at most 12; found {digits}; use None for no rounding.")
-    out = dict(stored)
-    params = out.get("params")
-    if not isinstance(params, Mapping):
+def _params_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    params = stored.get("params")
+    if not isinstance(params, Mapping) or "transition" not in params:
         raise ValueError(
             "only models with the parameters of a mixture of Markov chains can be exchanged; give "
             "a fitted MixtureMarkov."
         )
-    out["params"] = {key: round_rows(value, digits).tolist() for key, value in params.items()}
+    return params
+
+
+def _pooled_model(
+    stored: dict[str, Any], support: Any, min_count: int
+) -> tuple[dict[str, Any], int]:
+    params = _params_of(stored)
+    if min_count == 1:
+        return stored, 0
+    rows, n_pooled = pool_rare_rows(params["transition"], support, min_count)
+    return stored | {"params": {**params, "transition": rows.tolist()}}, n_pooled
+
+
+def _rounded_model(stored: dict[str, Any], digits: int) -> dict[str, Any]:
+    if whole_number(digits, 4, "digits") > 12:
+        raise ValueError(f"digits must be at most 12; found {digits}; use None for no rounding.")
+    params = _params_of(stored)
+    out = stored | {"params": {key: round_rows(v, digits).tolist() for key, v in params.items()}}
     for key in ("loglik", "classification_entropy"):
         out[key] = round(float(out[key]), digits)
     return out

@@ -66,6 +66,7 @@ def site_fit(
     """Fit this site's model and write the model files for all sites."""
     from ehr_prep.bootstrap import pseudo_sites as resample
     from font.exchange import check_names, write_model
+    from font.privacy import row_support
     from mmlca.cli import _numbers, _read, _warnings_as_notes
     from mmlca.model import MixtureMarkov
     from mmlca.selection import select_n_classes
@@ -87,18 +88,24 @@ def site_fit(
             bic = dict(zip(table["classes"], table["bic"], strict=True))
     said: dict[str, Any] = {"study": study, "site": site, "min_count": min_count, "digits": digits}
     said |= {"bic": bic, "software": _SOFTWARE}
+    support = {
+        name: row_support(part.codes, models[name].predict_proba(part), part.weights)
+        for name, part in parts.items()
+    }
     for name, model in models.items():  # all are checked before the first is written
-        write_model(None, model, name=name, **said)
-    paths = []
+        write_model(None, model, name=name, support=support[name], **said)
+    paths, n_pooled = [], []
     for name, model in models.items():
         paths.append(out / f"{_file_name(name)}.model.json")
-        write_model(paths[-1], model, name=name, **said)
+        sent = write_model(paths[-1], model, name=name, support=support[name], **said)
+        n_pooled.append(sent.payload["n_pooled_rows"])
     _say(
         quiet,
         f"{data}",
         _wrote(paths),
         f"Withheld: everything but the probabilities (rounded to {digits} decimals) and totals; "
-        f"no class has fewer than {min_count} patients.",
+        f"no class has fewer than {min_count} patients, and {sum(n_pooled)} rows of transitions "
+        "that rest on fewer were replaced by the average over classes.",
         f"Next: look at each file with `mmlca exchange check`, then send {_them(paths)} to all "
         "sites and the centre; when you have everyone's, run `mmlca site label`.",
     )
@@ -113,8 +120,8 @@ def site_label(
     min_count: MinCount = 11,
     rare: Annotated[
         str,
-        typer.Option(help="merge counts a rare pattern as the nearest common one; or withhold."),
-    ] = "merge",
+        typer.Option(help="withhold rare patterns, or merge: count as the nearest common one."),
+    ] = "withhold",
     epsilon: Annotated[
         float | None, typer.Option(help="Add noise to the counts for differential privacy.")
     ] = None,

