@@ -38,7 +38,7 @@ model.states        S state labels, in order
 model.params        weights (K), initial (K × S), transition (K × S × S): probabilities
 model.n_parameters  free parameters
 model.prior         pseudo-count of the fit
-model.loglik        log-likelihood
+model.loglik        log-likelihood of the fit, before rounding
 model.n_sequences   patients, or their summed weights
 model.n_timepoints  observed states
 model.classification_entropy  how uncertain classes are, summed over patients
@@ -68,8 +68,9 @@ ensemble            `Ensemble.to_dict()`: format, version, settings, models (nam
                     centres, votes, patterns, clusters, sites, cluster_sizes, n_withheld
 =================== =========================================================================
 
-Limits, checked before anything is built: 64 MB a file, nesting of 12, numbers of 30 digits, 127
-states, 1,000 classes of a model, 1,000 models, 1,000 sites, 1,000,000 patterns.
+Limits, checked before anything is built: 32 MB a file, nesting of 12, numbers of 30 digits,
+2,500,000 lists, 500,000 texts, 127 states, 1,000 classes of a model, 1,000 models, 1,000 sites,
+1,000,000 patterns.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ from font.privacy import MIN_COUNT, Released, pool_rare_rows, release
 
 FORMAT, VERSION = "font exchange", 1
 KINDS = ("model", "labels", "ensemble")
-FILE_LIMIT = 64 * 2**20
+FILE_LIMIT = 32 * 2**20
 _MOST_STATES, _MOST_CLASSES, _MOST_MODELS, _MOST_PATTERNS = 127, 1_000, 1_000, 1_000_000
-_DEEPEST = 12
+_DEEPEST, _MOST_LISTS, _MOST_TEXTS = 12, 2_500_000, 500_000
 _SUM_TOLERANCE = 1e-8
 
 Path_ = str | os.PathLike[str]
@@ -588,31 +589,32 @@ def read_file(path: Path_, *, study: str | None = None, kind: str | None = None)
 
 
 def _bytes_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise ValueError(f"{path} is not a regular file; give an exchange file.")
-        data = file.read(FILE_LIMIT + 1) if about.st_size <= FILE_LIMIT else None
-    if data is None or len(data) > FILE_LIMIT:
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):  # before it is opened: a pipe would wait for ever
+        raise ValueError(f"{path} is not a regular file; give an exchange file.")
+    size, data = about.st_size, b""
+    if size <= FILE_LIMIT:
+        with path.open("rb") as file:
+            data = file.read(FILE_LIMIT + 1)  # it may have grown
+        size = len(data)
+    if size > FILE_LIMIT:
         raise ValueError(
-            f"{path} has {about.st_size:,} bytes, at most {FILE_LIMIT:,} are read; ask the sender "
+            f"{path} has {size:,} bytes or more, at most {FILE_LIMIT:,} are read; ask the sender "
             "for fewer patterns (a higher min_count)."
         )
     return data
 
 
 def _parse(data: bytes, what: str) -> Any:
-    """JSON, after a look at depth and digits that costs no memory."""
-    bare = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data, flags=re.DOTALL)
-    codes = np.frombuffer(bare, dtype=np.uint8)
-    opens = np.isin(codes, (ord("["), ord("{"))).astype(np.int32)
-    closes = np.isin(codes, (ord("]"), ord("}"))).astype(np.int32)
-    depth = int(np.cumsum(opens - closes).max(initial=0))
-    if depth > _DEEPEST:
+    """JSON, after a look at its shape that costs little memory and linear time."""
+    if data.count(b'"') > 2 * _MOST_TEXTS:
         raise ValueError(
-            f"{what} is nested {depth:,} deep, an exchange file at most {_DEEPEST}; ask the sender "
-            "to write it again."
+            f"{what} has more than {_MOST_TEXTS:,} texts, which no exchange file has; ask the "
+            "sender to write it again."
         )
+    # possessive, and the last quote optional: no file makes it start over
+    bare = re.sub(rb'"(?:[^"\\]++|\\.)*+"?', b"", data, flags=re.DOTALL)
+    _refuse_towers(bare.translate(_STEPS, _NO_BRACKETS), what)
     if re.search(rb"[0-9]{31}", bare):
         raise ValueError(
             f"{what} has a number of more than 30 digits; ask the sender to write it again."
@@ -630,6 +632,29 @@ def _parse(data: bytes, what: str) -> Any:
         ) from None
     except ValueError as error:
         raise ValueError(f"{what} {error}; ask the sender to write it again.") from None
+
+
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: up, down
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+
+
+def _refuse_towers(brackets: bytes, what: str) -> None:
+    """Refuse what nests deeply or has millions of lists."""
+    steps = np.frombuffer(brackets, dtype=np.int8)
+    depth, block = 0, 1 << 20
+    for start in range(0, len(steps), block):
+        levels = depth + np.cumsum(steps[start : start + block], dtype=np.int64)
+        if levels.max() > _DEEPEST:
+            raise ValueError(
+                f"{what} is nested more than {_DEEPEST} deep, which no exchange file is; ask the "
+                "sender to write it again."
+            )
+        depth = int(levels[-1])
+    if len(brackets) > 2 * _MOST_LISTS:
+        raise ValueError(
+            f"{what} has more than {_MOST_LISTS:,} lists; ask the sender for fewer patterns (a "
+            "higher min_count)."
+        )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

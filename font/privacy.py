@@ -4,6 +4,20 @@ A label pattern that few patients share is a small cell. Before counts leave a s
 patterns are *withheld* (left out) or *merged* (counted as the nearest pattern that is common
 enough). Either way the site places all its patients itself in the end. Rows of transition
 probabilities that rest on few patients are replaced by the average over classes.
+
+What someone with a file could learn, and what stands against it:
+
+- *model file*: how common courses of treatment are at a site. Small probabilities stand for few
+  patients, and who knows nearly all patients of a site can test whether one more course fits.
+  Rounding, pooled rows and the smallest size of a class make this harder; they prove nothing.
+- *labels file*: sizes of groups of at least `min_count`. Two files of one site, made at different
+  times or with different `min_count`, can be subtracted: send one. Noise is a proof, for the
+  counts of one file only; the models are not covered by it, and numpy's generator is no
+  cryptographic one.
+- *ensemble file*: sizes of clusters by site and, worked back, sums of counts over sites; with two
+  sites each can subtract its own.
+
+Nobody signs these files: a checksum finds damage, not forgery.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -277,7 +278,7 @@ HOSTILE = {
     "two objects": ("model", lambda c: json.dumps(c).encode() * 2, "not JSON"),
     "a list": ("model", lambda c: b"[1, 2]", "not an exchange file"),
     "null": ("model", lambda c: b"null", "not an exchange file"),
-    "deep": ("model", lambda c: b"[" * 100_000 + b"]" * 100_000, "nested 100,000 deep"),
+    "deep": ("model", lambda c: b"[" * 100_000 + b"]" * 100_000, "nested more than 12 deep"),
     "deep inside": ("model", put(*M, "states", value=[[[[[[[[[[[["a"]]]]]]]]]]]]), "nested"),
     "long number": ("model", text("500.0", "9" * 5000), "more than 30 digits"),
     "key twice": ("model", text('"study": "ra"', '"study": "ra", "study": "ra"'), "'study' twice"),
@@ -410,13 +411,29 @@ def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
         file.truncate(exchange.FILE_LIMIT + 1)
-    with pytest.raises(ValueError, match="at most 67,108,864 are read"):
+    with pytest.raises(ValueError, match="at most 33,554,432 are read"):
         read_file(path)
 
 
-def test_a_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a regular file"):
-        read_file("/dev/zero")
+@pytest.mark.parametrize(
+    "data",
+    [b'"' + b'\\"' * 900_000, b'"' * 4_000_001, b'{"a":' * 800_000, b"[]," * 3_000_000],
+    ids=["open text", "quotes", "tower", "lists"],
+)
+def test_a_file_made_to_be_slow_is_refused_quickly(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "slow.json"
+    path.write_bytes(data)
+    start = time.process_time()
+    with pytest.raises(ValueError, match=r"nested|lists|texts|not JSON"):
+        read_file(path)
+    assert time.process_time() - start < 5
+
+
+def test_devices_pipes_and_folders_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ValueError, match="not a regular file"):
+            read_file(path)
 
 
 def test_models_that_do_not_belong_together(folder: Path, tmp_path: Path) -> None:
