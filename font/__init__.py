@@ -26,9 +26,9 @@ _HOME = {
     "describe_file": "privacy",
     "explain": "privacy",
     "explain_page": "privacy",
-    "fingerprint": "exchange",
+    "fingerprint": "schema",
     "influence": "stability",
-    "json_schema": "exchange",
+    "json_schema": "schema",
     "label": "labels",
     "majority_vote": "clustering",
     "match_classes": "metrics",
@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from font.exchange import (
         EnsembleFile,
         ModelFile,
-        fingerprint,
-        json_schema,
         read_ensemble,
         read_labels,
         read_model,
@@ -89,6 +87,7 @@ if TYPE_CHECKING:
     from font.pooling import cluster_parameters, sum_by_cluster
     from font.privacy import describe_file, explain, explain_page, release, row_support
     from font.protocol import LocalModel, SklearnModel, site_proportions
+    from font.schema import fingerprint, json_schema
     from font.stability import bootstrap_weights, influence
 
 

@@ -225,10 +225,11 @@ def pool_rare_rows(
     Such a row becomes the average of all classes' rows of that state, by support; an even row
     if all classes together have too few. States beyond the columns of `support` have none.
 
-    On the simulated courses that `release` describes, 6 of 20 rows of a model were replaced;
-    the clusters agreed with those of the full models by an adjusted Rand index of 0.980, and
-    with the simulated classes by 0.951 in place of 0.949 (a quarter of the patients: 12 rows,
-    0.933, and 0.920 in place of 0.915).
+    On the simulated courses that `release` describes (40 runs), 6 of a model's 20 rows were
+    replaced; the clusters agreed with those of the full models by an adjusted Rand index of
+    0.980, and with the simulated classes as well as before (0.950; 0.949 without). With a
+    quarter of the patients it was 12 rows, 0.936, and 0.917 (0.915 without). Pooling costs more
+    than withholding rare patterns, yet finds the classes no worse.
 
     Examples
     --------
@@ -280,7 +281,7 @@ def explain(path: str | PathLike[str]) -> str:
 
 def describe_file(path: str | PathLike[str]) -> dict[str, Any]:
     """The same as `explain`, for machines: texts, numbers and lists."""
-    from font.exchange import read_file
+    from font.schema import read_file
 
     file = read_file(path)
     contains, reveals = _WORDS[file.kind](file.payload)
@@ -290,7 +291,7 @@ def describe_file(path: str | PathLike[str]) -> dict[str, Any]:
 
 def explain_page(path: str | PathLike[str]) -> str:
     """An HTML page: the explanation, then every value in the file."""
-    from font.exchange import read_file
+    from font.schema import read_file
 
     file = read_file(path)
     text = escape(explain(path))

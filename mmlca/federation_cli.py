@@ -65,8 +65,9 @@ def site_fit(
 ) -> None:
     """Fit this site's model and write the model files for all sites."""
     from ehr_prep.bootstrap import pseudo_sites as resample
-    from font.exchange import check_names, write_model
+    from font.exchange import write_model
     from font.privacy import row_support
+    from font.schema import check_names
     from mmlca.cli import _numbers, _read, _warnings_as_notes
     from mmlca.model import MixtureMarkov
     from mmlca.selection import select_n_classes
@@ -133,8 +134,9 @@ def site_label(
     quiet: Quiet = False,
 ) -> None:
     """Label this site's patients with all models and write the counts for the centre."""
-    from font.exchange import check_names, read_models, write_labels
+    from font.exchange import read_models, write_labels
     from font.labels import LabelPatterns, label
+    from font.schema import check_names
     from mmlca.cli import _read
 
     check_names(study, site)
@@ -221,8 +223,9 @@ def centre_combine(
 ) -> None:
     """Combine all sites' models and counts: the ensemble file for all sites, and a report."""
     from font.ensemble import Ensemble
-    from font.exchange import atomic_write, read_file, read_labels, read_models, write_ensemble
+    from font.exchange import atomic_write, read_labels, read_models, write_ensemble
     from font.labels import LabelPatterns
+    from font.schema import read_file
     from mmlca.cli import _warnings_as_notes
 
     kinds = {path: read_file(path, study=study).kind for path in files}

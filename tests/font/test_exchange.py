@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import font
 from font import exchange
-from font.exchange import fingerprint, read_file, round_rows
+from font.exchange import round_rows
+from font.schema import FILE_LIMIT, fingerprint, read_file
 
 STATES = ["TNFi", "JAK", "IL6R"]
 
@@ -410,7 +411,7 @@ def test_there_are_many_hostile_files() -> None:
 def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
-        file.truncate(exchange.FILE_LIMIT + 1)
+        file.truncate(FILE_LIMIT + 1)
     with pytest.raises(ValueError, match="at most 33,554,432 are read"):
         read_file(path)
 
