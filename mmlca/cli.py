@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmlca import __version__
+from mmlca.federation_cli import centre_app, exchange_app, site_app
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help starts twice as fast
 )
+
+for _group in (site_app, centre_app, exchange_app):
+    app.add_typer(_group)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,516 @@
+"""The three files that sites and centre exchange: models, label counts, the ensemble.
+
+"One round" is one upload of parameters (model files, site → all), one upload of counts
+(labels files, site → centre) and one broadcast of the result (ensemble file, centre → all).
+
+Every file is one JSON object in UTF-8. Reading checks all of it, and refuses what does not fit
+with a `ValueError` of one sentence; nothing in a file is executed or names code to load.
+
+=================== =========================================================================
+field               content
+=================== =========================================================================
+format              "font exchange"
+version             1
+kind                "model", "labels" or "ensemble"
+study               name of the study; files of another study are refused
+site                name of the sender
+created             day of writing, YYYY-MM-DD in UTC; no time, and never a patient's date
+software            program that wrote the file
+payload             the content, below
+sha256              SHA-256 of the payload as canonical JSON (keys sorted, no spaces, UTF-8). It
+                    finds damage and careless edits; it is no signature, so send files through a
+                    channel that tells who sent them.
+=================== =========================================================================
+
+Payload of a *model* file; its checksum is the model's fingerprint:
+
+=================== =========================================================================
+name                "SITE", or "SITE/1", "SITE/2", … for resamples of a site
+min_count           no class has fewer patients, by its weight
+digits              decimals of the probabilities; null if not rounded
+n_pooled_rows       rows of transitions resting on fewer than min_count patients, which were
+                    replaced by the average over classes; null if that was not looked at
+bic                 list of {n_classes, bic}: the site's choice of K, may be empty
+model.format        "mmlca model"
+model.version       1
+model.software      program that fitted it
+model.states        S state labels, in order
+model.params        weights (K), initial (K × S), transition (K × S × S): probabilities
+model.n_parameters  free parameters
+model.prior         pseudo-count of the fit
+model.loglik        log-likelihood of the fit, before rounding
+model.n_sequences   patients, or their summed weights
+model.n_timepoints  observed states
+model.classification_entropy  how uncertain classes are, summed over patients
+model.converged     whether the fit converged
+model.n_replicated  starts that reached the maximum
+=================== =========================================================================
+
+Payload of a *labels* file:
+
+=================== =========================================================================
+models              list of {name, fingerprint}, in the order of the labels
+min_count           the smallest count there may be
+rare                "withhold" or "merge": what became of rarer patterns
+epsilon             of the noise added to the counts; null if exact
+patterns            list of label patterns, one class of each model, sorted, none twice
+counts              patients of the site with each
+n_withheld          patients left out; 1 … min_count − 1 is written as min_count, and null
+                    stands with noise, where the number would give the exact counts away
+=================== =========================================================================
+
+Payload of an *ensemble* file:
+
+=================== =========================================================================
+models              list of the payloads of the model files, in order
+ensemble            `Ensemble.to_dict()`: format, version, settings, models (names), n_classes,
+                    weights, centred_weights, agreement, spectrum, n_clusters_choice, axes,
+                    centres, votes, patterns, clusters, sites, cluster_sizes, n_withheld
+=================== =========================================================================
+
+Limits, checked before anything is built: 32 MB a file, nesting of 12, numbers of 30 digits,
+2,500,000 lists, 500,000 texts, 127 states, 1,000 classes of a model, 1,000 models, 1,000 sites,
+1,000,000 patterns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from font.checks import some, whole_number
+from font.ensemble import Ensemble
+from font.labels import LabelPatterns
+from font.privacy import MIN_COUNT, Released, pool_rare_rows, release
+from font.schema import (
+    FILE_LIMIT,
+    FORMAT,
+    VERSION,
+    Envelope,
+    Path_,
+    checked,
+    fingerprint,
+    parse,
+    read_file,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile:
+    """A model as another site sent it.
+
+    Parameters
+    ----------
+    study, site, name : str
+    fingerprint : str
+        SHA-256 of the payload.
+    payload : dict
+        As in the file; `payload["model"]` is what the model's own `from_dict` takes.
+    """
+
+    study: str
+    site: str
+    name: str
+    fingerprint: str
+    payload: dict[str, Any] = field(repr=False)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The model's own dict."""
+        content: dict[str, Any] = self.payload["model"]
+        return content
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return tuple(self.content["states"])
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.content["params"]["weights"])
+
+    @property
+    def bic(self) -> dict[int, float]:
+        """BIC by number of classes; empty if the site did not say."""
+        return {row["n_classes"]: row["bic"] for row in self.payload["bic"]}
+
+    @property
+    def class_parameters_(self) -> NDArray[np.float64]:
+        """One row a class: initial probabilities, then transitions, (K, S + S²)."""
+        params = self.content["params"]
+        transition = np.array(params["transition"], dtype=float)
+        return np.hstack([np.array(params["initial"], dtype=float), _flat(transition)])
+
+
+class EnsembleFile(NamedTuple):
+    """The result as the centre sent it: all that a site needs to place its patients."""
+
+    study: str
+    site: str
+    ensemble: Ensemble
+    models: dict[str, ModelFile]
+
+
+def write_model(
+    path: Path_ | None,
+    model: Any,
+    *,
+    study: str,
+    site: str,
+    name: str | None = None,
+    bic: Mapping[int, float] | None = None,
+    support: Any = None,
+    min_count: int = MIN_COUNT,
+    digits: int | None = 6,
+    software: str = "font",
+    created: str | None = None,
+) -> ModelFile:
+    """Write a fitted mixture of Markov chains for the other sites.
+
+    Parameters
+    ----------
+    path : where to; None checks everything and writes nothing
+    model : fitted model, or its `to_dict()`
+    study, site : str
+    name : str, optional
+        The site's name, or "SITE/1", … for its resamples.
+    bic : {K: BIC}, optional
+        For the vote on the number of clusters.
+    support : (K, S), optional
+        How many patients each row of transitions rests on, as `font.row_support` gives it;
+        rows with fewer than `min_count` are replaced by the average over classes. Without it
+        all rows are sent as they are, and the file says so.
+    min_count : int
+        A class with fewer patients is refused; 1 suppresses nothing.
+    digits : int from 4 to 12, or None
+        Probabilities are rounded to so many decimals. What is possible stays possible: a
+        positive probability becomes at least one unit of the last decimal. Rows sum to 1.
+    software, created : str
+        The program, and the day (today if not given).
+
+    Returns
+    -------
+    ModelFile
+        What the others will read: label with this rather than with the unrounded model.
+    """
+    whole_number(min_count, 1, "min_count")
+    stored = dict(model.to_dict() if hasattr(model, "to_dict") else model)
+    n_pooled = None
+    if support is not None:
+        stored, n_pooled = _pooled_model(stored, support, min_count)
+    if digits is not None:
+        stored = _rounded_model(stored, digits)
+    payload = {
+        "name": site if name is None else name,
+        "min_count": min_count,
+        "digits": digits,
+        "n_pooled_rows": n_pooled,
+        "bic": [
+            {"n_classes": int(k), "bic": round(float(v), 6 if digits is None else digits)}
+            for k, v in sorted((bic or {}).items())
+        ],
+        "model": stored,
+    }
+    file = _write(path, "model", payload, study, site, software, created)
+    return _model_file(file.study, file.site, file.payload, file.sha256)
+
+
+def read_model(path: Path_, *, study: str | None = None) -> ModelFile:
+    """Read a model file; with `study`, one of that study only."""
+    file = read_file(path, study=study, kind="model")
+    return _model_file(file.study, file.site, file.payload, file.sha256)
+
+
+def read_models(paths: Iterable[Path_], *, study: str | None = None) -> dict[str, ModelFile]:
+    """Read all model files of a study, in the order of their names, however they are listed.
+
+    Models with a name twice, of different studies or with other states are refused.
+    """
+    found: dict[str, ModelFile] = {}
+    first: ModelFile | None = None
+    for path in paths:
+        model = read_model(path, study=study)
+        first = first or model
+        if model.name in found:
+            raise ValueError(
+                f"the model {model.name!r} comes twice ({path} is the second); give each once."
+            )
+        if model.study != first.study:
+            raise ValueError(
+                f"{path} belongs to the study {model.study!r}, the files before it to "
+                f"{first.study!r}; give the files of one study."
+            )
+        if model.states != first.states:
+            raise ValueError(
+                f"{path} has the states {some(model.states)}, but {first.name!r} has "
+                f"{some(first.states)}; fit all models with the same states in the same order."
+            )
+        found[model.name] = model
+    if not found:
+        raise ValueError("there are no model files to read; give at least one.")
+    return dict(sorted(found.items(), key=lambda item: _natural(item[0])))
+
+
+def write_labels(
+    path: Path_,
+    patterns: LabelPatterns,
+    models: Mapping[str, ModelFile],
+    *,
+    study: str,
+    min_count: int = MIN_COUNT,
+    rare: str = "withhold",
+    epsilon: float | None = None,
+    seed: int | None = None,
+    software: str = "font",
+    created: str | None = None,
+) -> Released:
+    """Write how many of a site's patients have which labels, without small cells.
+
+    Parameters
+    ----------
+    path : where to
+    patterns : LabelPatterns
+        Of this site alone, nothing withheld yet: `LabelPatterns.from_labels({site: table})`.
+    models : {name: ModelFile}
+        Those that labelled, as `read_models` gives them.
+    study : str
+    min_count, rare, epsilon, seed
+        See `font.release`.
+    software, created : str
+        The program, and the day (today if not given).
+    """
+    _of_study(models, study)
+    out = release(
+        patterns.reorder(list(models)),
+        models,
+        min_count=min_count,
+        rare=rare,
+        epsilon=epsilon,
+        seed=seed,
+    )
+    site, shown = str(patterns.sites[0]), out.patterns
+    if not len(shown):
+        raise ValueError(
+            f"no label pattern of {site!r} is shared by {min_count} patients or more (it has "
+            f"{patterns.n_patients:,}), so there is nothing to send; use fewer models or lower "
+            "min_count if your rules allow it."
+        )
+    withheld = int(shown.withheld[0])
+    payload = {
+        "models": [{"name": m.name, "fingerprint": m.fingerprint} for m in models.values()],
+        "min_count": int(min_count),
+        "rare": "withhold" if epsilon is not None else rare,
+        "epsilon": None if epsilon is None else float(epsilon),
+        "patterns": shown.patterns.tolist(),
+        "counts": shown.counts[:, 0].tolist(),
+        "n_withheld": None if epsilon is not None else withheld and max(withheld, min_count),
+    }
+    _write(path, "labels", payload, study, site, software, created)
+    return out
+
+
+def read_labels(
+    path: Path_, models: Mapping[str, ModelFile], *, study: str | None = None
+) -> LabelPatterns:
+    """Read a site's label counts, which must have been made with just these models."""
+    file = read_file(path, study=study, kind="labels")
+    payload = file.payload
+    told = [(row["name"], row["fingerprint"]) for row in payload["models"]]
+    ours = [(model.name, model.fingerprint) for model in models.values()]
+    if told != ours:
+        other = [name for name, _ in set(told) ^ set(ours)] or [name for name, _ in told]
+        raise ValueError(
+            f"{path} was made with other models than these (they differ in "
+            f"{some(sorted(set(other)))}); have the site label again with the model files that "
+            "all sites use."
+        )
+    patterns = np.array(payload["patterns"], dtype=np.int64).reshape(-1, len(ours))
+    for (name, model), highest in zip(models.items(), patterns.max(axis=0), strict=True):
+        if highest >= model.n_classes:
+            raise ValueError(
+                f"{path} has the label {highest} from the model {name!r}, which has "
+                f"{model.n_classes} classes; have the site label again."
+            )
+    counts = np.array(payload["counts"], dtype=np.int64)[:, None]
+    withheld = np.array([payload["n_withheld"] or 0], dtype=np.int64)
+    small = patterns.astype(np.min_scalar_type(-int(patterns.max()) - 1))
+    return LabelPatterns(tuple(models), (file.site,), small, counts, withheld)
+
+
+def write_ensemble(
+    path: Path_,
+    ensemble: Ensemble,
+    models: Mapping[str, ModelFile],
+    *,
+    study: str,
+    site: str = "centre",
+    software: str = "font",
+    created: str | None = None,
+) -> None:
+    """Write the centre's result, with the models, so that sites can place their patients."""
+    _of_study(models, study)
+    if tuple(ensemble.models_) != tuple(models):
+        raise ValueError(
+            f"the ensemble has the models {some(ensemble.models_)}, the files {some(models)}; "
+            "give the models it was fitted with, in their order."
+        )
+    payload = {"models": [m.payload for m in models.values()], "ensemble": ensemble.to_dict()}
+    _write(path, "ensemble", payload, study, site, software, created)
+
+
+def read_ensemble(path: Path_, *, study: str | None = None) -> EnsembleFile:
+    """Read the centre's result: the ensemble and the models it needs."""
+    file = read_file(path, study=study, kind="ensemble")
+    models = {}
+    for payload in file.payload["models"]:
+        name = payload["name"]
+        models[name] = _model_file(
+            file.study, name.partition("/")[0], payload, fingerprint(payload)
+        )
+    return EnsembleFile(file.study, file.site, Ensemble.from_dict(file.payload["ensemble"]), models)
+
+
+def _of_study(models: Mapping[str, ModelFile], study: str) -> None:
+    other = [model.name for model in models.values() if model.study != study]
+    if other or not models:
+        raise ValueError(
+            f"the models of the study {study!r} are needed; found "
+            + (f"{some(other)} of another study." if other else "none.")
+        )
+
+
+def _model_file(study: str, site: str, payload: dict[str, Any], mark: str) -> ModelFile:
+    return ModelFile(study, site, payload["name"], mark, payload)
+
+
+def _natural(name: str) -> tuple[str, int]:
+    site, _, number = name.partition("/")
+    return site, int(number or 0)
+
+
+# --- writing -----------------------------------------------------------------------------
+
+
+def _write(
+    path: Path_ | None,
+    kind: str,
+    payload: dict[str, Any],
+    study: str,
+    site: str,
+    software: str,
+    created: str | None,
+) -> Envelope:
+    """Write a file that the reader accepts, or nothing."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": kind,
+        "study": study,
+        "site": site,
+        "created": created or datetime.now(UTC).date().isoformat(),
+        "software": software,
+        "payload": payload,
+    }
+    try:
+        content["sha256"] = fingerprint(payload)
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        data = text.encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the {kind} cannot be written as JSON: {error}.") from None
+    if len(data) > FILE_LIMIT:
+        raise ValueError(
+            f"the {kind} file would have {len(data):,} bytes, at most {FILE_LIMIT:,} are read; "
+            "raise min_count or use fewer models."
+        )
+    file = checked(parse(data, f"the {kind} file"), f"the {kind} file", study, kind)
+    if path is not None:
+        atomic_write(Path(path), data)
+    return file
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a file wholly or not at all: beside it, flushed to the disk, then renamed.
+
+    Folders that are not there are made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _params_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    params = stored.get("params")
+    if not isinstance(params, Mapping) or "transition" not in params:
+        raise ValueError(
+            "only models with the parameters of a mixture of Markov chains can be exchanged; give "
+            "a fitted MixtureMarkov."
+        )
+    return params
+
+
+def _pooled_model(
+    stored: dict[str, Any], support: Any, min_count: int
+) -> tuple[dict[str, Any], int]:
+    params = _params_of(stored)
+    if min_count == 1:
+        return stored, 0
+    rows, n_pooled = pool_rare_rows(params["transition"], support, min_count)
+    return stored | {"params": {**params, "transition": rows.tolist()}}, n_pooled
+
+
+def _rounded_model(stored: dict[str, Any], digits: int) -> dict[str, Any]:
+    if whole_number(digits, 4, "digits") > 12:
+        raise ValueError(f"digits must be at most 12; found {digits}; use None for no rounding.")
+    params = _params_of(stored)
+    out = stored | {"params": {key: round_rows(v, digits).tolist() for key, v in params.items()}}
+    for key in ("loglik", "classification_entropy"):
+        out[key] = round(float(out[key]), digits)
+    return out
+
+
+def round_rows(rows: Any, digits: int) -> NDArray[np.float64]:
+    """Probabilities with so many decimals that still sum to 1 along the last axis.
+
+    Units of the last decimal are given out by largest remainder, a positive cell getting at
+    least one; of equal cells the first comes first.
+
+    Examples
+    --------
+    >>> round_rows([1 / 3, 1 / 3, 1 / 3], 4).tolist()
+    [0.3334, 0.3333, 0.3333]
+    >>> round_rows([1 - 1e-9, 1e-9, 0], 4).tolist()
+    [0.9999, 0.0001, 0.0]
+    """
+    array = np.array(rows, dtype=float)
+    unit = 10**digits
+    flat = array.reshape(-1, array.shape[-1])
+    out = np.empty(flat.shape)
+    for row, target in zip(flat, out, strict=True):
+        exact = row / row.sum() * unit
+        whole = np.maximum(np.floor(exact), row > 0).astype(np.int64)
+        left = unit - int(whole.sum())
+        if left > 0:
+            order = np.argsort(whole - exact, kind="stable")
+            whole[order[:left]] += 1
+        for _ in range(-left):
+            whole[whole.argmax()] -= 1
+        target[:] = whole / unit
+    return out.reshape(array.shape)
+
+
+def _flat(transition: NDArray[np.float64]) -> NDArray[np.float64]:
+    return transition.reshape(len(transition), -1)
