@@ -17,12 +17,19 @@ _HOME = {
     "LocalModel": "protocol",
     "SklearnModel": "protocol",
     "agreement": "metrics",
+    "best_local": "baselines",
     "bootstrap_weights": "stability",
     "cluster_parameters": "pooling",
     "cluster_size_table": "plots",
+    "consensus": "baselines",
     "cross_table": "metrics",
+    "grid_cells": "simulation",
     "influence": "stability",
+    "k_fed": "baselines",
     "label": "labels",
+    "local_clustering": "baselines",
+    "local_kmeans": "baselines",
+    "local_scores": "baselines",
     "majority_vote": "clustering",
     "match_classes": "metrics",
     "match_labels": "metrics",
@@ -30,9 +37,16 @@ _HOME = {
     "plot_agreement": "plots",
     "plot_cluster_sizes": "plots",
     "plot_patterns": "plots",
+    "plot_simulation": "simulation_plots",
     "plot_spectrum": "plots",
+    "plot_weight_correlation": "simulation_plots",
     "plot_weights": "plots",
+    "pooled": "baselines",
+    "rand_index": "baselines",
     "read_spectrum": "clustering",
+    "run_simulation": "simulation",
+    "simulate_gaussian": "simulation",
+    "simulation_table": "simulation",
     "site_proportions": "protocol",
     "spectrum_table": "plots",
     "sum_by_cluster": "pooling",
@@ -41,6 +55,16 @@ _HOME = {
 __all__ = [*_HOME]
 
 if TYPE_CHECKING:
+    from font.baselines import (
+        best_local,
+        consensus,
+        k_fed,
+        local_clustering,
+        local_kmeans,
+        local_scores,
+        pooled,
+        rand_index,
+    )
     from font.clustering import majority_vote, read_spectrum
     from font.ensemble import Ensemble
     from font.labels import LabelPatterns, label
@@ -59,6 +83,13 @@ if TYPE_CHECKING:
     )
     from font.pooling import cluster_parameters, sum_by_cluster
     from font.protocol import LocalModel, SklearnModel, site_proportions
+    from font.simulation import (
+        grid_cells,
+        run_simulation,
+        simulate_gaussian,
+        simulation_table,
+    )
+    from font.simulation_plots import plot_simulation, plot_weight_correlation
     from font.stability import bootstrap_weights, influence
 
 
