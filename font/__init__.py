@@ -21,6 +21,7 @@ _HOME = {
     "bootstrap_weights": "stability",
     "cluster_parameters": "pooling",
     "cluster_size_table": "plots",
+    "compare_methods": "simulation",
     "consensus": "baselines",
     "cross_table": "metrics",
     "grid_cells": "simulation",
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from font.pooling import cluster_parameters, sum_by_cluster
     from font.protocol import LocalModel, SklearnModel, site_proportions
     from font.simulation import (
+        compare_methods,
         grid_cells,
         run_simulation,
         simulate_gaussian,

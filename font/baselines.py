@@ -24,6 +24,7 @@ Integers = NDArray[np.integer[Any]]
 Clusters = dict[Any, pd.Series]
 
 ASSIGNMENTS = ("faithful", "nearest")
+SEEDINGS = ("plain", "greedy")
 
 
 # --- from the models' labels -------------------------------------------------------------
@@ -145,11 +146,25 @@ def _connectivity_vectors(
 
 
 def local_kmeans(
-    data: Mapping[Any, ArrayLike], n_clusters: int, *, n_starts: int = 10, seed: int = 0
+    data: Mapping[Any, ArrayLike],
+    n_clusters: int,
+    *,
+    n_starts: int = 10,
+    seeding: str = "plain",
+    seed: int = 0,
 ) -> dict[Any, Any]:
     """Scikit-learn's K-means fitted at each site: local models for `font.label`.
 
-    `n_starts` runs from k-means++ seeds, of which the best is kept.
+    Parameters
+    ----------
+    data : {site: (n, p)}
+    n_clusters : int
+    n_starts : int
+        Runs, of which the best is kept.
+    seeding : "plain" or "greedy"
+        k-means++ as published, each next seed drawn in proportion to squared distance; or the
+        best of several such draws, scikit-learn's default. It matters where n_starts is 1.
+    seed : int
 
     Examples
     --------
@@ -160,15 +175,22 @@ def local_kmeans(
     arrays = _arrays(data)
     seeds = np.random.SeedSequence(seed).generate_state(len(arrays))
     return {
-        site: _fit(points, n_clusters, n_starts, int(state), f"the site {site!r}")
+        site: _fit(points, n_clusters, n_starts, int(state), f"the site {site!r}", seeding)
         for (site, points), state in zip(arrays.items(), seeds, strict=True)
     }
 
 
 def pooled(
-    data: Mapping[Any, ArrayLike], n_clusters: int, *, n_starts: int = 10, seed: int = 0
+    data: Mapping[Any, ArrayLike],
+    n_clusters: int,
+    *,
+    n_starts: int = 10,
+    seeding: str = "plain",
+    seed: int = 0,
 ) -> Clusters:
     """K-means on the data of all sites together: an oracle, since no site may share its data.
+
+    Parameters as in `local_kmeans`.
 
     Examples
     --------
@@ -179,7 +201,7 @@ def pooled(
     """
     arrays = _arrays(data)
     points = np.concatenate(list(arrays.values()))
-    fitted = _fit(points, n_clusters, n_starts, seed, "all sites together")
+    fitted = _fit(points, n_clusters, n_starts, seed, "all sites together", seeding)
     return _split(fitted.labels_, {site: _index(data[site], len(a)) for site, a in arrays.items()})
 
 
@@ -189,7 +211,7 @@ def k_fed(
     *,
     n_local: int | None = None,
     assign: str = "faithful",
-    n_starts: int = 10,
+    n_starts: int = 1,
     first: Any = None,
     seed: int = 0,
 ) -> Clusters:
@@ -211,7 +233,8 @@ def k_fed(
         "faithful", as published: a patient follows the own local cluster. "nearest": each
         patient goes to the nearest of the final centres.
     n_starts : int
-        Of K-means on the projected rows.
+        Of K-means on the projected rows, seeded by plain k-means++. One start already is an
+        approximation of the kind the algorithm asks for; more make it stronger than published.
     first : site, optional
         Whose centres the centre begins with (the paper: any); drawn at random unless given.
     seed : int
@@ -240,7 +263,7 @@ def k_fed_assignments(
     n_clusters: int,
     *,
     n_local: int | None = None,
-    n_starts: int = 10,
+    n_starts: int = 1,
     first: Any = None,
     seed: int = 0,
 ) -> dict[str, Clusters]:
@@ -280,7 +303,7 @@ def _awasthi_sheffet(points: Floats, n_clusters: int, n_starts: int, seed: int, 
     with _one_thread():
         axes = np.linalg.svd(points, full_matrices=False)[2][:n_clusters]
         projected = points @ axes.T  # coordinates in the subspace: the same distances
-    first = _fit(projected, n_clusters, n_starts, seed, what)
+    first = _fit(projected, n_clusters, n_starts, seed, what, "plain")
     far = np.sqrt(_squared(projected, first.cluster_centers_))
     near = np.sort(far, axis=1)
     core = near[:, 0] <= near[:, 1] / 3 if n_clusters > 1 else np.ones(len(points), dtype=bool)
@@ -313,14 +336,23 @@ def _squared(points: Floats, centres: Floats) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _fit(points: Floats, n_clusters: int, n_starts: int, seed: int, what: str) -> Any:
+def _fit(points: Floats, n_clusters: int, n_starts: int, seed: int, what: str, seeding: str) -> Any:
     from sklearn.cluster import KMeans
 
     n_clusters = whole_number(n_clusters, 1, "n_clusters")
     n_starts = whole_number(n_starts, 1, "n_starts")
+    one_of(seeding, SEEDINGS, "seeding")
     _refuse_few(points, n_clusters, what)
+    start = _plain_seeds if seeding == "plain" else "k-means++"
     with _one_thread():
-        return KMeans(n_clusters, n_init=n_starts, random_state=seed).fit(points)
+        return KMeans(n_clusters, init=start, n_init=n_starts, random_state=seed).fit(points)
+
+
+def _plain_seeds(points: Floats, n_clusters: int, random_state: Any) -> Any:
+    """Seeds drawn in proportion to squared distance, one candidate each time."""
+    from sklearn.cluster import kmeans_plusplus
+
+    return kmeans_plusplus(points, n_clusters, random_state=random_state, n_local_trials=1)[0]
 
 
 def _one_thread() -> Any:

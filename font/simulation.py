@@ -157,6 +157,8 @@ def run_simulation(
     n_jobs: int = 1,
     *,
     n_starts: int = 10,
+    seeding: str = "plain",
+    k_fed_starts: int = 1,
     methods: Iterable[str] = METHODS,
     folder: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -178,8 +180,10 @@ def run_simulation(
     seed : int
     n_jobs : int
         Processes. A script that asks for more than one needs `if __name__ == "__main__":`.
-    n_starts : int
-        Of K-means, local, pooled and in k-FED; 1 is nearest to the paper's numbers.
+    n_starts, seeding
+        Of local and pooled K-means, see `local_kmeans`; one start is nearest to the paper.
+    k_fed_starts : int
+        Of the local K-means inside k-FED, see `k_fed`.
     methods : names among `METHODS`
         "local" is the mean over the models, what a site chosen at random would give; "FONT
         equal" is the ensemble with equal weights; "pooled" and "best local" are oracles.
@@ -210,7 +214,14 @@ def run_simulation(
     methods = list(methods)
     for method in methods:
         one_of(method, METHODS, "each of methods")
-    options = {"seed": seed, "n_starts": whole_number(n_starts, 1, "n_starts"), "methods": methods}
+    one_of(seeding, baselines.SEEDINGS, "seeding")
+    options = {
+        "seed": whole_number(seed, 0, "seed"),
+        "n_starts": whole_number(n_starts, 1, "n_starts"),
+        "seeding": seeding,
+        "k_fed_starts": whole_number(k_fed_starts, 1, "k_fed_starts"),
+        "methods": methods,
+    }
     done = [_read(folder, cell, options, replicates) for cell in cells]
     tasks = [
         (i, (cell, replicate, options))
@@ -300,7 +311,7 @@ def _replicate(
     stream = [options["seed"], replicate, _number(arguments)]
     sites = simulate_gaussian(**arguments, seed=np.random.default_rng([0, *stream]))
     rng = np.random.default_rng([1, *stream])
-    models, table = _models_and_labels(sites, _MODELS | dict(cell), options["n_starts"], rng)
+    models, table = _models_and_labels(sites, _MODELS | dict(cell), options, rng)
     seed = int(rng.integers(2**31))
     truth = {"all": np.concatenate(list(sites.truth.values()))}
     labels, k = {"all": table}, len(sites.means)
@@ -326,7 +337,7 @@ def _replicate(
             row["angle"] = _angle(w, cosines)
         else:
             if method not in found:
-                found |= _competitor(method, sites, labels, options["n_starts"], seed)
+                found |= _competitor(method, sites, labels, options, seed)
             joined = np.concatenate([part.to_numpy() for part in found[method].values()])
             row["ari"] = baselines.rand_index({"all": joined}, truth)
         rows.append(row)
@@ -334,20 +345,28 @@ def _replicate(
 
 
 def _competitor(
-    method: str, sites: GaussianSites, labels: dict[str, pd.DataFrame], n_starts: int, seed: int
+    method: str,
+    sites: GaussianSites,
+    labels: dict[str, pd.DataFrame],
+    options: Mapping[str, Any],
+    seed: int,
 ) -> dict[str, baselines.Clusters]:
     """The clusters under this method, and under others that come with it."""
     k = len(sites.means)
     if method == "consensus":
         return {method: baselines.consensus(labels, k, seed=seed)}
     if method == "pooled":
-        return {method: baselines.pooled(sites.data, k, n_starts=n_starts, seed=seed)}
-    both = baselines.k_fed_assignments(sites.data, k, n_starts=n_starts, seed=seed)
+        starts = {"n_starts": options["n_starts"], "seeding": options["seeding"]}
+        return {method: baselines.pooled(sites.data, k, **starts, seed=seed)}
+    both = baselines.k_fed_assignments(sites.data, k, n_starts=options["k_fed_starts"], seed=seed)
     return {"k-FED": both["faithful"], "k-FED nearest": both["nearest"]}
 
 
 def _models_and_labels(
-    sites: GaussianSites, settings: Mapping[str, Any], n_starts: int, rng: np.random.Generator
+    sites: GaussianSites,
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
+    rng: np.random.Generator,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Each site's models, and the labels of all patients under all of them."""
     k = settings["n_local"] or len(sites.means)
@@ -359,7 +378,9 @@ def _models_and_labels(
             for i in range(settings["resamples"])
         }
     seed = int(rng.integers(2**31))
-    fitted = baselines.local_kmeans(training, k, n_starts=n_starts, seed=seed)
+    fitted = baselines.local_kmeans(
+        training, k, n_starts=options["n_starts"], seeding=options["seeding"], seed=seed
+    )
     table = label(fitted, np.concatenate(list(sites.data.values()))).astype(np.int64)
     models = {name: model.cluster_centers_ for name, model in fitted.items()}
     for name in list(models)[: settings["noise_sites"]]:
@@ -485,3 +506,49 @@ def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFram
     cells = results[cell].drop_duplicates()
     ordered: pd.DataFrame = table.reindex(pd.MultiIndex.from_frame(cells))
     return ordered
+
+
+def compare_methods(
+    results: pd.DataFrame, method: str, other: str, *, margin: float = 0.005
+) -> pd.DataFrame:
+    """Where one method beats another: differences of the adjusted Rand index on the same data.
+
+    Parameters
+    ----------
+    results : as `run_simulation` returns
+    method, other : names among its methods
+    margin : float
+        A mean difference that matters.
+
+    Returns
+    -------
+    DataFrame
+        One row a cell: the two means, `difference` with its standard error `se`, and `verdict`:
+        "better" or "worse" if it is beyond both the margin and two standard errors, else "equal".
+
+    Examples
+    --------
+    >>> results = pd.DataFrame(
+    ...     [("homogeneous", 5, 0.1, r, m, 0.9 + 0.01 * r - 0.05 * (m == "local"))
+    ...      for r in range(3) for m in ("FONT", "local")],
+    ...     columns=["setting", "n_sites", "variance", "replicate", "method", "ari"],
+    ... )
+    >>> compare_methods(results, "FONT", "local")[["difference", "verdict"]].values.tolist()
+    [[0.05, 'better']]
+    """
+    if method == other:
+        raise ValueError(f"two different methods are needed; found {method!r} twice.")
+    for name in (method, other):
+        one_of(name, dict.fromkeys(results["method"]), "the methods to compare")
+    cell = [name for name in results if name not in (*MEASURES, "replicate", "method")]
+    pairs = results[results["method"].isin([method, other])]
+    wide = pairs.set_index([*cell, "replicate", "method"])["ari"].unstack("method")
+    wide["difference"] = wide[method] - wide[other]
+    groups = wide.groupby(level=list(range(len(cell))), sort=False, dropna=False)
+    table: pd.DataFrame = groups[[method, other, "difference"]].mean()
+    table["se"] = groups["difference"].sem(ddof=1)
+    large = table["difference"].abs() > np.maximum(margin, 2 * table["se"].fillna(np.inf))
+    sign = np.where(table["difference"] > 0, "better", "worse")
+    table["verdict"] = np.where(large, sign, "equal")
+    table["difference"] = table["difference"].round(12)
+    return table.reindex(pd.MultiIndex.from_frame(results[cell].drop_duplicates()))
