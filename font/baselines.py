@@ -300,7 +300,7 @@ def _awasthi_sheffet(points: Floats, n_clusters: int, n_starts: int, seed: int, 
 
     what = f"the site {site!r}"
     _refuse_few(points, n_clusters, what)
-    with _one_thread():
+    with one_thread():
         axes = np.linalg.svd(points, full_matrices=False)[2][:n_clusters]
         projected = points @ axes.T  # coordinates in the subspace: the same distances
     first = _fit(projected, n_clusters, n_starts, seed, what, "plain")
@@ -312,7 +312,7 @@ def _awasthi_sheffet(points: Floats, n_clusters: int, n_starts: int, seed: int, 
     for k in range(n_clusters):
         clear = core & (labels == k)
         means[k] = points[clear if clear.any() else first.labels_ == k].mean(axis=0)
-    with _one_thread():
+    with one_thread():
         return KMeans(n_clusters, init=means, n_init=1, tol=0.0).fit(points)
 
 
@@ -344,18 +344,24 @@ def _fit(points: Floats, n_clusters: int, n_starts: int, seed: int, what: str, s
     one_of(seeding, SEEDINGS, "seeding")
     _refuse_few(points, n_clusters, what)
     start = _plain_seeds if seeding == "plain" else "k-means++"
-    with _one_thread():
+    with one_thread():
         return KMeans(n_clusters, init=start, n_init=n_starts, random_state=seed).fit(points)
 
 
-def _plain_seeds(points: Floats, n_clusters: int, random_state: Any) -> Any:
-    """Seeds drawn in proportion to squared distance, one candidate each time."""
-    from sklearn.cluster import kmeans_plusplus
+def _plain_seeds(points: Floats, n_clusters: int, random_state: Any) -> Floats:
+    """k-means++ as published: each next seed is drawn in proportion to squared distance."""
+    seeds = [int(random_state.randint(len(points)))]
+    nearest = np.full(len(points), np.inf)
+    for _ in range(n_clusters - 1):
+        nearest = np.minimum(nearest, ((points - points[seeds[-1]]) ** 2).sum(axis=1))
+        mass = np.cumsum(nearest)
+        drawn = np.searchsorted(mass, random_state.random_sample() * mass[-1], side="right")
+        seeds.append(min(int(drawn), len(points) - 1))
+    chosen: Floats = points[seeds]
+    return chosen
 
-    return kmeans_plusplus(points, n_clusters, random_state=random_state, n_local_trials=1)[0]
 
-
-def _one_thread() -> Any:
+def one_thread() -> Any:
     """Sites are small: scikit-learn's threads would wait for each other most of the time."""
     return _thread_pools().limit(limits=1)
 
