@@ -84,10 +84,9 @@ def show(results: pd.DataFrame, title: str) -> None:
     means = font.simulation_table(results).xs("mean", axis=1, level=1)
     largest = font.simulation_table(results).xs("se", axis=1, level=1).max().max()
     claims = [claim_row(results, *claim) for claim in CLAIMS] + weight_rows(results)
-    print(
-        f"\n{title}\n{'=' * len(title)}\nMean adjusted Rand index; largest standard error {largest:.3f};"
-    )
-    print("pooled and best local are oracles.\n")
+    print(f"\n{title}\n{'=' * len(title)}")
+    print(f"Mean adjusted Rand index, standard errors up to {largest:.3f}.")
+    print("Pooled and best local are oracles.\n")
     print(means.round(3).to_string(), "\n")
     table = pd.DataFrame(claims)
     counts = ["better", "equal", "worse", "open"]
