@@ -21,7 +21,7 @@ _HOME = {
     "bootstrap_weights": "stability",
     "cluster_parameters": "pooling",
     "cluster_size_table": "plots",
-    "compare_methods": "simulation",
+    "compare_methods": "simulation_plots",
     "consensus": "baselines",
     "cross_table": "metrics",
     "grid_cells": "simulation",
@@ -46,8 +46,8 @@ _HOME = {
     "rand_index": "baselines",
     "read_spectrum": "clustering",
     "run_simulation": "simulation",
-    "simulate_gaussian": "simulation",
-    "simulation_table": "simulation",
+    "simulate_gaussian": "gaussian_sites",
+    "simulation_table": "simulation_plots",
     "site_proportions": "protocol",
     "spectrum_table": "plots",
     "sum_by_cluster": "pooling",
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     )
     from font.clustering import majority_vote, read_spectrum
     from font.ensemble import Ensemble
+    from font.gaussian_sites import simulate_gaussian
     from font.labels import LabelPatterns, label
     from font.latent_class import LatentClass
     from font.metrics import agreement, cross_table, match_classes, match_labels
@@ -84,14 +85,13 @@ if TYPE_CHECKING:
     )
     from font.pooling import cluster_parameters, sum_by_cluster
     from font.protocol import LocalModel, SklearnModel, site_proportions
-    from font.simulation import (
+    from font.simulation import grid_cells, run_simulation
+    from font.simulation_plots import (
         compare_methods,
-        grid_cells,
-        run_simulation,
-        simulate_gaussian,
+        plot_simulation,
+        plot_weight_correlation,
         simulation_table,
     )
-    from font.simulation_plots import plot_simulation, plot_weight_correlation
     from font.stability import bootstrap_weights, influence
 
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from font import baselines
 from font.checks import one_of, some, whole_number
 from font.ensemble import Ensemble
+from font.gaussian_sites import SETTINGS, GaussianSites, simulate_gaussian
 from font.labels import LabelPatterns, label
 from font.weights import agreement, class_distances, cross_tabulate
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
 
-SETTINGS = ("homogeneous", "imbalanced", "contaminated")
 METHODS = (
     *("local", "k-FED", "k-FED nearest", "consensus", "FONT equal", "FONT"),
     *("pooled", "best local"),
@@ -48,103 +48,6 @@ _DATA: dict[str, Any] = {
     "outlier_points": "replace",
 }
 _MODELS: dict[str, Any] = {"n_local": None, "resamples": 0, "noise_sites": 0}
-
-
-class GaussianSites(NamedTuple):
-    """Simulated sites.
-
-    Parameters
-    ----------
-    data : {site: (n, p)}
-    truth : {site: (n,)} class of each patient; −1 is an outlying point, not to be scored
-    means : (K, p) of the classes
-    contaminated : names of the sites with outlying points
-    """
-
-    data: dict[str, Floats]
-    truth: dict[str, Integers]
-    means: Floats
-    contaminated: tuple[str, ...]
-
-
-def simulate_gaussian(
-    setting: str,
-    n_sites: int,
-    variance: float,
-    seed: int | np.random.Generator = 0,
-    *,
-    n_classes: int = 5,
-    n_features: int = 10,
-    sizes: tuple[int, int] = (50, 500),
-    concentration: float = 1.0,
-    contaminated_sites: float = 0.2,
-    outlying: float = 0.2,
-    outlier_means: str = "point",
-    outlier_points: str = "replace",
-) -> GaussianSites:
-    """Sites whose patients come from one Gaussian mixture.
-
-    x | class k ~ N(μ_k, σ²I), the entries of μ_k uniform on [−1, 1], the same at all sites; the
-    number of patients uniform on the whole numbers of `sizes`.
-
-    Parameters
-    ----------
-    setting : "homogeneous", "imbalanced" or "contaminated"
-        Equal class proportions; proportions of each site from a Dirichlet distribution; the
-        same with outlying points at some sites.
-    n_sites : int
-    variance : float
-        σ², of the noise (not its standard deviation).
-    seed : int or Generator
-    n_classes, n_features, sizes
-        K, p, and the smallest and largest number of patients.
-    concentration : float
-        All parameters of the Dirichlet distribution.
-    contaminated_sites, outlying : float
-        Share of the sites with outlying points (at least one), and of such points there.
-    outlier_means : "point" or "site"
-        The paper leaves open how many Gaussians the outlying points come from: each from one of
-        its own, or all of a site from the same. Mean entries are uniform on [−5, 5].
-    outlier_points : "replace" or "add"
-        Whether they are part of the site's number of patients or come on top.
-
-    Examples
-    --------
-    >>> sites = simulate_gaussian("contaminated", 5, 0.1, seed=1)
-    >>> len(sites.data), sites.means.shape, len(sites.contaminated)
-    (5, (5, 10), 1)
-    """
-    _check_setting(setting, variance, contaminated_sites, outlying)
-    one_of(outlier_means, ("point", "site"), "outlier_means")
-    one_of(outlier_points, ("replace", "add"), "outlier_points")
-    n_sites = whole_number(n_sites, 1, "n_sites")
-    rng = np.random.default_rng(seed)
-    means = rng.uniform(-1, 1, (n_classes, n_features))
-    names = [f"site {i + 1}" for i in range(n_sites)]
-    n_dirty = max(1, round(contaminated_sites * n_sites)) if setting == "contaminated" else 0
-    dirty = set(rng.choice(n_sites, n_dirty, replace=False).tolist())
-    data, truth = {}, {}
-    for number, name in enumerate(names):
-        n = int(rng.integers(sizes[0], sizes[1] + 1))
-        share = np.full(n_classes, 1 / n_classes)
-        if setting != "homogeneous":
-            share = rng.dirichlet(np.full(n_classes, concentration))
-        n_out = round(outlying * n) if number in dirty else 0
-        classes = rng.choice(n_classes, n - n_out if outlier_points == "replace" else n, p=share)
-        wild = rng.uniform(-5, 5, (n_out if outlier_means == "point" else 1, n_features))
-        centres = np.concatenate([means[classes], np.broadcast_to(wild, (n_out, n_features))])
-        data[name] = centres + rng.normal(scale=np.sqrt(variance), size=centres.shape)
-        truth[name] = np.append(classes, np.full(n_out, -1))
-    return GaussianSites(data, truth, means, tuple(names[i] for i in sorted(dirty)))
-
-
-def _check_setting(setting: str, variance: float, contaminated: float, outlying: float) -> None:
-    one_of(setting, SETTINGS, "setting")
-    if not variance > 0:
-        raise ValueError(f"variance must be more than 0; found {variance!r}.")
-    for value, what in ((contaminated, "contaminated_sites"), (outlying, "outlying")):
-        if not 0 <= value < 1:
-            raise ValueError(f"{what} is a share, from 0 to less than 1; found {value!r}.")
 
 
 # --- the study ---------------------------------------------------------------------------
@@ -473,91 +376,3 @@ def _write(
     half = path.with_name(f"{path.name}.{os.getpid()}")
     half.write_text(json.dumps(content, default=_plain), encoding="utf-8")
     os.replace(half, path)
-
-
-# --- tables ------------------------------------------------------------------------------
-
-
-def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFrame:
-    """Mean and standard error of a measure, cells × methods.
-
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    measure : "ari", "correlation", "concordance", "angle" or "suggested"
-        Methods that do not have it are left out, and so are replicates where a correlation is
-        not defined, since all models are equally good.
-
-    Returns
-    -------
-    DataFrame
-        One row a cell; columns (method, "mean") and (method, "se").
-
-    Examples
-    --------
-    >>> cell = {"setting": "homogeneous", "n_sites": 3, "variance": 0.05, "sizes": (50, 60)}
-    >>> results = run_simulation([cell], replicates=2, methods=["FONT"])
-    >>> list(simulation_table(results).columns)
-    [('FONT', 'mean'), ('FONT', 'se')]
-    """
-    one_of(measure, MEASURES, "measure")
-    if absent := [name for name in ("replicate", "method", measure) if name not in results]:
-        raise ValueError(
-            f"the results lack the columns {some(absent)}; give what run_simulation returns."
-        )
-    cell = [name for name in results if name not in (*MEASURES, "replicate", "method")]
-    rows = results.dropna(subset=[measure])
-    values = rows.groupby([*cell, "method"], sort=False, dropna=False)[measure]
-    table = pd.DataFrame({"mean": values.mean(), "se": values.sem(ddof=1)}).unstack("method")
-    order = [method for method in dict.fromkeys(results["method"]) if method in set(rows["method"])]
-    table = table.swaplevel(axis=1)[[(m, part) for m in order for part in ("mean", "se")]]
-    cells = results[cell].drop_duplicates()
-    ordered: pd.DataFrame = table.reindex(pd.MultiIndex.from_frame(cells))
-    return ordered
-
-
-def compare_methods(
-    results: pd.DataFrame, method: str, other: str, *, margin: float = 0.01
-) -> pd.DataFrame:
-    """Where one method beats another: differences of the adjusted Rand index on the same data.
-
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    method, other : names among its methods
-    margin : float
-        A difference too small to matter.
-
-    Returns
-    -------
-    DataFrame
-        One row a cell: the two means, `difference` with its standard error `se`, and `verdict`:
-        "equal" if difference ± 2 se lies within ± margin, else "better" or "worse" if it lies on
-        one side of 0, else "open": the replicates are too few to tell.
-
-    Examples
-    --------
-    >>> results = pd.DataFrame(
-    ...     [("homogeneous", 5, 0.1, r, m, 0.9 + 0.01 * r - 0.05 * (m == "local"))
-    ...      for r in range(3) for m in ("FONT", "local")],
-    ...     columns=["setting", "n_sites", "variance", "replicate", "method", "ari"],
-    ... )
-    >>> compare_methods(results, "FONT", "local")[["difference", "verdict"]].values.tolist()
-    [[0.05, 'better']]
-    """
-    if method == other:
-        raise ValueError(f"two different methods are needed; found {method!r} twice.")
-    for name in (method, other):
-        one_of(name, dict.fromkeys(results["method"]), "the methods to compare")
-    cell = [name for name in results if name not in (*MEASURES, "replicate", "method")]
-    pairs = results[results["method"].isin([method, other])]
-    wide = pairs.set_index([*cell, "replicate", "method"])["ari"].unstack("method")
-    wide["difference"] = wide[method] - wide[other]
-    groups = wide.groupby(level=list(range(len(cell))), sort=False, dropna=False)
-    table: pd.DataFrame = groups[[method, other, "difference"]].mean()
-    table["se"] = groups["difference"].sem(ddof=1)
-    size, room = table["difference"].abs(), 2 * table["se"].fillna(np.inf)
-    sign = np.where(table["difference"] > 0, "better", "worse")
-    table["verdict"] = np.where(size + room <= margin, "equal", np.where(size > room, sign, "open"))
-    table["difference"] = table["difference"].round(12)
-    return table.reindex(pd.MultiIndex.from_frame(results[cell].drop_duplicates()))

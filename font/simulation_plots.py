@@ -1,4 +1,4 @@
-"""Figures of a simulation study. Each draws the table of `simulation_table`."""
+"""Tables and figures of a simulation study. Each figure draws the table of `simulation_table`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from font.checks import one_of, some
-from font.simulation import METHODS, simulation_table
+from font.simulation import MEASURES, METHODS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +22,100 @@ _COLOURS = dict(
     )
 )
 _MARKERS = dict(zip(METHODS, "vsDPXo^^", strict=True))
+_AXES = ("setting", "n_sites", "variance")
 _LINES = ("#332288", "#117733", "#DDAA33", "#AA4499", "#88CCEE", "#CC6677")
+
+
+# --- tables ------------------------------------------------------------------------------
+
+
+def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFrame:
+    """Mean and standard error of a measure, cells × methods.
+
+    Parameters
+    ----------
+    results : as `run_simulation` returns
+    measure : "ari", "correlation", "concordance", "angle" or "suggested"
+        Methods that do not have it are left out, and so are replicates where a correlation is
+        not defined, since all models are equally good.
+
+    Returns
+    -------
+    DataFrame
+        One row a cell; columns (method, "mean") and (method, "se").
+
+    Examples
+    --------
+    >>> cell = {"setting": "homogeneous", "n_sites": 3, "variance": 0.05, "sizes": (50, 60)}
+    >>> from font import run_simulation
+    >>> results = run_simulation([cell], replicates=2, methods=["FONT"])
+    >>> list(simulation_table(results).columns)
+    [('FONT', 'mean'), ('FONT', 'se')]
+    """
+    one_of(measure, MEASURES, "measure")
+    if absent := [name for name in ("replicate", "method", measure) if name not in results]:
+        raise ValueError(
+            f"the results lack the columns {some(absent)}; give what run_simulation returns."
+        )
+    cell = [name for name in results if name not in (*MEASURES, "replicate", "method")]
+    rows = results.dropna(subset=[measure])
+    values = rows.groupby([*cell, "method"], sort=False, dropna=False)[measure]
+    table = pd.DataFrame({"mean": values.mean(), "se": values.sem(ddof=1)}).unstack("method")
+    order = [method for method in dict.fromkeys(results["method"]) if method in set(rows["method"])]
+    table = table.swaplevel(axis=1)[[(m, part) for m in order for part in ("mean", "se")]]
+    cells = results[cell].drop_duplicates()
+    ordered: pd.DataFrame = table.reindex(pd.MultiIndex.from_frame(cells))
+    return ordered
+
+
+def compare_methods(
+    results: pd.DataFrame, method: str, other: str, *, margin: float = 0.01
+) -> pd.DataFrame:
+    """Where one method beats another: differences of the adjusted Rand index on the same data.
+
+    Parameters
+    ----------
+    results : as `run_simulation` returns
+    method, other : names among its methods
+    margin : float
+        A difference too small to matter.
+
+    Returns
+    -------
+    DataFrame
+        One row a cell: the two means, `difference` with its standard error `se`, and `verdict`:
+        "equal" if difference ± 2 se lies within ± margin, else "better" or "worse" if it lies on
+        one side of 0, else "open": the replicates are too few to tell.
+
+    Examples
+    --------
+    >>> results = pd.DataFrame(
+    ...     [("homogeneous", 5, 0.1, r, m, 0.9 + 0.01 * r - 0.05 * (m == "local"))
+    ...      for r in range(3) for m in ("FONT", "local")],
+    ...     columns=["setting", "n_sites", "variance", "replicate", "method", "ari"],
+    ... )
+    >>> compare_methods(results, "FONT", "local")[["difference", "verdict"]].values.tolist()
+    [[0.05, 'better']]
+    """
+    if method == other:
+        raise ValueError(f"two different methods are needed; found {method!r} twice.")
+    for name in (method, other):
+        one_of(name, dict.fromkeys(results["method"]), "the methods to compare")
+    cell = [name for name in results if name not in (*MEASURES, "replicate", "method")]
+    pairs = results[results["method"].isin([method, other])]
+    wide = pairs.set_index([*cell, "replicate", "method"])["ari"].unstack("method")
+    wide["difference"] = wide[method] - wide[other]
+    groups = wide.groupby(level=list(range(len(cell))), sort=False, dropna=False)
+    table: pd.DataFrame = groups[[method, other, "difference"]].mean()
+    table["se"] = groups["difference"].sem(ddof=1)
+    size, room = table["difference"].abs(), 2 * table["se"].fillna(np.inf)
+    sign = np.where(table["difference"] > 0, "better", "worse")
+    table["verdict"] = np.where(size + room <= margin, "equal", np.where(size > room, sign, "open"))
+    table["difference"] = table["difference"].round(12)
+    return table.reindex(pd.MultiIndex.from_frame(results[cell].drop_duplicates()))
+
+
+# --- figures -----------------------------------------------------------------------------
 
 
 def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
@@ -125,9 +218,6 @@ def _levels(table: pd.DataFrame) -> tuple[list[Any], list[Any], list[Any]]:
         )
     settings, sizes, variances = (table.index.get_level_values(name) for name in _AXES)
     return list(dict.fromkeys(settings)), sorted(set(sizes)), sorted(set(variances))
-
-
-_AXES = ("setting", "n_sites", "variance")
 
 
 def _pairs(rows: list[Any], columns: list[Any]) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
