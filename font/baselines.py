@@ -390,8 +390,6 @@ def rand_index(
     >>> rand_index({"A": [0, 0], "B": [1, 5]}, {"A": [1, 1], "B": [0, -1]})
     1.0
     """
-    from sklearn.metrics import adjusted_rand_score
-
     sites = list(clusters if site_order is None else site_order)
     if absent := [site for site in sites if site not in truth]:
         raise ValueError(f"truth has no entry for the sites {some(absent)}; give one for each.")
@@ -406,7 +404,22 @@ def rand_index(
     scored = true >= 0
     if not scored.any():
         raise ValueError("no patient has a true class of 0 or more, so there is nothing to score.")
-    return float(adjusted_rand_score(true[scored], found[scored]))
+    return _adjusted_rand(true[scored], found[scored])
+
+
+def _adjusted_rand(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """(pairs together in both − expected) / (mean of pairs in each − expected)."""
+    row, rows = pd.factorize(first)
+    column, columns = pd.factorize(second)
+    cells = np.bincount(row * len(columns) + column, minlength=len(rows) * len(columns))
+    table = cells.reshape(len(rows), len(columns)).astype(float)
+    both, one, other, n_pairs = (
+        float((n * (n - 1) / 2).sum())
+        for n in (table, table.sum(axis=1), table.sum(axis=0), table.sum())
+    )
+    expected = one * other / n_pairs if n_pairs else 0.0
+    room = (one + other) / 2 - expected
+    return (both - expected) / room if room else 1.0
 
 
 # --- what comes in and goes out ----------------------------------------------------------

@@ -143,10 +143,9 @@ def run_simulation(
         if progress is not None:
             progress(total - len(tasks) + finished, total)
     shown = list(dict.fromkeys([*_CELL, *itertools.chain.from_iterable(cells)]))
-    every = _DATA | _MODELS
     table = pd.DataFrame(
         [
-            {name: _text(cell.get(name, every.get(name))) for name in shown} | row
+            {name: _shown(cell, name) for name in shown} | row
             for cell, rows in zip(cells, done, strict=True)
             for row in rows
             if row["replicate"] < replicates
@@ -225,6 +224,7 @@ def _replicate_rows(
     seed = int(rng.integers(2**31))
     truth = {"all": np.concatenate(list(sites.truth.values()))}
     labels, k = {"all": table}, len(sites.means)
+    patterns = LabelPatterns.from_labels(labels)
     scores = baselines.local_scores(labels, truth)
     cosines = _true_cosines(models, table, sites)
     found: dict[str, baselines.Clusters] = {}
@@ -239,7 +239,7 @@ def _replicate_rows(
         elif method.startswith("FONT"):
             weights = "equal" if method == "FONT equal" else "spectral"
             ensemble = Ensemble(k, weights=weights, seed=seed)
-            ensemble.fit(models, LabelPatterns.from_labels(labels))
+            ensemble.fit(models, patterns)
             row["ari"] = baselines.rand_index({"all": ensemble.predict(table)}, truth)
             row["suggested"] = ensemble.n_clusters_choice_.n_clusters
             w = ensemble.weights_.to_numpy()
@@ -337,7 +337,11 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
-def _text(value: Any) -> Any:
+def _shown(cell: Mapping[str, Any], name: str) -> Any:
+    """The value of a cell's setting for the table of results, given or not."""
+    value = (_DATA | _MODELS | dict(cell))[name]
+    if name == "n_local" and value is None:
+        value = cell.get("n_classes", _DATA["n_classes"])
     return "–".join(map(str, value)) if isinstance(value, (tuple, list)) else value
 
 

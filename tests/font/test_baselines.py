@@ -106,6 +106,14 @@ def test_pooled_and_local_kmeans_keep_ids():
     assert font.label(models, frame.to_numpy())["A"].nunique() == 2
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rand_index_is_that_of_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(4, size=50), rng.integers(1 + seed, size=50)
+    assert font.rand_index({"A": b}, {"A": a}) == pytest.approx(adjusted_rand_score(a, b))
+    assert font.rand_index({"A": a * 0}, {"A": a * 0}) == 1
+
+
 def test_outlying_patients_are_not_scored():
     assert font.rand_index({"A": [0, 0, 1, 1, 0]}, {"A": [2, 2, 0, 0, -1]}) == 1
     with pytest.raises(ValueError, match="nothing to score"):
