@@ -24,7 +24,7 @@ from font.checks import one_of, some, whole_number
 from font.ensemble import Ensemble
 from font.gaussian_sites import SETTINGS, GaussianSites, simulate_gaussian
 from font.labels import LabelPatterns, label
-from font.weights import agreement, class_distances, cross_tabulate
+from font.weights import class_distances
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
@@ -306,11 +306,18 @@ def _true_cosines(
     """cos(f_m, f_0) (M,): how near each model's distances between patients are to the true ones."""
     truth = np.concatenate(list(sites.truth.values()))
     scored = truth >= 0
-    rows = np.column_stack([table.to_numpy()[scored], truth[scored]])
-    distances = [class_distances(means, "euclidean") for means in (*models.values(), sites.means)]
-    offsets = np.cumsum([0, *map(len, distances)])
-    tables = cross_tabulate(rows, np.ones(len(rows)), offsets)
-    return agreement(distances, tables)[1][:-1, -1]
+    truth, true, k = truth[scored], class_distances(sites.means, "euclidean"), len(sites.means)
+    size = np.bincount(truth, minlength=k)
+    cosines = np.zeros(len(models))
+    for m, (name, means) in enumerate(models.items()):
+        distances = class_distances(means, "euclidean")
+        cell = table[name].to_numpy()[scored] * k + truth
+        cross = np.bincount(cell, minlength=len(means) * k).reshape(len(means), k)
+        used = cross.sum(axis=1)
+        lengths = np.sqrt((used @ distances**2 @ used) * (size @ true**2 @ size))
+        if lengths > 0:
+            cosines[m] = np.sum(distances * (cross @ true @ cross.T)) / lengths
+    return cosines
 
 
 def _correlation(first: Floats, second: Floats) -> float:

@@ -136,6 +136,7 @@ def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
     table = simulation_table(results, measure)
     settings, sizes, variances = _levels(table)
     methods = list(dict.fromkeys(table.columns.get_level_values(0)))
+    what = "adjusted Rand index" if measure == "ari" else measure
     figure, axes = _panels(settings, sizes)
     step = 0.8 / len(methods)
     for (row, setting), (column, n_sites) in _pairs(settings, sizes):
@@ -153,8 +154,7 @@ def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
                 lw=1.2,
                 label=method,
             )
-        _label(ax, row, column, len(settings), setting, n_sites, variances)
-    axes[0, 0].figure.supylabel("adjusted Rand index" if measure == "ari" else measure, fontsize=10)
+        _label(ax, row, column, len(settings), f"{setting}\n{what}", n_sites, variances)
     _legend(figure, axes)
     return figure
 
@@ -243,7 +243,7 @@ def _panels(rows: list[Any], columns: list[Any]) -> tuple[Figure, Any]:
 
 
 def _label(
-    ax: Any, row: int, column: int, n_rows: int, setting: str, n_sites: int, variances: list[Any]
+    ax: Any, row: int, column: int, n_rows: int, name: str, n_sites: int, variances: list[Any]
 ) -> None:
     ax.set_xticks(range(len(variances)), [f"{v:g}" for v in variances])
     ax.set_xlim(-0.5, len(variances) - 0.5)
@@ -252,7 +252,7 @@ def _label(
     if row == 0:
         ax.set_title(f"{n_sites} sites", fontsize=10)
     if column == 0:
-        ax.set_ylabel(setting)
+        ax.set_ylabel(name)
     if row == n_rows - 1:
         ax.set_xlabel("noise variance σ²")
     _tidy(ax)

@@ -70,6 +70,17 @@ def test_weights_follow_accuracy(results):
     assert (angle["FONT"] < 10).all()
 
 
+def test_cosines_with_the_truth_are_those_of_the_dense_matrices(dense):
+    sites = font.simulate_gaussian("contaminated", 2, 0.3, seed=2, outlying=0.05)
+    fitted = font.local_kmeans(sites.data, 30, seed=1)
+    models = {name: model.cluster_centers_ for name, model in fitted.items()}
+    table = font.label(fitted, np.concatenate(list(sites.data.values()))).astype(int)
+    truth = np.concatenate(list(sites.truth.values()))
+    rows = table.assign(truth=truth)[truth >= 0]
+    expected = dense(models | {"truth": sites.means}, rows).cosines[:-1, -1]
+    np.testing.assert_allclose(simulation._true_cosines(models, table, sites), expected)
+
+
 def test_the_same_numbers_on_any_number_of_processes_and_in_any_grid():
     options = {"replicates": 3, "seed": 5, "n_starts": 2}
     alone = font.run_simulation([SMALL], **options)
