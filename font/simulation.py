@@ -125,7 +125,7 @@ def run_simulation(
         "k_fed_starts": whole_number(k_fed_starts, 1, "k_fed_starts"),
         "methods": methods,
     }
-    done = [_read(folder, cell, options, replicates) for cell in cells]
+    done = [_read(folder, cell, options) for cell in cells]
     tasks = [
         (i, (cell, replicate, options))
         for i, (cell, rows) in enumerate(zip(cells, done, strict=True))
@@ -238,8 +238,7 @@ def _replicate_rows(
             row["ari"] = float(scores.max())
         elif method.startswith("FONT"):
             weights = "equal" if method == "FONT equal" else "spectral"
-            ensemble = Ensemble(k, weights=weights, seed=seed)
-            ensemble.fit(models, patterns)
+            ensemble = Ensemble(k, weights=weights, seed=seed).fit(models, patterns)
             row["ari"] = baselines.rand_index({"all": ensemble.predict(table)}, truth)
             row["suggested"] = ensemble.n_clusters_choice_.n_clusters
             w = ensemble.weights_.to_numpy()
@@ -327,7 +326,10 @@ def _correlation(first: Floats, second: Floats) -> float:
 
 
 def _angle(first: Floats, second: Floats) -> float:
-    cosine = first @ second / (np.linalg.norm(first) * np.linalg.norm(second))
+    lengths = np.linalg.norm(first) * np.linalg.norm(second)
+    if lengths == 0:
+        return float("nan")
+    cosine = first @ second / lengths
     return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
 
 
@@ -358,7 +360,7 @@ def _path(folder: str | Path, cell: Mapping[str, Any], options: Mapping[str, Any
 
 
 def _read(
-    folder: str | Path | None, cell: Mapping[str, Any], options: Mapping[str, Any], n: int
+    folder: str | Path | None, cell: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     if folder is None or not (path := _path(folder, cell, options)).exists():
         return []
