@@ -19,17 +19,25 @@ _HOME = {
     "ModelFile": "exchange",
     "SklearnModel": "protocol",
     "agreement": "metrics",
+    "best_local": "baselines",
     "bootstrap_weights": "stability",
     "cluster_parameters": "pooling",
     "cluster_size_table": "plots",
+    "compare_methods": "simulation_plots",
+    "consensus": "baselines",
     "cross_table": "metrics",
     "describe_file": "privacy",
     "explain": "privacy",
     "explain_page": "privacy",
     "fingerprint": "schema",
+    "grid_cells": "simulation",
     "influence": "stability",
     "json_schema": "schema",
+    "k_fed": "baselines",
     "label": "labels",
+    "local_clustering": "baselines",
+    "local_kmeans": "baselines",
+    "local_scores": "baselines",
     "majority_vote": "clustering",
     "match_classes": "metrics",
     "match_labels": "metrics",
@@ -37,8 +45,12 @@ _HOME = {
     "plot_agreement": "plots",
     "plot_cluster_sizes": "plots",
     "plot_patterns": "plots",
+    "plot_simulation": "simulation_plots",
     "plot_spectrum": "plots",
+    "plot_weight_correlation": "simulation_plots",
     "plot_weights": "plots",
+    "pooled": "baselines",
+    "rand_index": "baselines",
     "read_ensemble": "exchange",
     "read_labels": "exchange",
     "read_model": "exchange",
@@ -46,6 +58,9 @@ _HOME = {
     "read_spectrum": "clustering",
     "release": "privacy",
     "row_support": "privacy",
+    "run_simulation": "simulation",
+    "simulate_gaussian": "gaussian_sites",
+    "simulation_table": "simulation_plots",
     "site_proportions": "protocol",
     "spectrum_table": "plots",
     "sum_by_cluster": "pooling",
@@ -57,6 +72,16 @@ _HOME = {
 __all__ = [*_HOME]
 
 if TYPE_CHECKING:
+    from font.baselines import (
+        best_local,
+        consensus,
+        k_fed,
+        local_clustering,
+        local_kmeans,
+        local_scores,
+        pooled,
+        rand_index,
+    )
     from font.clustering import majority_vote, read_spectrum
     from font.ensemble import Ensemble
     from font.exchange import (
@@ -70,6 +95,7 @@ if TYPE_CHECKING:
         write_labels,
         write_model,
     )
+    from font.gaussian_sites import simulate_gaussian
     from font.labels import LabelPatterns, label
     from font.latent_class import LatentClass
     from font.metrics import agreement, cross_table, match_classes, match_labels
@@ -88,6 +114,13 @@ if TYPE_CHECKING:
     from font.privacy import describe_file, explain, explain_page, release, row_support
     from font.protocol import LocalModel, SklearnModel, site_proportions
     from font.schema import fingerprint, json_schema
+    from font.simulation import grid_cells, run_simulation
+    from font.simulation_plots import (
+        compare_methods,
+        plot_simulation,
+        plot_weight_correlation,
+        simulation_table,
+    )
     from font.stability import bootstrap_weights, influence
 
 

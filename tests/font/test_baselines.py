@@ -1,0 +1,146 @@
+"""The competitors of the ensemble: dense versions, hand-made cases, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+import font
+from font import baselines
+
+
+def dense_vectors(labels: pd.DataFrame, n_vectors: int) -> np.ndarray:
+    """Leading eigenvectors of the N×N average connectivity."""
+    table = labels.to_numpy()
+    connected = (table[:, None, :] == table[None, :, :]).mean(axis=2)
+    return np.linalg.eigh(connected)[1][:, ::-1][:, :n_vectors]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_consensus_has_the_geometry_of_the_dense_eigenvectors(make_case, seed):
+    case = make_case(60, 4, 3, accuracy=0.8, seed=seed)
+    dense = dense_vectors(case.labels, 3)
+    patterns, number = baselines.distinct_rows(list(case.labels.to_numpy().T))
+    counts = np.bincount(number).astype(float)
+    rows = baselines._connectivity_vectors(patterns, counts, [3] * 4, np.full(4, 0.25), 3)[number]
+    # eigenvectors are unique up to sign and rotation: compare what the rows have in common
+    np.testing.assert_allclose(rows @ rows.T, dense @ dense.T, atol=1e-9)
+
+
+def test_consensus_finds_the_best_clustering_of_the_dense_eigenvectors(make_case):
+    from sklearn.cluster import KMeans
+
+    case = make_case(80, 5, 3, accuracy=0.9, seed=1)
+    found = font.consensus({"here": case.labels}, 3, seed=0)["here"]
+    dense = KMeans(3, n_init=50, random_state=0).fit(dense_vectors(case.labels, 3)).labels_
+    assert adjusted_rand_score(dense, found) == 1
+
+
+def test_consensus_keeps_sites_and_ids_apart(make_case):
+    case = make_case(50, 3, 3, seed=2)
+    both = {"A": case.labels[:20], "B": case.labels[20:][["m2", "m0", "m1"]]}
+    found = font.consensus(both, 3)
+    assert found["A"].index.equals(both["A"].index)
+    together = font.consensus({"all": case.labels}, 3)["all"]
+    assert adjusted_rand_score(together, pd.concat([found["A"], found["B"]])) == 1
+
+
+def test_a_model_of_weight_0_has_no_say(make_case):
+    case = make_case(60, 3, 3, accuracy=[1.0, 1.0, 0.0], seed=3)
+    found = font.consensus({"here": case.labels}, 3, weights={"m0": 1, "m1": 1, "m2": 0})
+    assert adjusted_rand_score(case.truth, found["here"]) == 1
+
+
+def groups(*centres: float) -> np.ndarray:
+    """Four points close to each centre."""
+    return np.array([[c + d] for c in centres for d in (-0.2, -0.1, 0.1, 0.2)])
+
+
+@pytest.mark.parametrize("assign", ["faithful", "nearest"])
+def test_k_fed_joins_what_two_sites_share_and_adds_what_only_one_has(assign):
+    data = {"A": groups(0, 10), "B": groups(10, 20)}
+    found = font.k_fed(data, 3, n_local=2, first="A", assign=assign, n_starts=5)
+    low, middle = found["A"].iloc[0], found["A"].iloc[4]
+    assert found["A"].tolist() == [low] * 4 + [middle] * 4
+    assert found["B"].tolist()[:4] == [middle] * 4
+    assert len({low, middle, found["B"].iloc[4]}) == 3
+    assert found["B"].iloc[4:].nunique() == 1
+
+
+def test_k_fed_as_published_follows_the_local_cluster():
+    data = {"A": np.array([[0.0], [0.0], [0.0], [8.0]]), "B": np.array([[10.0]] * 3)}
+    faithful = font.k_fed(data, 2, n_local=1, first="A")
+    nearest = font.k_fed(data, 2, n_local=1, first="A", assign="nearest")
+    assert faithful["A"].tolist() == [0, 0, 0, 0]
+    assert nearest["A"].tolist() == [0, 0, 0, 1]
+    assert faithful["B"].tolist() == nearest["B"].tolist() == [1, 1, 1]
+
+
+def test_farthest_first_starts_with_one_site():
+    centres = np.array([[0.0], [1.0], [5.0], [9.0], [2.0]])
+    assert baselines._farthest_first(centres, np.array([0, 1]), 4) == [0, 1, 3, 2]
+    with pytest.raises(ValueError, match="only 1 different"):
+        baselines._farthest_first(np.zeros((3, 1)), np.array([0]), 2)
+
+
+def test_local_and_best_local(make_case):
+    case = make_case(100, 3, 3, accuracy=[0.5, 0.95, 0.7], seed=4)
+    labels = {"A": case.labels[:40], "B": case.labels[40:]}
+    truth = {"A": case.truth[:40], "B": case.truth[40:]}
+    scores = font.local_scores(labels, truth)
+    assert scores.idxmax() == "m1"
+    assert scores["m0"] == pytest.approx(adjusted_rand_score(case.truth, case.labels["m0"]))
+    best = font.best_local(labels, truth)
+    assert best["B"].tolist() == case.labels["m1"][40:].tolist()
+    assert best["B"].name == "cluster"
+
+
+def test_pooled_and_local_kmeans_keep_ids():
+    frame = pd.DataFrame(groups(0, 10), index=list("abcdefgh"))
+    found = font.pooled({"A": frame, "B": groups(0)}, 2, seeding="greedy")
+    assert list(found["A"].index) == list("abcdefgh")
+    assert found["A"].iloc[0] == found["B"].iloc[0] != found["A"].iloc[7]
+    models = font.local_kmeans({"A": frame}, 2, seed=1)
+    assert font.label(models, frame.to_numpy())["A"].nunique() == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rand_index_is_that_of_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(4, size=50), rng.integers(1 + seed, size=50)
+    assert font.rand_index({"A": b}, {"A": a}) == pytest.approx(adjusted_rand_score(a, b))
+    assert font.rand_index({"A": a * 0}, {"A": a * 0}) == 1
+
+
+def test_outlying_patients_are_not_scored():
+    assert font.rand_index({"A": [0, 0, 1, 1, 0]}, {"A": [2, 2, 0, 0, -1]}) == 1
+    with pytest.raises(ValueError, match="nothing to score"):
+        font.rand_index({"A": [0]}, {"A": [-1]})
+    with pytest.raises(ValueError, match=r"shape \(1,\) and true classes of shape \(2,\)"):
+        font.rand_index({"A": [0]}, {"A": [0, 1]})
+    with pytest.raises(ValueError, match="no entry for the sites 'A'"):
+        font.rand_index({"A": [0]}, {})
+
+
+def test_errors_say_what_to_mend():
+    labels = {"A": pd.DataFrame({"m": [0, 1]})}
+    data = {"A": groups(0, 10)}
+    for call, message in (
+        (lambda: font.local_clustering(labels, "x"), "no model 'x'; name one of 'm'"),
+        (lambda: font.consensus({"A": labels["A"][:0]}, 2), "no patients"),
+        (lambda: font.k_fed(data, 2, first="Z"), "no site 'Z'; name one of 'A'"),
+        (lambda: font.k_fed(data, 2, assign="best"), "assign must be one of"),
+        (lambda: font.pooled(data, 9), "8 patients, too few for 9 clusters"),
+        (lambda: font.pooled({"A": groups(0), "B": np.ones((3, 2))}, 2), "the same variables"),
+        (lambda: font.pooled({"A": np.array([[np.nan]])}, 1), "missing or infinite"),
+        (lambda: font.local_kmeans(data, 2, seeding="x"), "seeding must be one of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    for wrong in ({}, [1]):
+        with pytest.raises(TypeError, match="at least one site"):
+            font.pooled(wrong, 2)
+        with pytest.raises(TypeError, match="at least one site"):
+            font.consensus(wrong, 2)
