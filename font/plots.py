@@ -192,7 +192,9 @@ def plot_patterns(ensemble: Ensemble, ax: Axes | None = None, top: int = 20) -> 
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.5, len(models) - 0.5)
     ax.tick_params(length=0)
-    ax.set_xlabel(f"class given by each model; rows cover {share.sum():.0%} of patients")
+    # small and in two lines: with few models the figure is narrow
+    covered = f"rows cover {share.sum():.0%} of patients"
+    ax.set_xlabel(f"class given by each model;\n{covered}", fontsize="small")
     for side in ax.spines.values():
         side.set_visible(False)
     return ax
