@@ -308,7 +308,9 @@ def _one_sentence(error: ValidationError, said: dict[str, Any]) -> str:
         known = _keys_at(place[:-1])
         near = difflib.get_close_matches(place[-1], known, n=1)
         hint = (
-            f"did you mean {'.'.join([*place[:-1], *near])}?" if near else f"known: {_list(known)}."
+            f"did you mean {'.'.join([*place[:-1], *near])}?"
+            if near
+            else f"known: {', '.join(known)}."
         )
         return f"{key} is not known{more}; {hint}"
     if first["type"] == "missing":
