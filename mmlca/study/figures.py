@@ -168,7 +168,9 @@ def views(found: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
 
 def named_clusters(clusters: pd.Series) -> pd.Series:
     """ "cluster 1" and so on, in the order of the numbers."""
-    names = [cluster_name(c) for c in sorted(clusters.unique(), key=str)]
+    # a class that matches no cluster has a name instead of a number
+    order = sorted(clusters.unique(), key=lambda c: (isinstance(c, str), c))
+    names = [cluster_name(c) for c in order]
     return clusters.map(cluster_name).astype(pd.CategoricalDtype(names, ordered=True))
 
 

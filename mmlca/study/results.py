@@ -112,12 +112,12 @@ class Results:
         self.text(name, text)
 
     def json(self, name: str, content: Any) -> None:
-        self.bytes(name, _json(content))
+        self.write(name, _json(content))
 
     def text(self, name: str, content: str) -> None:
-        self.bytes(name, content.encode())
+        self.write(name, content.encode())
 
-    def bytes(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: bytes) -> None:
         self._write(name, content)
         self._files[name] = hashlib.sha256(content).hexdigest()
 

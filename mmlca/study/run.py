@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from ehr_prep.build import TreatmentSequences
 from ehr_prep.labs import Trend, trend
 from ehr_prep.tables import TableOne, table_one
 from font.metrics import agreement
@@ -178,10 +179,10 @@ class _Run:
         with self.step("read", key) as needed:
             for site, part in sequences.items() if needed else ():
                 self.results.table(f"patients/{site}_sequences.csv", part.to_frame(), index=True)
-                if hasattr(part, "issues"):
+                if isinstance(part, TreatmentSequences):
                     self.results.table(f"patients/{site}_issues.csv", part.issues)
         for site, part in sequences.items():
-            if len(getattr(part, "issues", ())):
+            if isinstance(part, TreatmentSequences) and len(part.issues):
                 self.table(
                     "patients",
                     f"issues_{site}",
@@ -415,7 +416,7 @@ class _Run:
                 if needed:
                     self.results.table(table, one.table)
                     if outputs.figures:
-                        self.results.bytes(picture, figures.png(one, outputs.dpi))
+                        self.results.write(picture, figures.png(one, outputs.dpi))
             item = {"section": one.section, "title": one.title, "caption": one.caption}
             if outputs.figures:
                 more = {"alt": one.alt, "view": one.view, "data": table}
@@ -446,11 +447,9 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
 def _memberships(found: Analysis, site: str) -> pd.DataFrame:
     """Each patient's cluster, how sure it is, and the class of the site's own model."""
     probability = found.own[site].predict_proba(found.sequences[site])
-    own = {"own_class": found.local[site], "own_probability": probability.max(axis=1)}
     if found.ensemble is None:
-        return pd.DataFrame(own).rename(
-            columns={"own_class": "class", "own_probability": "probability"}
-        )
+        return pd.DataFrame({"class": found.local[site], "probability": probability.max(axis=1)})
+    own = {"own_class": found.local[site], "own_probability": probability.max(axis=1)}
     table = found.ensemble.confidence(found.labels[site])
     table["cluster"] += 1
     table["runner_up"] = (table["runner_up"] + 1).where(table["runner_up"] >= 0)

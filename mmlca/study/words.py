@@ -15,21 +15,15 @@ if TYPE_CHECKING:
     from mmlca.study.config import Study
 
 _WINDOWS = {1: "month", 3: "quarter", 6: "half-year", 12: "year"}
-_NUMBERS = [
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+_METHODS = {
+    "kmeans": "K-means on their rows",
+    "kmeans-distance": "K-means with them as squared distances",
+    "average": "average linkage",
+    "complete": "complete linkage",
+    "ward": "Ward's linkage",
+    "spectral": "K-means on their principal coordinates",
+}
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 # --- single words ------------------------------------------------------------------------
@@ -66,6 +60,10 @@ def listed(parts: list[str]) -> str:
 
 def number_word(n: int) -> str:
     return _NUMBERS[n] if n < len(_NUMBERS) else f"{n:,}"
+
+
+def _groups(found: Analysis) -> str:
+    return "classes" if found.ensemble is None else "clusters"
 
 
 def _percent(share: float) -> str:
@@ -148,9 +146,8 @@ def five_sentences(
     k = int(value["number of clusters"])
     first = (
         f"Treatment courses of {total:,} {'made-up ' * study.synthetic}patients"
-        f"{f' ({sizes})' if len(found.sequences) > 1 else f' of {next(iter(found.sequences))}'} over "
-        f"up to {period(study, found.sequences)} fall into {number_word(k)} "
-        f"{'clusters' if found.ensemble is not None else 'classes'}."
+        f" ({sizes}) over up to {period(study, found.sequences)} fall into {number_word(k)} "
+        f"{_groups(found)}."
     )
     texts = [
         f"{cluster_name(c)}, {text}"
@@ -167,19 +164,16 @@ def five_sentences(
 
 def _choice_sentence(study: Study, found: Analysis, choice: pd.DataFrame | None, k: int) -> str:
     if choice is None:
-        return f"The number of {'clusters' if found.ensemble is not None else 'classes'} was fixed beforehand."
+        return f"The number of {_groups(found)} was fixed beforehand."
     name = study.classes.criterion.upper()
     chosen = choice.loc[choice["chosen"], "classes"]
-    if study.classes.number != "vote":
-        return (
-            f"The number was fixed beforehand; {name} alone would choose {int(chosen.mode()[0])}."
-        )
+    tried = _span(study.classes.candidates)
     if len(chosen) == 1:
-        return f"{name} chose {k} among {choice['classes'].min()} to {choice['classes'].max()} classes."
+        return f"{name} chose {k} classes, among {tried}."
+    where = "pseudo-sites" if len(chosen) > len(found.sequences) else "sites"
     return (
-        f"{name} chose {k} classes at {int((chosen == k).sum())} of {len(chosen)} "
-        f"{'pseudo-sites' if len(chosen) > len(found.sequences) else 'sites'}, among "
-        f"{choice['classes'].min()} to {choice['classes'].max()}."
+        f"{name} chose {k} classes at {int((chosen == k).sum())} of {len(chosen)} {where}, among "
+        f"{tried}."
     )
 
 
@@ -187,9 +181,10 @@ def _last_two(found: Analysis, value: pd.Series, influence: pd.DataFrame | None)
     sure = value.get("mean agreement of the models")
     if found.ensemble is None:
         (model,) = found.own.values()
-        posterior = model.posterior_["probability"]
+        (data,) = found.sequences.values()
+        probability = model.predict_proba(data).max(axis=1)
         return [
-            f"Patients belong to their class with a mean probability of {posterior.mean():.2f} "
+            f"Patients belong to their class with a mean probability of {probability.mean():.2f} "
             f"(entropy R² {model.entropy():.2f}).",
             f"The maximum was reached by {model.n_replicated_} of the starts that were followed.",
         ]
@@ -263,8 +258,8 @@ def methods(study: Study, found: Analysis, n_classes: int, version: str) -> str:
             f"The {len(found.models)} models were combined by federated one-shot ensemble "
             "clustering: every patient was labelled by every model, models were weighted "
             f"({study.ensemble.weights} weights) by the agreement of their "
-            f"{study.ensemble.distance} class distances, and the weighted distances were "
-            f"clustered ({study.ensemble.method}) into {n_classes} clusters, from counts of label "
+            f"{study.ensemble.distance.replace('euclid', 'Euclid')} class distances, and the "
+            f"weighted distances were clustered ({_METHODS[study.ensemble.method]}) into {n_classes} clusters, from counts of label "
             "patterns alone."
         )
         text.append(
@@ -322,15 +317,15 @@ def careful(
             empty, tied = (windows[w] / windows["followed_up"] for w in ("without_record", "tied"))
             what = "filled in" if study.rules.impute != "missing" else "left missing"
             notes.append(
-                f"At {site} {100 * empty:.1f} % of the {window_name(study)}s had no record and were "
-                f"{what}; {100 * tied:.1f} % were tied."
+                f"At {site} {100 * empty:.1f} % of the {window_name(study)}s had no record and "
+                f"were {what}; {100 * tied:.1f} % were tied."
             )
     if found.ensemble is not None:
         notes += found.ensemble.cautions()
         few = value["patients with agreement below 0.6"]
         notes.append(
-            f"For {100 * few:.1f} % of the patients the models agree by less than 0.6; the files of "
-            "patients' clusters say for whom."
+            f"For {100 * few:.1f} % of the patients the models agree by less than 0.6; the folder "
+            "patients says for whom."
         )
     if differences is not None:
         notes += differences.summary().split("\n")[-2:]
