@@ -51,12 +51,12 @@ class Drawing:
     table: pd.DataFrame
 
 
-def png(drawing: Drawing, dpi: int) -> bytes:
+def to_png(draw: Callable[[], Any], dpi: int) -> bytes:
     """The picture. The backend and the open figures of a caller stay as they are."""
     import matplotlib.pyplot as plt
 
     with _off_screen():
-        made = drawing.draw()
+        made = draw()
         figure: Figure = made if hasattr(made, "savefig") else made.figure
         buffer = BytesIO()
         figure.savefig(buffer, dpi=dpi, format="png", metadata={"Software": None})

@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pandas as pd
 from ehr_prep.build import TreatmentSequences
 from ehr_prep.labs import Trend, trend
 from ehr_prep.tables import TableOne, table_one
-from font.metrics import agreement
 from font.stability import influence
 from mmlca import __version__
 from mmlca.compare import SiteDifferences, describe_clusters, site_differences
@@ -25,7 +23,7 @@ from mmlca.study import analysis, data, figures, words
 from mmlca.study.analysis import Analysis, Models
 from mmlca.study.config import Study
 from mmlca.study.figures import Drawing
-from mmlca.study.results import Results, file_hash, make_key
+from mmlca.study.results import Results, input_hashes, make_key, software
 
 Progress = Callable[[str, float], None]
 """Called with what is being done, and with the share that is done."""
@@ -40,7 +38,6 @@ SECTIONS = {
     "labs": "Laboratory values",
     "truth": "Agreement with the truth",
 }
-_SOFTWARE = ("numpy", "scipy", "pandas", "numba", "matplotlib", "scikit-learn")
 
 
 def run_study(
@@ -70,17 +67,11 @@ def run_study(
 
     tell = progress or (lambda text, share: None)
     tell("Reading", 0.0)
-    inputs = {
-        f"{site}.{role}": {"bytes": path.stat().st_size, "sha256": file_hash(path)}
-        for site, files in study.sites.items()
-        for role in ("records", "sequences", "patients", "labs", "truth")
-        if (path := getattr(files, role)) is not None
-    }
-    software = {"mmlca": __version__} | {name: version(name) for name in _SOFTWARE}
-    about = {"seed": study.seed, "settings": study.plain(), "inputs": inputs, "software": software}
+    inputs, versions = input_hashes(study), software()
+    about = {"seed": study.seed, "settings": study.plain(), "inputs": inputs, "software": versions}
     results = Results(Path(out), {"study": study.name, **about})
     run = _Run(study, results, tell)
-    content = run.all_steps(make_key(inputs, software))
+    content = run.all_steps(make_key(inputs, versions))
     with run.step("report", make_key(content)) as needed:
         if needed:
             tell("Writing the report", 0.97)
@@ -120,7 +111,7 @@ class _Run:
         warned = list(dict.fromkeys(str(warning.message) for warning in caught))
         key = make_key(key, study.ensemble, study.outputs, study.privacy, study.published)
         moved = None if found.ensemble is None else influence(found.ensemble)
-        truth = self.truth(found)
+        truth = data.agreement_with_truth(study, found)
         numbers = words.headline(study, found, choice, differences, truth)
         described = describe_clusters(
             sequences, found.clusters, after=words.period(study, sequences)
@@ -167,15 +158,9 @@ class _Run:
 
     def read(self, key: str) -> dict[str, Sequences]:
         """The sequences are always read again: it is quick, and every step needs them."""
-        sequences = data.read_sites(self.study)
-        low = self.study.privacy.min_count
-        small = {site: len(part) for site, part in sequences.items() if len(part) < low}
-        if small:
-            site, n = next(iter(small.items()))
-            raise ValueError(
-                f"site {site} has {n} eligible patients, fewer than privacy.min_count = {low}; "
-                "relax the rules, or leave the site out."
-            )
+        study = self.study
+        sources = {site: data.read_source(study, site) for site in study.sites}
+        sequences = data.build_sites(study, sources)
         with self.step("read", key) as needed:
             for site, part in sequences.items() if needed else ():
                 self.results.table(f"patients/{site}_sequences.csv", part.to_frame(), index=True)
@@ -266,22 +251,6 @@ class _Run:
             )
             for view, clusters in figures.views(found)
         }
-
-    def truth(self, found: Analysis) -> dict[str, float]:
-        """Agreement with the true classes of a made-up cohort."""
-        true = {
-            site: data.read_truth(files.truth, found.sequences[site])
-            for site, files in self.study.sites.items()
-            if files.truth is not None
-        }
-        if not true:
-            return {}
-        compared = {f"{site}": (true[site], found.clusters[site]) for site in true}
-        if found.ensemble is not None:
-            both = [pd.concat([pair[i] for pair in compared.values()]) for i in range(2)]
-            own = {f"{site}, own model": (true[site], found.local[site]) for site in true}
-            compared = {"all": (both[0].to_numpy(), both[1].to_numpy()), **compared, **own}
-        return {name: float(agreement(*pair)["ari"]) for name, pair in compared.items()}
 
     # --- what is written -------------------------------------------------------------------
 
@@ -416,7 +385,7 @@ class _Run:
                 if needed:
                     self.results.table(table, one.table)
                     if outputs.figures:
-                        self.results.write(picture, figures.png(one, outputs.dpi))
+                        self.results.write(picture, figures.to_png(one.draw, outputs.dpi))
             item = {"section": one.section, "title": one.title, "caption": one.caption}
             if outputs.figures:
                 more = {"alt": one.alt, "view": one.view, "data": table}

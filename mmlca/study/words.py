@@ -259,8 +259,8 @@ def methods(study: Study, found: Analysis, n_classes: int, version: str) -> str:
             "clustering: every patient was labelled by every model, models were weighted "
             f"({study.ensemble.weights} weights) by the agreement of their "
             f"{study.ensemble.distance.replace('euclid', 'Euclid')} class distances, and the "
-            f"weighted distances were clustered ({_METHODS[study.ensemble.method]}) into {n_classes} clusters, from counts of label "
-            "patterns alone."
+            f"weighted distances were clustered ({_METHODS[study.ensemble.method]}) into "
+            f"{n_classes} clusters, from counts of label patterns alone."
         )
         text.append(
             "Differences between sites are Frobenius norms of differences of empirical transition "
