@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -121,9 +121,9 @@ def agreement_with_truth(study: Study, found: Analysis) -> dict[str, float]:
         for site, files in study.sites.items()
         if files.truth is not None
     }
-    pairs = {site: (true[site], found.clusters[site]) for site in true}
+    pairs: dict[str, tuple[Any, Any]] = {site: (true[site], found.clusters[site]) for site in true}
     if true and found.ensemble is not None:
-        everyone = tuple(np.concatenate([pair[i] for pair in pairs.values()]) for i in range(2))
+        a, b = (np.concatenate([pair[i] for pair in pairs.values()]) for i in range(2))
         own = {f"{site}, own model": (true[site], found.local[site]) for site in true}
-        pairs = {"all": everyone, **pairs, **own}
+        pairs = {"all": (a, b), **pairs, **own}
     return {name: float(agreement(*pair)["ari"]) for name, pair in pairs.items()}
