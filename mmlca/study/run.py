@@ -126,6 +126,7 @@ class _Run:
             *figures.lab_figures(study, trends),
         ]
         self.draw(key, drawings)
+        groups = words.groups_word(study).capitalize()
         content = {
             "study": study.name,
             "synthetic": study.synthetic,
@@ -140,7 +141,7 @@ class _Run:
             "careful": words.careful(study, found, choice, differences, numbers, warned),
             "numbers": numbers.astype(object).where(numbers.notna(), None).to_dict("records"),
             "sections": [
-                {"id": name, "title": title, "items": items}
+                {"id": name, "title": title.replace("Clusters", groups), "items": items}
                 for name, title in SECTIONS.items()
                 if (items := [item for item in self.items if item["section"] == name])
             ],
@@ -245,7 +246,7 @@ class _Run:
         return {
             view: trend(
                 dated,
-                {site: figures.named_clusters(clusters[site]) for site in dated},
+                {site: figures.named_groups(self.study, clusters[site]) for site in dated},
                 {site: found.sequences[site] for site in dated},
                 test=self.study.outputs.lab,
             )
@@ -284,6 +285,7 @@ class _Run:
     ) -> None:
         """The tables that are not behind a figure."""
         low, table = self.study.privacy.min_count, self.table
+        groups = words.groups_word(self.study)
         table(
             "models",
             "models",
@@ -305,7 +307,7 @@ class _Run:
             "clusters",
             "clusters",
             figures.hide_small(described, low),
-            "The clusters in numbers",
+            f"The {groups} in numbers",
             "All sites together: patients, the most common first drug class, the share still on "
             "it at the end, where switches go, and the mean number of switches.",
         )
@@ -315,7 +317,7 @@ class _Run:
                 "clusters",
                 "clusters_by_site",
                 figures.hide_small(by_site.drop(columns="description"), low),
-                "The clusters at each site",
+                f"The {groups} at each site",
                 "The same at each site.",
             )
         frame = self.table_one(found, described).to_frame()
@@ -324,7 +326,7 @@ class _Run:
             "clusters",
             "table_one",
             frame.reset_index(names=["variable", "level"]),
-            "Table 1: patients by cluster",
+            f"Table 1: patients by {words.group_word(self.study)}",
             f"Number (%) or mean (SD). Counts below {low} are not shown.",
         )
         if differences is not None:
@@ -363,7 +365,9 @@ class _Run:
                     f"outputs.table_one names {', '.join(absent)}, but the patients' tables of all "
                     f"sites have {', '.join(sorted(known)) or 'no columns'}."
                 )
-        named = {site: figures.named_clusters(part) for site, part in found.clusters.items()}
+        named = {
+            site: figures.named_groups(self.study, part) for site, part in found.clusters.items()
+        }
         texts = zip(described["cluster"], described["description"], strict=True)
         several = len(patients) > 1
         (site, *_) = patients
@@ -371,7 +375,7 @@ class _Run:
             patients if several else patients[site],
             named if several else named[site],
             variables=wanted,
-            descriptions={words.cluster_name(c): text for c, text in texts},
+            descriptions={words.group_name(self.study, c): text for c, text in texts},
             min_count=self.study.privacy.min_count,
         )
 

@@ -48,7 +48,7 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        return ", ".join(f"{_NAMES[k]}: {v}" for k, v in self.choices.items())
+        return ", ".join(f"{_NAMES[k]}: {_text(v)}" for k, v in self.choices.items())
 
 
 def run_sensitivity(
@@ -84,16 +84,17 @@ def run_sensitivity(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the main analysis has said them
         sequences = data.build_sites(study, sources)
-        resamples = analysis.resample(study, sequences)
-        n_classes = study.classes.number
-        if not isinstance(n_classes, int):
-            tell("Choosing the number of classes", 0.02)
-            n_classes = analysis.chosen_number(study, analysis.compare_numbers(study, resamples))
+        names = ["choose"]
+        with results.step("choose", make_key(key, study.classes, _settings(study))) as needed:
+            if needed:
+                tell("Choosing the number of classes", 0.02)
+                results.json("choice.json", _chosen(study, sequences))
+        n_classes = int(results.read_json("choice.json"))
         main_study = study.changed(classes={"number": n_classes})
         found = variants(main_study, from_records=_from_records(study))
         tell("Main analysis", 0.1)
         main = _analyse(main_study, sequences)
-        rows, numbers, names = [], {"main": _numbers(main_study, main)}, []
+        rows, numbers = [], {"main": _numbers(main_study, main)}
         for i, variant in enumerate(found):
             tell(variant.name, 0.1 + 0.85 * i / len(found))
             name = f"variants/{i + 1:03d}.json"
@@ -105,6 +106,8 @@ def run_sensitivity(
             rows.append({**_labels(variant), **stored["compared"]})
             numbers[variant.name] = stored["numbers"]
     table = pd.DataFrame(rows)
+    factors = [name for name in _NAMES.values() if name in table]
+    table = table[[c for c in table if c not in factors] + factors]
     ranges = _ranges(numbers)
     with results.step("tables", make_key(key, rows, numbers)) as needed:
         if needed:
@@ -218,6 +221,10 @@ def _settings(study: Study) -> list[Any]:
     ]
 
 
+def _text(value: Any) -> str:
+    return str(value).replace("_", " ")
+
+
 def _labels(variant: Variant) -> dict[str, Any]:
     return {"variant": variant.name} | {_NAMES[k]: v for k, v in variant.choices.items()}
 
@@ -227,6 +234,13 @@ def _from_records(study: Study) -> bool:
 
 
 # --- analyses ----------------------------------------------------------------------------
+
+
+def _chosen(study: Study, sequences: Mapping[str, Any]) -> int:
+    if isinstance(study.classes.number, int):
+        return study.classes.number
+    resamples = analysis.resample(study, sequences)
+    return analysis.chosen_number(study, analysis.compare_numbers(study, resamples))
 
 
 def _analyse(study: Study, sequences: Mapping[str, Any]) -> Analysis:
@@ -347,7 +361,7 @@ def plot_pairs(table: pd.DataFrame) -> Figure:
     value = table[_measure(table)]
     has = {pair: table[pair[0]] == pair[1] for pair in levels}
     values = np.array([[value[has[a] & has[b]].mean() for b in levels] for a in levels])
-    names = [f"{factor}: {level}" for factor, level in levels]
+    names = [f"{factor}: {_text(level)}" for factor, level in levels]
     return _heat_map(values, names, names, square=True)
 
 
@@ -361,17 +375,20 @@ def _heat_map(
         figsize=(max(width, 4.2), 1.1 + 0.24 * len(rows) + 1.2 * square), layout="constrained"
     )
     low = min(0.5, float(np.nanmin(values)) if np.isfinite(values).any() else 0.5)
-    image = ax.imshow(values, cmap="cividis", vmin=low, vmax=1, aspect="auto")
+    image = ax.imshow(values, cmap="Blues", vmin=low, vmax=1, aspect="auto")
     for i, j in np.ndindex(*values.shape):
         text = "–" if np.isnan(values[i, j]) else f"{values[i, j]:.2f}"
-        dark = np.isnan(values[i, j]) or values[i, j] > (1 + low) / 2
+        dark = values[i, j] > low + 0.55 * (1 - low)
         ax.text(
-            j, i, text, ha="center", va="center", fontsize=6, color="black" if dark else "white"
+            j, i, text, ha="center", va="center", fontsize=6, color="white" if dark else "black"
         )
     ax.set_yticks(range(len(rows)), rows, fontsize=7)
     ax.set_xticks(range(len(columns)), columns, fontsize=7, rotation=90 if square else 0)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
+    ax.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
+    ax.grid(which="minor", axis="y", color="white", linewidth=1)
+    ax.tick_params(which="minor", length=0)
     bar = figure.colorbar(image, ax=ax, shrink=0.6 if len(rows) > 8 else 1.0, aspect=25)
     bar.set_label("Adjusted Rand index against the main analysis", fontsize=6.5)
     bar.ax.tick_params(labelsize=6)

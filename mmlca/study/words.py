@@ -29,8 +29,17 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 # --- single words ------------------------------------------------------------------------
 
 
-def cluster_name(cluster: Any) -> str:
-    return f"cluster {cluster}"
+def group_word(study: Study) -> str:
+    """Groups of an ensemble are clusters, those of a single model are classes."""
+    return "cluster" if len(study.sites) > 1 else "class"
+
+
+def groups_word(study: Study) -> str:
+    return "clusters" if len(study.sites) > 1 else "classes"
+
+
+def group_name(study: Study, group: Any) -> str:
+    return f"{group_word(study)} {group}"
 
 
 def window_name(study: Study) -> str:
@@ -60,10 +69,6 @@ def listed(parts: list[str]) -> str:
 
 def number_word(n: int) -> str:
     return _NUMBERS[n] if n < len(_NUMBERS) else f"{n:,}"
-
-
-def _groups(found: Analysis) -> str:
-    return "classes" if found.ensemble is None else "clusters"
 
 
 def _percent(share: float) -> str:
@@ -103,7 +108,7 @@ def headline(
     for site, part in clusters.items():
         share = part.value_counts(normalize=True)
         for cluster in sorted(share.index):
-            add(f"share of {cluster_name(cluster)}, {site}", float(share[cluster]))
+            add(f"share of {group_name(study, cluster)}, {site}", float(share[cluster]))
     if found.ensemble is not None:
         sure = [found.ensemble.confidence(table) for table in found.labels.values()]
         add("mean agreement of the models", float(pd.concat(sure)["agreement"].mean()))
@@ -144,13 +149,14 @@ def five_sentences(
     sizes = listed([f"{len(data):,} at {site}" for site, data in found.sequences.items()])
     total = sum(map(len, found.sequences.values()))
     k = int(value["number of clusters"])
+    where = f" ({sizes})" if len(study.sites) > 1 else f" of {listed(list(study.sites))}"
     first = (
         f"Treatment courses of {total:,} {'made-up ' * study.synthetic}patients"
-        f" ({sizes}) over up to {period(study, found.sequences)} fall into {number_word(k)} "
-        f"{_groups(found)}."
+        f"{where} over up to {period(study, found.sequences)} fall into {number_word(k)} "
+        f"{groups_word(study)}."
     )
     texts = [
-        f"{cluster_name(c)}, {text}"
+        f"{group_name(study, c)}, {text}"
         for c, text in zip(described["cluster"], described["description"], strict=True)
     ]
     second = f"They are: {'; '.join(texts)}."
@@ -164,7 +170,7 @@ def five_sentences(
 
 def _choice_sentence(study: Study, found: Analysis, choice: pd.DataFrame | None, k: int) -> str:
     if choice is None:
-        return f"The number of {_groups(found)} was fixed beforehand."
+        return f"The number of {groups_word(study)} was fixed beforehand."
     name = study.classes.criterion.upper()
     chosen = choice.loc[choice["chosen"], "classes"]
     tried = _span(study.classes.candidates)
