@@ -103,6 +103,12 @@ class _Run:
             key = make_key(key, study.seed, study.pseudo_sites, study.model.prior)
             choice = self.choose(make_key(key, study.classes), resamples)
             n_classes = analysis.chosen_number(study, choice)
+            if n_classes == 1 and len(sequences) > 1:
+                raise ValueError(
+                    f"{study.classes.criterion.upper()} chooses a single class at most "
+                    "pseudo-sites (tables/selection.csv), so that there are no courses to tell "
+                    "apart; set classes.number, or leave 1 out of classes.candidates."
+                )
             key = make_key(key, study.model, n_classes)
             models, own = self.fit(key, sequences, resamples, n_classes)
             self.tell("Combining", 0.4)
