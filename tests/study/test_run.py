@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -393,10 +394,26 @@ def reference_study(out: Path, seed: int, *, tried: tuple[int, ...]) -> dict[str
     return value
 
 
-def test_the_reference_study(tmp_path: Path) -> None:
-    value = reference_study(tmp_path, 1, tried=(2, 3, 4, 5))
-    norm = "site difference, transition, {}, MGB − VA"
-    assert value[norm.format("ensemble")] < value[norm.format("local")]
+def test_the_reference_study_and_the_example_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = reference_study(tmp_path, 1, tried=(3, 4, 5))
+    norm = "site difference, {}, {}, MGB − VA"
+    assert value[norm.format("transition", "ensemble")] < value[norm.format("transition", "local")]
+    monkeypatch.setattr(sys, "argv", ["ra_study.py", str(tmp_path)])
+    found = runpy.run_path(str(Path(__file__).parents[2] / "examples/ra_study.py"))
+    assert found["k"] == 4
+    kinds = {"plain": "", "occupancy": " by occupancy"}
+    for row in found["differences"].norms.itertuples():
+        name = norm.format(row.quantity + kinds[row.weighting], row.membership)
+        assert value[name] == pytest.approx(row.norm, rel=1e-9)
+    for site, agreement in found["accuracy"].items():
+        name = f"adjusted Rand index against the truth, {site}"
+        assert value[name] == pytest.approx(agreement["ari"], rel=1e-9)
+        share = found["clusters"][site].value_counts(normalize=True)
+        for cluster in range(1, 5):
+            assert value[f"share of cluster {cluster}, {site}"] == share[cluster]
+    assert len(list(tmp_path.glob("*.png"))) == 4
 
 
 @pytest.mark.slow
