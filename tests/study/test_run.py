@@ -366,6 +366,7 @@ def test_demo(call: Any, tmp_path: Path) -> None:
     assert found["sites"] == ["MGB", "VA"]
     assert (tmp_path / "report.html").exists()
     assert read_study(tmp_path / "cohort/study.toml").seed == 3
+    assert read_study(tmp_path / "cohort/study.toml").privacy.min_count == 1
     assert any("made up" in note for note in found["careful"])
 
 
