@@ -19,7 +19,8 @@ _VIEWS = {
     "ensemble": ("Ensemble", "Clusters of the ensemble"),
     "local": ("Local", "Each site's own model"),
 }
-_DIFFERENCE, _TRUTH, _SIZE = "site difference", "adjusted Rand index against the truth", "share of "
+_DIFFERENCE, _TRUTH = "site difference", "adjusted Rand index against the truth"
+_SIZES = ("share of cluster ", "share of class ")
 _ON_SCREEN = 1.35  # figures are drawn for paper; a screen is read from further away
 
 
@@ -87,10 +88,7 @@ def _glance(numbers: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Numbers that no table below holds."""
     for row in numbers:
         name = row["name"]
-        if (
-            not name.startswith((_DIFFERENCE, _TRUTH, f"{_SIZE}cluster"))
-            and row["value"] is not None
-        ):
+        if not name.startswith((_DIFFERENCE, _TRUTH, *_SIZES)) and row["value"] is not None:
             yield name, sensible(name, row["value"])
 
 
@@ -115,9 +113,9 @@ def _sizes(
     """Clusters down, sites across."""
     shares = {
         site: {
-            name.removeprefix(_SIZE).removesuffix(f", {site}"): row["value"]
+            name.removeprefix("share of ").removesuffix(f", {site}"): row["value"]
             for name, row in numbers.items()
-            if name.startswith(f"{_SIZE}cluster") and name.endswith(f", {site}")
+            if name.startswith(_SIZES) and name.endswith(f", {site}")
         }
         for site in sites
     }
@@ -137,7 +135,8 @@ def _sizes(
         rows.append(cells)
     across = [(f"{site}, {what}", True) for site in sites for what in ("patients", "share")]
     if rows:
-        yield Table("Sizes of the clusters", [("cluster", False), *across], rows)
+        groups, group = ("clusters", "cluster") if len(sites) > 1 else ("classes", "class")
+        yield Table(f"Sizes of the {groups}", [(group, False), *across], rows)
 
 
 def _differences(

@@ -18,11 +18,8 @@ _LABELS = {
     "aic": "AIC",
     "bic": "BIC",
     "chance": "by chance",
-    "classes": "classes",
     "first": "first class",
     "first_share": "first class, share",
-    "group": "cluster",
-    "high": "high",
     "icl": "ICL",
     "loglik": "log-likelihood",
     "n_then": "followed then",
@@ -101,7 +98,8 @@ def sensible(name: str, value: float) -> str:
     """One number by itself: a share, a count, or three decimals."""
     if is_share(name):
         return percent(value)
-    return number(value, 0 if value == int(value) and abs(value) >= 2 else 3)
+    measured = name.startswith(("site difference", "adjusted Rand"))
+    return number(value, 3 if measured or value != int(value) else 0)
 
 
 def _exact(value: float) -> str:
