@@ -88,9 +88,15 @@ def made(cohort: Path) -> Made:
 @pytest.fixture(scope="module")
 def plain(cohort: Path) -> Made:
     """One site, no figures, nothing published."""
-    text = STUDY.split("[sites.VA]")[0] + "[classes]" + STUDY.split("[classes]")[1]
+    return one_site(cohort, "one", "figures = false")
+
+
+ONE_SITE = STUDY.split("[sites.VA]")[0] + "[classes]" + STUDY.split("[classes]")[1]
+
+
+def one_site(cohort: Path, name: str, outputs: str) -> Made:
     files = {"MGB": files_of(cohort, "MGB", labs=False)}
-    return make(cohort, "one", text.format(files=files, outputs="figures = false", more=""))
+    return make(cohort, name, ONE_SITE.format(files=files, outputs=outputs, more=""))
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +264,30 @@ def test_the_same_content_gives_the_same_page(made: Made) -> None:
     again = render_report(made.content, made.provenance, made.folder)
     assert again == render_report(made.content, made.provenance, made.folder)
     assert again.split("<h3>Time of each step")[0] == made.html.split("<h3>Time of each step")[0]
+
+
+def test_a_changed_setting_gives_a_new_page(cohort: Path, plain: Made) -> None:
+    """Even one that changes no number; and the same settings leave the page alone."""
+    shutil.copytree(plain.folder, cohort / "again")
+    outputs = 'figures = false\nlab_label = "CRP"'
+    again = one_site(cohort, "again", outputs)
+    assert again.content == plain.content
+    assert "CRP" in again.html
+    written = again.page.stat().st_mtime_ns
+    assert one_site(cohort, "again", outputs).page.stat().st_mtime_ns == written
+
+
+def test_tables_in_place_of_figures_have_views_too(made: Made) -> None:
+    content = copy.deepcopy(made.content)
+    for section in content["sections"]:
+        for item in section["items"]:
+            if item["kind"] == "figure":
+                item |= {"kind": "table", "file": item["data"]}
+    outline = Outline(render_report(content, made.provenance, made.folder))
+    assert outline.all("img") == []
+    views = [attrs["data-view"] for attrs in outline.all("div") if "data-view" in attrs]
+    assert views == ["ensemble", "local"] * 2
+    assert re.search(r"Table S\d+\. Transition rates\.", outline.words)
 
 
 def test_names_that_are_html_are_shown(hostile: Path) -> None:
