@@ -93,7 +93,7 @@ def _glance(numbers: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def _key_tables(content: Mapping[str, Any]) -> Iterator[Table]:
-    numbers = {row["name"]: row for row in content["numbers"] if row["value"] is not None}
+    numbers = {row["name"]: row for row in content["numbers"]}
     yield from _sizes(numbers, content["sites"], content["min_count"])
     yield from _differences(numbers, content["published"])
     truth = {name: row for name, row in numbers.items() if name.startswith(f"{_TRUTH}, ")}
@@ -127,8 +127,8 @@ def _sizes(
         cells = [Cell(cluster)]
         for site in sites:
             share = shares[site].get(cluster, 0.0)
-            n = round(share * numbers[f"patients, {site}"]["value"])
-            if 0 < n < min_count:
+            n = 1 if share is None else round(share * numbers[f"patients, {site}"]["value"])
+            if share is None or 0 < n < min_count:
                 cells += [Cell(f"<{min_count}"), Cell("–")]
             else:
                 cells += [Cell(f"{n:,}", n), _cell("share", share)]

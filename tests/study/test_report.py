@@ -248,13 +248,14 @@ def test_no_patient_is_in_the_report(made: Made, plain: Made) -> None:
         assert not ids & set(re.findall(r"[\w-]+", text))
 
 
-def test_sizes_below_the_threshold_do_not_show(made: Made) -> None:
+@pytest.mark.parametrize("n", [3, None])
+def test_sizes_below_the_threshold_do_not_show(made: Made, n: int | None) -> None:
     content = copy.deepcopy(made.content)
     site = content["sites"][0]
     total = next(r["value"] for r in content["numbers"] if r["name"] == f"patients, {site}")
     for row in content["numbers"]:
         if row["name"] == f"share of cluster 1, {site}":
-            row["value"] = 3 / total
+            row["value"] = None if n is None else n / total
     html = render_report(content, made.provenance, made.folder)
     key = html.split('id="numbers"')[1].split("</table>")[0]
     assert re.search(r"cluster 1</th><td[^>]*>&lt;11</td><td[^>]*>–</td>", key)
