@@ -381,7 +381,7 @@ def reference_study(out: Path, seed: int, *, tried: tuple[int, ...]) -> dict[str
     ehr_prep.ra_cohort(seed).write(folder)
     write_study_file(folder / "study.toml", seed=seed, synthetic=True)
     study = read_study(folder / "study.toml").changed(
-        outputs={"figures": False, "bootstrap": 0}, classes={"starts": 6, "candidates": tried}
+        outputs={"figures": False, "bootstrap": 0}, classes={"candidates": tried}
     )
     content = run_study(study, folder / "out")
     value = {row["name"]: row["value"] for row in content["numbers"]}
