@@ -147,6 +147,17 @@ def ensemble_figures(found: Analysis) -> list[Drawing]:
             lambda: plot_agreement(ensemble),
             ensemble.agreement_.reset_index(names="model"),
         ),
+        Drawing(
+            "agreement_centred",
+            "ensemble",
+            "Centred agreement between the models",
+            "The same with double-centred distances: near 0 where two models have nothing in "
+            "common, while the uncentred agreement is never far from 1.",
+            "Heat map of the centred agreement between each pair of models.",
+            None,
+            lambda: plot_agreement(ensemble, centred=True),
+            ensemble.centred_agreement_.reset_index(names="model"),
+        ),
     ]
 
 

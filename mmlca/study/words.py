@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from font.metrics import agreement
+
 if TYPE_CHECKING:
     from mmlca.compare import SiteDifferences
     from mmlca.sequences import Sequences
@@ -112,6 +114,8 @@ def headline(
     if found.ensemble is not None:
         sure = [found.ensemble.confidence(table) for table in found.labels.values()]
         add("mean agreement of the models", float(pd.concat(sure)["agreement"].mean()))
+        moved = _moved_by_centring(found)
+        add("patients who change cluster with centred weights", moved)
         add("patients with agreement below 0.6", float((pd.concat(sure)["agreement"] < 0.6).mean()))
     if differences is not None:
         for row in differences.norms.itertuples():
@@ -131,6 +135,14 @@ def headline(
     for column in ("chance", "published"):
         table[column] = table[column].astype(float) if column in table else np.nan
     return table
+
+
+def _moved_by_centring(found: Analysis) -> float:
+    """Share of the patients who are in another cluster if weights are centred."""
+    assert found.centred is not None
+    pairs = [(found.clusters[s], found.centred.predict(table)) for s, table in found.labels.items()]
+    a, b = (np.concatenate([pair[i] for pair in pairs]) for i in range(2))
+    return float(1 - agreement(a, b)["matched"])
 
 
 # --- texts ------------------------------------------------------------------------------

@@ -83,7 +83,15 @@ def test_what_comes_out(done: tuple[Path, dict[str, Any]]) -> None:
         for view in ("ensemble", "local")
         for name in ("state_distribution", "frequencies", "lines", "transitions", "lab")
     ]
-    figures = [*views, "flow_MGB", "flow_VA", "weights", "agreement", "site_differences"]
+    figures = [
+        *views,
+        "flow_MGB",
+        "flow_VA",
+        "weights",
+        "agreement",
+        "agreement_centred",
+        "site_differences",
+    ]
     assert {f"figures/{name}.{end}" for name in figures for end in ("png", "csv")} <= names
     tables = ["clusters", "clusters_by_site", "headline", "influence", "models", "table_one"]
     assert {f"tables/{name}.csv" for name in tables} <= names
