@@ -211,7 +211,7 @@ class _Run:
     ) -> tuple[Models, Models]:
         """The models of the pseudo-sites, and one of each whole site."""
         parts = {**resamples, **sequences}
-        files = {name: f"models/{name.replace('/', '_')}.json" for name in parts}
+        files = {name: f"models/{name}.json" for name in parts}
         numbers = iter(range(len(parts)))
 
         def tell(text: str) -> None:
@@ -337,16 +337,14 @@ class _Run:
             f"Number (%) or mean (SD). Counts below {low} are not shown.",
         )
         if differences is not None:
-            norms = differences.norms.merge(
-                numbers.loc[numbers["published"].notna(), ["value", "published"]],
-                how="left",
-                left_on="norm",
-                right_on="value",
-            ).drop(columns="value")
+            norms, study = differences.norms, self.study
+            if study.published is not None:
+                known = [words.published_norm(study, row) for row in norms.itertuples()]
+                norms = norms.assign(published=pd.Series(known, norms.index, dtype=float))
             table(
                 "sites",
                 "site_differences_norms",
-                norms if self.study.published else norms.drop(columns="published"),
+                norms,
                 "Size of the differences",
                 "Frobenius norms averaged over clusters, with 95 % intervals. Chance: what "
                 "sampling alone would give if the sites did not differ.",

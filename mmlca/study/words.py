@@ -120,14 +120,13 @@ def headline(
     if differences is not None:
         for row in differences.norms.itertuples():
             kind = {"plain": "", "occupancy": " by occupancy"}[row.weighting]
-            key = f"{row.quantity}_{row.membership}" if row.weighting == "plain" else ""
             add(
                 f"site difference, {row.quantity}{kind}, {row.membership}, {row.sites}",
                 row.norm,
                 row.low,
                 row.high,
                 chance=row.chance,
-                published=getattr(study.published, key, None),
+                published=published_norm(study, row),
             )
     for name, value in truth.items():
         add(f"adjusted Rand index against the truth, {name}", value)
@@ -135,6 +134,13 @@ def headline(
     for column in ("chance", "published"):
         table[column] = table[column].astype(float) if column in table else np.nan
     return table
+
+
+def published_norm(study: Study, row: Any) -> float | None:
+    """The published counterpart of a row of `SiteDifferences.norms`."""
+    if row.weighting != "plain":
+        return None
+    return getattr(study.published, f"{row.quantity}_{row.membership}", None)
 
 
 def _moved_by_centring(found: Analysis) -> float:
