@@ -111,10 +111,11 @@ def plot_agreement(ensemble: Ensemble, ax: Axes | None = None, *, centred: bool 
     side = 2.0 + 0.42 * min(n, 24)
     ax = _axes(ax, (side + 0.8, side))
     values = table.to_numpy()
-    image = ax.imshow(values, cmap="cividis", vmin=0, vmax=1)
+    low = min(0.9, np.floor(10 * np.nanmin(values)) / 10)  # models of one kind are all near 1
+    image = ax.imshow(values, cmap="cividis", vmin=low, vmax=1)
     if n <= 12:
         for (i, j), value in np.ndenumerate(values):
-            colour = "black" if value > 0.55 else "white"
+            colour = "black" if value > low + 0.55 * (1 - low) else "white"
             ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=7)
     names = [str(name) for name in table.index]
     ax.set_xticks(range(n), names, rotation=90)

@@ -36,7 +36,7 @@ SECTIONS = {
     "clusters": "Clusters",
     "sites": "Differences between sites",
     "labs": "Laboratory values",
-    "truth": "Agreement with the truth",
+    "numbers": "All numbers",
 }
 
 
@@ -120,9 +120,9 @@ class _Run:
         moved = None if found.ensemble is None else influence(found.ensemble)
         truth = data.agreement_with_truth(study, found)
         numbers = words.headline(study, found, choice, differences, truth)
-        described = describe_clusters(
-            sequences, found.clusters, after=words.period(study, sequences)
-        )
+        low, after = study.privacy.min_count, words.period(study, sequences)
+        described = describe_clusters(sequences, found.clusters, after=after)
+        described = figures.hide_small(described, low)
         self.collect(found, numbers, described, differences, moved)
         self.write_tables(key, found, described)
         drawings = [
@@ -305,7 +305,7 @@ class _Run:
             table(
                 "ensemble",
                 "influence",
-                moved.reset_index(),
+                _few_hidden(moved, low).reset_index(),
                 "Influence of each site",
                 "Patients who would change cluster if a site, its models and its patients, had "
                 "not taken part.",
@@ -313,7 +313,7 @@ class _Run:
         table(
             "clusters",
             "clusters",
-            figures.hide_small(described, low),
+            described,
             f"The {groups} in numbers",
             "All sites together: patients, the most common first drug class, the share still on "
             "it at the end, where switches go, and the mean number of switches.",
@@ -350,7 +350,7 @@ class _Run:
                 "sampling alone would give if the sites did not differ.",
             )
         table(
-            "truth" if self.study.synthetic else "clusters",
+            "numbers",
             "headline",
             numbers,
             "All numbers of the summary",
@@ -401,6 +401,14 @@ class _Run:
                 self.items.append({**item, "kind": "figure", "file": picture, **more})
             else:
                 self.items.append({**item, "kind": "table", "file": table, "view": one.view})
+
+
+def _few_hidden(moved: pd.DataFrame, low: int) -> pd.DataFrame:
+    """Blank small numbers of patients who would change cluster."""
+    counts = moved.filter(like="changed")
+    small = (counts > 0) & (counts < low)
+    moved = moved.assign(**{c: counts[c].mask(small[c]) for c in counts})
+    return moved.assign(share=moved["share"].mask(small["changed"]))
 
 
 def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:

@@ -108,9 +108,10 @@ def headline(
         "least starts that reached the maximum", min(m.n_replicated_ for m in found.models.values())
     )
     for site, part in clusters.items():
-        share = part.value_counts(normalize=True)
-        for cluster in sorted(share.index):
-            add(f"share of {group_name(study, cluster)}, {site}", float(share[cluster]))
+        size = part.value_counts()
+        for cluster, n in sorted(size.items()):
+            share = n / len(part) if n >= study.privacy.min_count else np.nan
+            add(f"share of {group_name(study, cluster)}, {site}", share)
     if found.ensemble is not None:
         sure = [found.ensemble.confidence(table) for table in found.labels.values()]
         add("mean agreement of the models", float(pd.concat(sure)["agreement"].mean()))
@@ -174,7 +175,7 @@ def five_sentences(
         f"{groups_word(study)}."
     )
     texts = [
-        f"{group_name(study, c)}, {text}"
+        f"{group_name(study, c)} ({text.replace(';', ',')})"
         for c, text in zip(described["cluster"], described["description"], strict=True)
     ]
     second = f"They are: {'; '.join(texts)}."
