@@ -139,8 +139,11 @@ def _run(study: Study, out: Path, no_progress: bool, quiet: bool, as_json: bool)
 @contextmanager
 def _display(off: bool) -> Iterator[Callable[[str, float], Any] | None]:
     """A moving line on standard error that says what is being done; Ctrl-C ends in a sentence."""
+    import matplotlib as mpl
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    mpl.use("agg")  # a command needs no screen
 
     columns = (BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     console = Console(stderr=True)

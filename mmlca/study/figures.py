@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -52,30 +51,17 @@ class Drawing:
 
 
 def to_png(draw: Callable[[], Any], dpi: int) -> bytes:
-    """The picture. The backend and the open figures of a caller stay as they are."""
+    """The picture; settings and open figures of a caller stay as they are."""
+    import matplotlib as mpl
     import matplotlib.pyplot as plt
 
-    with _off_screen():
+    with mpl.rc_context(), plt.ioff():
         made = draw()
         figure: Figure = made if hasattr(made, "savefig") else made.figure
         buffer = BytesIO()
         figure.savefig(buffer, dpi=dpi, format="png", metadata={"Software": None})
         plt.close(figure)
     return buffer.getvalue()
-
-
-@contextmanager
-def _off_screen() -> Iterator[None]:
-    import matplotlib as mpl
-    import matplotlib.pyplot as plt
-
-    with mpl.rc_context():
-        before = mpl.get_backend()
-        plt.switch_backend("agg")
-        try:
-            yield
-        finally:
-            plt.switch_backend(before)
 
 
 def data_figures(

@@ -297,7 +297,7 @@ def _numbers(study: Study, found: Analysis) -> dict[str, float]:
 
 def _ranges(numbers: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
     """Each number of the main analysis with its smallest and largest value over all."""
-    table = pd.DataFrame(numbers)
+    table = pd.DataFrame(numbers).dropna(how="all")
     return pd.DataFrame(
         {
             "name": table.index,
