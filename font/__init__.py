@@ -26,9 +26,9 @@ _HOME = {
     "compare_methods": "simulation_plots",
     "consensus": "baselines",
     "cross_table": "metrics",
-    "describe_file": "privacy",
-    "explain": "privacy",
-    "explain_page": "privacy",
+    "describe_file": "explain",
+    "explain": "explain",
+    "explain_page": "explain",
     "fingerprint": "schema",
     "grid_cells": "simulation",
     "influence": "stability",
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         write_labels,
         write_model,
     )
+    from font.explain import describe_file, explain, explain_page
     from font.gaussian_sites import simulate_gaussian
     from font.labels import LabelPatterns, label
     from font.latent_class import LatentClass
@@ -111,7 +112,7 @@ if TYPE_CHECKING:
         weight_table,
     )
     from font.pooling import cluster_parameters, sum_by_cluster
-    from font.privacy import describe_file, explain, explain_page, release, row_support
+    from font.privacy import release, row_support
     from font.protocol import LocalModel, SklearnModel, site_proportions
     from font.schema import fingerprint, json_schema
     from font.simulation import grid_cells, run_simulation

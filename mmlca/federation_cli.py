@@ -273,7 +273,7 @@ def exchange_check(
     import json
 
     from font.exchange import atomic_write
-    from font.privacy import describe_file, explain, explain_page
+    from font.explain import describe_file, explain, explain_page
 
     if as_json:
         typer.echo(json.dumps(describe_file(file), ensure_ascii=False, indent=1))
