@@ -259,10 +259,13 @@ class Ensemble:
             "",
             sizes.to_string(formatters={"share": "{:.1%}".format}),
             "",
-            self._spectrum_in_words(),
-            self._weights_in_words(),
+            *self.cautions(),
         ]
         return "\n".join(lines)
+
+    def cautions(self) -> list[str]:
+        """What the spectrum says about the number of clusters, and centred weights about models."""
+        return [self._spectrum_in_words(), self._weights_in_words()]
 
     def _spectrum_in_words(self) -> str:
         choice = self.n_clusters_choice_

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mmlca.checks import some
 
 if TYPE_CHECKING:
     from mmlca.sequences import Sequences
@@ -43,6 +48,34 @@ def read_sites(study: Study) -> dict[str, Sequences]:
                 "with common states."
             )
     return data
+
+
+def patients_of(study: Study, site: str, sequences: Sequences) -> pd.DataFrame:
+    """What is known about the patients of a site, one row for each of its sequences."""
+    from ehr_prep.patients import align_patients, read_patients
+
+    dates = ["index_date", "follow_up_end", "birth_date"]
+    known = getattr(sequences, "patients", None)
+    if known is None:
+        known = pd.DataFrame(index=sequences.ids)
+        if (file := study.sites[site].patients) is not None:
+            known, _ = align_patients(read_patients(file), sequences.ids)
+    return known.drop(columns=dates, errors="ignore")
+
+
+def read_truth(path: Path, sequences: Sequences) -> pd.Series:
+    """The true classes of a made-up cohort: a file of patient ids and classes."""
+    table = pd.read_csv(path, dtype=str)
+    if "class" not in table.columns or len(table.columns) < 2:
+        raise ValueError(f'{path.name} must have a column of ids and a column "class".')
+    ids = next(name for name in table.columns if name != "class")
+    found = table.set_index(ids)["class"].reindex(sequences.ids.astype(str))
+    if found.isna().any():
+        raise ValueError(
+            f"{path.name} lacks {found.isna().sum():,} of the {len(sequences):,} patients "
+            f"({some(found.index[found.isna()])})."
+        )
+    return found.set_axis(sequences.ids)
 
 
 def _rules(study: Study) -> dict[str, Any]:
