@@ -432,6 +432,17 @@ def _model_file(study: str, site: str, payload: dict[str, Any], mark: str) -> Mo
     return ModelFile(study, site, payload["name"], mark, payload)
 
 
+def file_name(name: str, kind: str) -> str:
+    """What a site's file is called, such as "MGB-1.model.json".
+
+    Examples
+    --------
+    >>> file_name("south hospital/2", "model")
+    'south_hospital-2.model.json'
+    """
+    return f"{name.replace('/', '-').replace(' ', '_')}.{kind}.json"
+
+
 def _natural(name: str) -> tuple[str, int]:
     site, _, number = name.partition("/")
     return site, int(number or 0)

@@ -218,8 +218,11 @@ class Study(_Part):
         return self.model_copy(update=settings)
 
 
-def read_study(path: str | os.PathLike[str]) -> Study:
+def read_study(path: str | os.PathLike[str], *, site: str | None = None) -> Study:
     """Read and check a study file; paths in it are relative to its folder.
+
+    With `site` the study has that site alone, and only its files must be there: a hospital can
+    use the study file of all hospitals.
 
     Examples
     --------
@@ -243,7 +246,10 @@ def read_study(path: str | os.PathLike[str]) -> Study:
         study = Study.model_validate(said)
     except ValidationError as error:
         raise ValueError(f"{path.name}: {_one_sentence(error, said)}") from None
-    sites = {name: _resolved(path, name, site) for name, site in study.sites.items()}
+    if site is not None and site not in study.sites:
+        raise ValueError(f"{path.name} has no site {site!r}; it has {', '.join(study.sites)}.")
+    kept = study.sites if site is None else {site: study.sites[site]}
+    sites = {name: _resolved(path, name, part) for name, part in kept.items()}
     reading = _resolved_map(path, "records", study.records)
     study = study.model_copy(update={"sites": sites, "records": reading})
     study._folder = path.parent

@@ -196,10 +196,10 @@ def test_each_command_says_what_it_wrote_withheld_and_what_is_next(
     for command, text in said.items():
         assert "Wrote" in text
         assert ("Next:" in text) == (not command.startswith("assign"))
-        assert ("Withheld:" in text) == (command != "combine")
+        assert "Withheld:" in text
     assert "send west.labels.json to the centre" in said["label west"]
-    report = (root / "to_sites" / "report.txt").read_text(encoding="utf-8")
-    assert "Ensemble of 6 models" in report
+    report = (root / "to_sites" / "report.md").read_text(encoding="utf-8")
+    assert "6 models of 3 sites" in report
 
 
 def test_exchange_check(closed_round: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
