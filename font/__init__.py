@@ -23,6 +23,7 @@ _HOME = {
     "bootstrap_weights": "stability",
     "cluster_parameters": "pooling",
     "cluster_size_table": "plots",
+    "combine": "rounds",
     "compare_methods": "simulation_plots",
     "consensus": "baselines",
     "cross_table": "metrics",
@@ -57,7 +58,9 @@ _HOME = {
     "read_models": "exchange",
     "read_spectrum": "clustering",
     "release": "privacy",
+    "round_report": "report",
     "row_support": "privacy",
+    "run_round": "rounds",
     "run_simulation": "simulation",
     "simulate_gaussian": "gaussian_sites",
     "simulation_table": "simulation_plots",
@@ -114,6 +117,8 @@ if TYPE_CHECKING:
     from font.pooling import cluster_parameters, sum_by_cluster
     from font.privacy import release, row_support
     from font.protocol import LocalModel, SklearnModel, site_proportions
+    from font.report import round_report
+    from font.rounds import combine, run_round
     from font.schema import fingerprint, json_schema
     from font.simulation import grid_cells, run_simulation
     from font.simulation_plots import (

@@ -41,7 +41,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
     ) from error
 
 _RECORD, _FILES, _TROUBLE = "font", "files", "trouble"
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("flwr")  # what `flwr run --stream` and the SuperNode show
 
 
 class Site(Protocol):

@@ -22,7 +22,7 @@ class Absent(NamedTuple):
     reason: str
 
 
-def report(
+def round_report(
     ensemble: Ensemble,
     models: Mapping[str, ModelFile],
     patterns: LabelPatterns,

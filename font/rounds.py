@@ -27,7 +27,7 @@ from font.exchange import (
     write_ensemble,
 )
 from font.labels import LabelPatterns
-from font.report import Absent, report
+from font.report import Absent, round_report
 
 STEPS = ("fit", "label", "assign")
 _MOST_FILES = 100  # models of one site
@@ -128,7 +128,7 @@ def run_round(
     _by_sender(ask("assign", [sent], list(found)), found, "assign", absent, found)
     heard = {site for site, _ in found.values()}
     absent += [Absent(s, "fit", "sent no model that can be used") for s in sites if s not in heard]
-    text = report(ensemble, models, patterns, study=study, absent=absent)
+    text = round_report(ensemble, models, patterns, study=study, absent=absent)
     atomic_write(out / "report.md", text.encode())
     return Round(ensemble, models, patterns, tuple(absent), text)
 

@@ -243,7 +243,7 @@ def centre_combine(
 ) -> None:
     """Combine all sites' models and counts: the ensemble file for all sites, and a report."""
     from font.exchange import atomic_write, read_labels, read_models, write_ensemble
-    from font.report import Absent, report
+    from font.report import Absent, round_report
     from font.rounds import combine
     from font.schema import read_file
     from mmlca.cli import _warnings_as_notes
@@ -273,7 +273,7 @@ def centre_combine(
     heard = {model.site for model in models.values()}
     wanted = [name.strip() for name in (expect or "").split(",") if name.strip()]
     absent = [Absent(name, "fit", "no model came") for name in wanted if name not in heard]
-    text = report(result, models, patterns, study=study, absent=absent)
+    text = round_report(result, models, patterns, study=study, absent=absent)
     write_ensemble(path, result, models, study=study, software=SOFTWARE)
     atomic_write(out / "report.md", text.encode())
     _say(
