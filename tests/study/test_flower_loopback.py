@@ -116,11 +116,11 @@ class Network:
         self.started.append(process)
         return process
 
-    def link(self) -> None:
+    def link(self, *options: str) -> None:
         self.start(
             "link",
             *("flower-superlink", "--insecure", "--disable-runtime-dependency-installation"),
-            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--host", "127.0.0.1", "--port", str(self.port), *options),
         )
         wait_for(self.port)
 
@@ -137,10 +137,10 @@ class Network:
             *("--host", "127.0.0.1", "--port", str(port), "--node-config", words),
         )
 
-    def run(self, app: Path, timeout: int) -> None:
-        config = f'timeout={timeout} out="{self.root / "centre"}"'
+    def run(self, app: Path, timeout: int, *options: str, simulated: str = "") -> None:
+        config = f'timeout={timeout} out="{self.root / "centre"}" simulated="{simulated}"'
         done = subprocess.run(
-            ["flwr", "run", str(app), "here", "--stream", "--run-config", config],
+            ["flwr", "run", str(app), "here", "--stream", "--run-config", config, *options],
             env=self.env,
             cwd=self.root,
             capture_output=True,
@@ -186,6 +186,7 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the best of")
 def test_three_hospitals_give_what_files_give(network: Network, app: Path) -> None:
     root = network.root
     write_homes(root)
@@ -204,3 +205,65 @@ def test_three_hospitals_give_what_files_give(network: Network, app: Path) -> No
     text = (root / "centre" / "report.md").read_text(encoding="utf-8")
     assert "6 models of 3 sites" in text
     assert "Nobody." in text
+
+
+ODD = '''
+
+class Odd:
+    """A hospital that sends nonsense, or takes too long."""
+
+    def __init__(self, plain):
+        self.plain = plain
+
+    def fit(self):
+        paths = self.plain.fit()
+        if self.plain.site == "west":
+            paths[0].write_text('{"format": "font exchange", "version": 1, "kind": "script"}')
+        return paths
+
+    def label(self, models):
+        if self.plain.site == "south":
+            import time
+
+            time.sleep(600)
+        return self.plain.label(models)
+
+    def assign(self, ensemble):
+        self.plain.assign(ensemble)
+
+
+hospitals = client_app(lambda context: Odd(hospital(context)))
+'''
+
+
+@pytest.mark.slow
+def test_the_late_and_the_hostile_stop_nobody(network: Network, app: Path) -> None:
+    root = network.root
+    write_homes(root)
+    with (app / "courses.py").open("a") as file:
+        file.write(ODD)
+    network.link()
+    for site in SITES:
+        network.node(site)
+    network.run(app, timeout=45)
+    result = font.read_ensemble(root / "centre" / "ensemble.json", study="switching")
+    assert sorted(result.models) == ["north/1", "north/2", "south/1", "south/2"]
+    assert result.ensemble.cluster_sizes_.columns.tolist() == ["north"]
+    assert (root / "homes" / "north" / "clusters.csv").exists()
+    text = (root / "centre" / "report.md").read_text(encoding="utf-8")
+    missing = text.partition("## Who is missing")[2].partition("##")[0]
+    assert "does not fit the specification at" in missing
+    assert "| west" in missing
+    assert "it did not answer within 45 s" in missing
+    assert "No counts came from south" in missing
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the best of")
+def test_a_simulation_gives_what_files_give(network: Network, tmp_path: Path, app: Path) -> None:
+    pytest.importorskip("ray", reason="a simulation needs Ray: pip install 'flwr[simulation]'")
+    study = write_homes(tmp_path)
+    network.link("--simulation")
+    network.run(app, 90, "--federation-config", "num-supernodes=3", simulated=str(study))
+    expected = by_files(tmp_path, list(SITES))
+    assert payload(tmp_path / "centre" / "ensemble.json") == payload(expected / "ensemble.json")
