@@ -13,6 +13,8 @@ _HOME = {
     "Study": "config",
     "read_study": "config",
     "read_site": "data",
+    "run_sensitivity": "sensitivity",
+    "run_study": "run",
     "write_study_file": "config",
 }
 
@@ -21,6 +23,8 @@ __all__ = [*_HOME]
 if TYPE_CHECKING:
     from mmlca.study.config import Study, read_study, write_study_file
     from mmlca.study.data import read_site
+    from mmlca.study.run import run_study
+    from mmlca.study.sensitivity import run_sensitivity
 
 
 def __getattr__(name: str) -> Any:

@@ -217,6 +217,15 @@ class Study(_Part):
         }
         return self.model_copy(update=settings)
 
+    def validated(self, settings: dict[str, Any]) -> Study:
+        """A study with these settings, checked like a study file."""
+        try:
+            study = Study.model_validate(settings, strict=False)
+        except ValidationError as error:
+            raise ValueError(_one_sentence(error, settings)) from None
+        study._folder = self._folder
+        return study
+
 
 def read_study(path: str | os.PathLike[str], *, site: str | None = None) -> Study:
     """Read and check a study file; paths in it are relative to its folder.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from mmlca.checks import some
 
 if TYPE_CHECKING:
+    from ehr_prep.records import Records
     from mmlca.sequences import Sequences
+    from mmlca.study.analysis import Analysis
     from mmlca.study.config import Study
 
 
@@ -19,26 +24,40 @@ def read_site(study: Study, site: str) -> Sequences:
 
     From records they are `ehr_prep.TreatmentSequences`, with their flow and patients.
     """
-    from ehr_prep.build import build_sequences
+    return build_site(study, site, read_source(study, site))
+
+
+def read_source(study: Study, site: str) -> Records | Sequences:
+    """The records of one site, or its sequences, as the files hold them."""
     from ehr_prep.records import read_records
     from mmlca.sequences import Sequences
 
     if site not in study.sites:
         raise ValueError(f"the study has no site {site!r}; it has {', '.join(study.sites)}.")
     files = study.sites[site]
-    try:
+    with _at(site):
         if files.sequences is not None:
             return Sequences.read(files.sequences)
-        records = read_records(files.records, patients=files.patients, **study.site_options(site))
-        return build_sequences(records, **_rules(study))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"site {site}: {error}") from None
+        assert files.records is not None
+        return read_records(files.records, patients=files.patients, **study.site_options(site))
 
 
-def read_sites(study: Study) -> dict[str, Sequences]:
-    """All sites' sequences; they must have the same states."""
-    data = {site: read_site(study, site) for site in study.sites}
-    first, *others = data
+def build_site(study: Study, site: str, source: Records | Sequences) -> Sequences:
+    """The sequences of one site, by the rules of the study."""
+    from ehr_prep.build import build_sequences
+    from ehr_prep.records import Records
+
+    if not isinstance(source, Records):
+        return source
+    with _at(site):
+        rules = {name: getattr(study.rules, name) for name in type(study.rules).model_fields}
+        return build_sequences(source, **rules)
+
+
+def build_sites(study: Study, sources: Mapping[str, Records | Sequences]) -> dict[str, Sequences]:
+    """All sites' sequences; they must have the same states, and enough patients to show."""
+    data = {site: build_site(study, site, source) for site, source in sources.items()}
+    (first, *others), low = data, study.privacy.min_count
     for other in others:
         a, b = data[first].states, data[other].states
         if a != b:
@@ -47,7 +66,22 @@ def read_sites(study: Study) -> dict[str, Sequences]:
                 "need the same in the same order: use one drug map, or write the sequences anew "
                 "with common states."
             )
+    for site, part in data.items():
+        if len(part) < low:
+            raise ValueError(
+                f"site {site} has {len(part)} eligible patients, fewer than privacy.min_count = "
+                f"{low}; relax the rules, or leave the site out."
+            )
     return data
+
+
+@contextmanager
+def _at(site: str) -> Iterator[None]:
+    """Say at which site something is wrong."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"site {site}: {error}") from None
 
 
 def patients_of(study: Study, site: str, sequences: Sequences) -> pd.DataFrame:
@@ -78,5 +112,18 @@ def read_truth(path: Path, sequences: Sequences) -> pd.Series:
     return found.set_axis(sequences.ids)
 
 
-def _rules(study: Study) -> dict[str, Any]:
-    return {name: getattr(study.rules, name) for name in type(study.rules).model_fields}
+def agreement_with_truth(study: Study, found: Analysis) -> dict[str, float]:
+    """Adjusted Rand index against the true classes, where a made-up cohort has them."""
+    from font.metrics import agreement
+
+    true = {
+        site: read_truth(files.truth, found.sequences[site])
+        for site, files in study.sites.items()
+        if files.truth is not None
+    }
+    pairs: dict[str, tuple[Any, Any]] = {site: (true[site], found.clusters[site]) for site in true}
+    if true and found.ensemble is not None:
+        a, b = (np.concatenate([pair[i] for pair in pairs.values()]) for i in range(2))
+        own = {f"{site}, own model": (true[site], found.local[site]) for site in true}
+        pairs = {"all": (a, b), **pairs, **own}
+    return {name: float(agreement(*pair)["ari"]) for name, pair in pairs.items()}

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mmlca import compare_plots, courses, describe, flows, plots
-from mmlca.study.words import cluster_name, window_name
+from mmlca.study.words import group_name, group_word, window_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,12 +51,12 @@ class Drawing:
     table: pd.DataFrame
 
 
-def png(drawing: Drawing, dpi: int) -> bytes:
+def to_png(draw: Callable[[], Any], dpi: int) -> bytes:
     """The picture. The backend and the open figures of a caller stay as they are."""
     import matplotlib.pyplot as plt
 
     with _off_screen():
-        made = drawing.draw()
+        made = draw()
         figure: Figure = made if hasattr(made, "savefig") else made.figure
         buffer = BytesIO()
         figure.savefig(buffer, dpi=dpi, format="png", metadata={"Software": None})
@@ -154,7 +154,7 @@ def course_figures(study: Study, found: Analysis) -> list[Drawing]:
     """The courses by site and cluster, for the ensemble and for each site's own model."""
     drawings = []
     for view, clusters in views(found):
-        named = {site: named_clusters(part) for site, part in clusters.items()}
+        named = {site: named_groups(study, part) for site, part in clusters.items()}
         drawings += _courses(study, found.sequences, named, view)
     return drawings
 
@@ -166,10 +166,14 @@ def views(found: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
     return [("ensemble", found.clusters), ("local", found.local)]
 
 
-def named_clusters(clusters: pd.Series) -> pd.Series:
+def named_groups(study: Study, clusters: pd.Series) -> pd.Series:
     """ "cluster 1" and so on, in the order of the numbers."""
-    names = [cluster_name(c) for c in sorted(clusters.unique(), key=str)]
-    return clusters.map(cluster_name).astype(pd.CategoricalDtype(names, ordered=True))
+    # a class that matches no cluster has a name instead of a number
+    order = sorted(clusters.unique(), key=lambda c: (isinstance(c, str), c))
+    names = [group_name(study, c) for c in order]
+    return clusters.map(lambda c: group_name(study, c)).astype(
+        pd.CategoricalDtype(names, ordered=True)
+    )
 
 
 _WHOSE = {
@@ -184,7 +188,7 @@ def _courses(
 ) -> list[Drawing]:
     low, top = study.privacy.min_count, study.outputs.top
     window, ending = window_name(study), "" if view is None else f"_{view}"
-    at_sites = "at " + " and ".join(data)
+    at_sites, group = f"at {' and '.join(data)}", group_word(study)
     hidden = f" Fewer than {low} patients are not shown." if low > 1 else ""
     whose = _WHOSE[view]
     options: dict[str, Any] = {"min_count": low, "xlabel": window.capitalize()}
@@ -206,8 +210,8 @@ def _courses(
             "state_distribution",
             f"Treatment by {window}",
             f"Share of each drug class in each {window} among the patients still followed "
-            "(their number is below the axis), by cluster and site.",
-            f"Stacked bars of the drug classes by {window}, one panel for each cluster",
+            f"(their number is below the axis), by {group} and site.",
+            f"Stacked bars of the drug classes by {window}, one panel for each {group}",
             lambda: plots.plot_state_distribution(data, named, **options),
             suppress(describe.state_distribution(data, named), low),
         ),
@@ -215,7 +219,7 @@ def _courses(
             "frequencies",
             f"The {top} most frequent courses",
             f"Each bar is a course, as high as it is frequent; at most {top} a panel.",
-            "Coloured bars of the most frequent treatment courses, one panel for each cluster",
+            f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
             lambda: courses.plot_frequencies(data, named, top=top, **options),
             describe.sequence_frequencies(data, named, top, min_count=low),
         ),
@@ -224,7 +228,7 @@ def _courses(
             "Treatment lines",
             "From the first drug class to the next ones; a block is as high as the share of "
             "patients who had it as that line.",
-            "Flow diagram from the first treatment line to the following ones, by cluster",
+            f"Flow diagram from the first treatment line to the following ones, by {group}",
             lambda: flows.plot_lines(data, named, min_count=low),
             suppress(describe.treatment_lines(data, named), low, "patients"),
         ),
@@ -233,7 +237,7 @@ def _courses(
             "Transition rates",
             f"Share of patients in the drug class of the row who are in that of the column one "
             f"{window} later.",
-            "Heat maps of the transition rates between drug classes, one for each cluster",
+            f"Heat maps of the transition rates between drug classes, one for each {group}",
             lambda: flows.plot_transitions(data, named, min_count=low),
             suppress(_transition_table(data, named), low),
         ),

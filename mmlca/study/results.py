@@ -8,14 +8,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmlca import __version__
 from mmlca.files import atomic
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mmlca.study.config import Study
+
+_SOFTWARE = ("numpy", "scipy", "pandas", "numba", "matplotlib", "scikit-learn")
 _PROVENANCE = "provenance.json"
 
 
@@ -111,13 +116,16 @@ class Results:
         text = frame.to_csv(index=index, lineterminator="\n", float_format="%.12g")
         self.text(name, text)
 
+    def read_json(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
     def json(self, name: str, content: Any) -> None:
-        self.bytes(name, _json(content))
+        self.write(name, _json(content))
 
     def text(self, name: str, content: str) -> None:
-        self.bytes(name, content.encode())
+        self.write(name, content.encode())
 
-    def bytes(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: bytes) -> None:
         self._write(name, content)
         self._files[name] = hashlib.sha256(content).hexdigest()
 
@@ -138,6 +146,21 @@ def file_hash(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def input_hashes(study: Study) -> dict[str, Any]:
+    """Size and hash of every file that a study reads."""
+    return {
+        f"{site}.{role}": {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+        for site, files in study.sites.items()
+        for role in ("records", "sequences", "patients", "labs", "truth")
+        if (path := getattr(files, role)) is not None
+    }
+
+
+def software() -> dict[str, str]:
+    """Versions of all that a result depends on."""
+    return {"mmlca": __version__} | {name: version(name) for name in _SOFTWARE}
 
 
 def make_key(*parts: Any) -> str:

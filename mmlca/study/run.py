@@ -6,15 +6,14 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from ehr_prep.build import TreatmentSequences
 from ehr_prep.labs import Trend, trend
 from ehr_prep.tables import TableOne, table_one
-from font.metrics import agreement
 from font.stability import influence
 from mmlca import __version__
 from mmlca.compare import SiteDifferences, describe_clusters, site_differences
@@ -24,7 +23,7 @@ from mmlca.study import analysis, data, figures, words
 from mmlca.study.analysis import Analysis, Models
 from mmlca.study.config import Study
 from mmlca.study.figures import Drawing
-from mmlca.study.results import Results, file_hash, make_key
+from mmlca.study.results import Results, input_hashes, make_key, software
 
 Progress = Callable[[str, float], None]
 """Called with what is being done, and with the share that is done."""
@@ -39,7 +38,6 @@ SECTIONS = {
     "labs": "Laboratory values",
     "truth": "Agreement with the truth",
 }
-_SOFTWARE = ("numpy", "scipy", "pandas", "numba", "matplotlib", "scikit-learn")
 
 
 def run_study(
@@ -69,17 +67,11 @@ def run_study(
 
     tell = progress or (lambda text, share: None)
     tell("Reading", 0.0)
-    inputs = {
-        f"{site}.{role}": {"bytes": path.stat().st_size, "sha256": file_hash(path)}
-        for site, files in study.sites.items()
-        for role in ("records", "sequences", "patients", "labs", "truth")
-        if (path := getattr(files, role)) is not None
-    }
-    software = {"mmlca": __version__} | {name: version(name) for name in _SOFTWARE}
-    about = {"seed": study.seed, "settings": study.plain(), "inputs": inputs, "software": software}
+    inputs, versions = input_hashes(study), software()
+    about = {"seed": study.seed, "settings": study.plain(), "inputs": inputs, "software": versions}
     results = Results(Path(out), {"study": study.name, **about})
     run = _Run(study, results, tell)
-    content = run.all_steps(make_key(inputs, software))
+    content = run.all_steps(make_key(inputs, versions))
     with run.step("report", make_key(content)) as needed:
         if needed:
             tell("Writing the report", 0.97)
@@ -119,7 +111,7 @@ class _Run:
         warned = list(dict.fromkeys(str(warning.message) for warning in caught))
         key = make_key(key, study.ensemble, study.outputs, study.privacy, study.published)
         moved = None if found.ensemble is None else influence(found.ensemble)
-        truth = self.truth(found)
+        truth = data.agreement_with_truth(study, found)
         numbers = words.headline(study, found, choice, differences, truth)
         described = describe_clusters(
             sequences, found.clusters, after=words.period(study, sequences)
@@ -134,6 +126,7 @@ class _Run:
             *figures.lab_figures(study, trends),
         ]
         self.draw(key, drawings)
+        groups = words.groups_word(study).capitalize()
         content = {
             "study": study.name,
             "synthetic": study.synthetic,
@@ -148,7 +141,7 @@ class _Run:
             "careful": words.careful(study, found, choice, differences, numbers, warned),
             "numbers": numbers.astype(object).where(numbers.notna(), None).to_dict("records"),
             "sections": [
-                {"id": name, "title": title, "items": items}
+                {"id": name, "title": title.replace("Clusters", groups), "items": items}
                 for name, title in SECTIONS.items()
                 if (items := [item for item in self.items if item["section"] == name])
             ],
@@ -166,22 +159,16 @@ class _Run:
 
     def read(self, key: str) -> dict[str, Sequences]:
         """The sequences are always read again: it is quick, and every step needs them."""
-        sequences = data.read_sites(self.study)
-        low = self.study.privacy.min_count
-        small = {site: len(part) for site, part in sequences.items() if len(part) < low}
-        if small:
-            site, n = next(iter(small.items()))
-            raise ValueError(
-                f"site {site} has {n} eligible patients, fewer than privacy.min_count = {low}; "
-                "relax the rules, or leave the site out."
-            )
+        study = self.study
+        sources = {site: data.read_source(study, site) for site in study.sites}
+        sequences = data.build_sites(study, sources)
         with self.step("read", key) as needed:
             for site, part in sequences.items() if needed else ():
                 self.results.table(f"patients/{site}_sequences.csv", part.to_frame(), index=True)
-                if hasattr(part, "issues"):
+                if isinstance(part, TreatmentSequences):
                     self.results.table(f"patients/{site}_issues.csv", part.issues)
         for site, part in sequences.items():
-            if len(getattr(part, "issues", ())):
+            if isinstance(part, TreatmentSequences) and len(part.issues):
                 self.table(
                     "patients",
                     f"issues_{site}",
@@ -259,28 +246,12 @@ class _Run:
         return {
             view: trend(
                 dated,
-                {site: figures.named_clusters(clusters[site]) for site in dated},
+                {site: figures.named_groups(self.study, clusters[site]) for site in dated},
                 {site: found.sequences[site] for site in dated},
                 test=self.study.outputs.lab,
             )
             for view, clusters in figures.views(found)
         }
-
-    def truth(self, found: Analysis) -> dict[str, float]:
-        """Agreement with the true classes of a made-up cohort."""
-        true = {
-            site: data.read_truth(files.truth, found.sequences[site])
-            for site, files in self.study.sites.items()
-            if files.truth is not None
-        }
-        if not true:
-            return {}
-        compared = {f"{site}": (true[site], found.clusters[site]) for site in true}
-        if found.ensemble is not None:
-            both = [pd.concat([pair[i] for pair in compared.values()]) for i in range(2)]
-            own = {f"{site}, own model": (true[site], found.local[site]) for site in true}
-            compared = {"all": (both[0].to_numpy(), both[1].to_numpy()), **compared, **own}
-        return {name: float(agreement(*pair)["ari"]) for name, pair in compared.items()}
 
     # --- what is written -------------------------------------------------------------------
 
@@ -314,6 +285,7 @@ class _Run:
     ) -> None:
         """The tables that are not behind a figure."""
         low, table = self.study.privacy.min_count, self.table
+        groups = words.groups_word(self.study)
         table(
             "models",
             "models",
@@ -335,7 +307,7 @@ class _Run:
             "clusters",
             "clusters",
             figures.hide_small(described, low),
-            "The clusters in numbers",
+            f"The {groups} in numbers",
             "All sites together: patients, the most common first drug class, the share still on "
             "it at the end, where switches go, and the mean number of switches.",
         )
@@ -345,7 +317,7 @@ class _Run:
                 "clusters",
                 "clusters_by_site",
                 figures.hide_small(by_site.drop(columns="description"), low),
-                "The clusters at each site",
+                f"The {groups} at each site",
                 "The same at each site.",
             )
         frame = self.table_one(found, described).to_frame()
@@ -354,7 +326,7 @@ class _Run:
             "clusters",
             "table_one",
             frame.reset_index(names=["variable", "level"]),
-            "Table 1: patients by cluster",
+            f"Table 1: patients by {words.group_word(self.study)}",
             f"Number (%) or mean (SD). Counts below {low} are not shown.",
         )
         if differences is not None:
@@ -393,7 +365,9 @@ class _Run:
                     f"outputs.table_one names {', '.join(absent)}, but the patients' tables of all "
                     f"sites have {', '.join(sorted(known)) or 'no columns'}."
                 )
-        named = {site: figures.named_clusters(part) for site, part in found.clusters.items()}
+        named = {
+            site: figures.named_groups(self.study, part) for site, part in found.clusters.items()
+        }
         texts = zip(described["cluster"], described["description"], strict=True)
         several = len(patients) > 1
         (site, *_) = patients
@@ -401,7 +375,7 @@ class _Run:
             patients if several else patients[site],
             named if several else named[site],
             variables=wanted,
-            descriptions={words.cluster_name(c): text for c, text in texts},
+            descriptions={words.group_name(self.study, c): text for c, text in texts},
             min_count=self.study.privacy.min_count,
         )
 
@@ -415,7 +389,7 @@ class _Run:
                 if needed:
                     self.results.table(table, one.table)
                     if outputs.figures:
-                        self.results.bytes(picture, figures.png(one, outputs.dpi))
+                        self.results.write(picture, figures.to_png(one.draw, outputs.dpi))
             item = {"section": one.section, "title": one.title, "caption": one.caption}
             if outputs.figures:
                 more = {"alt": one.alt, "view": one.view, "data": table}
@@ -446,11 +420,9 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
 def _memberships(found: Analysis, site: str) -> pd.DataFrame:
     """Each patient's cluster, how sure it is, and the class of the site's own model."""
     probability = found.own[site].predict_proba(found.sequences[site])
-    own = {"own_class": found.local[site], "own_probability": probability.max(axis=1)}
     if found.ensemble is None:
-        return pd.DataFrame(own).rename(
-            columns={"own_class": "class", "own_probability": "probability"}
-        )
+        return pd.DataFrame({"class": found.local[site], "probability": probability.max(axis=1)})
+    own = {"own_class": found.local[site], "own_probability": probability.max(axis=1)}
     table = found.ensemble.confidence(found.labels[site])
     table["cluster"] += 1
     table["runner_up"] = (table["runner_up"] + 1).where(table["runner_up"] >= 0)

@@ -15,28 +15,31 @@ if TYPE_CHECKING:
     from mmlca.study.config import Study
 
 _WINDOWS = {1: "month", 3: "quarter", 6: "half-year", 12: "year"}
-_NUMBERS = [
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+_METHODS = {
+    "kmeans": "K-means on their rows",
+    "kmeans-distance": "K-means with them as squared distances",
+    "average": "average linkage",
+    "complete": "complete linkage",
+    "ward": "Ward's linkage",
+    "spectral": "K-means on their principal coordinates",
+}
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 # --- single words ------------------------------------------------------------------------
 
 
-def cluster_name(cluster: Any) -> str:
-    return f"cluster {cluster}"
+def group_word(study: Study) -> str:
+    """Groups of an ensemble are clusters, those of a single model are classes."""
+    return "cluster" if len(study.sites) > 1 else "class"
+
+
+def groups_word(study: Study) -> str:
+    return "clusters" if len(study.sites) > 1 else "classes"
+
+
+def group_name(study: Study, group: Any) -> str:
+    return f"{group_word(study)} {group}"
 
 
 def window_name(study: Study) -> str:
@@ -105,7 +108,7 @@ def headline(
     for site, part in clusters.items():
         share = part.value_counts(normalize=True)
         for cluster in sorted(share.index):
-            add(f"share of {cluster_name(cluster)}, {site}", float(share[cluster]))
+            add(f"share of {group_name(study, cluster)}, {site}", float(share[cluster]))
     if found.ensemble is not None:
         sure = [found.ensemble.confidence(table) for table in found.labels.values()]
         add("mean agreement of the models", float(pd.concat(sure)["agreement"].mean()))
@@ -146,14 +149,14 @@ def five_sentences(
     sizes = listed([f"{len(data):,} at {site}" for site, data in found.sequences.items()])
     total = sum(map(len, found.sequences.values()))
     k = int(value["number of clusters"])
+    where = f" ({sizes})" if len(study.sites) > 1 else f" of {listed(list(study.sites))}"
     first = (
         f"Treatment courses of {total:,} {'made-up ' * study.synthetic}patients"
-        f"{f' ({sizes})' if len(found.sequences) > 1 else f' of {next(iter(found.sequences))}'} over "
-        f"up to {period(study, found.sequences)} fall into {number_word(k)} "
-        f"{'clusters' if found.ensemble is not None else 'classes'}."
+        f"{where} over up to {period(study, found.sequences)} fall into {number_word(k)} "
+        f"{groups_word(study)}."
     )
     texts = [
-        f"{cluster_name(c)}, {text}"
+        f"{group_name(study, c)}, {text}"
         for c, text in zip(described["cluster"], described["description"], strict=True)
     ]
     second = f"They are: {'; '.join(texts)}."
@@ -167,19 +170,16 @@ def five_sentences(
 
 def _choice_sentence(study: Study, found: Analysis, choice: pd.DataFrame | None, k: int) -> str:
     if choice is None:
-        return f"The number of {'clusters' if found.ensemble is not None else 'classes'} was fixed beforehand."
+        return f"The number of {groups_word(study)} was fixed beforehand."
     name = study.classes.criterion.upper()
     chosen = choice.loc[choice["chosen"], "classes"]
-    if study.classes.number != "vote":
-        return (
-            f"The number was fixed beforehand; {name} alone would choose {int(chosen.mode()[0])}."
-        )
+    tried = _span(study.classes.candidates)
     if len(chosen) == 1:
-        return f"{name} chose {k} among {choice['classes'].min()} to {choice['classes'].max()} classes."
+        return f"{name} chose {k} classes, among {tried}."
+    where = "pseudo-sites" if len(chosen) > len(found.sequences) else "sites"
     return (
-        f"{name} chose {k} classes at {int((chosen == k).sum())} of {len(chosen)} "
-        f"{'pseudo-sites' if len(chosen) > len(found.sequences) else 'sites'}, among "
-        f"{choice['classes'].min()} to {choice['classes'].max()}."
+        f"{name} chose {k} classes at {int((chosen == k).sum())} of {len(chosen)} {where}, among "
+        f"{tried}."
     )
 
 
@@ -187,9 +187,10 @@ def _last_two(found: Analysis, value: pd.Series, influence: pd.DataFrame | None)
     sure = value.get("mean agreement of the models")
     if found.ensemble is None:
         (model,) = found.own.values()
-        posterior = model.posterior_["probability"]
+        (data,) = found.sequences.values()
+        probability = model.predict_proba(data).max(axis=1)
         return [
-            f"Patients belong to their class with a mean probability of {posterior.mean():.2f} "
+            f"Patients belong to their class with a mean probability of {probability.mean():.2f} "
             f"(entropy R² {model.entropy():.2f}).",
             f"The maximum was reached by {model.n_replicated_} of the starts that were followed.",
         ]
@@ -263,9 +264,9 @@ def methods(study: Study, found: Analysis, n_classes: int, version: str) -> str:
             f"The {len(found.models)} models were combined by federated one-shot ensemble "
             "clustering: every patient was labelled by every model, models were weighted "
             f"({study.ensemble.weights} weights) by the agreement of their "
-            f"{study.ensemble.distance} class distances, and the weighted distances were "
-            f"clustered ({study.ensemble.method}) into {n_classes} clusters, from counts of label "
-            "patterns alone."
+            f"{study.ensemble.distance.replace('euclid', 'Euclid')} class distances, and the "
+            f"weighted distances were clustered ({_METHODS[study.ensemble.method]}) into "
+            f"{n_classes} clusters, from counts of label patterns alone."
         )
         text.append(
             "Differences between sites are Frobenius norms of differences of empirical transition "
@@ -322,15 +323,15 @@ def careful(
             empty, tied = (windows[w] / windows["followed_up"] for w in ("without_record", "tied"))
             what = "filled in" if study.rules.impute != "missing" else "left missing"
             notes.append(
-                f"At {site} {100 * empty:.1f} % of the {window_name(study)}s had no record and were "
-                f"{what}; {100 * tied:.1f} % were tied."
+                f"At {site} {100 * empty:.1f} % of the {window_name(study)}s had no record and "
+                f"were {what}; {100 * tied:.1f} % were tied."
             )
     if found.ensemble is not None:
         notes += found.ensemble.cautions()
         few = value["patients with agreement below 0.6"]
         notes.append(
-            f"For {100 * few:.1f} % of the patients the models agree by less than 0.6; the files of "
-            "patients' clusters say for whom."
+            f"For {100 * few:.1f} % of the patients the models agree by less than 0.6; the folder "
+            "patients says for whom."
         )
     if differences is not None:
         notes += differences.summary().split("\n")[-2:]

@@ -199,9 +199,11 @@ def test_descriptions_stand_below_the_table_in_every_format() -> None:
 
 
 def test_small_counts_do_not_show() -> None:
-    patients = pd.DataFrame({"age": [40.0, 60.0] * 7, "sex": ["F"] * 12 + ["M"] * 2}, index=range(14))
+    patients = pd.DataFrame(
+        {"age": list(range(40, 54)), "sex": ["F"] * 12 + ["M"] * 2}, index=range(14)
+    )
     clusters = pd.Series([1] * 11 + [2] * 3, index=range(14))
     frame = table_one(patients, clusters, min_count=5).to_frame()
     assert frame["2"].to_list() == ["<5", "–", "<5", "<5"]
-    assert frame["1"].to_list() == ["11 (78.6)", "49.1 (10.4)", "11 (100.0)", "0 (0.0)"]
+    assert frame["1"].to_list() == ["11 (78.6)", "45.0 (3.3)", "11 (100.0)", "0 (0.0)"]
     assert frame["all"].to_list()[-1] == "<5"
