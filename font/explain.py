@@ -15,8 +15,7 @@ def explain(path: str | PathLike[str]) -> str:
     """What an exchange file contains and what it reveals, for whoever signs it off."""
     about = describe_file(path)
     lines = [
-        f"{about['kind'].capitalize()} file of the site {about['site']!r} in the study "
-        f"{about['study']!r}, written on {about['created']} by {about['software']}.",
+        _head(about),
         "",
         "It contains:",
         *(f"- {line}" for line in about["contains"]),
@@ -41,17 +40,39 @@ def describe_file(path: str | PathLike[str]) -> dict[str, Any]:
 
 def explain_page(path: str | PathLike[str]) -> str:
     """An HTML page: the explanation, then every value in the file."""
-    file = read_file(path)
-    text = escape(explain(path))
+    file, about = read_file(path), describe_file(path)
+    lists = ""
+    for part in ("contains", "reveals"):
+        lines = "".join(f"<li>{escape(line)}</li>" for line in about[part])
+        lists += f"<h2>It {part}</h2>\n<ul>{lines}</ul>\n"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(file.kind)} file of {escape(file.site)}</title>\n<style>"
-        "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-        "pre{white-space:pre-wrap;font:inherit}table{border-collapse:collapse;margin:.2rem 0}"
-        "td,th{border:1px solid #bbb;padding:.1rem .5rem;text-align:left;vertical-align:top;"
-        "font-variant-numeric:tabular-nums}</style></head><body>\n"
-        f"<h1>What would leave the site</h1>\n<pre>{text}</pre>\n<h2>Everything in the file</h2>\n"
-        f"{_as_html(file.model_dump())}\n</body></html>\n"
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(file.kind)} file of {escape(file.site)}</title>\n"
+        f"<style>{_STYLE}</style></head><body>\n<h1>What would leave the site</h1>\n"
+        f"<p>{escape(_head(about))}</p>\n{lists}<h2>It does not contain</h2>\n"
+        f"<p>{escape(about['lacks'])}</p>\n<p>Checked against the specification; the checksum "
+        f"matches.</p>\n<h2>Everything in the file</h2>\n{_as_html(file.model_dump(), ())}\n"
+        "</body></html>\n"
+    )
+
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+    "color:#1a1a1a;background:#fff}"
+    "h1,h2,h3{line-height:1.25}h3{font-size:1rem;margin:1.4rem 0 .3rem;overflow-wrap:anywhere;"
+    "color:#234}li{margin:.25rem 0}p{overflow-wrap:anywhere}"
+    ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;"
+    "font-variant-numeric:tabular-nums}"
+    "td,th{border:1px solid #999;padding:.15rem .5rem;text-align:left;vertical-align:top}"
+    "th{background:#f0f2f5;font-weight:600}.one td{overflow-wrap:anywhere}"
+)
+
+
+def _head(about: Mapping[str, Any]) -> str:
+    return (
+        f"{about['kind'].capitalize()} file of the site {about['site']!r} in the study "
+        f"{about['study']!r}, written on {about['created']} by {about['software']}."
     )
 
 
@@ -173,25 +194,39 @@ def _ensemble_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 _WORDS = {"model": _model_words, "labels": _labels_words, "ensemble": _ensemble_words}
 
 
-def _as_html(value: Any) -> str:
-    """Any JSON value as nested tables."""
+def _as_html(value: Any, path: tuple[Any, ...]) -> str:
+    """Any JSON value as headed tables; headings say where in the file it stands."""
+    head = f"<h3>{escape(' › '.join(map(str, path)))}</h3>\n" if path else ""
     if isinstance(value, Mapping):
-        rows = (
-            f"<tr><th>{escape(str(k))}</th><td>{_as_html(v)}</td></tr>" for k, v in value.items()
-        )
-        return f"<table>{''.join(rows)}</table>"
-    if isinstance(value, list) and any(isinstance(part, (list, Mapping)) for part in value):
-        if all(isinstance(part, list) and not _nested(part) for part in value):
-            rows = (
-                "<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in part) + "</tr>"
-                for part in value
-            )
-            return f"<table>{''.join(rows)}</table>"
-        return "".join(f"<div>{_as_html(part)}</div>" for part in value)
-    if isinstance(value, list):
-        return escape(", ".join(map(str, value)))
+        plain = {k: v for k, v in value.items() if not isinstance(v, (list, Mapping))}
+        rows = "".join(f"<tr><th>{_cell(k)}</th><td>{_cell(v)}</td></tr>" for k, v in plain.items())
+        parts = [_as_html(v, (*path, k)) for k, v in value.items() if k not in plain]
+        return (f'{head}<table class="one">{rows}</table>\n' if rows else "") + "\n".join(parts)
+    if not any(isinstance(part, (list, Mapping)) for part in value):
+        return f"{head}<p>{escape(', '.join(map(str, value))) or '–'}</p>"
+    if all(isinstance(part, list) and not _nested(part) for part in value):
+        return head + _table([[i, *part] for i, part in enumerate(value)], None)
+    columns = list(value[0])
+    if all(isinstance(v, Mapping) and list(v) == columns and not _nested(v) for v in value):
+        return head + _table([[v[name] for name in columns] for v in value], columns)
+    return "\n".join(_as_html(part, (*path, i)) for i, part in enumerate(value))
+
+
+def _table(rows: list[list[Any]], columns: list[str] | None) -> str:
+    top = "" if columns is None else f"<tr>{''.join(f'<th>{_cell(c)}</th>' for c in columns)}</tr>"
+    mark = "th" if columns is None else "td"  # without names, rows are numbered
+    body = "".join(
+        f"<tr><{mark}>{_cell(row[0])}</{mark}>{''.join(f'<td>{_cell(v)}</td>' for v in row[1:])}"
+        "</tr>"
+        for row in rows
+    )
+    return f'<div class="wide"><table>{top}{body}</table></div>'
+
+
+def _cell(value: Any) -> str:
     return "–" if value is None else escape(str(value))
 
 
-def _nested(value: list[Any]) -> bool:
-    return any(isinstance(part, (list, Mapping)) for part in value)
+def _nested(value: Any) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value
+    return any(isinstance(part, (list, Mapping)) for part in parts)

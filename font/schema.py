@@ -46,11 +46,14 @@ def fingerprint(payload: Mapping[str, Any]) -> str:
 
 def check_names(study: str, site: str) -> None:
     """Refuse names that a file could not carry, before any work is done."""
-    for what, name in (("study", study), ("site", site)):
-        if not isinstance(name, str) or not re.fullmatch(_SITE, name):
+    for what, name, pattern, most, also in (
+        ("study", study, _STUDY, 200, "commas, colons, semicolons, brackets, & ' + "),
+        ("site", site, _SITE, 64, ""),
+    ):
+        if not isinstance(name, str) or not re.fullmatch(pattern, name):
             raise ValueError(
-                f"the {what} {_short(name)} needs another name: 1 to 64 letters, digits, spaces, "
-                "dots, hyphens and underscores, the first a letter or digit."
+                f"the {what} {_short(name)} needs another name: 1 to {most} letters, digits, "
+                f"spaces, dots, hyphens, underscores {also}alone, the first a letter or digit."
             )
 
 
@@ -77,7 +80,9 @@ def _canonical(payload: Mapping[str, Any]) -> bytes:
 
 
 _SITE = r"\w[\w .\-]{0,63}"
+_STUDY = r"\w[\w .,:;()&'+\-]{0,199}"
 Site = Annotated[str, Field(pattern=f"^{_SITE}$")]
+Study = Annotated[str, Field(pattern=f"^{_STUDY}$")]
 Name = Annotated[str, Field(pattern=f"^{_SITE}(/[0-9]{{1,4}})?$")]
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Least = Annotated[int, Field(ge=1, le=10**6)]
@@ -94,7 +99,7 @@ class Envelope(Strict):
     format: Literal["font exchange"]
     version: One
     kind: Literal["model", "labels", "ensemble"]
-    study: Site
+    study: Study
     site: Site
     created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     software: Text

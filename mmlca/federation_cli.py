@@ -48,7 +48,6 @@ MinCount = Annotated[
     int | None,
     typer.Option(min=1, help="The smallest number of patients that may show; 11 if not said."),
 ]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -223,25 +222,32 @@ def centre_combine(
     files: Annotated[
         list[Path], typer.Argument(help="Model and labels files of all sites.", exists=True)
     ],
-    study: Annotated[str, typer.Option(help="Name of the study; the same at all sites.")],
+    study: Study,
     clusters: Annotated[
         int | None,
         typer.Option("--clusters", "-k", min=1, help="Number of clusters; else the sites' vote."),
     ] = None,
-    weights: Annotated[str, typer.Option(help="spectral, centred, equal or sparse.")] = "spectral",
+    weights: Annotated[
+        str | None, typer.Option(help="spectral (if not said), centred, equal or sparse.")
+    ] = None,
     distance: Annotated[
-        str, typer.Option(help="euclidean, hellinger or total-variation.")
-    ] = "euclidean",
-    method: Annotated[str, typer.Option(help="The last step, such as kmeans or ward.")] = "kmeans",
+        str | None, typer.Option(help="euclidean (if not said), hellinger or total-variation.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="The last step: kmeans (if not said), ward, …")
+    ] = None,
     expect: Annotated[
         str | None,
         typer.Option(help="Sites that should take part, with commas; the report names the absent."),
     ] = None,
-    seed: Seed = 1,
+    seed: Annotated[int | None, typer.Option(help="1 if not said.")] = None,
     out: Out = Path("to_sites"),
     quiet: Quiet = False,
 ) -> None:
-    """Combine all sites' models and counts: the ensemble file for all sites, and a report."""
+    """Combine all sites' models and counts: the ensemble file for all sites, and a report.
+
+    With a study file, its seed, its [ensemble] and its sites hold, unless options say otherwise.
+    """
     from font.exchange import atomic_write, read_labels, read_models, write_ensemble
     from font.report import Absent, round_report
     from font.rounds import combine
@@ -249,6 +255,23 @@ def centre_combine(
     from mmlca.cli import _warnings_as_notes
     from mmlca.federation import SOFTWARE
 
+    said: dict[str, Any] = {
+        "n_clusters": clusters,
+        "weights": weights,
+        "distance": distance,
+        "method": method,
+        "seed": seed,
+    }
+    wanted = [name.strip() for name in (expect or "").split(",") if name.strip()]
+    settings = {name: value for name, value in said.items() if value is not None}
+    if study.endswith(".toml"):
+        from mmlca.study.config import read_study
+
+        read = read_study(study, files=False)
+        study, wanted = read.name, wanted or list(read.sites)
+        settings = {**read.ensemble.model_dump(), "seed": read.seed, **settings}
+        if isinstance(read.classes.number, int):
+            settings.setdefault("n_clusters", read.classes.number)
     kinds = {path: read_file(path, study=study).kind for path in files}
     odd = [str(path) for path, kind in kinds.items() if kind == "ensemble"]
     if odd:
@@ -260,18 +283,9 @@ def centre_combine(
     if not counts:
         raise ValueError("there is no labels file; each site makes one with `mmlca site label`.")
     with _warnings_as_notes(quiet):
-        result, patterns = combine(
-            models,
-            counts,
-            n_clusters=clusters,
-            weights=weights,
-            distance=distance,
-            method=method,
-            seed=seed,
-        )
+        result, patterns = combine(models, counts, **settings)
     path = out / "ensemble.json"
     heard = {model.site for model in models.values()}
-    wanted = [name.strip() for name in (expect or "").split(",") if name.strip()]
     absent = [Absent(name, "fit", "no model came") for name in wanted if name not in heard]
     text = round_report(result, models, patterns, study=study, absent=absent)
     write_ensemble(path, result, models, study=study, software=SOFTWARE)
@@ -347,25 +361,31 @@ def _sequences(
         return build_sequences(read_records(records, RA_DRUGS, patients=patients))
     if data is None:
         return None
-    return _table(data) if models and _needs_columns(models[0]) else _read(data, states)
+    if models and (columns := _columns(models[0])):
+        return _table(data, columns)
+    return _read(data, states)
 
 
-def _needs_columns(path: Path) -> bool:
-    """Whether the models look at columns rather than at sequences."""
+def _columns(path: Path) -> list[str]:
+    """The columns that a model looks at; none if it looks at sequences."""
+    from font.kinds import variables_of
     from font.schema import read_file
 
     payload = read_file(path).payload
-    model = payload["models"][0] if "ensemble" in payload else payload
-    return "model" in model and model["model"]["format"] != "mmlca model"
+    content = (payload["models"][0] if "ensemble" in payload else payload).get("model")
+    return [] if content is None or "states" in content else list(variables_of(content))
 
 
-def _table(path: Path) -> Any:
+def _table(path: Path, columns: list[str]) -> Any:
     import pandas as pd
 
+    from mmlca.checks import some
+
     table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    if "id" not in table.columns:
-        raise ValueError(f"{path} has no column 'id'; name the patients' column so.")
-    return table.set_index("id")
+    lacking = [name for name in ["id", *columns] if name not in table.columns]
+    if lacking:
+        raise ValueError(f"{path} lacks the columns {some(lacking)}; add them or mend the names.")
+    return table.set_index("id")[columns]
 
 
 def _apart(files: list[Path], what: str) -> tuple[list[Path], Path | None]:
