@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .PHONY: help
 help:
-	@echo "make study     the two-site study on a synthetic cohort, into results/ra_study"
+	@echo "make study     the two-site study on a synthetic cohort: results/ra_study/report.html"
 	@echo "make test      lint, type-check and run the tests"
 	@echo "make test-all  the same with the slow studies"
 	@echo "make bench     measure speed and memory"
@@ -23,7 +23,7 @@ $(READY): pyproject.toml
 	touch $@
 
 study: $(READY)
-	$(BIN)/python examples/ra_study.py results/ra_study
+	$(BIN)/mmlca demo --out results/ra_study --seed 1
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -143,10 +143,11 @@ def _display(off: bool) -> Iterator[Callable[[str, float], Any] | None]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task("Reading", total=1.0)
     try:
-        with nullcontext() if off else bar:
+        with nullcontext() if off or not console.is_terminal else bar:
             yield lambda text, share: bar.update(task, completed=share, description=text)
     except KeyboardInterrupt:
         typer.echo(

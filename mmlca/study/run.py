@@ -72,11 +72,12 @@ def run_study(
     results = Results(Path(out), {"study": study.name, **about})
     run = _Run(study, results, tell)
     content = run.all_steps(make_key(inputs, versions))
-    with run.step("report", make_key(content)) as needed:
+    results.keep_only([*run.names, "report"])
+    steps = {n: step["files"] for n, step in results.record["steps"].items() if n != "report"}
+    with run.step("report", make_key(content, about, steps)) as needed:
         if needed:
             tell("Writing the report", 0.97)
             results.text("report.html", render_report(content, results.record, results.folder))
-    results.keep_only(run.names)
     results.finish()
     tell("Done", 1.0)
     return content
@@ -103,6 +104,12 @@ class _Run:
             key = make_key(key, study.seed, study.pseudo_sites, study.model.prior)
             choice = self.choose(make_key(key, study.classes), resamples)
             n_classes = analysis.chosen_number(study, choice)
+            if n_classes == 1 and len(sequences) > 1:
+                raise ValueError(
+                    f"{study.classes.criterion.upper()} chooses a single class at most "
+                    "pseudo-sites (tables/selection.csv), so that there are no courses to tell "
+                    "apart; set classes.number, or leave 1 out of classes.candidates."
+                )
             key = make_key(key, study.model, n_classes)
             models, own = self.fit(key, sequences, resamples, n_classes)
             self.tell("Combining", 0.4)
@@ -326,7 +333,7 @@ class _Run:
             "clusters",
             "table_one",
             frame.reset_index(names=["variable", "level"]),
-            f"Table 1: patients by {words.group_word(self.study)}",
+            f"Patients by {words.group_word(self.study)}",
             f"Number (%) or mean (SD). Counts below {low} are not shown.",
         )
         if differences is not None:
@@ -395,7 +402,7 @@ class _Run:
                 more = {"alt": one.alt, "view": one.view, "data": table}
                 self.items.append({**item, "kind": "figure", "file": picture, **more})
             else:
-                self.items.append({**item, "kind": "table", "file": table})
+                self.items.append({**item, "kind": "table", "file": table, "view": one.view})
 
 
 def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
