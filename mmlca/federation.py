@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from font.exchange import ModelFile
     from font.labels import LabelPatterns
     from font.privacy import Released
+    from mmlca.model import MixtureMarkov
     from mmlca.sequences import Sequences
 
 SOFTWARE = f"mmlca {__version__}"
@@ -51,6 +52,9 @@ class Hospital:
         Numbers of classes to compare; their BIC is sent along, for the vote.
     criterion : str
         See `select_n_classes`.
+    fewer_classes : bool
+        Where a class would have fewer than `min_count` patients, fit one class fewer, and so on;
+        otherwise that is an error.
     pseudo_sites, fraction
         Fit so many resamples of that size; 0: the patients themselves.
     min_count, digits, rare, epsilon, noise_seed
@@ -66,6 +70,7 @@ class Hospital:
     n_classes: int | None = None
     candidates: Sequence[int] = ()
     criterion: str = "bic"
+    fewer_classes: bool = False
     pseudo_sites: int = 0
     fraction: float = 0.8
     min_count: int = 11
@@ -131,7 +136,6 @@ class Hospital:
         from ehr_prep.bootstrap import pseudo_sites
         from font.exchange import file_name, write_model
         from font.privacy import row_support
-        from mmlca.model import MixtureMarkov
         from mmlca.selection import select_n_classes, vote
 
         data, bic, n_classes = self._sequences(), {}, self.n_classes
@@ -155,7 +159,7 @@ class Hospital:
             )
         to_write = []
         for name, part in parts.items():
-            model = MixtureMarkov(n_classes, seed=self.seed, **search).fit(part)
+            model = self._fit_one(part, n_classes, search)
             support = row_support(part.codes, model.predict_proba(part), part.weights)
             said: dict[str, Any] = {"study": self.study, "site": self.site, "name": name}
             said |= {"bic": bic, "support": support, "software": SOFTWARE}
@@ -208,6 +212,15 @@ class Hospital:
         with atomic(path) as file:
             table.to_csv(file, lineterminator="\n")
         return table
+
+    def _fit_one(self, part: Sequences, n_classes: int, search: dict[str, Any]) -> MixtureMarkov:
+        from mmlca.model import MixtureMarkov
+
+        model = MixtureMarkov(n_classes, seed=self.seed, **search).fit(part)
+        smallest = model.params_.weights.min() * part.weights.sum()
+        if self.fewer_classes and n_classes > 1 and smallest < self.min_count:
+            return self._fit_one(part, n_classes - 1, search)
+        return model
 
     def _sequences(self) -> Sequences:
         from mmlca.sequences import Sequences

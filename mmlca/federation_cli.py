@@ -73,6 +73,10 @@ def site_fit(
         str | None, typer.Option("--try", help="Also send the BIC of these numbers, such as 1-6.")
     ] = None,
     min_count: MinCount = None,
+    fewer_classes: Annotated[
+        bool,
+        typer.Option(help="Where a class would have too few patients, fit one class fewer."),
+    ] = False,
     digits: Annotated[int, typer.Option(min=4, max=12, help="Decimals of probabilities.")] = 6,
     states: States = None,
     seed: Annotated[int | None, typer.Option(help="1 if not said.")] = None,
@@ -101,6 +105,7 @@ def site_fit(
         pseudo_sites=pseudo_sites,
         fraction=fraction,
         min_count=min_count,
+        fewer_classes=fewer_classes,
         digits=digits,
         seed=seed,
         starts=starts,
@@ -109,11 +114,12 @@ def site_fit(
     with _warnings_as_notes(quiet):
         paths = hospital.fit(out)
     written = [read_model(path) for path in paths]
+    sizes = ", ".join(map(str, sorted({file.n_classes for file in written})))
     n_pooled = sum(file.payload["n_pooled_rows"] for file in written)
     _say(
         quiet,
         f"{hospital.sequences}",
-        f"{len(paths)} model{'s' * (len(paths) > 1)} with {written[0].n_classes} classes.",
+        f"{len(paths)} model{'s' * (len(paths) > 1)} with {sizes} classes.",
         _wrote(paths),
         f"Withheld: everything but the probabilities (rounded to {digits} decimals) and totals; "
         f"no class has fewer than {hospital.min_count} patients, and {n_pooled} rows of "

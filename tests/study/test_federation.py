@@ -384,3 +384,17 @@ def test_other_models_label_tables(tmp_path: Path) -> None:
         cli.app, ["site", "label", str(tmp_path / "short.csv"), str(path), *study]
     )
     assert "lacks the columns 'crp'" in str(done.exception)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_small_classes_are_refused_or_done_without(tmp_path: Path) -> None:
+    data = sequences_of("west")
+    said = {"study": "s", "site": "w", "sequences": data, "starts": 4, "min_count": 100}
+    with pytest.raises(ValueError, match="fewer than 100; fit fewer classes"):
+        mmlca.Hospital(**said, n_classes=4, folder=tmp_path).fit()
+    assert list(tmp_path.iterdir()) == []
+    (path,) = mmlca.Hospital(**said, n_classes=4, fewer_classes=True, folder=tmp_path).fit()
+    sent = font.read_model(path)
+    assert 1 <= sent.n_classes < 4
+    (alone,) = mmlca.Hospital(**said, n_classes=sent.n_classes, folder=tmp_path / "2").fit()
+    assert font.read_model(alone).fingerprint == sent.fingerprint
