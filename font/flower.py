@@ -12,7 +12,8 @@ What to know before hospitals join:
 - What protects patients (`min_count`, rounding, noise) is set at the hospital, in what is given
   to `client_app`; nothing in a message changes it.
 - Of an error at a hospital the centre learns the type, never the text, which may name patients.
-- Every file that leaves is written into the hospital's own folder first.
+- Every file that leaves is written into the hospital's own folder first. `mmlca.Hospital` lets
+  counts leave once: asked again with other models, it refuses.
 
 Telemetry and the search for updates are switched off when this module is imported, unless the
 environment says otherwise.

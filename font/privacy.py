@@ -245,8 +245,10 @@ def pool_rare_rows(
     filled up to 11 from nearest rows   0.991 (0.921)           0.953 (0.896)
     =================================== ======================= =======================
 
-    The last two stay closer, but whoever subtracts the average or the neighbouring row, which
-    stand in the file too, is left with what the few patients did. They are not offered.
+    With rare patterns withheld as well, this rule reaches 0.987 (0.919) and 0.940 (0.893) in 20
+    runs each. The last two rules stay closer, but whoever subtracts the average or the
+    neighbouring row, which stand in the file too, is left with what the few patients did. They
+    are not offered.
 
     Examples
     --------

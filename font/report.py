@@ -33,18 +33,22 @@ def round_report(
 ) -> str:
     """The round as Markdown: who took part, who is missing, weights, agreement, sizes.
 
-    Numbers of patients below `min_count` do not show.
+    Numbers of patients below `min_count` do not show, nor the totals they could be worked out
+    from.
     """
     sites = list(dict.fromkeys(model.site for model in models.values()))
     counted = {str(s): i for i, s in enumerate(patterns.sites)}
+    sizes = ensemble.cluster_sizes_
+    hidden = (sizes > 0) & (sizes < min_count)
     rows, totals = {}, patterns.counts.sum(axis=0)
     for site in sites:
         own = [model for model in models.values() if model.site == site]
         i = counted.get(site)
+        told = i is not None and not hidden[patterns.sites[i]].any()
         rows[site] = {
             "models": len(own),
             "classes": ", ".join(map(str, sorted({model.n_classes for model in own}))),
-            "patients counted": "–" if i is None else _shown(totals[i], min_count),
+            "patients counted": _shown(totals[i], min_count) if told else "–",
             "withheld, at most": "–" if i is None else _shown(patterns.withheld[i], min_count),
         }
     weights = pd.DataFrame(
@@ -53,11 +57,11 @@ def round_report(
             "centred weight": ensemble.centred_weights_.map("{:.3f}".format),
         }
     )
-    sizes = ensemble.cluster_sizes_.copy()
-    sizes["all"] = sizes.sum(axis=1)
-    shares = sizes["all"] / sizes["all"].sum()
-    sizes = sizes.map(lambda n: _shown(n, min_count))
-    sizes["share"] = shares.map("{:.1%}".format)
+    total = sizes.sum(axis=1)
+    shown = sizes.map(lambda n: _shown(n, min_count))
+    whole = ~hidden.any(axis=1)  # a total beside a hidden number would give it away
+    shown["all"] = total.map("{:,}".format).where(whole, "–")
+    shown["share"] = (total / total.sum()).map("{:.1%}".format).where(whole, "–")
     missing = [(who.site, _STEP_WORDS[who.step], who.reason.rstrip(".")) for who in absent]
     missing += [
         (site, _STEP_WORDS["label"], "no counts came")
@@ -84,9 +88,9 @@ def round_report(
         )
     parts += [
         "## Patients by cluster and site",
-        _markdown(sizes, "cluster"),
-        f"Numbers below {min_count} do not show. Withheld patients are not counted here; their "
-        "sites place them with the ensemble file.",
+        _markdown(shown, "cluster"),
+        f"Numbers below {min_count} do not show, nor totals that would give them away. Withheld "
+        "patients are not counted here; their sites place them with the ensemble file.",
         "## Weights of the models",
         _markdown(weights, "model"),
         "## Agreement between the models",

@@ -173,7 +173,24 @@ class Hospital:
         return paths
 
     def label(self, models: Iterable[Source]) -> Path:
-        """Label the patients with all sites' models and write the counts for the centre."""
+        """Label the patients with all sites' models and write the counts for the centre.
+
+        A second time with other models is refused, since two labels files can be subtracted from
+        each other: whoever asks, counts leave once.
+        """
+        from font.exchange import file_name, read_models
+        from font.schema import read_file
+
+        models = list(models)
+        path = self.folder / "to_centre" / file_name(self.site, "labels")
+        if path.exists():
+            earlier = {part["fingerprint"] for part in read_file(path).payload["models"]}
+            now = read_models(models, study=self.study).values()
+            if earlier != {model.fingerprint for model in now}:
+                raise ValueError(
+                    f"{path} was made with other models and may have left already; delete it to "
+                    "let another one leave."
+                )
         return self.labelled(models).path
 
     def labelled(self, models: Iterable[Source], out: Path | None = None) -> Labelled:

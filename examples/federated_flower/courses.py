@@ -1,17 +1,26 @@
 """Hospitals and a centre over Flower: the same round as with files.
 
-At the centre, with pip install 'mmlca[federated]' everywhere:
+Everywhere: pip install 'mmlca[federated]'. At the centre:
 
-    flower-superlink --ssl-certfile … --ssl-keyfile … --ssl-ca-certfile …
-    flwr run . centre --stream        # once all hospitals are connected
+    flower-superlink --ssl-certfile … --ssl-keyfile … --ssl-ca-certfile … \
+        --disable-runtime-dependency-installation
+    flwr run . centre --stream        # when the hospitals are connected
 
-where `centre` is a connection in FLWR_HOME/config.toml. At each hospital, whose study file says
-where its records are and how few patients may show:
+where FLWR_HOME/config.toml says what `centre` is:
+
+    [superlink.centre]
+    address = "centre.example:8000"
+    root-certificates = "ca.crt"
+
+At each hospital, whose study file says where its records are and how few patients may show:
 
     flower-supernode --superlink centre.example:8000 --root-certificates ca.crt \
-        --node-config 'study="study.toml" site="north" folder="/home/study"'
+        --node-config 'study="/home/study/study.toml" site="north" folder="/home/study/out"'
 
-`folder` gets a copy of everything that leaves, and `clusters.csv`, which does not.
+`folder` gets a copy of everything that leaves, and `clusters.csv`, which does not. To try it on one
+machine (with 'flwr[simulation]'): start `flower-superlink --insecure --simulation`, say
+`insecure = true` in config.toml, and add to `flwr run` the options
+--federation-config 'num-supernodes=3' --run-config 'simulated="/home/study/study.toml"'.
 """
 
 from __future__ import annotations

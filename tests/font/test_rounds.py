@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from site_fakes import NAMES, SmallSite, in_process, sites_in
+from site_fakes import NAMES, in_process, sites_in
 
 import font
 from font.rounds import Reply, Round
@@ -199,5 +199,10 @@ def test_the_report_hides_small_numbers(tmp_path: Path) -> None:
         result.ensemble, result.models, result.patterns, study="ra", min_count=150
     )
     sizes = text.partition("## Patients by cluster and site")[2].partition("##")[0]
-    assert "< 150" in sizes
-    assert SmallSite("north", tmp_path).site in text
+    cells = [row.strip("| ").split("|") for row in sizes.strip().splitlines()[2:4]]
+    for _, *by_site, total, share in [[cell.strip() for cell in row] for row in cells]:
+        assert by_site == ["< 150"] * 3
+        assert (total, share) == ("–", "–")
+    for site in NAMES:
+        assert re.search(rf"\| {site} +\| 1 +\| 2 +\| – ", text)
+    assert "–" not in result.report.partition("## Weights")[0].partition("## Patients")[2]

@@ -398,3 +398,20 @@ def test_small_classes_are_refused_or_done_without(tmp_path: Path) -> None:
     assert 1 <= sent.n_classes < 4
     (alone,) = mmlca.Hospital(**said, n_classes=sent.n_classes, folder=tmp_path / "2").fit()
     assert font.read_model(alone).fingerprint == sent.fingerprint
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_counts_leave_once(tmp_path: Path) -> None:
+    said = {"study": "s", "sequences": sequences_of("west"), "starts": 4, "n_classes": 2}
+    one = mmlca.Hospital(**said, site="one", folder=tmp_path / "one")
+    other = mmlca.Hospital(**said, site="other", folder=tmp_path / "other", seed=2)
+    models = [*one.fit(), *other.fit()]
+    path = one.label(models)
+    sent = path.read_bytes()
+    assert one.label(models[::-1]) == path  # the same again is the same
+    assert path.read_bytes() == sent
+    with pytest.raises(ValueError, match="delete it to let another one leave"):
+        one.label(models[:1])
+    assert path.read_bytes() == sent
+    path.unlink()
+    assert one.label(models[:1]) == path
