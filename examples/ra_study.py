@@ -25,7 +25,7 @@ for site, made in cohort.items():
     sequences[site] = ehr_prep.build_sequences(records, first_on_or_after="2008-01-01")
 
 pseudo_sites = ehr_prep.pseudo_sites(sequences, n_per_site=4, fraction=0.8, seed=1)
-choice = mmlca.select_n_classes(pseudo_sites, range(1, 9), seed=1, n_init=8, n_jobs=-1)
+choice = mmlca.select_n_classes(pseudo_sites, range(1, 9), seed=1, n_init=4, n_jobs=-1)
 k = mmlca.vote(choice)
 print(f"BIC at {len(pseudo_sites)} pseudo-sites votes for {k} classes.")
 

@@ -92,12 +92,8 @@ models, 1,000 sites, 1,000,000 patterns.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +101,7 @@ from numpy.typing import NDArray
 
 from font.checks import some, whole_number
 from font.ensemble import Ensemble
+from font.files import write_file
 from font.kinds import (
     KINDS,
     content_of,
@@ -117,19 +114,7 @@ from font.labels import LabelPatterns
 from font.latent_class import LatentClass
 from font.privacy import MIN_COUNT, Released, pool_rare_rows, release
 from font.protocol import SklearnModel
-from font.schema import (
-    FILE_LIMIT,
-    FORMAT,
-    VERSION,
-    Envelope,
-    Path_,
-    Source,
-    checked,
-    fingerprint,
-    name_of,
-    parse,
-    read_file,
-)
+from font.schema import Path_, Source, fingerprint, name_of, read_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +244,7 @@ def write_model(
         ],
         "model": stored,
     }
-    file = _write(path, "model", payload, study, site, software, created)
+    file = write_file(path, "model", payload, study, site, software, created)
     return _model_file(file.study, file.site, file.payload, file.sha256)
 
 
@@ -354,7 +339,7 @@ def write_labels(
         "counts": shown.counts[:, 0].tolist(),
         "n_withheld": None if epsilon is not None else withheld and max(withheld, min_count),
     }
-    _write(path, "labels", payload, study, site, software, created)
+    write_file(path, "labels", payload, study, site, software, created)
     return out
 
 
@@ -404,7 +389,7 @@ def write_ensemble(
             "give the models it was fitted with, in their order."
         )
     payload = {"models": [m.payload for m in models.values()], "ensemble": ensemble.to_dict()}
-    _write(path, "ensemble", payload, study, site, software, created)
+    write_file(path, "ensemble", payload, study, site, software, created)
 
 
 def read_ensemble(source: Source, *, study: str | None = None) -> EnsembleFile:
@@ -432,77 +417,9 @@ def _model_file(study: str, site: str, payload: dict[str, Any], mark: str) -> Mo
     return ModelFile(study, site, payload["name"], mark, payload)
 
 
-def file_name(name: str, kind: str) -> str:
-    """What a site's file is called, such as "MGB-1.model.json".
-
-    Examples
-    --------
-    >>> file_name("south hospital/2", "model")
-    'south_hospital-2.model.json'
-    """
-    return f"{name.replace('/', '-').replace(' ', '_')}.{kind}.json"
-
-
 def _natural(name: str) -> tuple[str, int]:
     site, _, number = name.partition("/")
     return site, int(number or 0)
-
-
-# --- writing -----------------------------------------------------------------------------
-
-
-def _write(
-    path: Path_ | None,
-    kind: str,
-    payload: dict[str, Any],
-    study: str,
-    site: str,
-    software: str,
-    created: str | None,
-) -> Envelope:
-    """Write a file that the reader accepts, or nothing."""
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": kind,
-        "study": study,
-        "site": site,
-        "created": created or datetime.now(UTC).date().isoformat(),
-        "software": software,
-        "payload": payload,
-    }
-    try:
-        content["sha256"] = fingerprint(payload)
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        data = text.encode() + b"\n"
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the {kind} cannot be written as JSON: {error}.") from None
-    if len(data) > FILE_LIMIT:
-        raise ValueError(
-            f"the {kind} file would have {len(data):,} bytes, at most {FILE_LIMIT:,} are read; "
-            "raise min_count or use fewer models."
-        )
-    file = checked(parse(data, f"the {kind} file"), f"the {kind} file", study, kind)
-    if path is not None:
-        atomic_write(Path(path), data)
-    return file
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file wholly or not at all: beside it, flushed to the disk, then renamed.
-
-    Folders that are not there are made.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _pooled(stored: dict[str, Any], support: Any, min_count: int) -> tuple[dict[str, Any], int]:

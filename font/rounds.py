@@ -19,13 +19,12 @@ from font.clustering import majority_vote
 from font.ensemble import Ensemble
 from font.exchange import (
     ModelFile,
-    atomic_write,
-    file_name,
     read_labels,
     read_model,
     read_models,
     write_ensemble,
 )
+from font.files import atomic_write, file_name
 from font.labels import LabelPatterns
 from font.report import Absent, round_report
 

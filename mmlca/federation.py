@@ -134,7 +134,8 @@ class Hospital:
     def fit(self, out: Path | None = None) -> list[Path]:
         """Fit the site's models and write their files; all are checked before the first is."""
         from ehr_prep.bootstrap import pseudo_sites
-        from font.exchange import file_name, write_model
+        from font.exchange import write_model
+        from font.files import file_name
         from font.privacy import row_support
         from mmlca.selection import select_n_classes, vote
 
@@ -178,7 +179,8 @@ class Hospital:
         A second time with other models is refused, since two labels files can be subtracted from
         each other: whoever asks, counts leave once.
         """
-        from font.exchange import file_name, read_models
+        from font.exchange import read_models
+        from font.files import file_name
         from font.schema import read_file
 
         models = list(models)
@@ -195,7 +197,8 @@ class Hospital:
 
     def labelled(self, models: Iterable[Source], out: Path | None = None) -> Labelled:
         """The same as `label`, with what was released and what was withheld."""
-        from font.exchange import file_name, read_models, write_labels
+        from font.exchange import read_models, write_labels
+        from font.files import file_name
         from font.labels import LabelPatterns, label
 
         files = read_models(models, study=self.study)

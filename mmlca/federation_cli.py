@@ -1,4 +1,4 @@
-"""Commands for hospitals that work together by exchanging files.
+"""Commands of a hospital that works together with others by exchanging files.
 
 One round is: every site sends its model files to all; every site labels its patients with all
 models and sends the counts to the centre; the centre sends the ensemble to all.
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from mmlca.federation import Hospital
     from mmlca.sequences import Sequences
 
-_PLAIN: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}
-site_app = typer.Typer(name="site", help="What a hospital does: fit, label, assign.", **_PLAIN)
-centre_app = typer.Typer(name="centre", help="What the centre does: combine.", **_PLAIN)
-exchange_app = typer.Typer(name="exchange", help="Look at exchange files.", **_PLAIN)
+PLAIN: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}
+site_app = typer.Typer(name="site", help="What a hospital does: fit, label, assign.", **PLAIN)
 
 Study = Annotated[
     str, typer.Option(help="Name of the study, the same at all sites; or its study file, a .toml.")
@@ -116,11 +114,11 @@ def site_fit(
     written = [read_model(path) for path in paths]
     sizes = ", ".join(map(str, sorted({file.n_classes for file in written})))
     n_pooled = sum(file.payload["n_pooled_rows"] for file in written)
-    _say(
+    say(
         quiet,
         f"{hospital.sequences}",
         f"{len(paths)} model{'s' * (len(paths) > 1)} with {sizes} classes.",
-        _wrote(paths),
+        wrote(paths),
         f"Withheld: everything but the probabilities (rounded to {digits} decimals) and totals; "
         f"no class has fewer than {hospital.min_count} patients, and {n_pooled} rows of "
         "transitions that rest on fewer were pooled or replaced by another class's.",
@@ -173,7 +171,7 @@ def site_label(
     fate = "counted as the nearest common pattern" if sent.n_merged else "left out"
     lines = [
         f"{patterns.n_patients:,} patients labelled by {len(models)} models.",
-        _wrote([path]),
+        wrote([path]),
         f"Withheld: the patterns of {sent.n_rare:,} patients, shared by fewer than "
         f"{hospital.min_count}; these patients are {fate} and get their cluster here, in the end.",
     ]
@@ -183,7 +181,7 @@ def site_label(
         f"Next: look at it with `mmlca exchange check {path}`, then send {path.name} to the "
         "centre; keep the model files."
     )
-    _say(quiet, *lines)
+    say(quiet, *lines)
 
 
 @site_app.command("assign")
@@ -215,117 +213,12 @@ def site_assign(
     hospital = _hospital(study, site, _sequences(data, records, patients, states, ensemble))
     table = hospital.assign(ensemble[0], out)
     sizes = table["cluster"].value_counts().sort_index()
-    _say(
+    say(
         quiet,
         *(f"cluster {k}: {n:,} patients" for k, n in sizes.items()),
         f"Wrote {out}.",
         "Withheld: everything; this file names patients, so keep it at the site.",
     )
-
-
-@centre_app.command("combine")
-def centre_combine(
-    files: Annotated[
-        list[Path], typer.Argument(help="Model and labels files of all sites.", exists=True)
-    ],
-    study: Study,
-    clusters: Annotated[
-        int | None,
-        typer.Option("--clusters", "-k", min=1, help="Number of clusters; else the sites' vote."),
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="spectral (if not said), centred, equal or sparse.")
-    ] = None,
-    distance: Annotated[
-        str | None, typer.Option(help="euclidean (if not said), hellinger or total-variation.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="The last step: kmeans (if not said), ward, …")
-    ] = None,
-    expect: Annotated[
-        str | None,
-        typer.Option(help="Sites that should take part, with commas; the report names the absent."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="1 if not said.")] = None,
-    out: Out = Path("to_sites"),
-    quiet: Quiet = False,
-) -> None:
-    """Combine all sites' models and counts: the ensemble file for all sites, and a report.
-
-    With a study file, its seed, its [ensemble] and its sites hold, unless options say otherwise.
-    """
-    from font.exchange import atomic_write, read_labels, read_models, write_ensemble
-    from font.report import Absent, round_report
-    from font.rounds import combine
-    from font.schema import read_file
-    from mmlca.cli import _warnings_as_notes
-    from mmlca.federation import SOFTWARE
-
-    said: dict[str, Any] = {
-        "n_clusters": clusters,
-        "weights": weights,
-        "distance": distance,
-        "method": method,
-        "seed": seed,
-    }
-    wanted = [name.strip() for name in (expect or "").split(",") if name.strip()]
-    settings = {name: value for name, value in said.items() if value is not None}
-    if study.endswith(".toml"):
-        from mmlca.study.config import read_study
-
-        read = read_study(study, files=False)
-        study, wanted = read.name, wanted or list(read.sites)
-        settings = {**read.ensemble.model_dump(), "seed": read.seed, **settings}
-        if isinstance(read.classes.number, int):
-            settings.setdefault("n_clusters", read.classes.number)
-    kinds = {path: read_file(path, study=study).kind for path in files}
-    odd = [str(path) for path, kind in kinds.items() if kind == "ensemble"]
-    if odd:
-        raise ValueError(f"{odd[0]} is an ensemble already; give model and labels files only.")
-    models = read_models([p for p, kind in kinds.items() if kind == "model"], study=study)
-    counts = [
-        read_labels(path, models, study=study) for path, kind in kinds.items() if kind == "labels"
-    ]
-    if not counts:
-        raise ValueError("there is no labels file; each site makes one with `mmlca site label`.")
-    with _warnings_as_notes(quiet):
-        result, patterns = combine(models, counts, **settings)
-    path = out / "ensemble.json"
-    heard = {model.site for model in models.values()}
-    absent = [Absent(name, "fit", "no model came") for name in wanted if name not in heard]
-    text = round_report(result, models, patterns, study=study, absent=absent)
-    write_ensemble(path, result, models, study=study, software=SOFTWARE)
-    atomic_write(out / "report.md", text.encode())
-    _say(
-        quiet,
-        text,
-        _wrote([path, out / "report.md"]),
-        "Withheld: nothing more; the files hold no patient and no pattern that its site withheld.",
-        f"Next: send {path.name} to all sites; each runs `mmlca site assign`.",
-    )
-
-
-@exchange_app.command("check")
-def exchange_check(
-    file: Annotated[Path, typer.Argument(help="A model, labels or ensemble file.", exists=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write a page that shows everything in the file.")
-    ] = None,
-) -> None:
-    """Say in plain words what a file contains and what it reveals."""
-    import json
-
-    from font.exchange import atomic_write
-    from font.explain import describe_file, explain, explain_page
-
-    if as_json:
-        typer.echo(json.dumps(describe_file(file), ensure_ascii=False, indent=1))
-    else:
-        typer.echo(explain(file))
-    if html is not None:
-        atomic_write(html, explain_page(file).encode())
-        typer.echo(f"Wrote {html}.", err=as_json)
 
 
 def _hospital(study: str, site: str | None, sequences: Any, **settings: Any) -> Hospital:
@@ -405,7 +298,7 @@ def _apart(files: list[Path], what: str) -> tuple[list[Path], Path | None]:
     return [path for path in files if path.suffix.lower() == ".json"], data[0] if data else None
 
 
-def _wrote(paths: list[Path]) -> str:
+def wrote(paths: list[Path]) -> str:
     return f"Wrote {', '.join(path.name for path in paths)} to {paths[0].parent}."
 
 
@@ -413,6 +306,6 @@ def _them(paths: list[Path]) -> str:
     return paths[0].name if len(paths) == 1 else f"all {len(paths)}"
 
 
-def _say(quiet: bool, *lines: str) -> None:
+def say(quiet: bool, *lines: str) -> None:
     if not quiet:
         typer.echo("\n".join(lines))

@@ -103,7 +103,7 @@ class Classes(_Part):
     candidates: Annotated[tuple[Count, ...], Field(min_length=1, strict=False)] = tuple(range(1, 9))
     criterion: Literal["bic", "aic", "sabic", "icl"] = "bic"
     count: Literal["sequences", "timepoints"] = "sequences"
-    starts: Count = 8
+    starts: Count = 4
 
 
 class PseudoSites(_Part):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -107,8 +107,8 @@ def data_figures(
                 "classes",
                 f"{criterion.upper()} by number of classes",
                 f"{criterion.upper()} of models with different numbers of classes "
-                f"{'at each pseudo-site' if len(data) > 1 else ''}; smaller is better, and the "
-                "filled marks are each one's choice.",
+                f"at each {'pseudo-site' if len(data) > 1 else 'site'}; smaller is better, and "
+                "filled marks are the choice.",
                 f"Line plot of {criterion.upper()} against the number of classes.",
                 None,
                 lambda: plots.plot_selection(choice, criterion),
@@ -146,6 +146,17 @@ def ensemble_figures(found: Analysis) -> list[Drawing]:
             None,
             lambda: plot_agreement(ensemble),
             ensemble.agreement_.reset_index(names="model"),
+        ),
+        Drawing(
+            "agreement_centred",
+            "ensemble",
+            "Centred agreement between the models",
+            "The same with double-centred distances: near 0 where two models have nothing in "
+            "common, while the uncentred agreement is never far from 1.",
+            "Heat map of the centred agreement between each pair of models.",
+            None,
+            lambda: plot_agreement(ensemble, centred=True),
+            ensemble.centred_agreement_.reset_index(names="model"),
         ),
     ]
 
@@ -258,6 +269,7 @@ def _transition_table(data: Mapping[str, Sequences], named: Mapping[str, Any]) -
 def difference_figures(study: Study, found: SiteDifferences) -> list[Drawing]:
     """Differences between sites, a figure a pair."""
     pairs = list(dict.fromkeys(found.norms["sites"]))
+    found = replace(found, differences=suppress_differences(found.differences, study))
     return [
         Drawing(
             "site_differences" if len(pairs) == 1 else f"site_differences_{number}",
@@ -265,11 +277,12 @@ def difference_figures(study: Study, found: SiteDifferences) -> list[Drawing]:
             f"Differences between the sites, {pair}",
             f"Differences of the transition probabilities over one {window_name(study)} and of "
             "the first drug class, by cluster, for the ensemble and for the sites' own models. "
-            f"Hatched: fewer than {found.min_support:g} steps at a site; grey: never visited.",
+            f"Hatched: fewer than {found.min_support:g} steps at a site; grey: never visited, or "
+            "too few to show.",
             f"Heat maps of the differences {pair} in transition probabilities by cluster.",
             None,
             lambda pair=pair: compare_plots.plot_site_differences(found, sites=pair),  # type: ignore[misc]
-            suppress_differences(found.differences[found.differences["sites"] == pair], study),
+            found.differences[found.differences["sites"] == pair],
         )
         for number, pair in enumerate(pairs, start=1)
     ]
@@ -316,8 +329,11 @@ def suppress(table: pd.DataFrame, low: int, by: str = "count") -> pd.DataFrame:
 def hide_small(table: pd.DataFrame, low: int) -> pd.DataFrame:
     """Blank all that is said about groups of fewer than `low` patients."""
     few = table["n"] < low
-    kept = [c for c in ("site", "cluster") if c in table]
-    return table.assign(**{c: table[c].mask(few) for c in table if c not in kept})
+    kept = ("site", "cluster", "description")
+    table = table.assign(**{c: table[c].mask(few) for c in table if c not in kept})
+    if "description" in table:
+        table["description"] = table["description"].mask(few, f"fewer than {low} patients")
+    return table
 
 
 def suppress_differences(table: pd.DataFrame, study: Study) -> pd.DataFrame:

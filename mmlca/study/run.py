@@ -36,7 +36,7 @@ SECTIONS = {
     "clusters": "Clusters",
     "sites": "Differences between sites",
     "labs": "Laboratory values",
-    "truth": "Agreement with the truth",
+    "numbers": "All numbers",
 }
 
 
@@ -120,9 +120,9 @@ class _Run:
         moved = None if found.ensemble is None else influence(found.ensemble)
         truth = data.agreement_with_truth(study, found)
         numbers = words.headline(study, found, choice, differences, truth)
-        described = describe_clusters(
-            sequences, found.clusters, after=words.period(study, sequences)
-        )
+        low, after = study.privacy.min_count, words.period(study, sequences)
+        described = describe_clusters(sequences, found.clusters, after=after)
+        described = figures.hide_small(described, low)
         self.collect(found, numbers, described, differences, moved)
         self.write_tables(key, found, described)
         drawings = [
@@ -211,7 +211,7 @@ class _Run:
     ) -> tuple[Models, Models]:
         """The models of the pseudo-sites, and one of each whole site."""
         parts = {**resamples, **sequences}
-        files = {name: f"models/{name.replace('/', '_')}.json" for name in parts}
+        files = {name: f"models/{name}.json" for name in parts}
         numbers = iter(range(len(parts)))
 
         def tell(text: str) -> None:
@@ -305,7 +305,7 @@ class _Run:
             table(
                 "ensemble",
                 "influence",
-                moved.reset_index(),
+                _few_hidden(moved, low).reset_index(),
                 "Influence of each site",
                 "Patients who would change cluster if a site, its models and its patients, had "
                 "not taken part.",
@@ -313,7 +313,7 @@ class _Run:
         table(
             "clusters",
             "clusters",
-            figures.hide_small(described, low),
+            described,
             f"The {groups} in numbers",
             "All sites together: patients, the most common first drug class, the share still on "
             "it at the end, where switches go, and the mean number of switches.",
@@ -337,22 +337,20 @@ class _Run:
             f"Number (%) or mean (SD). Counts below {low} are not shown.",
         )
         if differences is not None:
-            norms = differences.norms.merge(
-                numbers.loc[numbers["published"].notna(), ["value", "published"]],
-                how="left",
-                left_on="norm",
-                right_on="value",
-            ).drop(columns="value")
+            norms, study = differences.norms, self.study
+            if study.published is not None:
+                known = [words.published_norm(study, row) for row in norms.itertuples()]
+                norms = norms.assign(published=pd.Series(known, norms.index, dtype=float))
             table(
                 "sites",
                 "site_differences_norms",
-                norms if self.study.published else norms.drop(columns="published"),
+                norms,
                 "Size of the differences",
                 "Frobenius norms averaged over clusters, with 95 % intervals. Chance: what "
                 "sampling alone would give if the sites did not differ.",
             )
         table(
-            "truth" if self.study.synthetic else "clusters",
+            "numbers",
             "headline",
             numbers,
             "All numbers of the summary",
@@ -403,6 +401,14 @@ class _Run:
                 self.items.append({**item, "kind": "figure", "file": picture, **more})
             else:
                 self.items.append({**item, "kind": "table", "file": table, "view": one.view})
+
+
+def _few_hidden(moved: pd.DataFrame, low: int) -> pd.DataFrame:
+    """Blank small numbers of patients who would change cluster."""
+    counts = moved.filter(like="changed")
+    small = (counts > 0) & (counts < low)
+    moved = moved.assign(**{c: counts[c].mask(small[c]) for c in counts})
+    return moved.assign(share=moved["share"].mask(small["changed"]))
 
 
 def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from font.metrics import agreement
+
 if TYPE_CHECKING:
     from mmlca.compare import SiteDifferences
     from mmlca.sequences import Sequences
@@ -106,24 +108,26 @@ def headline(
         "least starts that reached the maximum", min(m.n_replicated_ for m in found.models.values())
     )
     for site, part in clusters.items():
-        share = part.value_counts(normalize=True)
-        for cluster in sorted(share.index):
-            add(f"share of {group_name(study, cluster)}, {site}", float(share[cluster]))
+        size = part.value_counts()
+        for cluster, n in sorted(size.items()):
+            share = n / len(part) if n >= study.privacy.min_count else np.nan
+            add(f"share of {group_name(study, cluster)}, {site}", share)
     if found.ensemble is not None:
         sure = [found.ensemble.confidence(table) for table in found.labels.values()]
         add("mean agreement of the models", float(pd.concat(sure)["agreement"].mean()))
+        moved = _moved_by_centring(found)
+        add("patients who change cluster with centred weights", moved)
         add("patients with agreement below 0.6", float((pd.concat(sure)["agreement"] < 0.6).mean()))
     if differences is not None:
         for row in differences.norms.itertuples():
             kind = {"plain": "", "occupancy": " by occupancy"}[row.weighting]
-            key = f"{row.quantity}_{row.membership}" if row.weighting == "plain" else ""
             add(
                 f"site difference, {row.quantity}{kind}, {row.membership}, {row.sites}",
                 row.norm,
                 row.low,
                 row.high,
                 chance=row.chance,
-                published=getattr(study.published, key, None),
+                published=published_norm(study, row),
             )
     for name, value in truth.items():
         add(f"adjusted Rand index against the truth, {name}", value)
@@ -131,6 +135,21 @@ def headline(
     for column in ("chance", "published"):
         table[column] = table[column].astype(float) if column in table else np.nan
     return table
+
+
+def published_norm(study: Study, row: Any) -> float | None:
+    """The published counterpart of a row of `SiteDifferences.norms`."""
+    if row.weighting != "plain":
+        return None
+    return getattr(study.published, f"{row.quantity}_{row.membership}", None)
+
+
+def _moved_by_centring(found: Analysis) -> float:
+    """Share of the patients who are in another cluster if weights are centred."""
+    assert found.centred is not None
+    pairs = [(found.clusters[s], found.centred.predict(table)) for s, table in found.labels.items()]
+    a, b = (np.concatenate([pair[i] for pair in pairs]) for i in range(2))
+    return float(1 - agreement(a, b)["matched"])
 
 
 # --- texts ------------------------------------------------------------------------------
@@ -156,7 +175,7 @@ def five_sentences(
         f"{groups_word(study)}."
     )
     texts = [
-        f"{group_name(study, c)}, {text}"
+        f"{group_name(study, c)} ({text.replace(';', ',')})"
         for c, text in zip(described["cluster"], described["description"], strict=True)
     ]
     second = f"They are: {'; '.join(texts)}."

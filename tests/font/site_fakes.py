@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 import font
-from font.exchange import file_name
+from font.files import file_name
 from font.rounds import Reply
 
 NAMES = ("north", "south", "west")

@@ -529,7 +529,7 @@ def test_fuzz_one_place_of_a_good_file(
 KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
-from font.exchange import atomic_write
+from font.files import atomic_write
 path, versions = Path(sys.argv[1]), (b"a" * 4_000_000, b"b" * 4_000_000)
 atomic_write(path, versions[0])
 rng, seen = random.Random(1), set()
