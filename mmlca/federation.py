@@ -106,13 +106,13 @@ class Hospital:
         from mmlca.study.config import read_study
         from mmlca.study.data import read_site
 
-        study = read_study(path, site=site)
         if site is None:
-            site, *others = study.sites
+            site, *others = read_study(path, files=False).sites
             if others:
                 raise ValueError(
-                    f"{path} has the sites {', '.join(study.sites)}; say which one this is."
+                    f"{path} has the sites {', '.join([site, *others])}; say which one this is."
                 )
+        study = read_study(path, site=site)
         fixed = isinstance(study.classes.number, int)
         said: dict[str, Any] = {
             "study": study.name,

@@ -262,7 +262,15 @@ def _sequences(
         return None
     if models and (columns := _columns(models[0])):
         return _table(data, columns)
-    return _read(data, states)
+    try:
+        return _read(data, states)
+    except ValueError as error:
+        if "no column 'id'" not in str(error):
+            raise
+        raise ValueError(
+            f"{data} has no column 'id', so it holds no sequences; give medication records with "
+            "--records."
+        ) from None
 
 
 def _columns(path: Path) -> list[str]:

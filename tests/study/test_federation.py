@@ -344,6 +344,10 @@ def test_records_do_without_a_study_file(hospital: Path, tmp_path: Path) -> None
     own = hospital / "MGB"
     data = ("--records", own / "medications.csv", "--patients", own / "patients.csv")
     study = ("--study", "ra", "--site", "MGB")
+    plain = ["site", "fit", str(data[1]), *study, "-k", "2"]
+    assert "with --records" in str(CliRunner().invoke(cli.app, plain).exception)
+    both = ["site", "fit", "--study", str(hospital / "study.toml")]
+    assert "say which one this is" in str(CliRunner().invoke(cli.app, both).exception)
     mmlca_does("site", "fit", *data, *study, "-k", 2, "--starts", 4, "--out", tmp_path / "a")
     built = ehr_prep.build_sequences(ehr_prep.read_records(data[1], patients=data[3]))
     built.write(tmp_path / "s.parquet")
