@@ -38,6 +38,7 @@ test: lint
 	$(BIN)/python -m pytest -m "not slow and not bench" --cov --cov-report=term
 
 test-all: lint
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[federated]" "flwr[simulation]"
 	$(BIN)/python -m pytest -m "not bench" --cov --cov-report=term
 
 bench: $(READY)

@@ -23,12 +23,13 @@ _HOME = {
     "bootstrap_weights": "stability",
     "cluster_parameters": "pooling",
     "cluster_size_table": "plots",
+    "combine": "rounds",
     "compare_methods": "simulation_plots",
     "consensus": "baselines",
     "cross_table": "metrics",
-    "describe_file": "privacy",
-    "explain": "privacy",
-    "explain_page": "privacy",
+    "describe_file": "explain",
+    "explain": "explain",
+    "explain_page": "explain",
     "fingerprint": "schema",
     "grid_cells": "simulation",
     "influence": "stability",
@@ -57,7 +58,9 @@ _HOME = {
     "read_models": "exchange",
     "read_spectrum": "clustering",
     "release": "privacy",
+    "round_report": "report",
     "row_support": "privacy",
+    "run_round": "rounds",
     "run_simulation": "simulation",
     "simulate_gaussian": "gaussian_sites",
     "simulation_table": "simulation_plots",
@@ -95,6 +98,7 @@ if TYPE_CHECKING:
         write_labels,
         write_model,
     )
+    from font.explain import describe_file, explain, explain_page
     from font.gaussian_sites import simulate_gaussian
     from font.labels import LabelPatterns, label
     from font.latent_class import LatentClass
@@ -111,8 +115,10 @@ if TYPE_CHECKING:
         weight_table,
     )
     from font.pooling import cluster_parameters, sum_by_cluster
-    from font.privacy import describe_file, explain, explain_page, release, row_support
+    from font.privacy import release, row_support
     from font.protocol import LocalModel, SklearnModel, site_proportions
+    from font.report import round_report
+    from font.rounds import combine, run_round
     from font.schema import fingerprint, json_schema
     from font.simulation import grid_cells, run_simulation
     from font.simulation_plots import (

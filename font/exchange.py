@@ -2,6 +2,7 @@
 
 "One round" is one upload of parameters (model files, site → all), one upload of counts
 (labels files, site → centre) and one broadcast of the result (ensemble file, centre → all).
+They travel by any means, e-mail included; `font.flower` sends the same files over a network.
 
 Every file is one JSON object in UTF-8. Reading checks all of it, and refuses what does not fit
 with a `ValueError` of one sentence; nothing in a file is executed or names code to load.
@@ -27,9 +28,9 @@ Payload of a *model* file; its checksum is the model's fingerprint:
 =================== =========================================================================
 name                "SITE", or "SITE/1", "SITE/2", … for resamples of a site
 min_count           no class has fewer patients, by its weight
-digits              decimals of the probabilities; null if not rounded
+digits              decimals of probabilities, digits of other parameters; null if not rounded
 n_pooled_rows       rows of transitions resting on fewer than min_count patients, which were
-                    replaced by the average over classes; null if that was not looked at
+                    pooled; null if that was not looked at
 bic                 list of {n_classes, bic}: the site's choice of K, may be empty
 model.format        "mmlca model"
 model.version       1
@@ -44,6 +45,22 @@ model.n_timepoints  observed states
 model.classification_entropy  how uncertain classes are, summed over patients
 model.converged     whether the fit converged
 model.n_replicated  starts that reached the maximum
+=================== =========================================================================
+
+Other models (their `format`: "font k-means", "font gaussian mixture", "font latent class") have in
+place of that, apart from format, version, converged and loglik as above:
+
+=================== =========================================================================
+model.variables     names of the d columns
+model.n_patients    patients
+model.weights       shares of the K classes
+model.centres       K-means: centres of the classes (K × d)
+model.means         Gaussian mixture: means of the classes (K × d)
+model.covariance_type  "full", "tied", "diag" or "spherical"
+model.covariances   K × d × d, 1 × d × d, K × 1 × d or K × 1 × 1, in that order of types
+model.items         latent class model: list of {item, categories}; no answer may stand for fewer
+                    than min_count patients
+model.probabilities of all categories, item after item (K rows)
 =================== =========================================================================
 
 Payload of a *labels* file:
@@ -69,18 +86,14 @@ ensemble            `Ensemble.to_dict()`: format, version, settings, models (nam
 =================== =========================================================================
 
 Limits, checked before anything is built: 32 MB a file, nesting of 12, numbers of 30 digits,
-2,500,000 lists, 500,000 texts, 127 states, 1,000 classes of a model, 1,000 models, 1,000 sites,
-1,000,000 patterns.
+2,500,000 lists, 500,000 texts, 127 states or 1,000 columns, 1,000 classes of a model, 1,000
+models, 1,000 sites, 1,000,000 patterns.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,19 +101,20 @@ from numpy.typing import NDArray
 
 from font.checks import some, whole_number
 from font.ensemble import Ensemble
-from font.labels import LabelPatterns
-from font.privacy import MIN_COUNT, Released, pool_rare_rows, release
-from font.schema import (
-    FILE_LIMIT,
-    FORMAT,
-    VERSION,
-    Envelope,
-    Path_,
-    checked,
-    fingerprint,
-    parse,
-    read_file,
+from font.files import write_file
+from font.kinds import (
+    KINDS,
+    content_of,
+    local_model,
+    rounded,
+    variables_of,
+    weights_of,
 )
+from font.labels import LabelPatterns
+from font.latent_class import LatentClass
+from font.privacy import MIN_COUNT, Released, pool_rare_rows, release
+from font.protocol import SklearnModel
+from font.schema import Path_, Source, fingerprint, name_of, read_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +144,20 @@ class ModelFile:
 
     @property
     def states(self) -> tuple[str, ...]:
-        return tuple(self.content["states"])
+        """What the model looks at: the states or, of other kinds, the columns or items."""
+        return variables_of(self.content)
 
     @property
     def n_classes(self) -> int:
-        return len(self.content["params"]["weights"])
+        return len(weights_of(self.content))
+
+    @property
+    def model(self) -> SklearnModel | LatentClass:
+        """The model, ready to predict, of all kinds but mixtures of Markov chains.
+
+        Those belong to another package, whose `MixtureMarkov.from_dict` takes `content`.
+        """
+        return local_model(self.content)
 
     @property
     def bic(self) -> dict[int, float]:
@@ -143,10 +166,8 @@ class ModelFile:
 
     @property
     def class_parameters_(self) -> NDArray[np.float64]:
-        """One row a class: initial probabilities, then transitions, (K, S + S²)."""
-        params = self.content["params"]
-        transition = np.array(params["transition"], dtype=float)
-        return np.hstack([np.array(params["initial"], dtype=float), _flat(transition)])
+        """One row a class, (K, d); of Markov chains initial probabilities, then transitions."""
+        return KINDS[self.content["format"]].parameters(self.content)
 
 
 class EnsembleFile(NamedTuple):
@@ -167,31 +188,36 @@ def write_model(
     name: str | None = None,
     bic: Mapping[int, float] | None = None,
     support: Any = None,
+    variables: Sequence[str] | None = None,
     min_count: int = MIN_COUNT,
     digits: int | None = 6,
     software: str = "font",
     created: str | None = None,
 ) -> ModelFile:
-    """Write a fitted mixture of Markov chains for the other sites.
+    """Write a fitted model for the other sites.
 
     Parameters
     ----------
     path : where to; None checks everything and writes nothing
-    model : fitted model, or its `to_dict()`
+    model : fitted MixtureMarkov (or its `to_dict()`), KMeans, GaussianMixture or LatentClass
     study, site : str
     name : str, optional
         The site's name, or "SITE/1", … for its resamples.
     bic : {K: BIC}, optional
         For the vote on the number of clusters.
-    support : (K, S), optional
+    support : (K, S), optional; (K,) for other models than Markov chains, which need it
         How many patients each row of transitions rests on, as `font.row_support` gives it;
-        rows with fewer than `min_count` are replaced by the average over classes. Without it
-        all rows are sent as they are, and the file says so.
+        rows with fewer than `min_count` are pooled, see `font.privacy.pool_rare_rows`. Without
+        it all rows are sent as they are, and the file says so. For other models, how many
+        patients each class has.
+    variables : list of str, optional
+        Names of the columns, for K-means and Gaussian mixtures.
     min_count : int
         A class with fewer patients is refused; 1 suppresses nothing.
     digits : int from 4 to 12, or None
         Probabilities are rounded to so many decimals. What is possible stays possible: a
         positive probability becomes at least one unit of the last decimal. Rows sum to 1.
+        Centres, means and covariances are rounded to so many significant digits.
     software, created : str
         The program, and the day (today if not given).
 
@@ -201,12 +227,12 @@ def write_model(
         What the others will read: label with this rather than with the unrounded model.
     """
     whole_number(min_count, 1, "min_count")
-    stored = dict(model.to_dict() if hasattr(model, "to_dict") else model)
+    stored = content_of(model, support, variables)
     n_pooled = None
-    if support is not None:
-        stored, n_pooled = _pooled_model(stored, support, min_count)
+    if support is not None and "params" in stored:
+        stored, n_pooled = _pooled(stored, support, min_count)
     if digits is not None:
-        stored = _rounded_model(stored, digits)
+        stored = rounded(stored, digits)
     payload = {
         "name": site if name is None else name,
         "min_count": min_count,
@@ -218,25 +244,26 @@ def write_model(
         ],
         "model": stored,
     }
-    file = _write(path, "model", payload, study, site, software, created)
+    file = write_file(path, "model", payload, study, site, software, created)
     return _model_file(file.study, file.site, file.payload, file.sha256)
 
 
-def read_model(path: Path_, *, study: str | None = None) -> ModelFile:
-    """Read a model file; with `study`, one of that study only."""
-    file = read_file(path, study=study, kind="model")
+def read_model(source: Source, *, study: str | None = None) -> ModelFile:
+    """Read a model file (or its bytes); with `study`, one of that study only."""
+    file = read_file(source, study=study, kind="model")
     return _model_file(file.study, file.site, file.payload, file.sha256)
 
 
-def read_models(paths: Iterable[Path_], *, study: str | None = None) -> dict[str, ModelFile]:
+def read_models(sources: Iterable[Source], *, study: str | None = None) -> dict[str, ModelFile]:
     """Read all model files of a study, in the order of their names, however they are listed.
 
-    Models with a name twice, of different studies or with other states are refused.
+    A file is a path or its bytes. Models with a name twice, of different studies or with other
+    states are refused.
     """
     found: dict[str, ModelFile] = {}
     first: ModelFile | None = None
-    for path in paths:
-        model = read_model(path, study=study)
+    for source in sources:
+        model, path = read_model(source, study=study), name_of(source)
         first = first or model
         if model.name in found:
             raise ValueError(
@@ -312,15 +339,15 @@ def write_labels(
         "counts": shown.counts[:, 0].tolist(),
         "n_withheld": None if epsilon is not None else withheld and max(withheld, min_count),
     }
-    _write(path, "labels", payload, study, site, software, created)
+    write_file(path, "labels", payload, study, site, software, created)
     return out
 
 
 def read_labels(
-    path: Path_, models: Mapping[str, ModelFile], *, study: str | None = None
+    source: Source, models: Mapping[str, ModelFile], *, study: str | None = None
 ) -> LabelPatterns:
     """Read a site's label counts, which must have been made with just these models."""
-    file = read_file(path, study=study, kind="labels")
+    file, path = read_file(source, study=study, kind="labels"), name_of(source)
     payload = file.payload
     told = [(row["name"], row["fingerprint"]) for row in payload["models"]]
     ours = [(model.name, model.fingerprint) for model in models.values()]
@@ -362,12 +389,12 @@ def write_ensemble(
             "give the models it was fitted with, in their order."
         )
     payload = {"models": [m.payload for m in models.values()], "ensemble": ensemble.to_dict()}
-    _write(path, "ensemble", payload, study, site, software, created)
+    write_file(path, "ensemble", payload, study, site, software, created)
 
 
-def read_ensemble(path: Path_, *, study: str | None = None) -> EnsembleFile:
+def read_ensemble(source: Source, *, study: str | None = None) -> EnsembleFile:
     """Read the centre's result: the ensemble and the models it needs."""
-    file = read_file(path, study=study, kind="ensemble")
+    file = read_file(source, study=study, kind="ensemble")
     models = {}
     for payload in file.payload["models"]:
         name = payload["name"]
@@ -395,122 +422,9 @@ def _natural(name: str) -> tuple[str, int]:
     return site, int(number or 0)
 
 
-# --- writing -----------------------------------------------------------------------------
-
-
-def _write(
-    path: Path_ | None,
-    kind: str,
-    payload: dict[str, Any],
-    study: str,
-    site: str,
-    software: str,
-    created: str | None,
-) -> Envelope:
-    """Write a file that the reader accepts, or nothing."""
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": kind,
-        "study": study,
-        "site": site,
-        "created": created or datetime.now(UTC).date().isoformat(),
-        "software": software,
-        "payload": payload,
-    }
-    try:
-        content["sha256"] = fingerprint(payload)
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        data = text.encode() + b"\n"
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the {kind} cannot be written as JSON: {error}.") from None
-    if len(data) > FILE_LIMIT:
-        raise ValueError(
-            f"the {kind} file would have {len(data):,} bytes, at most {FILE_LIMIT:,} are read; "
-            "raise min_count or use fewer models."
-        )
-    file = checked(parse(data, f"the {kind} file"), f"the {kind} file", study, kind)
-    if path is not None:
-        atomic_write(Path(path), data)
-    return file
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file wholly or not at all: beside it, flushed to the disk, then renamed.
-
-    Folders that are not there are made.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _params_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    params = stored.get("params")
-    if not isinstance(params, Mapping) or "transition" not in params:
-        raise ValueError(
-            "only models with the parameters of a mixture of Markov chains can be exchanged; give "
-            "a fitted MixtureMarkov."
-        )
-    return params
-
-
-def _pooled_model(
-    stored: dict[str, Any], support: Any, min_count: int
-) -> tuple[dict[str, Any], int]:
-    params = _params_of(stored)
+def _pooled(stored: dict[str, Any], support: Any, min_count: int) -> tuple[dict[str, Any], int]:
     if min_count == 1:
         return stored, 0
+    params = stored["params"]
     rows, n_pooled = pool_rare_rows(params["transition"], support, min_count)
     return stored | {"params": {**params, "transition": rows.tolist()}}, n_pooled
-
-
-def _rounded_model(stored: dict[str, Any], digits: int) -> dict[str, Any]:
-    if whole_number(digits, 4, "digits") > 12:
-        raise ValueError(f"digits must be at most 12; found {digits}; use None for no rounding.")
-    params = _params_of(stored)
-    out = stored | {"params": {key: round_rows(v, digits).tolist() for key, v in params.items()}}
-    for key in ("loglik", "classification_entropy"):
-        out[key] = round(float(out[key]), digits)
-    return out
-
-
-def round_rows(rows: Any, digits: int) -> NDArray[np.float64]:
-    """Probabilities with so many decimals that still sum to 1 along the last axis.
-
-    Units of the last decimal are given out by largest remainder, a positive cell getting at
-    least one; of equal cells the first comes first.
-
-    Examples
-    --------
-    >>> round_rows([1 / 3, 1 / 3, 1 / 3], 4).tolist()
-    [0.3334, 0.3333, 0.3333]
-    >>> round_rows([1 - 1e-9, 1e-9, 0], 4).tolist()
-    [0.9999, 0.0001, 0.0]
-    """
-    array = np.array(rows, dtype=float)
-    unit = 10**digits
-    flat = array.reshape(-1, array.shape[-1])
-    out = np.empty(flat.shape)
-    for row, target in zip(flat, out, strict=True):
-        exact = row / row.sum() * unit
-        whole = np.maximum(np.floor(exact), row > 0).astype(np.int64)
-        left = unit - int(whole.sum())
-        if left > 0:
-            order = np.argsort(whole - exact, kind="stable")
-            whole[order[:left]] += 1
-        for _ in range(-left):
-            whole[whole.argmax()] -= 1
-        target[:] = whole / unit
-    return out.reshape(array.shape)
-
-
-def _flat(transition: NDArray[np.float64]) -> NDArray[np.float64]:
-    return transition.reshape(len(transition), -1)

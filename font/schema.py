@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from font.checks import some
 from font.ensemble import Ensemble
+from font.fields import MOST_CLASSES, MOST_STATES, Count, ModelPart, Number, One, Strict, Text
+from font.kinds import KINDS, patients_of, unfit, variables_of, weights_of
 
 FORMAT, VERSION = "font exchange", 1
-KINDS = ("model", "labels", "ensemble")
 FILE_LIMIT = 32 * 2**20
-_MOST_STATES, _MOST_CLASSES, _MOST_MODELS, _MOST_PATTERNS = 127, 1_000, 1_000, 1_000_000
+_MOST_MODELS, _MOST_PATTERNS = 1_000, 1_000_000
 _DEEPEST, _MOST_LISTS, _MOST_TEXTS = 12, 2_500_000, 500_000
-_SUM_TOLERANCE = 1e-8
 
 Path_ = str | os.PathLike[str]
+Source = Path_ | bytes
 
 
 def fingerprint(payload: Mapping[str, Any]) -> str:
@@ -46,11 +46,14 @@ def fingerprint(payload: Mapping[str, Any]) -> str:
 
 def check_names(study: str, site: str) -> None:
     """Refuse names that a file could not carry, before any work is done."""
-    for what, name in (("study", study), ("site", site)):
-        if not isinstance(name, str) or not re.fullmatch(_SITE, name):
+    for what, name, pattern, most, also in (
+        ("study", study, _STUDY, 200, "commas, colons, semicolons, brackets, & ' + "),
+        ("site", site, _SITE, 64, ""),
+    ):
+        if not isinstance(name, str) or not re.fullmatch(pattern, name):
             raise ValueError(
-                f"the {what} {_short(name)} needs another name: 1 to 64 letters, digits, spaces, "
-                "dots, hyphens and underscores, the first a letter or digit."
+                f"the {what} {_short(name)} needs another name: 1 to {most} letters, digits, "
+                f"spaces, dots, hyphens, underscores {also}alone, the first a letter or digit."
             )
 
 
@@ -76,37 +79,27 @@ def _canonical(payload: Mapping[str, Any]) -> bytes:
 # --- what a file may contain -----------------------------------------------------------
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
 _SITE = r"\w[\w .\-]{0,63}"
-_PRINTED = r"^[^\p{C}\p{Zl}\p{Zp}]"  # nothing that hides, breaks or turns the line
+_STUDY = r"\w[\w .,:;()&'+\-]{0,199}"
 Site = Annotated[str, Field(pattern=f"^{_SITE}$")]
+Study = Annotated[str, Field(pattern=f"^{_STUDY}$")]
 Name = Annotated[str, Field(pattern=f"^{_SITE}(/[0-9]{{1,4}})?$")]
-Text = Annotated[str, Field(max_length=100, pattern=_PRINTED + "*$")]
-Label = Annotated[str, Field(min_length=1, max_length=200, pattern=_PRINTED + "+$")]
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
-Share = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)]
-Count = Annotated[int, Field(ge=0, le=10**12)]
-One = Annotated[int, Field(ge=1, le=1)]  # a Literal would take true and 1.0
 Least = Annotated[int, Field(ge=1, le=10**6)]
-Size = Annotated[int, Field(ge=1, le=_MOST_CLASSES)]
-Class = Annotated[int, Field(ge=0, lt=_MOST_CLASSES)]
-Row = Annotated[list[Share], Field(min_length=1, max_length=_MOST_STATES)]
+Size = Annotated[int, Field(ge=1, le=MOST_CLASSES)]
+Class = Annotated[int, Field(ge=0, lt=MOST_CLASSES)]
 Numbers = Annotated[list[Number], Field(max_length=_MOST_PATTERNS)]
 Pattern = Annotated[list[Class], Field(min_length=1, max_length=_MOST_MODELS)]
 Patterns = Annotated[list[Pattern], Field(min_length=1, max_length=_MOST_PATTERNS)]
 
 
-class Envelope(_Strict):
+class Envelope(Strict):
     """What all files have."""
 
     format: Literal["font exchange"]
     version: One
     kind: Literal["model", "labels", "ensemble"]
-    study: Site
+    study: Study
     site: Site
     created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     software: Text
@@ -114,61 +107,32 @@ class Envelope(_Strict):
     sha256: Hash
 
 
-class ParamsPart(_Strict):
-    """Probabilities of a mixture of Markov chains."""
-
-    weights: Annotated[list[Share], Field(min_length=1, max_length=_MOST_CLASSES)]
-    initial: Annotated[list[Row], Field(min_length=1, max_length=_MOST_CLASSES)]
-    transition: Annotated[
-        list[Annotated[list[Row], Field(max_length=_MOST_STATES)]],
-        Field(min_length=1, max_length=_MOST_CLASSES),
-    ]
-
-
-class ModelPart(_Strict):
-    """The model's own dict."""
-
-    format: Literal["mmlca model"]
-    version: One
-    software: Text
-    states: Annotated[list[Label], Field(min_length=1, max_length=_MOST_STATES)]
-    params: ParamsPart
-    n_parameters: Count
-    prior: Annotated[Number, Field(ge=0)]
-    loglik: Annotated[Number, Field(le=0)]
-    n_sequences: Annotated[Number, Field(gt=0)]
-    n_timepoints: Annotated[Number, Field(gt=0)]
-    classification_entropy: Annotated[Number, Field(ge=0)]
-    converged: bool
-    n_replicated: Count
-
-
-class BicPart(_Strict):
+class BicPart(Strict):
     """The site's BIC for one number of classes."""
 
     n_classes: Size
     bic: Number
 
 
-class ModelPayload(_Strict):
+class ModelPayload(Strict):
     """A site's model."""
 
     name: Name
     min_count: Least
     digits: Annotated[int, Field(ge=4, le=12)] | None
-    n_pooled_rows: Annotated[int, Field(ge=0, le=_MOST_CLASSES * _MOST_STATES)] | None
-    bic: Annotated[list[BicPart], Field(max_length=_MOST_CLASSES)]
+    n_pooled_rows: Annotated[int, Field(ge=0, le=MOST_CLASSES * MOST_STATES)] | None
+    bic: Annotated[list[BicPart], Field(max_length=MOST_CLASSES)]
     model: ModelPart
 
 
-class ModelName(_Strict):
+class ModelName(Strict):
     """A model that a labels file refers to."""
 
     name: Name
     fingerprint: Hash
 
 
-class LabelsPayload(_Strict):
+class LabelsPayload(Strict):
     """A site's label patterns and their counts."""
 
     models: Annotated[list[ModelName], Field(min_length=1, max_length=_MOST_MODELS)]
@@ -180,7 +144,7 @@ class LabelsPayload(_Strict):
     n_withheld: Count | None
 
 
-class SettingsPart(_Strict):
+class SettingsPart(Strict):
     """How the ensemble was made."""
 
     n_clusters: Size | None
@@ -190,7 +154,7 @@ class SettingsPart(_Strict):
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
-class EnsemblePart(_Strict):
+class EnsemblePart(Strict):
     """`Ensemble.to_dict()`."""
 
     format: Literal["font ensemble"]
@@ -206,23 +170,23 @@ class EnsemblePart(_Strict):
         list[Number | Literal["clear", "fair", "doubtful"]], Field(min_length=4, max_length=4)
     ]
     axes: Annotated[list[Numbers], Field(min_length=1, max_length=_MOST_PATTERNS)]
-    centres: Annotated[list[Numbers], Field(min_length=1, max_length=_MOST_CLASSES)]
-    votes: Annotated[list[Annotated[int, Field(ge=-1, lt=_MOST_CLASSES)]], Field(min_length=1)]
+    centres: Annotated[list[Numbers], Field(min_length=1, max_length=MOST_CLASSES)]
+    votes: Annotated[list[Annotated[int, Field(ge=-1, lt=MOST_CLASSES)]], Field(min_length=1)]
     patterns: Patterns
     clusters: Annotated[list[Class], Field(min_length=1, max_length=_MOST_PATTERNS)]
     sites: Annotated[list[Site], Field(min_length=1, max_length=1_000)]
-    cluster_sizes: Annotated[list[list[Count]], Field(max_length=_MOST_CLASSES)]
+    cluster_sizes: Annotated[list[list[Count]], Field(max_length=MOST_CLASSES)]
     n_withheld: Count
 
 
-class EnsemblePayload(_Strict):
+class EnsemblePayload(Strict):
     """The centre's result and the models it rests on."""
 
     models: Annotated[list[ModelPayload], Field(min_length=1, max_length=_MOST_MODELS)]
     ensemble: EnsemblePart
 
 
-_PAYLOADS: dict[str, type[_Strict]] = {
+_PAYLOADS: dict[str, type[Strict]] = {
     "model": ModelPayload,
     "labels": LabelsPayload,
     "ensemble": EnsemblePayload,
@@ -232,35 +196,44 @@ _PAYLOADS: dict[str, type[_Strict]] = {
 # --- reading -----------------------------------------------------------------------------
 
 
-def read_file(path: Path_, *, study: str | None = None, kind: str | None = None) -> Envelope:
+def read_file(source: Source, *, study: str | None = None, kind: str | None = None) -> Envelope:
     """Read and check an exchange file of any kind.
 
     Parameters
     ----------
-    path : the file
+    source : the file, or its bytes
     study : str, optional
         Refuse files of another study.
     kind : "model", "labels" or "ensemble", optional
         Refuse files of another kind.
     """
-    return checked(parse(_bytes_of(Path(path)), str(path)), str(path), study, kind)
+    what = name_of(source)
+    data = source if isinstance(source, bytes) else _bytes_of(Path(source))
+    if len(data) > FILE_LIMIT:
+        raise _too_large(what, len(data))
+    return checked(parse(data, what), what, study, kind)
+
+
+def name_of(source: Source) -> str:
+    """What messages call a file."""
+    return "the file received" if isinstance(source, bytes) else str(source)
 
 
 def _bytes_of(path: Path) -> bytes:
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):  # before it is opened: a pipe would wait for ever
         raise ValueError(f"{path} is not a regular file; give an exchange file.")
-    size, data = about.st_size, b""
-    if size <= FILE_LIMIT:
-        with path.open("rb") as file:
-            data = file.read(FILE_LIMIT + 1)  # it may have grown
-        size = len(data)
-    if size > FILE_LIMIT:
-        raise ValueError(
-            f"{path} has {size:,} bytes or more, at most {FILE_LIMIT:,} are read; ask the sender "
-            "for fewer patterns (a higher min_count)."
-        )
-    return data
+    if about.st_size > FILE_LIMIT:
+        raise _too_large(str(path), about.st_size)
+    with path.open("rb") as file:
+        return file.read(FILE_LIMIT + 1)  # it may have grown
+
+
+def _too_large(what: str, size: int) -> ValueError:
+    return ValueError(
+        f"{what} has {size:,} bytes or more, at most {FILE_LIMIT:,} are read; ask the sender for "
+        "fewer patterns (a higher min_count)."
+    )
 
 
 def parse(data: bytes, what: str) -> Any:
@@ -370,7 +343,8 @@ def _validated(schema: type[Any], content: Any, what: str, prefix: str = "") -> 
         return schema.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = prefix + ".".join(_short(part, 40).strip("'") for part in first["loc"])
+        place = [part for part in first["loc"] if part not in KINDS]
+        where = prefix + ".".join(_short(part, 40).strip("'") for part in place)
         raise ValueError(
             f"{what} does not fit the specification at {where} "
             f"({first['msg'][:200].rstrip('.')}); ask the sender to write it again."
@@ -378,25 +352,15 @@ def _validated(schema: type[Any], content: Any, what: str, prefix: str = "") -> 
 
 
 def _model_rules(payload: Mapping[str, Any], site: str, what: str) -> None:
-    model = payload["model"]
-    name, states, params = payload["name"], model["states"], model["params"]
-    k, s = len(params["weights"]), len(states)
+    model, name = payload["model"], payload["name"]
     if name.partition("/")[0] != site:
         raise _unfit(what, f"its model {name!r} does not carry the name of the site {site!r}")
-    if len(set(states)) != s:
-        raise _unfit(what, f"its states {some(states)} are not distinct")
     if len({row["n_classes"] for row in payload["bic"]}) != len(payload["bic"]):
         raise _unfit(what, "it has two values of BIC for one number of classes")
-    wanted = {"weights": (k,), "initial": (k, s), "transition": (k, s, s)}
-    for part, shape in wanted.items():
-        array = _array(params[part], what, f"its {part}")
-        if array.shape != shape:
-            raise _unfit(what, f"its {part} have the shape {array.shape} in place of {shape}")
-        sums = array.sum(axis=-1)
-        worst = float(np.ravel(sums)[np.abs(sums - 1).argmax()])
-        if abs(worst - 1) > _SUM_TOLERANCE:
-            raise _unfit(what, f"its {part} sum to {worst:.9g} in place of 1")
-    smallest = min(params["weights"]) * model["n_sequences"]
+    wrong = unfit(model, payload["min_count"])
+    if wrong is not None:
+        raise _unfit(what, wrong)
+    smallest = min(weights_of(model)) * patients_of(model)
     if smallest < payload["min_count"] - 1e-6:
         raise ValueError(
             f"{what}: a class of the model {name!r} has about {smallest:.1f} patients, fewer than "
@@ -433,9 +397,9 @@ def _ensemble_rules(payload: Mapping[str, Any], site: str, what: str) -> None:
         raise _unfit(what, f"the models {some(names)} come with repeats")
     if names != part["models"]:
         raise _unfit(what, "its ensemble names other models than those it carries")
-    if any(model["model"]["states"] != models[0]["model"]["states"] for model in models):
+    if any(variables_of(m["model"]) != variables_of(models[0]["model"]) for m in models):
         raise _unfit(what, "its models do not all have the same states")
-    sizes = [len(model["model"]["params"]["weights"]) for model in models]
+    sizes = [len(weights_of(model["model"])) for model in models]
     if sizes != part["n_classes"]:
         raise _unfit(what, "its n_classes are not those of its models")
     if len(set(part["sites"])) != len(part["sites"]):
@@ -461,13 +425,6 @@ def _ensemble_rules(payload: Mapping[str, Any], site: str, what: str) -> None:
 
 
 _RULES = {"model": _model_rules, "labels": _labels_rules, "ensemble": _ensemble_rules}
-
-
-def _array(values: Any, what: str, part: str) -> NDArray[np.float64]:
-    try:
-        return np.array(values, dtype=float)
-    except ValueError:
-        raise _unfit(what, f"{part} have rows of unequal length") from None
 
 
 def _unfit(what: str, wrong: str) -> ValueError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Hospital": "federation",
     "MarkovParams": "params",
     "MixtureMarkov": "model",
     "Patterns": "patterns",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         transition_rates,
         treatment_lines,
     )
+    from mmlca.federation import Hospital
     from mmlca.flows import (
         plot_lines,
         plot_transition_graph,

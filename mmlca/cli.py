@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmlca import __version__
-from mmlca.federation_cli import centre_app, exchange_app, site_app
+from mmlca.centre_cli import centre_app, exchange_app
+from mmlca.federation_cli import site_app
 from mmlca.study_cli import demo, study_app
 
 if TYPE_CHECKING:

@@ -25,6 +25,8 @@ MODULES = [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str) -> None:
+    if name == "font.flower":
+        pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     failed, _ = doctest.testmod(importlib.import_module(name), optionflags=flags)
     assert failed == 0

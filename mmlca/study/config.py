@@ -227,8 +227,13 @@ class Study(_Part):
         return study
 
 
-def read_study(path: str | os.PathLike[str]) -> Study:
+def read_study(
+    path: str | os.PathLike[str], *, site: str | None = None, files: bool = True
+) -> Study:
     """Read and check a study file; paths in it are relative to its folder.
+
+    With `site` the study has that site alone, and only its files must be there: a hospital can
+    use the study file of all hospitals. With `files=False` none need be there.
 
     Examples
     --------
@@ -252,7 +257,12 @@ def read_study(path: str | os.PathLike[str]) -> Study:
         study = Study.model_validate(said)
     except ValidationError as error:
         raise ValueError(f"{path.name}: {_one_sentence(error, said)}") from None
-    sites = {name: _resolved(path, name, site) for name, site in study.sites.items()}
+    if site is not None and site not in study.sites:
+        raise ValueError(f"{path.name} has no site {site!r}; it has {', '.join(study.sites)}.")
+    if not files:
+        return study
+    kept = study.sites if site is None else {site: study.sites[site]}
+    sites = {name: _resolved(path, name, part) for name, part in kept.items()}
     reading = _resolved_map(path, "records", study.records)
     study = study.model_copy(update={"sites": sites, "records": reading})
     study._folder = path.parent

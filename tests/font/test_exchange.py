@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import font
 from font import exchange
-from font.exchange import round_rows
+from font.kinds import round_rows
 from font.schema import FILE_LIMIT, fingerprint, read_file
 
 STATES = ["TNFi", "JAK", "IL6R"]
@@ -314,7 +314,7 @@ HOSTILE = {
     "ids in a model": ("model", put(*M, "ids", value=["a"]), "payload.model.ids"),
     "code in a model": ("model", put(*M, "class", value="os.system"), "payload.model.class"),
     "model version true": ("model", put(*M, "version", value=True), "payload.model.version"),
-    "other model": ("model", put(*M, "format", value="pickle"), "payload.model.format"),
+    "other model": ("model", put(*M, "format", value="pickle"), "payload.model "),
     "negative": ("model", put(*PROBS, "weights", value=[1.5, -0.5]), "params.weights"),
     "unnormalised": ("model", put(*PROBS, "weights", value=[0.5, 0.4]), "sum to 0.9"),
     "unnormalised row": (
@@ -462,7 +462,7 @@ def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
         font.write_model(path, model_dict(1), study="", site="x")
     with pytest.raises(ValueError, match="at most 12"):
         font.write_model(path, model_dict(1), study="ra", site="x", digits=13)
-    with pytest.raises(ValueError, match="mixture of Markov chains"):
+    with pytest.raises(ValueError, match="only mixtures of Markov chains"):
         font.write_model(path, {"model": "KMeans"}, study="ra", site="x")
     assert list(tmp_path.iterdir()) == []
 
@@ -529,7 +529,7 @@ def test_fuzz_one_place_of_a_good_file(
 KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
-from font.exchange import atomic_write
+from font.files import atomic_write
 path, versions = Path(sys.argv[1]), (b"a" * 4_000_000, b"b" * 4_000_000)
 atomic_write(path, versions[0])
 rng, seen = random.Random(1), set()

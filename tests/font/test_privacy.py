@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import font
 from font.privacy import add_noise, merge_rare, pool_rare_rows
@@ -108,15 +110,51 @@ def test_a_single_patient_shows_as_rarely_as_delta_says() -> None:
     assert out.n_rare == n - len(out.patterns)
 
 
-def test_rows_with_few_patients_become_the_average() -> None:
+def test_rare_rows_of_a_state_share_their_average() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.dirichlet(np.ones(3), (4, 3))
+    support = np.array([[100, 6, 50], [5, 2, 4], [90, 4, 60], [8, 3, 5]])
+    pooled, n = pool_rare_rows(rows, support, 11)
+    assert n == 8
+    # state 0: classes 1 and 3 have 13 patients together
+    share = (5 * rows[1, 0] + 8 * rows[3, 0]) / 13
+    assert pooled[[1, 3], 0] == pytest.approx(np.array([share, share]))
+    # state 1: all four have 15 together
+    assert pooled[:, 1] == pytest.approx(np.tile(support[:, 1] @ rows[:, 1] / 15, (4, 1)))
+    # state 2: 9 patients are too few, so each takes the nearer of the rows 0 and 2
+    for k in (1, 3):
+        far = np.abs(rows[[0, 2], 2] - rows[k, 2]).sum(axis=1)
+        assert (pooled[k, 2] == rows[[0, 2][far.argmin()], 2]).all()
+    for k, i in ((0, 0), (2, 0), (0, 2), (2, 2)):
+        assert (pooled[k, i] == rows[k, i]).all()
+    assert pooled.sum(axis=2) == pytest.approx(np.ones((4, 3)))
+
+
+def test_a_state_that_few_visit_gets_an_even_row() -> None:
     rows = np.array([[[0.9, 0.1], [0.5, 0.5]], [[0.4, 0.6], [0.2, 0.8]]])
-    pooled, n = pool_rare_rows(rows, [[100, 6], [5, 2]], 11)
-    assert n == 3
-    assert pooled[0, 0].tolist() == [0.9, 0.1]
-    assert pooled[1, 0] == pytest.approx((100 * rows[0, 0] + 5 * rows[1, 0]) / 105)
+    pooled, n = pool_rare_rows(rows, [[100], [50]], 11)
+    assert n == 2
     assert pooled[:, 1].tolist() == [[0.5, 0.5], [0.5, 0.5]]
     with pytest.raises(ValueError, match="support has the shape"):
         pool_rare_rows(rows, [[1, 2]])
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
+def test_every_row_rests_on_enough_patients(k: int, s: int, seed: int) -> None:
+    """Where a file shows a row, min_count patients share it, or none of it is theirs."""
+    rng = np.random.default_rng(seed)
+    rows, support = rng.dirichlet(np.ones(s), (k, s)), rng.integers(0, 30, (k, s))
+    pooled, n = pool_rare_rows(rows, support, 11)
+    rare = support < 11
+    assert n == rare.sum()
+    for i in range(s):
+        shown = {pooled[j, i].round(9).tobytes() for j in np.flatnonzero(rare[:, i])}
+        if support[rare[:, i], i].sum() >= 11:
+            assert len(shown) == 1
+        else:
+            kept = {pooled[j, i].round(9).tobytes() for j in np.flatnonzero(~rare[:, i])}
+            assert shown <= (kept or {np.full(s, 1 / s).round(9).tobytes()})
+        assert (pooled[~rare[:, i], i] == rows[~rare[:, i], i]).all()
 
 
 def test_support_counts_patients_not_steps() -> None:
@@ -165,7 +203,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("model", ["2 classes over 2 states", "rounded to 6 decimals", "about 40 patients"]),
+        ("model", ["2 classes over 2 states", "rounded to 6 digits", "about 40 patients"]),
         ("labels", ["2 combinations of 100 patients", "the smallest count, 40"]),
         ("noisy", ["noise (ε = 1)", "not stated"]),
         ("ensemble", ["2 clusters", "100 in all, the smallest number 40"]),

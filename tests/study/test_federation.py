@@ -196,10 +196,10 @@ def test_each_command_says_what_it_wrote_withheld_and_what_is_next(
     for command, text in said.items():
         assert "Wrote" in text
         assert ("Next:" in text) == (not command.startswith("assign"))
-        assert ("Withheld:" in text) == (command != "combine")
+        assert "Withheld:" in text
     assert "send west.labels.json to the centre" in said["label west"]
-    report = (root / "to_sites" / "report.txt").read_text(encoding="utf-8")
-    assert "Ensemble of 6 models" in report
+    report = (root / "to_sites" / "report.md").read_text(encoding="utf-8")
+    assert "6 models of 3 sites" in report
 
 
 def test_exchange_check(closed_round: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
@@ -232,6 +232,14 @@ def test_without_a_number_the_sites_vote_and_the_absent_are_named(
         ("exchange check {root}/north/sequences.csv", "is not JSON"),
         ("centre combine {models} --study 'ra switching'", "no labels file"),
         ("centre combine {models} --study other", "belongs to the study"),
+        ("site fit --study s --site w -k 2", "there is nothing to read"),
+        ("site fit {root}/west/sequences.csv --study s -k 2", "give it with --site"),
+        ("site fit {root}/west/sequences.csv --study s --site w", "number of classes is not said"),
+        ("site label {models} --study none.toml --site w", "there is no study file none.toml"),
+        (
+            "site label {root}/west/sequences.csv {root}/west/clusters.csv --study s --site w",
+            "found 2 files of sequences",
+        ),
         (
             "site label {root}/north/sequences.csv {models} {models} --study 'ra switching' "
             "--site north",
@@ -262,3 +270,152 @@ def test_a_refusal_is_one_sentence_and_writes_nothing(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+STUDY_FILE = """
+name = "RA, two hospitals"
+seed = 3
+[sites.MGB]
+records = "MGB/medications.csv"
+patients = "MGB/patients.csv"
+[sites.VA]
+records = "VA/medications.csv"
+[rules]
+max_windows = 8
+[classes]
+number = 2
+[pseudo_sites]
+per_site = 2
+[model]
+starts = 4
+[privacy]
+min_count = 12
+"""
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one hospital, with the study file of both."""
+    root = tmp_path_factory.mktemp("hospital")
+    ehr_prep.ra_cohort(1, sites={"MGB": 300}).write(root)
+    (root / "study.toml").write_text(STUDY_FILE)
+    return root
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_study_file_says_all_there_is_to_say(hospital: Path, tmp_path: Path) -> None:
+    study = ("--study", hospital / "study.toml", "--site", "MGB")
+    said = mmlca_does("site", "fit", *study, "--out", tmp_path / "to_all")
+    assert "2 models with 2 classes" in said
+    files = font.read_models((tmp_path / "to_all").iterdir(), study="RA, two hospitals")
+    assert list(files) == ["MGB/1", "MGB/2"]
+    assert {file.payload["min_count"] for file in files.values()} == {12}
+    records = ehr_prep.read_records(
+        hospital / "MGB" / "medications.csv", patients=hospital / "MGB" / "patients.csv"
+    )
+    data = ehr_prep.build_sequences(records, first_on_or_after="2008-01-01", max_windows=8)
+    for name, part in ehr_prep.pseudo_sites({"MGB": data}, 2, 0.8, seed=3).items():
+        by_hand = mmlca.MixtureMarkov(2, n_init=4, seed=3).fit(part)
+        initial = np.array(files[name].content["params"]["initial"])
+        assert initial == pytest.approx(by_hand.params_.initial, abs=2e-6)
+        assert files[name].content["loglik"] == pytest.approx(by_hand.loglik_, abs=1e-6)
+    models = sorted((tmp_path / "to_all").iterdir())
+    mmlca_does("site", "label", *models, *study, "--out", tmp_path / "to_centre")
+    counts = (tmp_path / "to_centre").iterdir()
+    said = mmlca_does(
+        *("centre", "combine", *models, *counts, "--study", hospital / "study.toml"),
+        *("--out", tmp_path / "to_sites"),
+    )
+    assert "| VA   | models | no model came |" in said
+    assert "seed 3" in said
+    ensemble = tmp_path / "to_sites" / "ensemble.json"
+    mmlca_does("site", "assign", ensemble, *study, "--out", tmp_path / "clusters.csv")
+    assert len(pd.read_csv(tmp_path / "clusters.csv")) == len(data)
+    mmlca_does(
+        *("site", "fit", *study, "-k", 3, "--pseudo-sites", 0, "--seed", 1),
+        *("--out", tmp_path / "other"),
+    )
+    (other,) = font.read_models((tmp_path / "other").iterdir()).values()
+    assert (other.name, other.n_classes) == ("MGB", 3)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_records_do_without_a_study_file(hospital: Path, tmp_path: Path) -> None:
+    own = hospital / "MGB"
+    data = ("--records", own / "medications.csv", "--patients", own / "patients.csv")
+    study = ("--study", "ra", "--site", "MGB")
+    plain = ["site", "fit", str(data[1]), *study, "-k", "2"]
+    assert "with --records" in str(CliRunner().invoke(cli.app, plain).exception)
+    both = ["site", "fit", "--study", str(hospital / "study.toml")]
+    assert "say which one this is" in str(CliRunner().invoke(cli.app, both).exception)
+    mmlca_does("site", "fit", *data, *study, "-k", 2, "--starts", 4, "--out", tmp_path / "a")
+    built = ehr_prep.build_sequences(ehr_prep.read_records(data[1], patients=data[3]))
+    built.write(tmp_path / "s.parquet")
+    mmlca_does(
+        *("site", "fit", tmp_path / "s.parquet", *study, "-k", 2, "--starts", 4),
+        *("--out", tmp_path / "b"),
+    )
+    one, other = (tmp_path / part / "MGB.model.json" for part in "ab")
+    assert one.read_bytes() == other.read_bytes()
+    said = mmlca_does("site", "label", one, *data, *study, "--out", tmp_path / "a")
+    assert f"{len(built):,} patients labelled by 1 models" in said
+
+
+def test_other_models_label_tables(tmp_path: Path) -> None:
+    from sklearn.cluster import KMeans
+
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(np.repeat([[0.0, 0], [5, 5]], 100, axis=0) + rng.normal(size=(200, 2)))
+    table.columns = ["crp", "das28"]
+    model = KMeans(2, n_init=3, random_state=1).fit(table.to_numpy())
+    path, study = tmp_path / "m.json", ("--study", "ra", "--site", "here")
+    names, support = list(table.columns), np.bincount(model.labels_)
+    font.write_model(path, model, study="ra", site="here", support=support, variables=names)
+    table.rename_axis("id").to_csv(tmp_path / "t.csv")
+    mmlca_does("site", "label", tmp_path / "t.csv", path, *study, "--out", tmp_path)
+    mmlca_does(
+        *("centre", "combine", path, tmp_path / "here.labels.json", "--study", "ra"),
+        *("--out", tmp_path),
+    )
+    mmlca_does(
+        *("site", "assign", tmp_path / "ensemble.json", tmp_path / "t.csv", *study),
+        *("--out", tmp_path / "c.csv"),
+    )
+    found = pd.read_csv(tmp_path / "c.csv")
+    assert adjusted_rand_score(found["cluster"], model.labels_) == 1
+    table[["das28"]].rename_axis("id").to_csv(tmp_path / "short.csv")
+    done = CliRunner().invoke(
+        cli.app, ["site", "label", str(tmp_path / "short.csv"), str(path), *study]
+    )
+    assert "lacks the columns 'crp'" in str(done.exception)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_small_classes_are_refused_or_done_without(tmp_path: Path) -> None:
+    data = sequences_of("west")
+    said = {"study": "s", "site": "w", "sequences": data, "starts": 4, "min_count": 100}
+    with pytest.raises(ValueError, match="fewer than 100; fit fewer classes"):
+        mmlca.Hospital(**said, n_classes=4, folder=tmp_path).fit()
+    assert list(tmp_path.iterdir()) == []
+    (path,) = mmlca.Hospital(**said, n_classes=4, fewer_classes=True, folder=tmp_path).fit()
+    sent = font.read_model(path)
+    assert 1 <= sent.n_classes < 4
+    (alone,) = mmlca.Hospital(**said, n_classes=sent.n_classes, folder=tmp_path / "2").fit()
+    assert font.read_model(alone).fingerprint == sent.fingerprint
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_counts_leave_once(tmp_path: Path) -> None:
+    said = {"study": "s", "sequences": sequences_of("west"), "starts": 4, "n_classes": 2}
+    one = mmlca.Hospital(**said, site="one", folder=tmp_path / "one")
+    other = mmlca.Hospital(**said, site="other", folder=tmp_path / "other", seed=2)
+    models = [*one.fit(), *other.fit()]
+    path = one.label(models)
+    sent = path.read_bytes()
+    assert one.label(models[::-1]) == path  # the same again is the same
+    assert path.read_bytes() == sent
+    with pytest.raises(ValueError, match="delete it to let another one leave"):
+        one.label(models[:1])
+    assert path.read_bytes() == sent
+    path.unlink()
+    assert one.label(models[:1]) == path
