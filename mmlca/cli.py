@@ -12,6 +12,7 @@ import typer
 
 from mmlca import __version__
 from mmlca.federation_cli import centre_app, exchange_app, site_app
+from mmlca.simulate_cli import simulate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,7 @@ app = typer.Typer(
 
 for _group in (site_app, centre_app, exchange_app):
     app.add_typer(_group)
+app.command()(simulate)
 
 
 def _print_version(wanted: bool) -> None:
