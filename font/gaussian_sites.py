@@ -50,7 +50,7 @@ def simulate_gaussian(
     contaminated_sites: float = 0.2,
     outlying: float = 0.2,
     outlier_means: str = "point",
-    outlier_points: str = "replace",
+    outlier_points: str = "add",
     absent_classes: int = 0,
 ) -> GaussianSites:
     """Sites whose patients come from one Gaussian mixture.
@@ -72,12 +72,13 @@ def simulate_gaussian(
     concentration : float
         All parameters of the Dirichlet distribution.
     contaminated_sites, outlying : float
-        Share of the sites with outlying points (at least one), and of such points there.
+        Share of the sites with outlying points (at least one), and the number of such points
+        there, as a share of the site's number of patients.
     outlier_means : "point" or "site"
         The paper leaves open how many Gaussians the outlying points come from: each from one of
         its own, or all of a site from the same. Mean entries are uniform on [−5, 5].
-    outlier_points : "replace" or "add"
-        Whether they are part of the site's number of patients or come on top.
+    outlier_points : "add" or "replace"
+        Whether they come on top of the site's number of patients or are part of it.
     absent_classes : int
         So many of the classes, drawn anew for each site, have no patients there.
 
@@ -177,7 +178,7 @@ class GaussianSource:
         "contaminated_sites": 0.2,
         "outlying": 0.2,
         "outlier_means": "point",
-        "outlier_points": "replace",
+        "outlier_points": "add",
         "absent_classes": 0,
     }
     methods = (

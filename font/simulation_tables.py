@@ -154,7 +154,7 @@ def simulation_claims(results: pd.DataFrame, *, margin: float = 0.01) -> pd.Data
         if other in methods and {"imbalanced", "contaminated"} <= set(results["setting"])
     ]
     columns = ["claim", "measured", *VERDICTS, "verdict", "against"]
-    table = pd.DataFrame(rows + _weight_claims(results), columns=columns)
+    table = pd.DataFrame(rows + _weight_claims(results, margin), columns=columns)
     return table.astype(dict.fromkeys(VERDICTS, "Int64"))
 
 
@@ -214,7 +214,7 @@ def _judge(difference: pd.Series, se: pd.Series, margin: float) -> Any:
     return np.where(size + room <= margin, "equal", np.where(size > room, sign, "open"))
 
 
-def _weight_claims(results: pd.DataFrame) -> list[dict[str, Any]]:
+def _weight_claims(results: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
     """Do the weights follow the models' accuracy, and more so with more sites?"""
     rows: list[dict[str, Any]] = []
     for measure, what in (("correlation", "ARI"), ("concordance", "cos(f_m, f_0)")):
@@ -228,25 +228,31 @@ def _weight_claims(results: pd.DataFrame) -> list[dict[str, Any]]:
                 "claim": f"The weights correlate with the models' {what}",
                 "measured": f"{table['mean'].mean():.2f}",
                 "verdict": _verdict(sure, against, len(table) - sure - against),
+                "against": "",
             }
         )
-        by_sites = table.groupby(level="n_sites")
-        mean = by_sites["mean"].mean()
-        error = by_sites["se"].agg(lambda se: float((se**2).sum() ** 0.5 / len(se)))
-        if len(mean) < 2:
-            continue
-        rise, room = (
-            mean.iloc[-1] - mean.iloc[0],
-            2 * float((error.iloc[[0, -1]] ** 2).sum()) ** 0.5,
-        )
-        rows.append(
-            {
-                "claim": f"… with {what} the more so, the more sites",
-                "measured": " → ".join(f"{value:.2f}" for value in mean),
-                "verdict": "holds" if rise > room else "does not hold" if rise < -room else "open",
-            }
-        )
+        if table.index.get_level_values("n_sites").nunique() > 1:
+            rows.append(_rise(table, f"… with {what} the more so, the more sites", margin))
     return rows
+
+
+def _rise(table: pd.DataFrame, claim: str, margin: float) -> dict[str, Any]:
+    """From the fewest to the most sites, in each setting and at each level of the third axis."""
+    mean, error = (table[part].unstack("n_sites").sort_index(axis=1) for part in ("mean", "se"))
+    rise = mean.iloc[:, -1] - mean.iloc[:, 0]
+    judged = _judge(rise, np.sqrt(error.iloc[:, -1] ** 2 + error.iloc[:, 0] ** 2), margin)
+    n = {verdict: int((judged == verdict).sum()) for verdict in VERDICTS}
+    falls = [
+        f"{' '.join(map(str, cell))} ({mean.loc[cell].iloc[0]:.2f} → {mean.loc[cell].iloc[-1]:.2f})"
+        for cell in rise[np.isin(judged, ["worse", "equal"])].sort_values().index[:5]
+    ]
+    return {
+        "claim": claim,
+        "measured": " → ".join(f"{value:.2f}" for value in mean.mean()),
+        **n,
+        "verdict": _verdict(n["better"], n["worse"] + n["equal"], n["open"]),
+        "against": ", ".join(falls),
+    }
 
 
 def markdown(table: pd.DataFrame, digits: int = 3) -> str:

@@ -66,7 +66,8 @@ def simulate_chains(
         As described; the smallest and largest number of patients of a site; the parameter of
         the Dirichlet distribution of its class proportions.
     contaminated_sites, outlying : float
-        Share of the sites with outlying patients (at least one), and of such patients there.
+        Share of the sites with outlying patients (at least one), and how many come on top of
+        the site's own, as a share of these.
 
     Examples
     --------
@@ -91,7 +92,7 @@ def simulate_chains(
             share = rng.dirichlet(np.full(n_classes, concentration))
         n_out = round(outlying * n) if number in dirty else 0
         chains = MarkovParams(share, classes.initial, classes.transition)
-        drawn, true = simulate(chains, n - n_out, int(quarters), rng)
+        drawn, true = simulate(chains, n, int(quarters), rng)
         parts = [drawn.codes]
         for _ in range(n_out):
             strange = _chains(1, n_states, 0.0, rng)

@@ -15,8 +15,8 @@ def test_the_sites_are_as_described() -> None:
     for site, data in sites.data.items():
         truth = sites.truth[site]
         assert data.shape == (len(truth), 12)
-        assert 200 <= len(truth) <= 300
-        share = 0.2 if site in sites.contaminated else 0.0
+        assert 200 <= (truth >= 0).sum() <= 300
+        share = 0.2 / 1.2 if site in sites.contaminated else 0.0
         assert (truth < 0).mean() == pytest.approx(share, abs=0.01)
     # the transitions seen are those of the classes
     initial, transition = sites.means[:, :4], sites.means[:, 4:].reshape(3, 4, 4)
