@@ -79,11 +79,16 @@ def same_positions(points: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return first, number
 
 
-def too_many(n_clusters: int, n_positions: int) -> ValueError:
-    return ValueError(
-        f"{n_clusters} clusters were asked for, but the label patterns differ in only "
-        f"{n_positions} ways that matter; ask for at most {n_positions}, or share rarer patterns."
-    )
+class TooManyClusters(ValueError):
+    """More clusters were asked for than there are different positions (`n_positions`)."""
+
+    def __init__(self, n_clusters: int, n_positions: int) -> None:
+        super().__init__(
+            f"{n_clusters} clusters were asked for, but the label patterns differ in only "
+            f"{n_positions} ways that matter; ask for at most {n_positions}, or share rarer "
+            "patterns."
+        )
+        self.n_positions = n_positions
 
 
 def kmeans(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Integers:
@@ -97,7 +102,7 @@ def kmeans(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Integ
     """
     first, number = same_positions(points)
     if n_clusters > len(first):
-        raise too_many(n_clusters, len(first))
+        raise TooManyClusters(n_clusters, len(first))
     if n_clusters == len(first):
         return number
     rng = np.random.default_rng(seed)
@@ -267,7 +272,7 @@ def linkage(distances: Floats, sizes: Floats, n_clusters: int, method: str) -> I
         alive[a] = False
     n_positions = 1 + int((heights > 1e-12 * heights.max(initial=0.0)).sum())
     if n_clusters > n_positions:
-        raise too_many(n_clusters, n_positions)
+        raise TooManyClusters(n_clusters, n_positions)
     return _cut(merges, heights, n_clusters)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from font import baselines, kmeans_sites
 from font.checks import class_parameters
+from font.clustering import TooManyClusters
 from font.ensemble import Ensemble
 from font.labels import LabelPatterns, distinct_rows, label
 from font.weights import class_distances
@@ -70,7 +72,7 @@ def _rows(
         elif method == "best local":
             row["ari"] = float(scores.max())
         elif method.startswith("FONT"):
-            ensemble = _ensemble(method, k, models, bad, seed).fit(models, patterns)
+            ensemble = _at_most(k, partial(_fitted, method, models, patterns, bad, seed))
             row["ari"] = baselines.rand_index({"all": ensemble.clusters_[number]}, truth)
             row["suggested"] = ensemble.n_clusters_choice_.n_clusters
             w = ensemble.weights_.to_numpy()
@@ -86,14 +88,30 @@ def _rows(
     return rows
 
 
-def _ensemble(method: str, k: int, models: Mapping[str, Any], bad: list[str], seed: int) -> Any:
+def _at_most(k: int, fit: Callable[[int], Any]) -> Any:
+    """`fit(k)`, or with fewer clusters where all models together tell fewer apart."""
+    try:
+        return fit(k)
+    except TooManyClusters as error:
+        return fit(error.n_positions)
+
+
+def _fitted(
+    method: str,
+    models: Mapping[str, Floats],
+    patterns: LabelPatterns,
+    bad: list[str],
+    seed: int,
+    n_clusters: int,
+) -> Ensemble:
     if method == "FONT any K":
-        return Ensemble(None, seed=seed)
+        return Ensemble(None, seed=seed).fit(models, patterns)
     weights = method.removeprefix("FONT").strip() or "spectral"
     reliability = None
     if weights == "prior":
         reliability = {name: _DOUBT if name in bad else 1.0 for name in models}
-    return Ensemble(k, weights=weights, reliability=reliability, seed=seed)
+    ensemble = Ensemble(n_clusters, weights=weights, reliability=reliability, seed=seed)
+    return ensemble.fit(models, patterns)
 
 
 def _competitor(
@@ -108,7 +126,8 @@ def _competitor(
     """The clusters of everyone under this method, and under others that come with it."""
     k = len(sites.means)
     if method == "consensus":
-        return {method: baselines.consensus(labels, k, seed=seed)["all"]}
+        found = _at_most(k, lambda n: baselines.consensus(labels, n, seed=seed))
+        return {method: found["all"]}
     if method == "pooled":
         fitted = source.fit(everyone, k, options["n_starts"], options["seeding"], seed)
         return {method: label({"pooled": fitted}, everyone)["pooled"]}

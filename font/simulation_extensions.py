@@ -44,7 +44,12 @@ EXTENSIONS: Mapping[str, Extension] = {
     ),
     "n_local": Extension(
         "What does a wrong number of local classes cost (5 are right)?",
-        _cells(setting="imbalanced", n_sites=[5, 10], variance=[0.1, 0.3], n_local=[4, 5, 6, 7, 8]),
+        _cells(
+            setting=["homogeneous", "imbalanced"],
+            n_sites=5,
+            variance=[0.1, 0.3],
+            n_local=[4, 5, 6, 7, 8],
+        ),
         ("local", "FONT"),
     ),
     "spectrum": Extension(

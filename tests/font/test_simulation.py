@@ -142,6 +142,13 @@ def test_sites_that_do_harm_and_weights_that_know():
     assert (mean["FONT sparse"] > 0.9).all()
 
 
+def test_fewer_clusters_where_the_models_tell_fewer_apart():
+    cell = {"setting": "homogeneous", "n_sites": 3, "variance": 0.0001, "n_local": 2}
+    cells = [cell | {"sizes": (50, 60)}]
+    found = font.run_simulation(cells, 3, seed=2, methods=["consensus", "FONT"])
+    assert found["ari"].between(0.1, 1).all()
+
+
 def test_sites_that_lack_classes():
     sites = font.simulate_gaussian("homogeneous", 4, 0.1, seed=1, absent_classes=2)
     assert [len(np.unique(truth)) for truth in sites.truth.values()] == [3, 3, 3, 3]
