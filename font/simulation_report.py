@@ -125,10 +125,10 @@ def _means(results: pd.DataFrame) -> pd.DataFrame:
 def _findings(results: pd.DataFrame) -> list[str]:
     """What the numbers say plainly, and the claims may hide."""
     means = simulation_table(results).xs("mean", axis=1, level=1)
+    dirty = means.index.get_level_values("setting") == "contaminated"
     lines = []
     if "FONT equal" in means:
         apart = (means["FONT"] - means["FONT equal"]).abs()
-        dirty = apart.index.get_level_values("setting") == "contaminated"
         if (~dirty).any():
             lines.append(
                 "Without outlying points the weights are nearly equal: FONT and FONT with equal "
@@ -141,11 +141,13 @@ def _findings(results: pd.DataFrame) -> list[str]:
                 f"{gain.max():+.3f}."
             )
     for other in ("consensus", "pooled"):
-        if other in means:
-            ahead = (means[other] - means["FONT"]) > 0
+        for where, part in (("Without", means[~dirty]), ("With", means[dirty])):
+            if other not in means or part.empty:
+                continue
+            behind = part[other] - part["FONT"]
             lines.append(
-                f"The mean of {other} is above FONT's in {int(ahead.sum())} of {len(means)} cells, "
-                f"by at most {max((means[other] - means['FONT']).max(), 0):.3f}; FONT's is above "
-                f"by at most {max((means['FONT'] - means[other]).max(), 0):.3f}."
+                f"{where} outlying points the mean of {other} is above FONT's in "
+                f"{int((behind > 0).sum())} of {len(part)} cells, by at most "
+                f"{max(behind.max(), 0):.3f}, and below by at most {max(-behind.min(), 0):.3f}."
             )
     return ["\n".join(f"- {line}" for line in lines)] if lines else []
