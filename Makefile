@@ -9,7 +9,7 @@ JOBS ?= 2
 
 .PHONY: help
 help:
-	@echo "make study       the two-site study on a synthetic cohort, into results/ra_study"
+	@echo "make study       the two-site study on a synthetic cohort: results/ra_study/report.html"
 	@echo "make simulation  the ensemble and its competitors on simulated sites, into results/simulation"
 	@echo "make test        lint, type-check and run the tests"
 	@echo "make test-all    the same with the slow studies"
@@ -25,7 +25,7 @@ $(READY): pyproject.toml
 	touch $@
 
 study: $(READY)
-	$(BIN)/python examples/ra_study.py results/ra_study
+	$(BIN)/mmlca demo --out results/ra_study --seed 1
 
 simulation: $(READY)
 	$(BIN)/mmlca simulate --precision 0.01 --jobs $(JOBS) --out results/simulation

@@ -100,6 +100,7 @@ def table_one(
     compare: str | None = None,
     continuous: str = "mean",
     descriptions: Mapping[Any, str] | None = None,
+    min_count: int = 0,
 ) -> TableOne:
     """Describe the patients of each cluster: n (%), mean (SD), categories, missing values.
 
@@ -122,6 +123,9 @@ def table_one(
     descriptions : {cluster: text}, optional
         What each cluster is, written below the table; such as the column "description" of
         `mmlca.describe_clusters`.
+    min_count : int
+        Smaller counts, but for 0, are written "<11" and so on; a group of fewer patients is
+        not described. A single hidden cell can still be found from its row's total.
 
     Examples
     --------
@@ -151,10 +155,12 @@ def table_one(
         groups = {str(level): cluster == level for level in _ordered(cluster)}
         groups["all"] = np.ones(len(frame), dtype=bool)
         for name, members in groups.items():
-            cells = [_count(int(members.sum()), len(frame))]
+            cells = [_count(int(members.sum()), len(frame), min_count)]
             for column in labels:
                 values = frame[column][members]
-                cells += _describe(values, kinds[column], has_missing[column], continuous)
+                cells += _describe(
+                    values, kinds[column], has_missing[column], continuous, min_count
+                )
             columns[site, name] = cells
         if compare:
             cells = [""]
@@ -292,12 +298,16 @@ def _row_names(
 
 
 def _describe(
-    values: pd.Series, levels: list[Any] | None, has_missing: bool, continuous: str
+    values: pd.Series,
+    levels: list[Any] | None,
+    has_missing: bool,
+    continuous: str,
+    min_count: int,
 ) -> list[str]:
     known = values.dropna()
     if levels is not None:
-        cells = [_count(int((known == level).sum()), len(known)) for level in levels]
-    elif not len(known):
+        cells = [_count(int((known == level).sum()), len(known), min_count) for level in levels]
+    elif len(known) < max(min_count, 1):
         cells = ["–"]
     elif continuous == "mean":
         spread = f"{known.std():.1f}" if len(known) > 1 else "–"
@@ -306,11 +316,13 @@ def _describe(
         low, middle, high = known.astype(float).quantile([0.25, 0.5, 0.75])
         cells = [f"{middle:.1f} [{low:.1f}, {high:.1f}]"]
     if has_missing:
-        cells.append(_count(len(values) - len(known), len(values)))
+        cells.append(_count(len(values) - len(known), len(values), min_count))
     return cells
 
 
-def _count(n: int, total: int) -> str:
+def _count(n: int, total: int, min_count: int) -> str:
+    if 0 < n < min_count:
+        return f"<{min_count}"
     return f"{n:,} ({100 * n / total:.1f})" if total else f"{n:,} (–)"
 
 

@@ -52,7 +52,9 @@ class Ensemble:
     Attributes
     ----------
     weights_, centred_weights_ : Series over models
-    agreement_ : DataFrame models × models, G
+    agreement_, centred_agreement_ : DataFrames models × models
+        G, and the same of the double-centred distances, where unrelated models are near 0; the
+        ensemble file has only the first.
     spectrum_ : Series, eigenvalues of −HD̃H from the largest
     n_clusters_ : int
     n_clusters_choice_ : SpectrumChoice, what the spectrum says, used or not
@@ -153,6 +155,9 @@ class Ensemble:
         self._known = patterns.patterns
         self._axes, self._centres = found.axes, found.centres
         self._votes = _votes(patterns.patterns, counts, found.labels, self._n_classes)
+        self.centred_agreement_ = pd.DataFrame(
+            found.centred_cosines, index=pd.Index(names, name="model"), columns=pd.Index(names)
+        )
         self._n_withheld = int(patterns.withheld.sum())
         self._name_results(
             names, found.weights, found.centred_weights, found.cosines, found.spectrum
@@ -259,10 +264,13 @@ class Ensemble:
             "",
             sizes.to_string(formatters={"share": "{:.1%}".format}),
             "",
-            self._spectrum_in_words(),
-            self._weights_in_words(),
+            *self.cautions(),
         ]
         return "\n".join(lines)
+
+    def cautions(self) -> list[str]:
+        """What the spectrum says about the number of clusters, and centred weights about models."""
+        return [self._spectrum_in_words(), self._weights_in_words()]
 
     def _spectrum_in_words(self) -> str:
         choice = self.n_clusters_choice_

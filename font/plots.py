@@ -100,22 +100,27 @@ def plot_weights(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     return _plain(ax)
 
 
-def plot_agreement(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
-    """The agreement of every two models, `agreement_`, as a heat map."""
-    table = ensemble.agreement_
+def plot_agreement(ensemble: Ensemble, ax: Axes | None = None, *, centred: bool = False) -> Axes:
+    """The agreement of every two models, `agreement_` or `centred_agreement_`, as a heat map."""
+    if centred and not hasattr(ensemble, "centred_agreement_"):
+        raise ValueError(
+            "the ensemble file does not carry the centred agreement; use the ensemble as fitted."
+        )
+    table = ensemble.centred_agreement_ if centred else ensemble.agreement_
     n = len(table)
     side = 2.0 + 0.42 * min(n, 24)
     ax = _axes(ax, (side + 0.8, side))
     values = table.to_numpy()
-    image = ax.imshow(values, cmap="cividis", vmin=0, vmax=1)
+    low = min(0.9, np.floor(10 * np.nanmin(values)) / 10)  # models of one kind are all near 1
+    image = ax.imshow(values, cmap="cividis", vmin=low, vmax=1)
     if n <= 12:
         for (i, j), value in np.ndenumerate(values):
-            colour = "black" if value > 0.55 else "white"
+            colour = "black" if value > low + 0.55 * (1 - low) else "white"
             ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=7)
     names = [str(name) for name in table.index]
     ax.set_xticks(range(n), names, rotation=90)
     ax.set_yticks(range(n), names)
-    ax.figure.colorbar(image, ax=ax, label="agreement (cosine)", shrink=0.8)
+    ax.figure.colorbar(image, ax=ax, label=f"{'centred ' * centred}agreement (cosine)", shrink=0.8)
     return ax
 
 

@@ -21,7 +21,7 @@ class Solution(NamedTuple):
     Parameters
     ----------
     weights, centred_weights : (M,)
-    cosines : (M, M) agreement G
+    cosines, centred_cosines : (M, M) agreement G, and that of the double-centred distances
     spectrum : (ΣK,) eigenvalues of −HD̃H, largest first
     choice : number of clusters that the spectrum suggests
     axes : (ΣK, r) W; the pattern with one-hot labels z has the position zW
@@ -32,6 +32,7 @@ class Solution(NamedTuple):
     weights: Floats
     centred_weights: Floats
     cosines: Floats
+    centred_cosines: Floats
     spectrum: Floats
     choice: clustering.SpectrumChoice
     axes: Floats
@@ -99,7 +100,9 @@ def solve(
         ]
     )
     centred_weights = weighing.leading(centred_cosines)
-    return Solution(weight, centred_weights, cosines, spectrum, choice, axes, labels, centres)
+    return Solution(
+        weight, centred_weights, cosines, centred_cosines, spectrum, choice, axes, labels, centres
+    )
 
 
 def positions(patterns: Integers, n_classes: Sequence[int], axes: Floats) -> Floats:

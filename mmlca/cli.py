@@ -13,6 +13,7 @@ import typer
 from mmlca import __version__
 from mmlca.federation_cli import centre_app, exchange_app, site_app
 from mmlca.simulate_cli import simulate
+from mmlca.study_cli import demo, study_app
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,9 +28,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help starts twice as fast
 )
 
-for _group in (site_app, centre_app, exchange_app):
+for _group in (study_app, site_app, centre_app, exchange_app):
     app.add_typer(_group)
 app.command()(simulate)
+app.command("demo")(demo)
 
 
 def _print_version(wanted: bool) -> None:

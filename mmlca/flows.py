@@ -135,7 +135,8 @@ def _draw_heat(
                         j, i, _rate_text(rate[i, j]), ha="center", va="center", color=ink,
                         fontsize=SMALL - 1, bbox=patch if weak else None,
                     )  # fmt: skip
-            ax.text(size - 0.4, i, f"{count[i]:,.0f}", va="center", fontsize=SMALL - 1, color=INK)
+            n = "–" if 0 < count[i] < page.min_count else f"{count[i]:,.0f}"
+            ax.text(size - 0.4, i, n, va="center", fontsize=SMALL - 1, color=INK)
     names = panel.data.states
     every = max(1, size // 25)
     named = panel.first or names != page.panels[0].data.states

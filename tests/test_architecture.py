@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("mmlca", "font", "ehr_prep")
-ROOF = ("mmlca/cli.py", "mmlca/federation_cli.py", "mmlca/simulate_cli.py", "mmlca/study/")
+ROOF = (
+    *("mmlca/cli.py", "mmlca/federation_cli.py", "mmlca/simulate_cli.py", "mmlca/study_cli.py"),
+    "mmlca/study/",
+)
 MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 
 

@@ -196,3 +196,14 @@ def test_descriptions_stand_below_the_table_in_every_format() -> None:
     assert len(table.to_frame()) == 2
     with pytest.raises(ValueError, match="descriptions names 7, but the clusters are '0', '1'"):
         table_one(patients, clusters, descriptions={7: "x"})
+
+
+def test_small_counts_do_not_show() -> None:
+    patients = pd.DataFrame(
+        {"age": list(range(40, 54)), "sex": ["F"] * 12 + ["M"] * 2}, index=range(14)
+    )
+    clusters = pd.Series([1] * 11 + [2] * 3, index=range(14))
+    frame = table_one(patients, clusters, min_count=5).to_frame()
+    assert frame["2"].to_list() == ["<5", "–", "<5", "<5"]
+    assert frame["1"].to_list() == ["11 (78.6)", "45.0 (3.3)", "11 (100.0)", "0 (0.0)"]
+    assert frame["all"].to_list()[-1] == "<5"

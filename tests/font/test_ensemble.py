@@ -432,3 +432,20 @@ def test_the_hard_case_of_mostly_distinct_rows_stays_small(make_case):
     assert len(patterns) == 3000
     ensemble = font.Ensemble(5, seed=1).fit(case.models, patterns)
     assert adjusted_rand_score(case.truth, ensemble.predict(case.labels)) > 0.95
+
+
+def test_centred_agreement_is_that_of_double_centred_distances() -> None:
+    rng = np.random.default_rng(5)
+    models = {name: rng.normal(size=(3, 2)) for name in "AB"}
+    table = pd.DataFrame({name: rng.integers(0, 3, 40) for name in "AB"})
+    patterns = font.LabelPatterns.from_labels({"here": table})
+    found = font.Ensemble(2, seed=1).fit(models, patterns)
+    flat = []
+    for name, parameters in models.items():
+        points = parameters[table[name]]
+        far = np.linalg.norm(points[:, None] - points[None], axis=2)
+        centring = np.eye(40) - 1 / 40
+        flat.append((centring @ far @ centring).ravel())
+    cosine = flat[0] @ flat[1] / np.linalg.norm(flat[0]) / np.linalg.norm(flat[1])
+    assert found.centred_agreement_.loc["A", "B"] == pytest.approx(cosine)
+    assert found.centred_agreement_.loc["A", "A"] == pytest.approx(1)
