@@ -78,7 +78,8 @@ def simulate_gaussian(
         The paper leaves open how many Gaussians the outlying points come from: each from one of
         its own, or all of a site from the same. Mean entries are uniform on [−5, 5].
     outlier_points : "add" or "replace"
-        Whether they come on top of the site's number of patients or are part of it.
+        Whether they come on top of the site's number of patients or are part of it; the paper
+        leaves that open too. "add" agrees better with another implementation's local models.
     absent_classes : int
         So many of the classes, drawn anew for each site, have no patients there.
 

@@ -133,6 +133,12 @@ def k_fed(
     Where no row is that much nearer to ν_r than to the others, S_r is empty; the mean of all
     rows nearest to ν_r then takes its place.
 
+    The paper does not say whether a round of Lloyd ends with the means or with the grouping by
+    them. The latter is the default because, of the readings tried, it is one that agrees with
+    another implementation in all cells compared; the authors' program (rounds=None, and ν just
+    the seeds) agrees as well, rounds=0 less: its index is lower by 0.02 to 0.04 where class
+    proportions differ between sites.
+
     Examples
     --------
     >>> data = {"A": np.array([[0.0], [0.2], [5.0]]), "B": np.array([[5.1], [4.9], [0.1]])}

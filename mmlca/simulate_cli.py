@@ -32,7 +32,7 @@ def simulate(
         bool, typer.Option(help="Also measure the extensions, for gaussian.")
     ] = True,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes; they do not matter.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; they do not change results.")] = 1,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder.")] = Path("simulation"),
     resume: Annotated[bool, typer.Option(help="Keep replicates that are in the folder.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,

@@ -236,6 +236,7 @@ EXPECTED = {  # local, k-FED, consensus, FONT, pooled, best local; correlation o
     ("homogeneous", 10, 0.3): (0.836, 0.748, 0.857, 0.856, 0.858, 0.856, 0.88),
     ("imbalanced", 5, 0.05): (0.927, 0.835, 0.996, 0.999, 1.000, 1.000, 0.90),
     ("imbalanced", 5, 0.3): (0.667, 0.687, 0.824, 0.827, 0.853, 0.827, 0.87),
+    ("imbalanced", 50, 0.1): (0.874, 0.818, 0.993, 0.993, 0.993, 0.993, 0.90),
     ("contaminated", 5, 0.1): (0.787, 0.570, 0.977, 0.979, 0.891, 0.990, 0.92),
     ("contaminated", 10, 0.3): (0.595, 0.548, 0.841, 0.827, 0.831, 0.831, 0.88),
 }
@@ -243,7 +244,11 @@ EXPECTED = {  # local, k-FED, consensus, FONT, pooled, best local; correlation o
 
 @pytest.mark.slow
 def test_numbers_agree_with_an_independent_prototype():
-    """Means of 50 to 100 replicates of another program; both have Monte-Carlo error."""
+    """Means of 50 to 100 replicates of another program; both have Monte-Carlo error.
+
+    It guards against changes. As evidence it is weaker than it looks: k-FED's round and where
+    outlying points go were chosen with these numbers in view.
+    """
     names = ("setting", "n_sites", "variance")
     cells = [dict(zip(names, cell, strict=True)) for cell in EXPECTED]
     found = font.run_simulation(cells, 80, seed=1, n_jobs=2)
