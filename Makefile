@@ -2,18 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+JOBS ?= 2
 
-.PHONY: study test test-all bench lint format clean
+.PHONY: study simulation test test-all bench lint format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:
-	@echo "make study     the two-site study on a synthetic cohort: results/ra_study/report.html"
-	@echo "make test      lint, type-check and run the tests"
-	@echo "make test-all  the same with the slow studies"
-	@echo "make bench     measure speed and memory"
-	@echo "make lint      ruff and mypy alone"
-	@echo "make format    reformat the code"
+	@echo "make study       the two-site study on a synthetic cohort: results/ra_study/report.html"
+	@echo "make simulation  the ensemble and its competitors on simulated sites, into results/simulation"
+	@echo "make test        lint, type-check and run the tests"
+	@echo "make test-all    the same with the slow studies"
+	@echo "make bench       measure speed and memory"
+	@echo "make lint        ruff and mypy alone"
+	@echo "make format      reformat the code"
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -24,6 +26,9 @@ $(READY): pyproject.toml
 
 study: $(READY)
 	$(BIN)/mmlca demo --out results/ra_study --seed 1
+
+simulation: $(READY)
+	$(BIN)/mmlca simulate --precision 0.01 --jobs $(JOBS) --out results/simulation
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ _HOME = {
     "cluster_parameters": "pooling",
     "cluster_size_table": "plots",
     "combine": "rounds",
-    "compare_methods": "simulation_plots",
+    "compare_methods": "simulation_tables",
     "consensus": "baselines",
     "cross_table": "metrics",
     "describe_file": "explain",
@@ -34,10 +34,10 @@ _HOME = {
     "grid_cells": "simulation",
     "influence": "stability",
     "json_schema": "schema",
-    "k_fed": "baselines",
+    "k_fed": "kmeans_sites",
     "label": "labels",
     "local_clustering": "baselines",
-    "local_kmeans": "baselines",
+    "local_kmeans": "kmeans_sites",
     "local_scores": "baselines",
     "majority_vote": "clustering",
     "match_classes": "metrics",
@@ -50,7 +50,7 @@ _HOME = {
     "plot_spectrum": "plots",
     "plot_weight_correlation": "simulation_plots",
     "plot_weights": "plots",
-    "pooled": "baselines",
+    "pooled": "kmeans_sites",
     "rand_index": "baselines",
     "read_ensemble": "exchange",
     "read_labels": "exchange",
@@ -60,10 +60,13 @@ _HOME = {
     "release": "privacy",
     "round_report": "report",
     "row_support": "privacy",
+    "run_extensions": "simulation_extensions",
     "run_round": "rounds",
     "run_simulation": "simulation",
     "simulate_gaussian": "gaussian_sites",
-    "simulation_table": "simulation_plots",
+    "simulation_claims": "simulation_tables",
+    "simulation_table": "simulation_tables",
+    "simulation_text": "simulation_report",
     "site_proportions": "protocol",
     "spectrum_table": "plots",
     "sum_by_cluster": "pooling",
@@ -71,6 +74,7 @@ _HOME = {
     "write_ensemble": "exchange",
     "write_labels": "exchange",
     "write_model": "exchange",
+    "write_simulation": "simulation_report",
 }
 __all__ = [*_HOME]
 
@@ -78,11 +82,8 @@ if TYPE_CHECKING:
     from font.baselines import (
         best_local,
         consensus,
-        k_fed,
         local_clustering,
-        local_kmeans,
         local_scores,
-        pooled,
         rand_index,
     )
     from font.clustering import majority_vote, read_spectrum
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     )
     from font.explain import describe_file, explain, explain_page
     from font.gaussian_sites import simulate_gaussian
+    from font.kmeans_sites import k_fed, local_kmeans, pooled
     from font.labels import LabelPatterns, label
     from font.latent_class import LatentClass
     from font.metrics import agreement, cross_table, match_classes, match_labels
@@ -121,12 +123,10 @@ if TYPE_CHECKING:
     from font.rounds import combine, run_round
     from font.schema import fingerprint, json_schema
     from font.simulation import grid_cells, run_simulation
-    from font.simulation_plots import (
-        compare_methods,
-        plot_simulation,
-        plot_weight_correlation,
-        simulation_table,
-    )
+    from font.simulation_extensions import run_extensions
+    from font.simulation_plots import plot_simulation, plot_weight_correlation
+    from font.simulation_report import simulation_text, write_simulation
+    from font.simulation_tables import compare_methods, simulation_claims, simulation_table
     from font.stability import bootstrap_weights, influence
 
 

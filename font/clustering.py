@@ -79,11 +79,16 @@ def same_positions(points: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return first, number
 
 
-def too_many(n_clusters: int, n_positions: int) -> ValueError:
-    return ValueError(
-        f"{n_clusters} clusters were asked for, but the label patterns differ in only "
-        f"{n_positions} ways that matter; ask for at most {n_positions}, or share rarer patterns."
-    )
+class TooManyClusters(ValueError):
+    """More clusters were asked for than there are different positions (`n_positions`)."""
+
+    def __init__(self, n_clusters: int, n_positions: int) -> None:
+        super().__init__(
+            f"{n_clusters} clusters were asked for, but the label patterns differ in only "
+            f"{n_positions} ways that matter; ask for at most {n_positions}, or share rarer "
+            "patterns."
+        )
+        self.n_positions = n_positions
 
 
 def kmeans(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Integers:
@@ -97,18 +102,18 @@ def kmeans(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Integ
     """
     first, number = same_positions(points)
     if n_clusters > len(first):
-        raise too_many(n_clusters, len(first))
+        raise TooManyClusters(n_clusters, len(first))
     if n_clusters == len(first):
         return number
     rng = np.random.default_rng(seed)
     weight = np.bincount(number, weights=weights).astype(float)
     rows = points[first] - np.average(points, axis=0, weights=weights)
     chosen = _sample(weight, rng)
-    centres = _plus_plus(rows[chosen], weight[chosen], n_clusters, rng)
-    centres, labels, inertia = _lloyd(rows[chosen], weight[chosen], centres)
+    centres = plus_plus(rows[chosen], weight[chosen], n_clusters, _N_STARTS, rng)
+    centres, labels, inertia = lloyd(rows[chosen], weight[chosen], centres)
     if len(chosen) < len(rows):
         best = np.argsort(inertia, kind="stable")[:3]
-        centres, labels, inertia = _lloyd(rows, weight, centres[best])
+        centres, labels, inertia = lloyd(rows, weight, centres[best])
     # where positions are few, moves are cheap and the next best starts often end lower
     scale = max(float(inertia.max()), np.finfo(float).tiny)
     different = np.unique((inertia / scale).round(9), return_index=True)[1]
@@ -127,25 +132,25 @@ def _sample(weights: Floats, rng: np.random.Generator) -> NDArray[np.intp]:
     return np.sort(np.argpartition(arrival, _MOST_SEEDED)[:_MOST_SEEDED])
 
 
-def _plus_plus(
-    points: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator
+def plus_plus(
+    points: Floats, weights: Floats, n_clusters: int, n_starts: int, rng: np.random.Generator
 ) -> Floats:
-    """Centres (20, K, r), each next one drawn in proportion to weight × squared distance."""
+    """Centres (starts, K, r), each next one drawn in proportion to weight × squared distance."""
     norms = (points**2).sum(axis=1)[:, None]
-    nearest = np.ones((len(points), _N_STARTS))
-    seeds = np.empty((_N_STARTS, n_clusters), dtype=np.intp)
+    nearest = np.ones((len(points), n_starts))
+    seeds = np.empty((n_starts, n_clusters), dtype=np.intp)
     for k in range(n_clusters):
         mass = np.cumsum(weights[:, None] * nearest, axis=0)
-        target = rng.random(_N_STARTS) * mass[-1]
+        target = rng.random(n_starts) * mass[-1]
         seeds[:, k] = (mass <= target).sum(axis=0)
         new = points[seeds[:, k]]
         far = np.maximum(norms - 2 * points @ new.T + (new**2).sum(axis=1), 0.0)
-        far[seeds[:, k], np.arange(_N_STARTS)] = 0.0  # whatever rounding says
+        far[seeds[:, k], np.arange(n_starts)] = 0.0  # whatever rounding says
         nearest = far if k == 0 else np.minimum(nearest, far)
     return points[seeds]
 
 
-def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Integers, Floats]:
+def lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Integers, Floats]:
     """Lloyd's steps for all starts at once, until no label changes.
 
     From centres (R, K, r) to centres, labels (P, R) and weighted sums of squares (R,).
@@ -209,7 +214,7 @@ def _exchange(
             np.average(points[labels == k], axis=0, weights=weights[labels == k])
             for k in range(len(centres))
         ]
-        moved, settled, _ = _lloyd(points, weights, np.array(means)[None])
+        moved, settled, _ = lloyd(points, weights, np.array(means)[None])
         centres, labels = moved[0], settled[:, 0]
     return total, labels
 
@@ -267,7 +272,7 @@ def linkage(distances: Floats, sizes: Floats, n_clusters: int, method: str) -> I
         alive[a] = False
     n_positions = 1 + int((heights > 1e-12 * heights.max(initial=0.0)).sum())
     if n_clusters > n_positions:
-        raise too_many(n_clusters, n_positions)
+        raise TooManyClusters(n_clusters, n_positions)
     return _cut(merges, heights, n_clusters)
 
 

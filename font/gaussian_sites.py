@@ -1,13 +1,18 @@
-"""Simulated sites: patients of one Gaussian mixture, with unequal proportions and outliers."""
+"""Simulated sites: patients of one Gaussian mixture, with unequal proportions and outliers.
+
+`Source` is what the simulation study asks of a kind of data; `GaussianSource` is the paper's.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from font.checks import one_of, whole_number
+from font.kmeans_sites import fit_kmeans
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
@@ -45,7 +50,8 @@ def simulate_gaussian(
     contaminated_sites: float = 0.2,
     outlying: float = 0.2,
     outlier_means: str = "point",
-    outlier_points: str = "replace",
+    outlier_points: str = "add",
+    absent_classes: int = 0,
 ) -> GaussianSites:
     """Sites whose patients come from one Gaussian mixture.
 
@@ -66,12 +72,16 @@ def simulate_gaussian(
     concentration : float
         All parameters of the Dirichlet distribution.
     contaminated_sites, outlying : float
-        Share of the sites with outlying points (at least one), and of such points there.
+        Share of the sites with outlying points (at least one), and the number of such points
+        there, as a share of the site's number of patients.
     outlier_means : "point" or "site"
         The paper leaves open how many Gaussians the outlying points come from: each from one of
         its own, or all of a site from the same. Mean entries are uniform on [−5, 5].
-    outlier_points : "replace" or "add"
-        Whether they are part of the site's number of patients or come on top.
+    outlier_points : "add" or "replace"
+        Whether they come on top of the site's number of patients or are part of it; the paper
+        leaves that open too. "add" agrees better with another implementation's local models.
+    absent_classes : int
+        So many of the classes, drawn anew for each site, have no patients there.
 
     Examples
     --------
@@ -83,6 +93,11 @@ def simulate_gaussian(
     one_of(outlier_means, ("point", "site"), "outlier_means")
     one_of(outlier_points, ("replace", "add"), "outlier_points")
     n_sites = whole_number(n_sites, 1, "n_sites")
+    if whole_number(absent_classes, 0, "absent_classes") >= n_classes:
+        raise ValueError(
+            f"{absent_classes} of {n_classes} classes cannot be absent from a site; at least one "
+            "must have patients."
+        )
     rng = np.random.default_rng(seed)
     means = rng.uniform(-1, 1, (n_classes, n_features))
     names = [f"site {i + 1}" for i in range(n_sites)]
@@ -94,6 +109,9 @@ def simulate_gaussian(
         share = np.full(n_classes, 1 / n_classes)
         if setting != "homogeneous":
             share = rng.dirichlet(np.full(n_classes, concentration))
+        if absent_classes:
+            share[rng.choice(n_classes, absent_classes, replace=False)] = 0
+            share /= share.sum()
         n_out = round(outlying * n) if number in dirty else 0
         classes = rng.choice(n_classes, n - n_out if outlier_points == "replace" else n, p=share)
         wild = rng.uniform(-5, 5, (n_out if outlier_means == "point" else 1, n_features))
@@ -110,3 +128,73 @@ def _check_setting(setting: str, variance: float, contaminated: float, outlying:
     for value, what in ((contaminated, "contaminated_sites"), (outlying, "outlying")):
         if not 0 <= value < 1:
             raise ValueError(f"{what} is a share, from 0 to less than 1; found {value!r}.")
+
+
+# --- what the study asks of its data -----------------------------------------------------
+
+
+class Source(Protocol):
+    """A kind of data for `font.run_simulation`; it must survive pickling.
+
+    `axis` names the third argument of a cell, after `setting` and `n_sites`: how hard the data
+    are; `levels` are its values in the default grid. `defaults` are the further arguments of
+    `simulate` (`n_classes` among them), `methods` those methods that work.
+    """
+
+    @property
+    def axis(self) -> str: ...
+
+    @property
+    def levels(self) -> tuple[Any, ...]: ...
+
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
+
+    @property
+    def methods(self) -> tuple[str, ...]: ...
+
+    def simulate(self, rng: np.random.Generator, **cell: Any) -> Any:
+        """Anything with `data`, `truth`, `means` and `contaminated`, see `GaussianSites`."""
+
+    def fit(self, data: Any, n_classes: int, n_starts: int, seeding: str, seed: int) -> Any:
+        """A model for `font.label` and `font.Ensemble`."""
+
+    def take(self, data: Any, rows: NDArray[np.intp]) -> Any:
+        """Some of the patients."""
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """The patients of several sites, in order."""
+
+
+class GaussianSource:
+    """`simulate_gaussian` with K-means as the local model."""
+
+    axis = "variance"
+    levels = (0.05, 0.1, 0.3)
+    defaults: Mapping[str, Any] = {
+        "n_classes": 5,
+        "n_features": 10,
+        "sizes": (50, 500),
+        "concentration": 1.0,
+        "contaminated_sites": 0.2,
+        "outlying": 0.2,
+        "outlier_means": "point",
+        "outlier_points": "add",
+        "absent_classes": 0,
+    }
+    methods = (
+        *("local", "k-FED", "k-FED nearest", "consensus", "FONT equal", "FONT"),
+        *("pooled", "best local"),
+    )
+
+    def simulate(self, rng: np.random.Generator, **cell: Any) -> GaussianSites:
+        return simulate_gaussian(**cell, seed=rng)
+
+    def fit(self, data: Floats, n_classes: int, n_starts: int, seeding: str, seed: int) -> Any:
+        return fit_kmeans(data, n_classes, n_starts, seed, "a site", seeding)
+
+    def take(self, data: Floats, rows: NDArray[np.intp]) -> Floats:
+        return data[rows]
+
+    def join(self, parts: Sequence[Floats]) -> Floats:
+        return np.concatenate(parts)

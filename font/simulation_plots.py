@@ -1,4 +1,4 @@
-"""Tables and figures of a simulation study. Each figure draws the table of `simulation_table`."""
+"""Figures of a simulation study. Each draws the table of `simulation_table`."""
 
 from __future__ import annotations
 
@@ -8,121 +8,36 @@ import numpy as np
 import pandas as pd
 
 from font.checks import one_of, some
-from font.simulation import MEASURES, METHODS
+from font.simulation_tables import simulation_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# oracles are grey and hollow: they know what no method may know
-_COLOURS = dict(
-    zip(
-        METHODS,
-        ("#DDAA33", "#AA4499", "#CC6677", "#117733", "#88CCEE", "#332288", "#555555", "#999999"),
-        strict=True,
-    )
-)
-_MARKERS = dict(zip(METHODS, "vsDPXo^^", strict=True))
-_AXES = ("setting", "n_sites", "variance")
+_LOOKS = {  # colour and marker; oracles are grey and hollow: they know what no method may know
+    "local": ("#DDAA33", "v"),
+    "k-FED": ("#AA4499", "s"),
+    "k-FED nearest": ("#CC6677", "D"),
+    "consensus": ("#117733", "P"),
+    "FONT equal": ("#88CCEE", "X"),
+    "FONT": ("#332288", "o"),
+    "pooled": ("#555555", "^"),
+    "best local": ("#999999", "^"),
+    "FONT centred": ("#882255", "<"),
+    "FONT sparse": ("#44AA99", ">"),
+    "FONT prior": ("#999933", "p"),
+    "FONT any K": ("#D55E00", "h"),
+}
+_TEXT, _WIDTH = 8, 7.2
+_AXIS_NAMES = {"variance": ("noise variance σ²", "σ² = "), "quarters": ("quarters", "quarters: ")}
 _LINES = ("#332288", "#117733", "#DDAA33", "#AA4499", "#88CCEE", "#CC6677")
-
-
-# --- tables ------------------------------------------------------------------------------
-
-
-def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFrame:
-    """Mean and standard error of a measure, cells × methods.
-
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    measure : "ari", "correlation", "concordance", "angle" or "suggested"
-        Methods that do not have it are left out, and so are replicates where a correlation is
-        not defined, since all models are equally good.
-
-    Returns
-    -------
-    DataFrame
-        One row a cell; columns (method, "mean") and (method, "se").
-
-    Examples
-    --------
-    >>> cell = {"setting": "homogeneous", "n_sites": 3, "variance": 0.05, "sizes": (50, 60)}
-    >>> from font import run_simulation
-    >>> results = run_simulation([cell], replicates=2, methods=["FONT"])
-    >>> list(simulation_table(results).columns)
-    [('FONT', 'mean'), ('FONT', 'se')]
-    """
-    one_of(measure, MEASURES, "measure")
-    if absent := [name for name in ("replicate", "method", measure) if name not in results]:
-        raise ValueError(
-            f"the results lack the columns {some(absent)}; give what run_simulation returns."
-        )
-    cell = [name for name in results if name not in (*MEASURES, "replicate", "method")]
-    rows = results.dropna(subset=[measure])
-    values = rows.groupby([*cell, "method"], sort=False, dropna=False)[measure]
-    table = pd.DataFrame({"mean": values.mean(), "se": values.sem(ddof=1)}).unstack("method")
-    order = [method for method in dict.fromkeys(results["method"]) if method in set(rows["method"])]
-    table = table.swaplevel(axis=1)[[(m, part) for m in order for part in ("mean", "se")]]
-    cells = results[cell].drop_duplicates()
-    ordered: pd.DataFrame = table.reindex(pd.MultiIndex.from_frame(cells))
-    return ordered
-
-
-def compare_methods(
-    results: pd.DataFrame, method: str, other: str, *, margin: float = 0.01
-) -> pd.DataFrame:
-    """Where one method beats another: differences of the adjusted Rand index on the same data.
-
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    method, other : names among its methods
-    margin : float
-        A difference too small to matter.
-
-    Returns
-    -------
-    DataFrame
-        One row a cell: the two means, `difference` with its standard error `se`, and `verdict`:
-        "equal" if difference ± 2 se lies within ± margin, else "better" or "worse" if it lies on
-        one side of 0, else "open": the replicates are too few to tell.
-
-    Examples
-    --------
-    >>> results = pd.DataFrame(
-    ...     [("homogeneous", 5, 0.1, r, m, 0.9 + 0.01 * r - 0.05 * (m == "local"))
-    ...      for r in range(3) for m in ("FONT", "local")],
-    ...     columns=["setting", "n_sites", "variance", "replicate", "method", "ari"],
-    ... )
-    >>> compare_methods(results, "FONT", "local")[["difference", "verdict"]].values.tolist()
-    [[0.05, 'better']]
-    """
-    if method == other:
-        raise ValueError(f"two different methods are needed; found {method!r} twice.")
-    for name in (method, other):
-        one_of(name, dict.fromkeys(results["method"]), "the methods to compare")
-    cell = [name for name in results if name not in (*MEASURES, "replicate", "method")]
-    pairs = results[results["method"].isin([method, other])]
-    wide = pairs.set_index([*cell, "replicate", "method"])["ari"].unstack("method")
-    wide["difference"] = wide[method] - wide[other]
-    groups = wide.groupby(level=list(range(len(cell))), sort=False, dropna=False)
-    table: pd.DataFrame = groups[[method, other, "difference"]].mean()
-    table["se"] = groups["difference"].sem(ddof=1)
-    size, room = table["difference"].abs(), 2 * table["se"].fillna(np.inf)
-    sign = np.where(table["difference"] > 0, "better", "worse")
-    table["verdict"] = np.where(size + room <= margin, "equal", np.where(size > room, sign, "open"))
-    table["difference"] = table["difference"].round(12)
-    return table.reindex(pd.MultiIndex.from_frame(results[cell].drop_duplicates()))
-
-
-# --- figures -----------------------------------------------------------------------------
 
 
 def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
     """Means and 95 % intervals of each method: a row a setting, a column a number of sites.
 
-    Within a panel the noise variance runs to the right. The interval is that of the mean,
-    ± 1.96 standard errors; with one replicate there is none.
+    Within a panel the noise variance (or what else makes the data hard) runs to the right. The
+    interval is that of the mean, ± 1.96 standard errors; with one replicate there is none.
+    Oracles are hollow.
 
     Parameters
     ----------
@@ -147,15 +62,20 @@ def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
                 np.arange(len(variances)) + (i - (len(methods) - 1) / 2) * step,
                 means,
                 yerr=1.96 * np.nan_to_num(errors),
-                fmt=_MARKERS.get(method, "o"),
-                color=_COLOURS.get(method, "#333333"),
+                fmt=_LOOKS[method][1],
+                color=_LOOKS[method][0],
                 mfc="white" if method in ("pooled", "best local") else None,
-                ms=4.5,
-                lw=1.2,
+                ms=3.5,
+                lw=1.0,
                 label=method,
             )
-        _label(ax, row, column, len(settings), f"{setting}\n{what}", n_sites, variances)
-    _legend(figure, axes)
+        _label(ax, row, column, setting, n_sites, variances)
+        if row == len(settings) - 1:
+            ax.set_xlabel(_axis_names(table)[0], fontsize=_TEXT)
+    figure.supylabel(what, fontsize=_TEXT)
+    if measure == "ari":  # an interval may reach beyond, the index may not
+        axes[0, 0].set_ylim(top=1.03)
+    _legend(figure, axes, min(len(methods), 4))
     return figure
 
 
@@ -193,31 +113,37 @@ def plot_weight_correlation(results: pd.DataFrame, measure: str = "correlation")
                 color=_LINES[i % len(_LINES)],
                 ms=4.5,
                 lw=1.2,
-                label=f"σ² = {variance:g}",
+                label=f"{_axis_names(table)[1]}{variance:g}",
             )
-        ax.set_title(setting, fontsize=10)
+        ax.set_title(setting, fontsize=_TEXT)
         ax.set_xticks(range(len(sizes)), [f"{n:g}" for n in sizes])
-        ax.set_xlabel("sites")
+        ax.set_xlabel("sites", fontsize=_TEXT)
         _tidy(ax)
     names = {
-        "correlation": "correlation of weight and accuracy",
-        "concordance": "correlation of weight and cos(f_m, f_0)",
-        "angle": "angle of weights to oracle (degrees)",
+        "correlation": "correlation of weights\nand accuracy",
+        "concordance": "correlation of weights\nand cos(f$_m$, f$_0$)",
+        "angle": "angle of weights\nto oracle (degrees)",
     }
-    axes[0, 0].set_ylabel(names[measure])
-    _legend(figure, axes)
+    axes[0, 0].set_ylabel(names[measure], fontsize=_TEXT)
+    _legend(figure, axes, len(variances))
     return figure
 
 
 def _levels(table: pd.DataFrame) -> tuple[list[Any], list[Any], list[Any]]:
-    if table.index.duplicated().any() or table.index.nlevels > 3:
-        extra = [name for name in table.index.names if name not in _AXES]
+    if table.index.nlevels > 3:
+        extra = table.index.names[3:]
         raise ValueError(
             f"the results also vary in {some(extra)}, which the figure cannot show; choose the "
             "rows of one value and leave that column out."
         )
-    settings, sizes, variances = (table.index.get_level_values(name) for name in _AXES)
+    settings, sizes, variances = (table.index.get_level_values(level) for level in range(3))
     return list(dict.fromkeys(settings)), sorted(set(sizes)), sorted(set(variances))
+
+
+def _axis_names(table: pd.DataFrame) -> tuple[str, str]:
+    """The third axis under a panel, and before a value in a legend."""
+    name = str(table.index.names[2])
+    return _AXIS_NAMES.get(name, (name, f"{name} "))
 
 
 def _pairs(rows: list[Any], columns: list[Any]) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
@@ -228,7 +154,8 @@ def _line(
     table: pd.DataFrame, setting: Any, n_sites: Any, variances: list[Any], method: str
 ) -> tuple[Any, Any]:
     """Means and standard errors along the variances; NaN where the grid has no such cell."""
-    wanted = pd.MultiIndex.from_tuples([(setting, n_sites, v) for v in variances], names=_AXES)
+    cells = [(setting, n_sites, v) for v in variances]
+    wanted = pd.MultiIndex.from_tuples(cells, names=table.index.names)
     part = table[method].reindex(wanted)
     return part["mean"].to_numpy(float), part["se"].to_numpy(float)
 
@@ -236,25 +163,27 @@ def _line(
 def _panels(rows: list[Any], columns: list[Any]) -> tuple[Figure, Any]:
     import matplotlib.pyplot as plt
 
-    size = (1.2 + 2.9 * len(columns), 1.0 + 2.2 * len(rows))
+    size = (min(_WIDTH, 1.2 + 2.4 * len(columns)), 0.9 + 1.75 * len(rows))
     return plt.subplots(
-        len(rows), len(columns), figsize=size, sharey=True, squeeze=False, layout="constrained"
+        len(rows),
+        len(columns),
+        figsize=size,
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
 
 
-def _label(
-    ax: Any, row: int, column: int, n_rows: int, name: str, n_sites: int, variances: list[Any]
-) -> None:
+def _label(ax: Any, row: int, column: int, name: str, n_sites: int, variances: list[Any]) -> None:
     ax.set_xticks(range(len(variances)), [f"{v:g}" for v in variances])
     ax.set_xlim(-0.5, len(variances) - 0.5)
     for edge in np.arange(len(variances) - 1) + 0.5:
         ax.axvline(edge, color="#DDDDDD", lw=0.8, zorder=0)
     if row == 0:
-        ax.set_title(f"{n_sites} sites", fontsize=10)
+        ax.set_title(f"{n_sites} sites", fontsize=_TEXT)
     if column == 0:
-        ax.set_ylabel(name)
-    if row == n_rows - 1:
-        ax.set_xlabel("noise variance σ²")
+        ax.set_ylabel(name, fontsize=_TEXT)
     _tidy(ax)
 
 
@@ -262,8 +191,11 @@ def _tidy(ax: Any) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#EEEEEE", lw=0.8)
     ax.set_axisbelow(True)
+    ax.tick_params(labelsize=_TEXT - 1)
 
 
-def _legend(figure: Figure, axes: Any) -> None:
+def _legend(figure: Figure, axes: Any, columns: int) -> None:
     handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=_TEXT
+    )

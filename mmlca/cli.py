@@ -13,6 +13,7 @@ import typer
 from mmlca import __version__
 from mmlca.centre_cli import centre_app, exchange_app
 from mmlca.federation_cli import site_app
+from mmlca.simulate_cli import simulate
 from mmlca.study_cli import demo, study_app
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ app = typer.Typer(
 
 for _group in (study_app, site_app, centre_app, exchange_app):
     app.add_typer(_group)
+app.command()(simulate)
 app.command("demo")(demo)
 
 

@@ -15,6 +15,7 @@ ROOF = (
     "mmlca/cli.py",
     "mmlca/federation",
     "mmlca/centre_cli.py",
+    "mmlca/simulate_cli.py",
     "mmlca/study_cli.py",
     "mmlca/study/",
 )

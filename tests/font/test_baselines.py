@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import font
-from font import baselines
+from font import baselines, kmeans_sites
 
 
 def dense_vectors(labels: pd.DataFrame, n_vectors: int) -> np.ndarray:
@@ -78,11 +78,38 @@ def test_k_fed_as_published_follows_the_local_cluster():
     assert faithful["B"].tolist() == nearest["B"].tolist() == [1, 1, 1]
 
 
+def test_rounds_of_lloyd_at_the_centre_of_k_fed():
+    points = np.array([[0.0], [1.0], [3.0], [4.0], [10.0]])
+    chosen = np.array([[0.0], [1.0]])
+    # by hand: {0} {1 3 4 10} → means 0, 4.5 → {0 1} {3 4 10} → 0.5, 5.67 → {0 1 3} {4 10}
+    # → 1.33, 7 → {0 1 3 4} {10} → 2, 10, and so it stays
+    for rounds, expected in ((0, "01111"), (1, "00111"), (2, "00011"), (3, "00001"), (9, "00001")):
+        group, means = kmeans_sites._lloyd_rounds(points, chosen, rounds)
+        assert "".join(map(str, group)) == expected
+        assert means[1] == pytest.approx(points[group == 1].mean())
+    data = {"A": groups(0, 10), "B": groups(0, 10)}
+    for rounds in (0, 1, None):
+        found = font.k_fed(data, 2, rounds=rounds)
+        assert found["A"].tolist() == found["B"].tolist()
+    with pytest.raises(ValueError, match="rounds, unless None, must be a whole number"):
+        font.k_fed(data, 2, rounds=-1)
+
+
+@pytest.mark.parametrize("n", [400, 600])
+def test_kmeans_is_as_good_as_that_of_scikit_learn(n):
+    from sklearn.cluster import KMeans
+
+    sites = font.simulate_gaussian("homogeneous", 1, 0.3, seed=2, sizes=(n, n))
+    found = font.local_kmeans(sites.data, 5, n_starts=20, seed=1)["site 1"]
+    best = KMeans(5, n_init=20, random_state=0).fit(sites.data["site 1"])
+    assert found.inertia_ == pytest.approx(best.inertia_, rel=1e-3)
+
+
 def test_farthest_first_starts_with_one_site():
     centres = np.array([[0.0], [1.0], [5.0], [9.0], [2.0]])
-    assert baselines._farthest_first(centres, np.array([0, 1]), 4) == [0, 1, 3, 2]
+    assert kmeans_sites._farthest_first(centres, np.array([0, 1]), 4) == [0, 1, 3, 2]
     with pytest.raises(ValueError, match="only 1 different"):
-        baselines._farthest_first(np.zeros((3, 1)), np.array([0]), 2)
+        kmeans_sites._farthest_first(np.zeros((3, 1)), np.array([0]), 2)
 
 
 def test_local_and_best_local(make_case):

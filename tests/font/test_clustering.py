@@ -57,7 +57,7 @@ def test_kmeans_of_many_points_starts_from_a_sample(monkeypatch):
 def test_an_emptied_cluster_is_filled_again():
     points = np.array([[0.0], [1.0], [10.0], [11.0]])
     centres = np.array([[[0.5], [100.0]]])  # nobody is near the second
-    _, labels, total = clustering._lloyd(points, np.ones(4), centres)
+    _, labels, total = clustering.lloyd(points, np.ones(4), centres)
     assert labels[:, 0].tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     assert total[0] == pytest.approx(1.0)
 
