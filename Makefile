@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 JOBS ?= 2
+SPREAD := --numprocesses auto --dist loadfile
 
 .PHONY: study simulation test test-all bench lint format clean
 .DEFAULT_GOAL := help
@@ -40,11 +41,11 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow and not bench" --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not slow and not bench" $(SPREAD) --cov --cov-report=term
 
 test-all: lint
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[federated]" "flwr[simulation]"
-	$(BIN)/python -m pytest -m "not bench" --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not bench" $(SPREAD) --cov --cov-report=term
 
 bench: $(READY)
 	$(BIN)/python -m pytest -m bench tests/bench -s

@@ -27,9 +27,9 @@ _HOME = {
     "compare_methods": "simulation_tables",
     "consensus": "baselines",
     "cross_table": "metrics",
-    "describe_file": "explain",
-    "explain": "explain",
-    "explain_page": "explain",
+    "describe_file": "plain_words",
+    "explain": "plain_words",
+    "explain_page": "plain_words",
     "fingerprint": "schema",
     "grid_cells": "simulation",
     "influence": "stability",
@@ -99,12 +99,12 @@ if TYPE_CHECKING:
         write_labels,
         write_model,
     )
-    from font.explain import describe_file, explain, explain_page
     from font.gaussian_sites import simulate_gaussian
     from font.kmeans_sites import k_fed, local_kmeans, pooled
     from font.labels import LabelPatterns, label
     from font.latent_class import LatentClass
     from font.metrics import agreement, cross_table, match_classes, match_labels
+    from font.plain_words import describe_file, explain, explain_page
     from font.plots import (
         cluster_size_table,
         pattern_table,

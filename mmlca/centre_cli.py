@@ -107,8 +107,8 @@ def exchange_check(
     """Say in plain words what a file contains and what it reveals."""
     import json
 
-    from font.explain import describe_file, explain, explain_page
     from font.files import atomic_write
+    from font.plain_words import describe_file, explain, explain_page
 
     if as_json:
         typer.echo(json.dumps(describe_file(file), ensure_ascii=False, indent=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,10 @@ def _python(code: str) -> str:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     return done.stdout.strip()
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "mmlca.study"])
+def test_no_module_hides_a_public_name(package: str) -> None:
+    names = set(importlib.import_module(package).__all__)
+    modules = {p.stem for p in (ROOT / package.replace(".", "/")).glob("*.py")}
+    assert names & modules <= {"labs", "synthetic"}  # meant as modules
