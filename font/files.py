@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,20 @@ def file_name(name: str, kind: str) -> str:
     'south_hospital-2.model.json'
     """
     return f"{name.replace('/', '-').replace(' ', '_')}.{kind}.json"
+
+
+def file_names(names: Iterable[str], kind: str) -> dict[str, str]:
+    """The file names of several sites, no two alike.
+
+    Examples
+    --------
+    >>> file_names(["a b", "a_b"], "labels")
+    {'a b': 'a_b.labels.json', 'a_b': 'a_b-2.labels.json'}
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        file, number = file_name(name, kind), 2
+        while file in found.values():
+            file, number = file_name(f"{name}-{number}", kind), number + 1
+        found[name] = file
+    return found

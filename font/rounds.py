@@ -24,7 +24,7 @@ from font.exchange import (
     read_models,
     write_ensemble,
 )
-from font.files import atomic_write, file_name
+from font.files import atomic_write, file_names
 from font.labels import LabelPatterns
 from font.report import Absent, round_report
 
@@ -106,9 +106,11 @@ def run_round(
         raise ValueError(f"no site sent a model that can be used ({_words(absent)}).")
     files = [data for _, datas in sorted(found.values()) for data in datas]
     models = read_models(files, study=study)
-    for name, data in zip(_names(files), files, strict=True):
-        atomic_write(out / "models" / file_name(name, "model"), data)
+    names = file_names([read_model(data).name for data in files], "model")
+    for name, data in zip(names.values(), files, strict=True):
+        atomic_write(out / "models" / name, data)
     counts = []
+    names = file_names(sorted(site for site, _ in found.values()), "labels")
     replies = ask("label", files, list(found))
     for sender, reply in _by_sender(replies, found, "label", absent, found).items():
         site = found[sender][0]
@@ -118,7 +120,7 @@ def run_round(
             absent.append(Absent(site, "label", str(error)))
             continue
         counts.append(table)
-        atomic_write(out / "labels" / file_name(site, "labels"), reply.files[0])
+        atomic_write(out / "labels" / names[site], reply.files[0])
     if not counts:
         raise ValueError(f"no site sent counts that can be used ({_words(absent)}).")
     ensemble, patterns = combine(models, counts, n_clusters=n_clusters, seed=seed, **settings)
@@ -246,10 +248,6 @@ def _counts_of(
     if table.sites != (site,):
         raise ValueError(f"it sent the counts of {some(table.sites)}, but models of {site!r}")
     return table
-
-
-def _names(files: Iterable[bytes]) -> list[str]:
-    return [read_model(data).name for data in files]
 
 
 def _words(absent: Sequence[Absent]) -> str:
