@@ -311,7 +311,11 @@ def test_a_full_disk(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_ctrl_c_is_one_sentence_and_the_run_can_go_on(cohort: Path, tmp_path: Path) -> None:
     path = cohort / "tables.toml"
     write_study(path, SMALL.replace("dpi = 60", "figures = false"))
-    command = [sys.executable, "-m", "mmlca.cli", "study", "run", str(path)]
+    code = (  # a shell's background jobs ignore the signal, and so would their children
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from mmlca.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "study", "run", str(path)]
     command += ["--out", str(tmp_path), "--no-progress"]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
