@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,6 +104,7 @@ def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
-        task = bar.add_task(what, total=None)
+    bar = Progress(*columns, console=Console(stderr=True))
+    task = bar.add_task(what, total=None)
+    with nullcontext() if quiet else bar:
         yield lambda done, total: bar.update(task, completed=done, total=total)
