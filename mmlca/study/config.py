@@ -205,6 +205,11 @@ class Study(_Part):
                     parts[role] = Path(os.path.relpath(parts[role], self._folder)).as_posix()
         return settings
 
+    @property
+    def from_records(self) -> bool:
+        """Whether any site's sequences are built here, by the rules."""
+        return any(site.records is not None for site in self.sites.values())
+
     def site_options(self, site: str) -> dict[str, Any]:
         """How to read the records of a site: what it says itself, else what all say."""
         return {**self.records.options(), **self.sites[site].options()}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 _MOST = 500
+_DAYS_A_MONTH = 30.4375
 _RULES = ("months", "ties", "by", "impute", "max_carry")
 _NAMES = {
     "months": "window (months)",
@@ -91,7 +92,8 @@ def run_sensitivity(
                 results.json("choice.json", _chosen(study, sequences))
         n_classes = int(results.read_json("choice.json"))
         main_study = study.changed(classes={"number": n_classes})
-        found = variants(main_study, from_records=_from_records(study))
+        found = variants(main_study)
+        key = make_key(key, _settings(main_study), study.privacy)  # all are compared with it
         tell("Main analysis", 0.1)
         main = _analyse(main_study, sequences)
         rows, numbers = [], {"main": _numbers(main_study, main)}
@@ -128,13 +130,13 @@ def run_sensitivity(
     }
 
 
-def variants(study: Study, from_records: bool = True) -> list[Variant]:
+def variants(study: Study) -> list[Variant]:
     """The alternatives of a study, one at a time or all combinations."""
     section = study.sensitivity
     levels = {
         factor: [v for v in dict.fromkeys(getattr(section, factor)) if v != _now(study, factor)]
         for factor in _NAMES
-        if from_records or factor not in _RULES
+        if study.from_records or factor not in _RULES
     }
     if not isinstance(study.classes.number, int):
         raise ValueError("the number of classes must be chosen first.")
@@ -189,8 +191,9 @@ def _changed(study: Study, choices: Mapping[str, Any]) -> Study:
     settings = study.model_dump()
     for factor, value in choices.items():
         if factor == "months":
-            months = study.rules.months * study.rules.max_windows
-            settings["rules"]["max_windows"] = max(round(months / value), 1)
+            rules = study.rules
+            length = rules.months if rules.days is None else rules.days / _DAYS_A_MONTH
+            settings["rules"]["max_windows"] = max(round(length * rules.max_windows / value), 1)
             settings["rules"]["days"] = None
         if factor == "max_carry" and "impute" not in choices:
             settings["rules"]["impute"] = "carry_forward_max"
@@ -227,10 +230,6 @@ def _text(value: Any) -> str:
 
 def _labels(variant: Variant) -> dict[str, Any]:
     return {"variant": variant.name} | {_NAMES[k]: v for k, v in variant.choices.items()}
-
-
-def _from_records(study: Study) -> bool:
-    return any(site.records is not None for site in study.sites.values())
 
 
 # --- analyses ----------------------------------------------------------------------------

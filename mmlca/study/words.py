@@ -48,7 +48,7 @@ def window_name(study: Study) -> str:
     """What a window of the sequences is called."""
     if study.outputs.time is not None:
         return study.outputs.time.lower()
-    if all(site.sequences is not None for site in study.sites.values()):
+    if not study.from_records:
         return "time"
     rules = study.rules
     if rules.days is not None:
@@ -59,7 +59,7 @@ def window_name(study: Study) -> str:
 def period(study: Study, data: Mapping[str, Sequences]) -> str:
     """How long the sequences last: "4 years", "30 months" or "16 times"."""
     n = max(part.shape[1] for part in data.values())
-    if window_name(study) == "time" or study.rules.days is not None:
+    if not study.from_records or study.rules.days is not None:
         return f"{n} {window_name(study).split(' ')[0]}s"
     months = n * study.rules.months
     return f"{months // 12} year{'s' * (months > 12)}" if months % 12 == 0 else f"{months} months"
@@ -231,10 +231,9 @@ def methods(study: Study, found: Analysis, n_classes: int, version: str) -> str:
     """A paragraph for a paper, with the settings that were used."""
     data, rules = found.sequences, study.rules
     window = window_name(study)
-    built = any(site.records is not None for site in study.sites.values())
     states = listed([str(s) for s in next(iter(data.values())).states])
     text = []
-    if built:
+    if study.from_records:
         since = (
             ""
             if rules.first_on_or_after is None

@@ -126,6 +126,35 @@ def test_a_second_run_computes_nothing_and_says_the_same(
     assert {p: p.stat().st_mtime_ns for p in (out / "variants").iterdir()} == before
 
 
+def test_what_was_compared_with_another_main_analysis_is_not_used_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    nothing = dict.fromkeys(("months", "impute", "max_carry", "classes", "per_site", "weights"), ())
+    study = read_study(folder / "study.toml").changed(
+        sensitivity={**nothing, "ties": ("latest",), "seeds": ()}
+    )
+    run_sensitivity(study, tmp_path / "one")
+    other = study.changed(classes={"number": 3})
+    both = study.changed(sensitivity={**nothing, "ties": ("latest",), "classes": (4,), "seeds": ()})
+    run_sensitivity(both.changed(classes={"number": 3}), tmp_path / "one")
+    run_sensitivity(both.changed(classes={"number": 3}), tmp_path / "fresh")
+    first, second = (tmp_path / name / "sensitivity.csv" for name in ("one", "fresh"))
+    assert first.read_text() == second.read_text()
+    previous = other.changed(rules={"ties": "previous"})
+    run_sensitivity(previous, tmp_path / "two")
+    run_sensitivity(other, tmp_path / "two")
+    run_sensitivity(other, tmp_path / "new")
+    first, second = (tmp_path / name / "sensitivity.csv" for name in ("two", "new"))
+    assert first.read_text() == second.read_text()
+
+
+def test_windows_of_another_length_cover_the_same_time(folder: Path) -> None:
+    study = read_study(folder / "study.toml").changed(rules={"days": 91.3125})
+    by_name = {next(iter(v.choices)): v.study for v in variants(study)}
+    assert by_name["months"].rules.max_windows == 8
+    assert by_name["months"].rules.days is None
+
+
 def test_a_choice_that_cannot_be_made_is_told_and_does_not_stop_the_others(
     folder: Path, tmp_path: Path
 ) -> None:
