@@ -19,6 +19,11 @@ def some(values: Iterable[Any]) -> str:
     return ", ".join(shown[:5]) + (", …" if len(shown) > 5 else "")
 
 
+def listed(parts: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
 def need_columns(frame: pd.DataFrame, names: Sequence[Hashable]) -> None:
     absent = [name for name in names if name not in frame.columns]
     if absent:

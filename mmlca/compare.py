@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mmlca.checks import listed
 from mmlca.memberships import Membership, cells, checked_sites, common, memberships, rates
 from mmlca.sequences import Sequences
 
@@ -442,8 +443,8 @@ def _ensemble_against_others(found: SiteDifferences, rows: pd.DataFrame, kind: s
             less = found.replicates[own] < found.replicates[other]
             text += f" ({100 * less.mean():.0f} % of samples)"
         (lower if rows.at[own, "norm"] < rows.at[other, "norm"] else not_lower).append(text)
-    parts = [f"less than with {_and(lower)}"] if lower else []
-    parts += [f"no less than with {_and(not_lower)}"] if not_lower else []
+    parts = [f"less than with {listed(lower)}"] if lower else []
+    parts += [f"no less than with {listed(not_lower)}"] if not_lower else []
     return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []
 
 
@@ -451,14 +452,10 @@ def _about_common_rules(norm: pd.Series) -> str:
     text = "Any common rule lowers the difference, because it cuts both sites alike"
     everywhere = norm[norm.index.str.endswith(" everywhere")]
     if "local" in norm.index and len(everywhere):
-        shown = _and([f"{name} {value:.3f}" for name, value in everywhere.items()])
+        shown = listed([f"{name} {value:.3f}" for name, value in everywhere.items()])
         holds = "" if (everywhere < norm["local"]).all() else ", though not always"
         text += f"{holds} (here {shown}, local {norm['local']:.3f})"
     return f"{text}; a lower norm alone does not show that the clusters are better."
-
-
-def _and(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 # --- clusters in words -------------------------------------------------------------------

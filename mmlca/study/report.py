@@ -11,9 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from mmlca.checks import listed
 from mmlca.study.report_tables import Cell, Table, label, number, percent, read_table, sensible
 from mmlca.study.templates import render
-from mmlca.study.words import listed
 
 _VIEWS = {
     "ensemble": ("Ensemble", "Clusters of the ensemble"),

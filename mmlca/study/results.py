@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from mmlca.study.config import Study
 
+Progress = Callable[[str, float], None]
+"""Called with what is being done, and with the share that is done."""
+
 _SOFTWARE = ("numpy", "scipy", "pandas", "numba", "matplotlib", "scikit-learn")
 _PROVENANCE = "provenance.json"
 
@@ -33,7 +37,7 @@ class Results:
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        self.folder = folder
+        self.folder, self.about = folder, dict(about)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             probe = folder / ".probe"
@@ -140,6 +144,20 @@ class Results:
                 f"cannot write {path} ({error.strerror}); what was finished before is kept, and "
                 "the same command goes on from there."
             ) from None
+
+
+def open_results(study: Study, out: str | os.PathLike[str]) -> tuple[Results, str]:
+    """The folder of a study's results, and the key of its files and of the software."""
+    inputs, versions = input_hashes(study), software()
+    about = {"study": study.name, "seed": study.seed, "settings": study.plain()}
+    results = Results(Path(out), {**about, "inputs": inputs, "software": versions})
+    return results, make_key(inputs, versions)
+
+
+def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON can hold them."""
+    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
 
 
 def file_hash(path: Path) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,6 +15,7 @@ from ehr_prep.labs import Trend, trend
 from ehr_prep.tables import TableOne, table_one
 from font.stability import influence
 from mmlca import __version__
+from mmlca.checks import listed
 from mmlca.compare import SiteDifferences, describe_clusters, site_differences
 from mmlca.model import MixtureMarkov
 from mmlca.sequences import Sequences
@@ -23,10 +23,7 @@ from mmlca.study import analysis, data, figures, words
 from mmlca.study.analysis import Analysis, Models
 from mmlca.study.config import Study
 from mmlca.study.figures import Drawing
-from mmlca.study.results import Results, input_hashes, make_key, software
-
-Progress = Callable[[str, float], None]
-"""Called with what is being done, and with the share that is done."""
+from mmlca.study.results import Progress, Results, make_key, open_results, plain_records
 
 SECTIONS = {
     "patients": "Patients",
@@ -67,14 +64,12 @@ def run_study(
 
     tell = progress or (lambda text, share: None)
     tell("Reading", 0.0)
-    inputs, versions = input_hashes(study), software()
-    about = {"seed": study.seed, "settings": study.plain(), "inputs": inputs, "software": versions}
-    results = Results(Path(out), {"study": study.name, **about})
+    results, key = open_results(study, out)
     run = _Run(study, results, tell)
-    content = run.all_steps(make_key(inputs, versions))
+    content = run.all_steps(key)
     results.keep_only([*run.names, "report"])
     steps = {n: step["files"] for n, step in results.record["steps"].items() if n != "report"}
-    with run.step("report", make_key(content, about, steps)) as needed:
+    with run.step("report", make_key(content, results.about, steps)) as needed:
         if needed:
             tell("Writing the report", 0.97)
             results.text("report.html", render_report(content, results.record, results.folder))
@@ -123,8 +118,9 @@ class _Run:
         low, after = study.privacy.min_count, words.period(study, sequences)
         described = describe_clusters(sequences, found.clusters, after=after)
         described = figures.hide_small(described, low)
-        self.collect(found, numbers, described, differences, moved)
-        self.write_tables(key, found, described)
+        first = self.table_one(found, described)
+        self.collect(found, numbers, described, first, differences, moved)
+        self.write_tables(key, found, first)
         drawings = [
             *figures.data_figures(study, sequences, choice),
             *figures.ensemble_figures(found),
@@ -146,7 +142,7 @@ class _Run:
             "summary": words.five_sentences(study, found, choice, described, numbers, moved),
             "methods": words.methods(study, found, n_classes, __version__),
             "careful": words.careful(study, found, choice, differences, numbers, warned),
-            "numbers": numbers.astype(object).where(numbers.notna(), None).to_dict("records"),
+            "numbers": plain_records(numbers),
             "sections": [
                 {"id": name, "title": title.replace("Clusters", groups), "items": items}
                 for name, title in SECTIONS.items()
@@ -242,7 +238,7 @@ class _Run:
         undated = [site for site in labs if not hasattr(found.sequences[site], "patients")]
         if undated:
             warnings.warn(
-                f"the labs of {words.listed(undated)} are not used: sequences from a file have "
+                f"the labs of {listed(undated)} are not used: sequences from a file have "
                 "no dates; give records instead.",
                 stacklevel=2,
             )
@@ -269,9 +265,8 @@ class _Run:
         item = {"section": section, "kind": "table", "file": file, "title": title}
         self.items.append({**item, "caption": caption})
 
-    def write_tables(self, key: str, found: Analysis, described: pd.DataFrame) -> None:
+    def write_tables(self, key: str, found: Analysis, first: TableOne) -> None:
         self.tell("Writing tables", 0.5)
-        first = self.table_one(found, described)
         with self.step("tables", key) as needed:
             if not needed:
                 return
@@ -287,6 +282,7 @@ class _Run:
         found: Analysis,
         numbers: pd.DataFrame,
         described: pd.DataFrame,
+        first: TableOne,
         differences: SiteDifferences | None,
         moved: pd.DataFrame | None,
     ) -> None:
@@ -318,8 +314,8 @@ class _Run:
             "All sites together: patients, the most common first drug class, the share still on "
             "it at the end, where switches go, and the mean number of switches.",
         )
-        by_site = describe_clusters(found.sequences, found.clusters, by_site=True)
         if len(found.sequences) > 1:
+            by_site = describe_clusters(found.sequences, found.clusters, by_site=True)
             table(
                 "clusters",
                 "clusters_by_site",
@@ -327,7 +323,7 @@ class _Run:
                 f"The {groups} at each site",
                 "The same at each site.",
             )
-        frame = self.table_one(found, described).to_frame()
+        frame = first.to_frame()
         frame.columns = pd.Index([", ".join(c) if isinstance(c, tuple) else c for c in frame])
         table(
             "clusters",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,12 +17,11 @@ from mmlca.compare import site_differences
 from mmlca.study import analysis, data, words
 from mmlca.study.analysis import Analysis
 from mmlca.study.config import Study
-from mmlca.study.results import Results, input_hashes, make_key, software
+from mmlca.study.results import Progress, make_key, open_results, plain_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Progress = Callable[[str, float], None]
 _MOST = 500
 _DAYS_A_MONTH = 30.4375
 _RULES = ("months", "ties", "by", "impute", "max_carry")
@@ -77,11 +75,9 @@ def run_sensitivity(
     """
     tell = progress or (lambda text, share: None)
     tell("Reading", 0.0)
-    inputs, versions = input_hashes(study), software()
-    about = {"seed": study.seed, "settings": study.plain(), "inputs": inputs, "software": versions}
-    results = Results(Path(out), {"study": study.name, **about})
+    results, key = open_results(study, out)
     sources = {site: data.read_source(study, site) for site in study.sites}
-    key = make_key(inputs, versions, study.records, study.plain()["sites"])
+    key = make_key(key, study.records, study.plain()["sites"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the main analysis has said them
         sequences = data.build_sites(study, sources)
@@ -126,7 +122,7 @@ def run_sensitivity(
         "n": len(table),
         "failed": len(failed),
         "summary": _summary(table, failed),
-        "ranges": ranges.astype(object).where(ranges.notna(), None).to_dict("records"),
+        "ranges": plain_records(ranges),
     }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from font.metrics import agreement
+from mmlca.checks import listed
 
 if TYPE_CHECKING:
     from mmlca.compare import SiteDifferences
@@ -65,10 +66,6 @@ def period(study: Study, data: Mapping[str, Sequences]) -> str:
     return f"{months // 12} year{'s' * (months > 12)}" if months % 12 == 0 else f"{months} months"
 
 
-def listed(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def number_word(n: int) -> str:
     return _NUMBERS[n] if n < len(_NUMBERS) else f"{n:,}"
 
@@ -113,11 +110,12 @@ def headline(
             share = n / len(part) if n >= study.privacy.min_count else np.nan
             add(f"share of {group_name(study, cluster)}, {site}", share)
     if found.ensemble is not None:
-        sure = [found.ensemble.confidence(table) for table in found.labels.values()]
-        add("mean agreement of the models", float(pd.concat(sure)["agreement"].mean()))
-        moved = _moved_by_centring(found)
-        add("patients who change cluster with centred weights", moved)
-        add("patients with agreement below 0.6", float((pd.concat(sure)["agreement"] < 0.6).mean()))
+        sure = np.concatenate(
+            [found.ensemble.confidence(table)["agreement"] for table in found.labels.values()]
+        )
+        add("mean agreement of the models", float(sure.mean()))
+        add("patients who change cluster with centred weights", _moved_by_centring(found))
+        add("patients with agreement below 0.6", float((sure < 0.6).mean()))
     if differences is not None:
         for row in differences.norms.itertuples():
             kind = {"plain": "", "occupancy": " by occupancy"}[row.weighting]
