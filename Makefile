@@ -5,7 +5,7 @@ READY := .venv/.ready
 JOBS ?= 2
 SPREAD := --numprocesses auto --dist loadfile
 
-.PHONY: study simulation test test-all bench lint format clean
+.PHONY: study simulation test test-all browser docs dist bench lint format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -13,8 +13,11 @@ help:
 	@echo "make study       the two-site study on a synthetic cohort: results/ra_study/report.html"
 	@echo "make simulation  the ensemble and its competitors on simulated sites, into results/simulation"
 	@echo "make test        lint, type-check and run the tests"
-	@echo "make test-all    the same with the slow studies"
+	@echo "make test-all    the same with the slow studies, Flower, a browser and coverage"
+	@echo "make browser     install Chromium for the tests of pages (Debian, Ubuntu; as root)"
 	@echo "make bench       measure speed and memory"
+	@echo "make docs        build the documentation: docs/_build/html/index.html"
+	@echo "make dist        build and try a wheel and a source distribution"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make format      reformat the code"
 
@@ -29,7 +32,7 @@ study: $(READY)
 	$(BIN)/mmlca demo --out results/ra_study --seed 1
 
 simulation: $(READY)
-	$(BIN)/mmlca simulate --precision 0.01 --jobs $(JOBS) --out results/simulation
+	$(BIN)/mmlca simulate --precision 0.01 --n-jobs $(JOBS) --out results/simulation
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -41,14 +44,38 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow and not bench" $(SPREAD) --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not slow and not bench" $(SPREAD)
 
-test-all: lint
+# Without a browser the tests of pages are skipped.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+	  command -v $$name >/dev/null && exit 0; done; \
+	apt-get update -q && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium
+
+test-all: lint browser
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[federated]" "flwr[simulation]"
 	$(BIN)/python -m pytest -m "not bench" $(SPREAD) --cov --cov-report=term
 
+# Every page and code cell, warnings are errors: docs/_build/html/index.html.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+# A wheel and a source distribution, each tried in an empty environment.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --outdir dist .
+	@for file in dist/*.whl dist/*.tar.gz; do \
+	  rm -rf dist/try && $(PYTHON) -m venv dist/try && \
+	  dist/try/bin/python -m pip install --quiet --disable-pip-version-check "$$file" && \
+	  (cd dist && try/bin/mmlca demo --out demo --scale 0.05 --classes 3 --quiet) && \
+	  echo "$$file installs and runs" || exit 1; \
+	done; rm -rf dist/try dist/demo
+
 bench: $(READY)
-	$(BIN)/python -m pytest -m bench tests/bench -s
+	$(BIN)/python -m pytest -m bench -s
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mmlca.sequences import Sequences
+from font.checks import whole_number
+from mmlca.sequences.type import Sequences
 
 
 def pseudo_sites(
@@ -18,7 +19,7 @@ def pseudo_sites(
     """Resample every site with replacement, `n_per_site` times.
 
     A pseudo-site has all the patients of its site, with the number of times that each was
-    drawn as weight: nothing is copied, and the distinct patterns are found once a site.
+    drawn as weight: nothing is copied, and the distinct patterns are computed once per site.
 
     Parameters
     ----------
@@ -45,8 +46,7 @@ def pseudo_sites(
             "sequences must come by site, as a dict {site: Sequences}; found "
             f"{type(sequences_by_site).__name__}."
         )
-    if isinstance(n_per_site, bool) or not isinstance(n_per_site, int) or n_per_site < 1:
-        raise ValueError(f"n_per_site must be a whole number of at least 1, found {n_per_site!r}.")
+    whole_number(n_per_site, 1, "n_per_site")
     if not fraction > 0 or not np.isfinite(fraction):
         raise ValueError(f"fraction must be more than 0, found {fraction!r}.")
     rng = np.random.default_rng(seed)
@@ -59,7 +59,7 @@ def pseudo_sites(
                 f"{fraction:g} of the {total:g} patients of {site!r} is less than one; "
                 "choose a larger fraction."
             )
-        _ = sequences.patterns  # found here, reused by every reweight
+        _ = sequences.patterns  # computed here, reused by every reweight
         for number in range(1, n_per_site + 1):
             drawn = rng.multinomial(n_drawn, sequences.weights / total)
             resamples[f"{site}/{number}"] = sequences.reweight(drawn)

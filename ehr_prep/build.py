@@ -2,76 +2,37 @@
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import dataclass, field, replace
-from numbers import Integral
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.cohort import choose_cohort, completed_years
+from ehr_prep.cohort import Cohort, choose_cohort, completed_years
+from ehr_prep.dates import to_dates, to_days
 from ehr_prep.flow import Step, add_steps
+from ehr_prep.presets import takes_preset
+from ehr_prep.pushdown import reduce_in_database
 from ehr_prep.records import Records
+from ehr_prep.reduce import reduce_records
+from ehr_prep.rules import DEAD, StateRules, as_rules, check_rules
 from ehr_prep.screen import Issue
-from ehr_prep.sources import to_dates, to_days
-from mmlca import files
-from mmlca.sequences import Sequences
-
-_TIES = ("first", "latest", "previous")
-_IMPUTE = ("carry_forward", "carry_forward_max", "missing")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TreatmentSequences(Sequences):
-    """`mmlca.Sequences` with an account of how they came about. Made by `build_sequences`.
-
-    The account is that of the whole cohort: a selection or resample of it has empty tables.
-
-    Parameters
-    ----------
-    flow : DataFrame
-        Patients and records dropped, by reason, in order; it adds up to the input.
-    issues : DataFrame
-        What looked odd, how often, what was done about it, and up to five examples.
-    patients : DataFrame
-        By id: index date, end of follow-up, age at the index date where known, and what
-        else the patients' table holds.
-    settings : dict
-        Every option, the columns used, and how many windows were empty or tied.
-    """
-
-    flow: pd.DataFrame = field(default_factory=pd.DataFrame)
-    issues: pd.DataFrame = field(default_factory=pd.DataFrame)
-    patients: pd.DataFrame = field(default_factory=pd.DataFrame)
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def write_all(self, path: str | os.PathLike[str]) -> list[Path]:
-        """Write the sequences to `path`, and the account beside it; returns all the paths.
-
-        With "out/mgb.parquet" these are mgb.flow.csv, mgb.issues.csv and mgb.settings.json.
-        The patients stay where they are.
-        """
-        main = Path(path)
-        self.write(main)
-        written = [main]
-        for name, table in (("flow", self.flow), ("issues", self.issues)):
-            written.append(main.with_suffix(f".{name}.csv"))
-            with files.atomic(written[-1]) as file:
-                table.to_csv(file, index=False, lineterminator="\n")
-        written.append(main.with_suffix(".settings.json"))
-        with files.atomic(written[-1]) as file:
-            file.write(json.dumps(self.settings, indent=2, ensure_ascii=False).encode() + b"\n")
-        return written
+from ehr_prep.states import Frame, finish
+from ehr_prep.warehouse import WarehouseRecords
+from font.checks import whole_number
+from font.spelling import option
+from mmlca.sequences.account import Account
+from mmlca.sequences.type import Sequences
 
 
+@takes_preset
 def build_sequences(
-    records: Records,
+    records: Records | WarehouseRecords,
     *,
-    first_on_or_after: Any = "2008-01-01",
+    preset: str | None = None,
+    first_on_or_after: Any = None,
     washout_days: int | None = None,
     min_history_days: int | None = None,
     min_follow_up_days: int | None = None,
@@ -79,123 +40,176 @@ def build_sequences(
     max_age: float | None = None,
     follow_up: Any = None,
     data_cut: Any = None,
+    death: str = "end",
     months: int = 3,
     days: float | None = None,
     max_windows: int = 16,
+    states: str = "most_frequent",
     by: str = "records",
     ties: str = "first",
-    impute: str = "carry_forward",
+    gap_days: int = 30,
+    combination_days: int = 30,
+    max_combinations: int = 10,
+    combinations: Sequence[str] | None = None,
+    impute: str = "carry_forward_max",
     max_carry: int = 2,
-    none_state: str = "none",
-) -> TreatmentSequences:
+    off_treatment: str = "none",
+) -> Sequences:
     """Turn records into sequences of drug classes, one for each eligible patient.
+
+    The result has an account: `.flow`, `.issues`, `.patients` and `.settings`, see
+    `mmlca.sequences.account.Account`.
 
     Parameters
     ----------
     records : Records
-        From `read_records`.
+        From `read_records` or `read_omop`.
+    preset : "ra", optional
+        Start from the rules of a known study, see `ehr_prep.PRESETS`; what is given beside it
+        overrides it.
     first_on_or_after : date or None
-        Patients whose first record is earlier are not eligible; None: no such rule.
+        Patients whose first record is earlier are not eligible; None allows any date.
     washout_days : int, optional
-        Allow earlier treatment, if at least so many days without any came between: the
-        index date is the first record on or after `first_on_or_after` with no other in
-        the `washout_days` before it. Default: none may be earlier.
+        Allow earlier treatment that ended at least so many days before: the index date is the
+        first record on or after `first_on_or_after` with no other in the `washout_days`
+        before it. Default: no earlier treatment is allowed.
     min_history_days : int, optional
-        How long before the index date a patient must have had a record of any kind.
+        How long before the index date a patient must have had a record of any kind, or have been
+        observed where observation periods are known.
     min_follow_up_days : int, optional
         From the index date to the end of follow-up.
     min_age, max_age : numbers, optional
         Completed years on the index date; needs birth dates.
-    follow_up : "patients", "last_record" or a date
+    follow_up : "patients", "observation", "last_record" or a date
         Where follow-up ends: in the patients' table (a patient without a date there: the
-        last record), at the last record of any kind, or for all on one day. Default: the
-        patients' table if it says, else the last record.
+        last record), with the last observation period, at the last record of any kind, or for
+        all on one day. Default: the observation periods, else the patients' table, else the last
+        record, whichever of them is known.
     data_cut : date, optional
         Nothing after this day counts.
+    death : "end" or "state"
+        Needs a `death_date` in the patients' table, if anyone died. Death ends follow-up; or
+        every window that begins after it is in the absorbing state "dead", up to `max_windows` or
+        the common end of the data. Where the end of follow-up is stated, a later death is ignored
+        and counted.
     months : int
         Length of a window in calendar months from the index date: from a 15 January to
         14 April, and so on; from 31 January to 29 April, since April has no 31st.
     days : float, optional
         Length of a window in days instead, such as 91.3125.
     max_windows : int
-        The sequence ends after so many windows, or with the window in which follow-up ends.
+        A sequence ends after so many windows, or with the window in which follow-up ends.
+    states : "most_frequent" or "combinations"
+        A window gets the class that counts most; or, where two or more classes were in use
+        together for at least `combination_days` of its days, a state such as "A+B", with the
+        classes in the order of the drug map. Of several such sets the one with the most classes
+        wins, then the one that lasted longer, then the one that began earlier. Combinations need
+        an end or a supply of the records, or a `default_supply`, see `read_records`.
     by : "records" or "days"
-        A window gets the class with the most records, or with the most days covered (from
-        a record to its end or by its supply; a day covered twice counts once).
+        What counts: records, or days covered (from a record to its end or by its supply; a day
+        covered twice counts once). With combinations the days between two covers of one era
+        count as covered, and a window without a record, but within an era, gets the class with
+        the most days.
     ties : "first", "latest" or "previous"
-        Between equals, the class whose first record in the window is the earliest, whose
-        last is the latest, or that was the state before (else as "first"); then the
-        order of the states.
-    impute : "carry_forward", "carry_forward_max" or "missing"
-        A window without a record repeats the state before it; or does so at most
-        `max_carry` times in a row and is then in the state called `none_state`; or is
-        missing.
-    max_carry, none_state
+        Of classes with equally many, take the one whose first record in the window is the
+        earliest, whose last is the latest, or that was the state of the window before (else
+        as "first"); if that does not decide, the order of the states does.
+    gap_days : int
+        Covers of one class with at most so many uncovered days between them are one era; supply
+        that ended longer ago has ended, see `impute`.
+    combination_days : int
+        See `states`.
+    max_combinations : int
+        The combinations that fill the most windows are states; the others are one state
+        together, "other combination".
+    combinations : list of names, optional
+        Which combinations are states, such as ["A+B"], instead of the most frequent ones. Several
+        sites need the same states: name them.
+    impute : "carry_forward_max", "carry_forward_supplied", "carry_forward" or "missing"
+        A window in which no class counts repeats the state before it
+
+        - at most `max_carry` times in a row (the default),
+        - while supplied: until its classes' supply has ended for `gap_days`; where that is over
+          but another class is supplied, that class; needs an end or a supply of the records,
+        - always,
+
+        and is off treatment after that; or it is missing. The default asks for nothing but
+        dates, so that sites with and without supplies can follow one rule, and it lets patients
+        stop; carrying forward for ever does not. Two windows, because a drug given every six
+        months leaves a quarter empty, and may come late.
+    max_carry : int
         See `impute`.
+    off_treatment : str
+        The name of the state off treatment; "missing" leaves such windows missing instead.
+
+    Notes
+    -----
+    With observation periods, a window without a class of which less than half was observed is
+    missing, whatever `impute` says: nobody looked. It counts in `max_carry`.
 
     Examples
     --------
     >>> from ehr_prep import read_records
     >>> frame = pd.DataFrame({"patient_id": [7, 7, 7], "drug": ["Humira", "Humira", "Orencia"],
-    ...                       "date": ["2010-01-15", "2010-02-15", "2010-10-20"]})
-    >>> sequences = build_sequences(read_records(frame), max_windows=5)
+    ...                       "date": ["2010-01-15", "2010-02-15", "2011-01-20"]})
+    >>> records = read_records(frame)
+    >>> sequences = build_sequences(records, max_windows=6)
     >>> sequences.to_frame().iloc[0].to_list()
-    ['TNFi', 'TNFi', 'TNFi', 'CTLA4-Ig', nan]
+    ['TNFi', 'TNFi', 'TNFi', 'none', 'CTLA4-Ig', nan]
+    >>> build_sequences(records, preset="ra", max_windows=6).to_frame().iloc[0].to_list()
+    ['TNFi', 'TNFi', 'TNFi', 'TNFi', 'CTLA4-Ig', nan]
     >>> sequences.flow["records_left"].to_list()[-1]
     3
     """
     options = {name: value for name, value in locals().items() if name != "records"}
-    if not isinstance(records, Records):
-        raise TypeError(
-            f"records must come from read_records, found {type(records).__name__}; read them first."
-        )
-    _check_options(options, records.states)
-    cohort = choose_cohort(
-        records,
-        first_on_or_after=first_on_or_after,
-        washout_days=washout_days,
-        min_history_days=min_history_days,
-        min_follow_up_days=min_follow_up_days,
-        min_age=min_age,
-        max_age=max_age,
-        follow_up=follow_up,
-        data_cut=data_cut,
-    )
-    if not cohort.eligible.any():
-        reasons = ", ".join(f"{s.reason} ({s.patients:,})" for s in cohort.steps if s.patients)
-        raise ValueError(
-            f"none of the {len(records.ids):,} patients with a mapped drug is eligible: {reasons}; "
-            "relax these rules."
-        )
+    if isinstance(records, WarehouseRecords) and not records.stays:
+        records = records.collect()
+    rules = check_options(records, options)
+    cohort = choose_cohort(records, **{name: options[name] for name in COHORT})
+    check_eligible(cohort)
     kept = cohort.eligible
     index, last = cohort.start[kept], cohort.last[kept]
     edges = window_edges(index, max_windows, months, days)
-    codes, counted = _choose(records, kept, edges, last, by, ties)
-    lengths = (edges[:, :-1] <= last[:, None]).sum(axis=1)
-    n_empty = int(lengths.sum() - (codes >= 0).sum())
-    states = _fill(codes, lengths, records.states, impute, max_carry, none_state)
+    frame = Frame(edges, last, data_end=cohort.data_end)
+    if records.observation is not None:
+        observed = records.observation.take(kept).windows(edges, last)
+        frame = frame._replace(observed=observed)
+    if cohort.died is not None:
+        frame = frame._replace(died=cohort.died[kept])
+    if isinstance(records, WarehouseRecords):
+        parts = reduce_in_database(records, cohort, rules, options)
+    else:
+        parts = reduce_records(records, kept, frame, rules)
+    done = finish(parts, frame, records.states, rules)
+    reasons = (
+        "before the index date",
+        "after the end of follow-up",
+        f"after the last of {max_windows} windows",
+    )
     steps = [
-        *cohort.steps,
-        Step("sequences", "before the index date", 0, counted[0]),
-        Step("sequences", "after the end of follow-up", 0, counted[1]),
-        Step("sequences", f"after the last of {max_windows} windows", 0, counted[2]),
+        Step("sequences", reason, 0, n) for reason, n in zip(reasons, done.dropped, strict=True)
     ]
-    return replace(
-        TreatmentSequences.from_codes(codes, states, ids=records.ids[kept], lengths=lengths),
-        flow=add_steps(records.flow, steps),
-        issues=_more_issues(records.issues, cohort.n_without_end),
+    account = Account(
+        flow=add_steps(records.flow, [*cohort.steps, *steps]),
+        issues=_more_issues(records.issues, cohort.issues),
         patients=_patients(records, kept, index, last),
+        n_records=done.n_records,
+        unmapped=records.unmapped,
         settings={
             **records.settings,
+            **({"reduced": "in the database"} if isinstance(records, WarehouseRecords) else {}),
             **{name: _plain(value) for name, value in options.items()},
-            "states": list(states),
-            "windows": {
-                "followed_up": int(lengths.sum()),
-                "without_record": n_empty,
-                "tied": counted[3],
-            },
+            "state_rule": states,
+            "states": list(done.states),
+            "windows": done.windows,
+            "combinations_taken": done.combinations,
         },
     )
+    sequences = Sequences.from_codes(
+        done.codes, done.states, ids=records.ids[kept], lengths=done.lengths
+    )
+    absorbing = (DEAD,) if death == "state" else ()
+    return replace(sequences, account=account, absorbing=absorbing)
 
 
 def window_edges(
@@ -223,89 +237,81 @@ def window_edges(
     return edges
 
 
-# --- inside ----------------------------------------------------------------------------
+# --- shared with treatment_lines --------------------------------------------------------
+
+COHORT = (
+    "first_on_or_after",
+    "washout_days",
+    "min_history_days",
+    "min_follow_up_days",
+    "min_age",
+    "max_age",
+    "follow_up",
+    "data_cut",
+    "death",
+)
+"""The options that choose patients and their follow-up."""
 
 
-def _check_options(options: dict[str, Any], states: tuple[str, ...]) -> None:
-    choices = {"by": ("records", "days"), "ties": _TIES, "impute": _IMPUTE}
-    for name, allowed in choices.items():
-        if options[name] not in allowed:
-            words = ", ".join(f'"{word}"' for word in allowed)
-            raise ValueError(f"{name} must be one of {words}, found {options[name]!r}.")
-    least = {"months": 1, "max_windows": 1, "max_carry": 0, "washout_days": 1}
-    for name, low in least.items():
-        value = options[name]
-        if value is not None and (not isinstance(value, Integral) or value < low):
-            raise ValueError(f"{name} must be a whole number of at least {low}, found {value!r}.")
+def check_options(records: Records | WarehouseRecords, options: dict[str, Any]) -> StateRules:
+    """Refuse options that cannot be; the rules for states among them."""
+    if not isinstance(records, Records | WarehouseRecords):
+        raise TypeError(
+            "records must come from read_records or read_omop, found "
+            f"{type(records).__name__}; read them first."
+        )
+    rules = as_rules(options)
+    check_rules(rules, records.states)
+    smallest = {"months": 1, "max_windows": 1, "washout_days": 1}
+    for name, value in smallest.items():
+        if options[name] is not None:
+            whole_number(options[name], value, name)
     if options["days"] is not None and not options["days"] >= 1:
         raise ValueError(f"days must be at least 1, found {options['days']!r}.")
-    if options["impute"] == "carry_forward_max" and options["none_state"] in states:
+    if rules.combine:
+        need_supply(records, option("states", "combinations"))
+    if rules.impute == "carry_forward_supplied":
+        need_supply(records, option("impute", rules.impute))
+    return rules
+
+
+def need_supply(records: Records | WarehouseRecords, what: str) -> None:
+    if records.end is None:
         raise ValueError(
-            f"none_state {options['none_state']!r} is a class of the drug map; choose another name."
+            f"{what} needs to know how long a record lasts, and the records have neither end dates "
+            f"nor days' supply; name a column as {option('end')} or {option('supply')}, or say how "
+            f"many days a record covers, as in {option('default_supply', 30)}."
         )
+
+
+def check_eligible(cohort: Cohort) -> None:
+    if not cohort.eligible.any():
+        reasons = ", ".join(f"{s.reason} ({s.patients:,})" for s in cohort.steps if s.patients)
+        raise ValueError(
+            f"none of the {len(cohort.eligible):,} patients with a mapped drug is eligible: "
+            f"{reasons}; relax these rules."
+        )
+
+
+# --- inside ----------------------------------------------------------------------------
 
 
 def _plain(value: Any) -> Any:
     """Something that JSON can hold: dates become text."""
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
     return value if value is None or isinstance(value, int | float) else str(value)
 
 
-def _choose(
-    records: Records,
-    kept: NDArray[np.bool_],
-    edges: NDArray[np.int32],
-    last: NDArray[np.int32],
-    by: str,
-    ties: str,
-) -> tuple[NDArray[np.int8], tuple[int, int, int, int]]:
-    """The states of the windows with records, and the counts of the kernel."""
-    from ehr_prep import _kernels
-
-    counts = np.diff(records.indptr)
-    end = records.date if records.end is None else records.end
-    columns = records.date, end if by == "days" else end[:0], records.state
-    if not kept.all():
-        rows = np.repeat(kept, counts)
-        columns = columns[0][rows], columns[1][rows[: len(columns[1])]], columns[2][rows]
-    indptr = np.concatenate([[0], np.cumsum(counts[kept])])
-    codes = np.full((len(edges), edges.shape[1] - 1), -1, dtype=np.int8)
-    rule = _TIES.index(ties)
-    counted = _kernels.choose_states(
-        indptr, *columns, edges, last, len(records.states), rule, codes
-    )
-    return codes, counted
-
-
-def _fill(
-    codes: NDArray[np.int8],
-    lengths: NDArray[np.int64],
-    states: tuple[str, ...],
-    impute: str,
-    max_carry: int,
-    none_state: str,
-) -> tuple[str, ...]:
-    """Fill the windows without a record, in place; returns the states."""
-    if impute == "missing":
-        return states
-    limit = max_carry if impute == "carry_forward_max" else codes.shape[1]
-    run = np.zeros(len(codes), dtype=np.int32)
-    for window in range(1, codes.shape[1]):
-        empty = (codes[:, window] < 0) & (window < lengths)
-        run = np.where(empty, run + 1, 0)
-        filled = np.where(run > limit, np.int8(len(states)), codes[:, window - 1])
-        codes[:, window] = np.where(empty, filled, codes[:, window])
-    return (*states, none_state) if impute == "carry_forward_max" else states
-
-
-def _more_issues(issues: pd.DataFrame, n_without_end: int) -> pd.DataFrame:
-    if not n_without_end:
+def _more_issues(issues: pd.DataFrame, more: list[Issue]) -> pd.DataFrame:
+    rows = [issue for issue in more if issue.n]
+    if not rows:
         return issues
-    row = Issue("patient without an end of follow-up", n_without_end, "last record taken", "")
-    return pd.DataFrame([*issues.itertuples(index=False), row], columns=list(Issue._fields))
+    return pd.DataFrame([*issues.itertuples(index=False), *rows], columns=list(Issue._fields))
 
 
 def _patients(
-    records: Records,
+    records: Records | WarehouseRecords,
     kept: NDArray[np.bool_],
     index: NDArray[np.int32],
     last: NDArray[np.int32],

@@ -1,4 +1,4 @@
-"""Who is studied, from which day, and until when."""
+"""Which patients are studied, from which day and until when."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
 from ehr_prep.flow import Step
 from ehr_prep.records import Records
-from ehr_prep.sources import NO_DATE, day_text, one_day, to_days
+from ehr_prep.screen import Issue
+from ehr_prep.warehouse import WarehouseRecords
+from font.spelling import option
 
 
 class Cohort(NamedTuple):
-    """What the rules make of the P patients of a `Records`.
+    """The rules applied to the P patients of a `Records`.
 
     Parameters
     ----------
@@ -25,19 +28,26 @@ class Cohort(NamedTuple):
         Last day of follow-up.
     steps : list of Step
         Patients dropped, with their records, by the first rule that they fail.
-    n_without_end : int
-        Patients whose end of follow-up is not in the patients' table.
+    issues : list of Issue
+        Patients whose end of follow-up is not in the patients' table; records and deaths that
+        contradict each other.
+    died : (P,) int32, optional
+        Day of death, `NO_DATE` for the others, where death is a state; None: it is not.
+    data_end : int, optional
+        The day after which nothing is known of anyone; None: there is no such day.
     """
 
     eligible: NDArray[np.bool_]
     start: NDArray[np.int32]
     last: NDArray[np.int32]
     steps: list[Step]
-    n_without_end: int
+    issues: list[Issue]
+    died: NDArray[np.int32] | None
+    data_end: int | None
 
 
 def choose_cohort(
-    records: Records,
+    records: Records | WarehouseRecords,
     *,
     first_on_or_after: Any,
     washout_days: int | None,
@@ -47,11 +57,26 @@ def choose_cohort(
     max_age: float | None,
     follow_up: Any,
     data_cut: Any,
+    death: str,
 ) -> Cohort:
     """Apply the rules of `build_sequences`, in order."""
     start = None if first_on_or_after is None else one_day(first_on_or_after, "first_on_or_after")
     index, starts = _index_date(records, start, washout_days)
-    last, n_without_end = _end_of_follow_up(records, follow_up, data_cut)
+    last, stated, data_end, n_without_end = _end_of_follow_up(records, follow_up, data_cut)
+    issues = [Issue("patient without an end of follow-up", n_without_end, "last record taken", "")]
+    died = _deaths(records.patients)
+    if died is None and death == "state":
+        raise ValueError(
+            f"{option('death', 'state')} needs dates of death; give {option('patients')} a table "
+            "with a column death_date."
+        )
+    if died is not None:
+        issues.append(_after_death(records, died))
+        if death == "state":
+            last, died, ignored = _until_death(last, died, stated, data_end)
+            issues.append(Issue("death after the end of follow-up", ignored, "death ignored", ""))
+        else:
+            last = np.where(died == NO_DATE, last, np.minimum(last, died))
     since = "" if start is None else f" on or after {day_text(start)}"
     fails = {}
     if start is not None and washout_days is None:
@@ -59,7 +84,7 @@ def choose_cohort(
     elif washout_days is not None:
         fails[f"no treatment{since} after {washout_days} days without any"] = ~starts
     if min_history_days is not None:
-        known_for = index - records.first_seen
+        known_for = index - _known_since(records, index)
         fails[f"known for less than {min_history_days} days before"] = known_for < min_history_days
     if min_age is not None or max_age is not None:
         age = _age(records.patients, index)
@@ -81,17 +106,21 @@ def choose_cohort(
         out = eligible & failing
         steps.append(Step("eligible", reason, int(out.sum()), int(n_records[out].sum())))
         eligible &= ~failing
-    return Cohort(eligible, index, last, steps, n_without_end)
+    return Cohort(
+        eligible, index, last, steps, issues, died if death == "state" else None, data_end
+    )
 
 
 def _index_date(
-    records: Records, start: int | None, washout_days: int | None
+    records: Records | WarehouseRecords, start: int | None, washout_days: int | None
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """Each patient's index date, and whether they have one that fulfils the rule.
 
     Without a washout it is the first record, which must be on or after `start`. With one
     it is the first record on or after `start` with no other in the days before it.
     """
+    if isinstance(records, WarehouseRecords):
+        return records.index_dates(start, washout_days)
     first = records.date[records.indptr[:-1]]
     if washout_days is None:
         return first, np.ones(len(first), dtype=bool) if start is None else first >= start
@@ -102,39 +131,111 @@ def _index_date(
         new &= records.date >= start
     position = np.flatnonzero(new)
     where = np.searchsorted(position, records.indptr[:-1])
-    found = np.append(position, len(records))[where]
-    has_one = found < records.indptr[1:]
-    return np.where(has_one, records.date[np.where(has_one, found, 0)], first), has_one
+    first_new = np.append(position, len(records))[where]
+    has_one = first_new < records.indptr[1:]
+    return np.where(has_one, records.date[np.where(has_one, first_new, 0)], first), has_one
+
+
+def _known_since(
+    records: Records | WarehouseRecords, index: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """The first record of any kind; the start of the observation period where there are some."""
+    if records.observation is None:
+        return records.first_seen
+    period = records.observation.holding(np.arange(len(index)), index)
+    return records.observation.start[period]
 
 
 def _end_of_follow_up(
-    records: Records, follow_up: Any, data_cut: Any
-) -> tuple[NDArray[np.int32], int]:
+    records: Records | WarehouseRecords, follow_up: Any, data_cut: Any
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], int | None, int]:
+    """The last day of each patient, whether it was stated, the end of all data, and how many lack.
+
+    A patient's last record is not a stated end: the patient may have been followed for longer.
+    """
     people = records.patients
     in_table = people is not None and "follow_up_end" in people
-    if follow_up is None:
+    if follow_up is None and records.observation is not None:
+        follow_up = "observation"
+    elif follow_up is None:
         follow_up = "patients" if in_table else "last_record"
-    last = records.last_seen
-    n_without = 0
-    if isinstance(follow_up, str) and follow_up == "patients":
+    last, stated = records.last_seen, np.ones(len(records.ids), dtype=bool)
+    n_without, data_end = 0, None
+    if not isinstance(follow_up, str) or follow_up[:1].isdigit():
+        data_end = one_day(follow_up, "follow_up")
+        last = np.full(len(last), data_end, dtype=np.int32)
+    elif follow_up == "patients":
         if people is None or not in_table:
             raise ValueError(
-                'follow_up="patients" needs a patients\' table with the end of follow-up; give it '
-                'to read_records as patients=, or use follow_up="last_record".'
+                f"{option('follow_up', 'patients')} needs a patients' table with the end of "
+                f"follow-up; give it as {option('patients')}, or use "
+                f"{option('follow_up', 'last_record')}."
             )
         end = to_days(people["follow_up_end"])
-        n_without = int((end == NO_DATE).sum())
-        last = np.where(end == NO_DATE, last, end)
-    elif not (isinstance(follow_up, str) and follow_up == "last_record"):
-        if isinstance(follow_up, str) and not follow_up[:1].isdigit():
+        stated = end != NO_DATE
+        n_without = int((~stated).sum())
+        last = np.where(stated, end, last)
+    elif follow_up == "observation":
+        if records.observation is None:
             raise ValueError(
-                'follow_up must be "patients", "last_record" or a date such as "2019-07-31", '
-                f"found {follow_up!r}."
+                f"{option('follow_up', 'observation')} needs observation periods; give them as "
+                f"{option('observation')}."
             )
-        last = np.full(len(last), one_day(follow_up, "follow_up"), dtype=np.int32)
+        last = records.observation.end[records.observation.indptr[1:] - 1]
+    elif follow_up == "last_record":
+        stated = ~stated
+    else:
+        raise ValueError(
+            'follow_up must be "patients", "observation", "last_record" or a date such as '
+            f'"2019-07-31", found {follow_up!r}.'
+        )
     if data_cut is not None:
-        last = np.minimum(last, np.int32(one_day(data_cut, "data_cut")))
-    return last, n_without
+        cut = one_day(data_cut, "data_cut")
+        last = np.minimum(last, np.int32(cut))
+        data_end = cut if data_end is None else min(data_end, cut)
+    return last, stated, data_end, n_without
+
+
+def _deaths(people: pd.DataFrame | None) -> NDArray[np.int32] | None:
+    if people is None or "death_date" not in people:
+        return None
+    return to_days(people["death_date"])
+
+
+def _after_death(records: Records | WarehouseRecords, died: NDArray[np.int32]) -> Issue:
+    """Records of the dead, who have none after their death."""
+    if isinstance(records, WarehouseRecords):
+        return records.after_death()
+    dead = np.flatnonzero(died != NO_DATE)
+    late = [
+        (p, records.indptr[p] + i)
+        for p in dead[records.date[records.indptr[dead + 1] - 1] > died[dead]].tolist()
+        for i in np.flatnonzero(
+            records.date[records.indptr[p] : records.indptr[p + 1]] > died[p]
+        ).tolist()
+    ]
+    examples = [f"{records.ids[p]}: {day_text(records.date[r])}" for p, r in late[:5]]
+    return Issue("record after death", len(late), "dropped", "; ".join(examples))
+
+
+def _until_death(
+    last: NDArray[np.int32],
+    died: NDArray[np.int32],
+    stated: NDArray[np.bool_],
+    data_end: int | None,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
+    """Follow-up that ends with death, the deaths that were seen, and how many came too late.
+
+    Where follow-up ends with the last record a later death still is seen; where its end was stated
+    a later death is not, or else only the dead among those lost to follow-up would be known.
+    """
+    known = died != NO_DATE
+    unseen = known & stated & (died > last)
+    if data_end is not None:
+        unseen |= known & (died > data_end)
+    seen = known & ~unseen
+    died = np.where(seen, died, np.int32(NO_DATE)).astype(np.int32)
+    return np.where(seen, died, last).astype(np.int32), died, int(unseen.sum())
 
 
 def _age(people: pd.DataFrame | None, index: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import re
@@ -10,142 +9,171 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 
-from mmlca.checks import check_n_states, some
+from ehr_prep.files import EXCEL, read_excel
+from ehr_prep.matching import EXCLUDED, Match, Matcher, Row, plain, plain_ndc
+from font.checks import some
+from font.sniff import read_text
+from mmlca.sequences.checks import check_n_states
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
+    from ehr_prep.warehouse import WarehouseRecords
 
 # OMOP concepts and RxCUIs are both plain numbers, so that a number could mean either;
 # concepts are matched only where asked for with `only("omop")`.
 _ON_REQUEST = ("omop",)
-_CODES = ("atc", "rxcui", "omop", "ndc")
-_SUFFIX = re.compile(r"-[a-z]{4}$")
-_BREAK = re.compile(r"[\s,;(\[/]+")
+_COLUMNS = ["drug", "class", "ingredient", "vocabulary", "pattern"]
+_TOGETHER = re.compile(r"\s+\+\s+")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DrugMap:
     """Names and codes of drugs with the class of each.
 
-    Case and white space do not matter. Besides the names and codes themselves, a map
-    recognises a biosimilar suffix ("adalimumab-aaty") and a product text that begins with
-    a name and states a strength ("Humira Pen 40 mg/0.8 mL").
+    A name is found anywhere in a text, as whole words, whatever the case: "Humira",
+    "adalimumab-aaty" and "0.4 ML adalimumab 100 MG/ML Auto-Injector" are all found by the
+    rows Humira and adalimumab. Of several names the longest counts first. A text with drugs of
+    several classes ("metformin/sitagliptin 850/50") belongs to all of them. Codes of numbers
+    (RxCUI, NDC, OMOP concepts) must be the whole text.
 
     Parameters
     ----------
     table : DataFrame
-        `drug`, `class`, `ingredient` and `kind` (name, brand, biosimilar, atc, rxcui, …).
-    kinds : tuple of str
-        The kinds that are matched.
+        `drug`, `class`, `ingredient`, `vocabulary` (name, brand, biosimilar, atc, rxcui, ndc,
+        omop, or pattern for rows without a drug) and `pattern`; see `drug_map`.
+    vocabularies : tuple of str
+        Those that are matched.
 
     Examples
     --------
     >>> RA_DRUGS.states
     ('TNFi', 'CTLA4-Ig', 'IL6R', 'JAK', 'anti-CD20')
-    >>> RA_DRUGS.classify(["HUMIRA", "adalimumab-aaty", "L04AA24", "aspirin"])["class"].to_list()
-    ['TNFi', 'TNFi', 'CTLA4-Ig', None]
+    >>> texts = ["HUMIRA", "1 ML etanercept 50 MG/ML Prefilled Syringe", "L04AA24", "aspirin"]
+    >>> RA_DRUGS.classify(texts)[["class", "rule"]].to_numpy().tolist()
+    [['TNFi', 'brand'], ['TNFi', 'words'], ['CTLA4-Ig', 'atc'], [None, None]]
     """
 
     table: pd.DataFrame
-    kinds: tuple[str, ...]
+    vocabularies: tuple[str, ...]
 
-    @property
+    @cached_property
     def states(self) -> tuple[str, ...]:
         """The classes, in the order of the table."""
-        return tuple(self.table["class"].unique())
+        return tuple(dict.fromkeys(c for row in self._rows for c in row.classes))
 
     @property
     def ingredients(self) -> dict[str, list[str]]:
         """The ingredients of each class, or its drugs where the map names no ingredients."""
-        named = self.table["ingredient"].where(self.table["ingredient"].notna(), self.table["drug"])
-        return {state: list(named[self.table["class"] == state].unique()) for state in self.states}
+        return {
+            state: list(
+                dict.fromkeys(
+                    row.ingredient or row.drug for row in self._rows if row.classes == (state,)
+                )
+            )
+            for state in self.states
+        }
 
-    def only(self, *kinds: str) -> DrugMap:
-        """The same map, matching only these kinds of names or codes."""
-        known = list(self.table["kind"].unique())
-        if not kinds or not set(kinds) <= set(known):
-            raise ValueError(f"kinds must be among {some(known)}, found {some(kinds)}.")
-        return DrugMap(self.table, kinds)
+    def only(self, *vocabularies: str) -> DrugMap:
+        """The same map, matching only names or codes of these vocabularies."""
+        known = list(self.table["vocabulary"].unique())
+        if not vocabularies or not set(vocabularies) <= set(known):
+            raise ValueError(
+                f"vocabularies must be among {some(known)}, found {some(vocabularies)}."
+            )
+        return DrugMap(self.table, vocabularies)
+
+    def match(self, drugs: Iterable[Any]) -> list[Match]:
+        """The rows of the map that each text names."""
+        return [self._matcher.match(drug) for drug in drugs]
+
+    def classes_of(self, match: Match) -> tuple[str, ...]:
+        """The classes of a match, in the order of the states."""
+        classes = {c for row in match.rows for c in row.classes}
+        return tuple(state for state in self.states if state in classes)
 
     def classify(self, drugs: Iterable[Any]) -> pd.DataFrame:
-        """What each text or code means to this map.
+        """The class of each text or code, and the rule that gave it.
 
         Returns
         -------
         DataFrame
-            `drug` as given, `class` and `ingredient` (None if unknown), and `how` it was
-            matched: the kind, "suffix" or "product".
+            One row per text: `drug` as given; `class` and `ingredient`, joined with " + " where
+            there are several, None if unknown; `rule`, see `ehr_prep.matching.Matcher`; and
+            `matched`, the names or codes of the map that were found.
         """
-        rows = []
-        for drug in drugs:
-            how, position = self._match(drug)
-            known = position is not None
-            rows.append(
-                (
-                    drug,
-                    self.table["class"].iat[position] if known else None,
-                    self.table["ingredient"].iat[position] if known else None,
-                    how,
-                )
+        texts = list(drugs)
+        return self.describe(texts, self.match(texts))
+
+    def describe(self, texts: Iterable[Any], matches: Iterable[Match]) -> pd.DataFrame:
+        """The table of `classify` for texts that were matched before."""
+        rows = [
+            (
+                drug,
+                _joined(self.classes_of(match)),
+                _joined(row.ingredient for row in match.rows if row.ingredient),
+                match.rule,
+                _joined(row.drug or row.pattern for row in match.rows),
             )
-        return pd.DataFrame(rows, columns=["drug", "class", "ingredient", "how"], dtype=object)
+            for drug, match in zip(texts, matches, strict=True)
+        ]
+        columns = ["drug", "class", "ingredient", "rule", "matched"]
+        return pd.DataFrame(rows, columns=columns, dtype=object)
 
     def nearest(self, drug: Any) -> str | None:
         """The known name that an unknown text resembles most, if any does."""
-        text = _plain(drug)
-        for tried in dict.fromkeys([text, _BREAK.split(text)[0]]):
-            found = difflib.get_close_matches(tried, self._names, n=1, cutoff=0.8)
-            if found:
-                return str(self.table["drug"].iat[self._names[found[0]]])
-        return None
+        row = self._matcher.nearest(drug)
+        return None if row is None else row.drug
 
     def __repr__(self) -> str:
         lines = [f"DrugMap: {len(self.table)} names and codes, {len(self.states)} classes"]
         lines += [f"  {state}: {', '.join(drugs)}" for state, drugs in self.ingredients.items()]
         return "\n".join(lines)
 
-    def _match(self, drug: Any) -> tuple[str | None, int | None]:
-        text = _plain(drug)
-        if text in self._all:
-            position = self._all[text]
-            return self.table["kind"].iat[position], position
-        if _SUFFIX.sub("", text) in self._names:
-            return "suffix", self._names[_SUFFIX.sub("", text)]
-        if any(character.isdigit() for character in text):
-            words = _BREAK.split(text)
-            for n in (3, 2, 1):
-                name = _SUFFIX.sub("", " ".join(words[:n]))
-                if name in self._names:
-                    return "product", self._names[name]
-        return None, None
+    @cached_property
+    def _rows(self) -> list[Row]:
+        return [
+            Row(drug, () if c == EXCLUDED else tuple(_TOGETHER.split(c)), ingredient, vocabulary, p)
+            for drug, c, ingredient, vocabulary, p in self.table.itertuples(index=False)
+        ]
 
     @cached_property
-    def _all(self) -> dict[str, int]:
-        used = self.table["kind"].isin(self.kinds)
-        return {_plain(d): i for i, d in enumerate(self.table["drug"]) if used.iat[i]}
-
-    @cached_property
-    def _names(self) -> dict[str, int]:
-        kinds = self.table["kind"]
-        return {name: i for name, i in self._all.items() if kinds.iat[i] not in _CODES}
+    def _matcher(self) -> Matcher:
+        return Matcher(row for row in self._rows if row.vocabulary in self.vocabularies)
 
 
-def drug_map(
-    source: DrugMap | Mapping[str, str] | pd.DataFrame | str | os.PathLike[str],
-) -> DrugMap:
-    """A drug map of your own: a two-column CSV file or table (drug, class), or a dict.
+Drugs: TypeAlias = DrugMap | Mapping[str, str] | pd.DataFrame | str | os.PathLike[str]
+"""What `drug_map` takes."""
 
-    Columns `ingredient` and `kind` are optional; lines of a file that start with "#" are
-    comments. The order of the classes is the order of the states.
+
+def drug_map(source: Drugs) -> DrugMap:
+    """A drug map of your own: a CSV file or table with the columns drug and class, or a dict.
+
+    The order of the classes is the order of the states. Lines of a file that start with "#" are
+    comments. Further columns are optional:
+
+    - `ingredient`, for reports;
+    - `vocabulary`: name (the default), brand, biosimilar, atc, rxcui, ndc or omop;
+    - `pattern`: a regular expression that is searched for in the text, instead of or besides
+      the drug.
+
+    A drug that ends in "*" is a prefix: "L04AB*" means all ATC codes that begin so. A fixed
+    combination under one name has its classes joined with " + ", such as "biguanide + DPP-4"
+    for Janumet. Texts that match a pattern of class "-" are no drugs, whatever they name.
 
     Examples
     --------
-    >>> drug_map({"metformin": "biguanide", "empagliflozin": "SGLT2i"}).states
-    ('biguanide', 'SGLT2i')
+    >>> own = drug_map({"metformin": "biguanide", "sitagliptin": "DPP-4", "A10BK*": "SGLT2"})
+    >>> own.states
+    ('biguanide', 'DPP-4', 'SGLT2')
+    >>> own.classify(["TAB METFORMIN 500MG", "metformin/sitagliptin 850/50", "A10BK03"])["class"]
+    0            biguanide
+    1    biguanide + DPP-4
+    2                SGLT2
+    Name: class, dtype: object
     """
     if isinstance(source, DrugMap):
         return source
@@ -156,12 +184,19 @@ def drug_map(
         table, name = source.astype(object), "the drug map"
     else:
         name = Path(source).name
-        lines = Path(source).read_text(encoding="utf-8-sig").splitlines(keepends=True)
-        body = "".join(line for line in lines if not line.startswith("#"))
-        if not body.strip():
-            raise ValueError(f"{name} is empty; a drug map has the columns drug and class.")
-        table = pd.read_csv(io.StringIO(body), dtype=str, keep_default_na=False).astype(object)
+        table = _read_map(Path(source))
     return _checked(table, name)
+
+
+def _read_map(path: Path) -> pd.DataFrame:
+    """A map from a text file, or from the first sheet of an Excel file."""
+    if path.suffix.lower() in EXCEL:
+        return next(iter(read_excel(path).values())).astype(object)
+    body, delimiter = read_text(path)
+    if not body.strip():
+        raise ValueError(f"{path.name} is empty; a drug map has the columns drug and class.")
+    table = pd.read_csv(io.StringIO(body), sep=delimiter, dtype=str, keep_default_na=False)
+    return table.astype(object)
 
 
 def _checked(table: pd.DataFrame, name: str) -> DrugMap:
@@ -172,69 +207,92 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
                 f"{name} has the columns {some(table.columns)}; it needs drug and class."
             )
         table.columns = ["drug", "class"]
-    table = table.reset_index(drop=True)
-    for column in ("drug", "class"):
-        table[column] = table[column].map(lambda v: "" if pd.isna(v) else " ".join(str(v).split()))
-    blank = (table["drug"] == "") | (table["class"] == "")
+    table = table.reset_index(drop=True).reindex(columns=_COLUMNS)
+    for column in _COLUMNS:
+        table[column] = table[column].map(lambda v: "" if pd.isna(v) else str(v).strip())
+        if column != "pattern":
+            table[column] = table[column].map(lambda text: " ".join(text.split()))
+    blank = (table["class"] == "") | ((table["drug"] == "") & (table["pattern"] == ""))
     if blank.any() or not len(table):
         raise ValueError(
             f"{name} has {len(table):,} rows, of which {blank.sum():,} lack a drug or a class "
             f"(rows {some(table.index[blank] + 1)}); give both in every row."
         )
-    plain = table["drug"].map(_plain)
-    clash = table.groupby(plain)["class"].nunique() > 1
+    texts = table["drug"].map(plain)
+    clash = table[texts != ""].groupby(texts)["class"].nunique() > 1
     if clash.any():
         raise ValueError(
-            f"{name} puts {some(clash.index[clash])} into more than one class; keep one row each."
+            f"{name} puts {some(clash.index[clash])} into more than one class; keep one row each, "
+            'and join the classes of a fixed combination with " + ".'
         )
-    check_n_states(table["class"].unique())
-    if "ingredient" not in table:
-        table["ingredient"] = None
-    if "kind" not in table:
-        table["kind"] = "name"
-    table["kind"] = table["kind"].map(lambda v: "name" if pd.isna(v) else _plain(v) or "name")
-    found = table["kind"].unique()
-    kinds = tuple(k for k in found if k not in _ON_REQUEST) or tuple(found)
-    return DrugMap(table[["drug", "class", "ingredient", "kind"]], kinds)
+    stars = [drug for drug in texts if "*" in drug[:-1] or drug == "*"]
+    if stars:
+        raise ValueError(
+            f"{name} has a * that is not at the end of a name or code: {some(stars)}; move it "
+            "there, or use the column pattern."
+        )
+    for pattern in table["pattern"]:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"{name} has the pattern {pattern!r}, which is no regular expression: {error}."
+            ) from None
+    vocabulary = table["vocabulary"].map(plain)
+    guessed = texts.map(
+        lambda text: "pattern" if not text else "name" if plain_ndc(text) == text else "ndc"
+    )
+    table["vocabulary"] = vocabulary.where(vocabulary != "", guessed)
+    for column in ("ingredient", "pattern"):
+        table[column] = pd.Series([text or None for text in table[column]], dtype=object)
+    present = table["vocabulary"].unique()
+    matched = tuple(v for v in present if v not in _ON_REQUEST) or tuple(present)
+    drugs = DrugMap(table, matched)
+    check_n_states(drugs.states)
+    return drugs
 
 
-def drug_report(records: Records, *, everything: bool = False) -> pd.DataFrame:
-    """The drug texts that the map does not know, the most frequent first, with near misses.
+def drug_report(records: Records | WarehouseRecords, *, unmapped: bool = False) -> pd.DataFrame:
+    """What became of each drug text: first those that the map does not know.
 
     Parameters
     ----------
     records : Records
-    everything : bool
-        Also list the known texts, with the class they were given and how.
+    unmapped : bool
+        List only the texts that the map does not know.
 
     Returns
     -------
     DataFrame
-        `drug`, `records`, `class`, `ingredient`, `how` and `did_you_mean`.
+        One row per text, the most frequent first: `drug`, `records`, `class`, `ingredient`,
+        `rule` and `matched` as in `DrugMap.classify`, and `did_you_mean`, the name that an
+        unknown text resembles.
 
     Examples
     --------
     >>> import ehr_prep
     >>> frame = pd.DataFrame({"patient_id": [1, 1], "date": ["2010-01-05", "2010-03-01"],
-    ...                       "drug": ["adalimumab", "adalimunab"]})
-    >>> drug_report(ehr_prep.read_records(frame))[["drug", "records", "did_you_mean"]]
-             drug  records did_you_mean
-    0  adalimunab        1   adalimumab
+    ...                       "drug": ["adalimumab 40 mg", "adalimunab"]})
+    >>> drug_report(ehr_prep.read_records(frame))[["drug", "class", "rule", "did_you_mean"]]
+                   drug class   rule did_you_mean
+    0        adalimunab  None   None   adalimumab
+    1  adalimumab 40 mg  TNFi  words         None
     """
-    table = records.drugs if everything else records.drugs[records.drugs["class"].isna()]
-    table = table.sort_values("records", ascending=False, kind="stable", ignore_index=True)
+    table = records.drugs.assign(known=records.drugs["class"].notna())
+    if unmapped:
+        table = table[~table["known"]]
+    table = table.sort_values(
+        ["known", "records"], ascending=[True, False], kind="stable", ignore_index=True
+    )
     near = [
-        records.drug_map.nearest(drug) if how is None else None
-        for drug, how in zip(table["drug"], table["how"], strict=True)
+        None if known else records.drug_map.nearest(drug)
+        for drug, known in zip(table["drug"], table.pop("known"), strict=True)
     ]
     return table.assign(did_you_mean=pd.Series(near, dtype=object, index=table.index))
 
 
-def _plain(drug: Any) -> str:
-    """Lower case, single spaces; 327361, 327361.0 and "327361" are the same code."""
-    if isinstance(drug, float) and drug.is_integer():
-        drug = int(drug)
-    return " ".join(str(drug).casefold().split())
+def _joined(parts: Iterable[str | None]) -> str | None:
+    return " + ".join(dict.fromkeys(part for part in parts if part)) or None
 
 
 RA_DRUGS = drug_map(Path(__file__).with_name("ra_drugs.csv"))

@@ -6,24 +6,23 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ehr_prep.dates import NO_DATE, to_days
+from ehr_prep.files import Source, source_name
+from ehr_prep.lab_files import read_labs
 from ehr_prep.mixed import Fit, Floats, fit_curves, natural_spline
-from ehr_prep.patients import Source
-from ehr_prep.sources import (
-    NO_DATE,
-    encode_ids,
-    factorize,
-    match_ids,
-    read_table,
-    source_name,
-    to_days,
-)
-from mmlca.checks import some
+from ehr_prep.readers import encode_ids, factorize, match_ids
+from font.checks import some
+from font.spelling import option
+from mmlca.sequences.type import Sequences
+from mmlca.tables.suppress import check_min_count, hidden_note, hide_parts, is_small
+
+IndexDates: TypeAlias = pd.Series | pd.DataFrame | Sequences
 
 KNOTS = (-1.0, -0.4, 0.0, 0.3, 0.8, 1.6, 3.0)
 """Years around the index date; the first and the last are where the curves begin and end."""
@@ -31,26 +30,28 @@ KNOTS = (-1.0, -0.4, 0.0, 0.3, 0.8, 1.6, 3.0)
 _DAYS_A_YEAR = 365.25
 _LIMIT = re.compile(r"\s*[<>≤≥]=?\s*[\d.]")
 _USED = "used"
+_MISSING, _CENSORED, _TEXT = "value missing", "below or above a limit", "not a number"
 _REASONS = (
     "patient without a group or an index date",
     "date missing or unreadable",
     "outside the years studied",
-    "value missing",
-    "below or above a limit",
-    "not a number",
+    _MISSING,
+    _CENSORED,
+    _TEXT,
     "not positive, has no logarithm",
-    "group with too few labs for a curve",
+    "group with too few labs or patients for a curve",
 )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trend:
-    """What `trend` found, as tables.
+    """The result of `trend`, as tables.
 
     Parameters
     ----------
     curves : DataFrame
-        `site`, `group`, `years`, `estimate`, `low`, `high`, in the units of the lab.
+        `site`, `group`, `years`, `estimate`, `low`, `high`, in the units of the lab. With
+        `log` the estimate is a geometric mean.
     coefficients : DataFrame
         `site`, `group`, `years` (a knot), `estimate` and `error`: the height of the curve at
         each knot with its standard error, on the scale of the model.
@@ -60,36 +61,70 @@ class Trend:
         `loglik`, restricted.
     counts : DataFrame
         `site`, `group`, `reason`, `patients`, `labs`: the labs used, and those dropped by
-        reason (no group: not known); they add up to the input.
+        reason (no group: not known); they add up to the input. Blank where they rest on fewer
+        than `min_count` patients, or would tell such a number by subtraction.
+    censored : DataFrame
+        `site`, `patients`, `labs`: values that were given only as a limit ("<2", ">130") and
+        therefore dropped, among those of patients with a group in the years studied.
+    log, level, min_count
+        As given to `trend`.
     """
 
     curves: pd.DataFrame
     coefficients: pd.DataFrame
     variances: pd.DataFrame
     counts: pd.DataFrame
+    censored: pd.DataFrame
+    log: bool = True
+    level: float = 0.95
+    min_count: int = 0
+
+    def caption(self) -> str:
+        """What the curves and bands are, and what a reader must know about the data."""
+        mean = "Geometric means" if self.log else "Means"
+        scale = "the logarithm of the value" if self.log else "the value"
+        sentences = [
+            f"{mean} by group from a linear mixed model of {scale} (natural cubic spline by group, "
+            "random intercept by patient) at each site, with pointwise "
+            f"{100 * self.level:g} % bands from the sandwich estimator with patients as clusters.",
+            "Values before the index date are those of patients who are grouped by their later "
+            "treatment.",
+        ]
+        n, patients = int(self.censored["labs"].sum()), int(self.censored["patients"].sum())
+        if n:
+            values = "Some" if is_small(patients, self.min_count) else f"{n:,}"
+            sentences.append(
+                f"{values} values given only as a limit (such as <2 or >130) were left out, so "
+                "that extreme values are under-represented."
+            )
+        if hidden := hidden_note(self.min_count):
+            sentences.append(hidden)
+        return " ".join(sentences)
 
     def __repr__(self) -> str:
         used = self.counts[self.counts["reason"] == _USED]
         return (
-            f"Trend: {used['labs'].sum():,} of {self.counts['labs'].sum():,} labs, "
-            f"{used['patients'].sum():,} patients, {len(self.variances)} sites"
+            f"Trend: {used['labs'].sum():,.0f} of {self.counts['labs'].sum():,.0f} labs, "
+            f"{used['patients'].sum():,.0f} patients, {len(self.variances)} "
+            f"site{'s' * (len(self.variances) != 1)}"
         )
 
 
 def trend(
     labs: Source | Mapping[str, Source],
-    groups: Any,
-    index_dates: Any,
+    groups: pd.Series | Mapping[str, pd.Series],
+    index_dates: IndexDates | Mapping[str, IndexDates],
     *,
     test: str | None = None,
     knots: Sequence[float] = KNOTS,
     log: bool = True,
     level: float = 0.95,
     steps: int = 81,
+    min_count: int = 0,
     patient: str | None = None,
     date: str | None = None,
     value: str | None = None,
-    date_format: str | None = None,
+    **reading: Any,
 ) -> Trend:
     r"""Mean course of a lab in each group of patients, with bands, at each site.
 
@@ -104,15 +139,22 @@ def trend(
     restricted maximum likelihood (REML). The bands are pointwise, from the sandwich
     estimator with patients as clusters, so that they hold if patients also differ in slope.
 
+    With logarithms the curves, :math:`\exp \sum_k \beta_{gk} B_k(t)`, are geometric means,
+    which are below the arithmetic ones. A value that is only a limit ("<2", ">130") is dropped
+    and counted in `.censored`. A group is one of the whole follow-up,
+    such as a cluster of treatment sequences: labs before the index date are grouped by
+    *later* treatment, so that a difference there is no effect of treatment.
+
     Parameters
     ----------
     labs : path or DataFrame, or dict {site: path or DataFrame}
-        One row a lab: patient, date and value, columns guessed from their names unless given.
+        One row per lab: patient, date and value, columns guessed from their names unless given.
+        Several files per site are possible, as in `read_records`.
     groups : Series by patient id, or dict {site: Series}
         Such as clusters. Patients without one are left out.
     index_dates : Series by patient id, or dict {site: Series}
-        Instead of a Series: sequences or a table with "index_date", such as
-        `TreatmentSequences.patients`.
+        Instead of a Series: sequences built from records, or a table with a column
+        "index_date", such as the `.patients` of such sequences.
     test : str, optional
         Which lab, where the table holds several.
     knots : numbers
@@ -122,9 +164,13 @@ def trend(
     level : float
         Of the bands.
     steps : int
-        Points of each curve.
-    patient, date, value, date_format
-        See `read_records`.
+        Number of points of each curve.
+    min_count : int
+        A group of fewer patients at a site has no curve, and numbers in `.counts` that rest on
+        fewer are blank.
+    patient, date, value : column names, optional
+    reading
+        Further options of `read_labs`: `date_format`, `encoding`, `delimiter`, `decimal`.
 
     Examples
     --------
@@ -136,27 +182,31 @@ def trend(
     >>> index_dates = pd.Series(np.datetime64("2010-01-01", "s"), index=range(50))
     >>> result = trend(labs, pd.Series(1, index=range(50)), index_dates)
     >>> result
-    Trend: 400 of 400 labs, 50 patients, 1 sites
+    Trend: 400 of 400 labs, 50 patients, 1 site
     >>> bool(result.curves["estimate"].between(14, 28).all())
     True
     """
     at = _check_options(knots, level, steps)
+    check_min_count(min_count)
     several = isinstance(labs, Mapping)
+    enough = f", of at least {min_count} patients" if min_count > 1 else ""
     sites = labs if isinstance(labs, Mapping) else {"": labs}
-    columns = {"patient": patient, "date": date, "value": value}
-    curves, coefficients, variances, counts = [], [], [], []
+    reading |= {"patient": patient, "date": date, "value": value}
+    curves, coefficients, variances, counts, censored = [], [], [], [], []
     for site, source in sites.items():
         group = _by_patient(_of_site(groups, site, several, "groups"), "groups")
         start = _index_dates(_of_site(index_dates, site, several, "index_dates"))
-        rows = _read_labs(source, columns, test, date_format, group, start)
-        rows, skipped = _enough(rows.assign(reason=_reasons(rows, at, log)), at)
+        rows = _with_groups(source, reading, test, group, start)
+        rows, skipped = _enough(rows.assign(reason=_reasons(rows, at, log)), at, min_count)
         counts.append(_count(rows).assign(site=site))
+        limits = rows.loc[rows["reason"] == _CENSORED, "who"]
+        censored.append({"site": site, "patients": limits.nunique(), "labs": len(limits)})
         rows = rows[rows["reason"] == _USED]
         if skipped:
             where = f" of site {site}" if several else ""
             warnings.warn(
                 f"no curve for {some(skipped)}{where}: a group needs more labs than the "
-                f"{len(at)} knots, spread over the years; use fewer knots, or join groups.",
+                f"{len(at)} knots, spread over the years{enough}; use fewer knots, or join groups.",
                 stacklevel=2,
             )
         if not len(rows):
@@ -179,17 +229,23 @@ def trend(
         variances.append({"site": site, **fit.variances})
     counted = pd.concat(counts, ignore_index=True)
     if not curves:
-        found = counted.groupby("reason", sort=False)["labs"].sum()
-        listed = ", ".join(f"{reason} ({n:,})" for reason, n in found.items()) or "no rows"
+        by_reason = counted.groupby("reason", sort=False)["labs"].sum()
+        reasons = ", ".join(f"{reason} ({n:,})" for reason, n in by_reason.items()) or "no rows"
         raise ValueError(
-            f"no lab can be used: {listed}; check the ids, the dates and the values, and that each "
-            f"group has more labs than the {len(at)} knots."
+            f"no lab can be used: {reasons}; check the ids, the dates and the values, and that "
+            f"each group has more labs than the {len(at)} knots."
         )
     return Trend(
         pd.concat(curves, ignore_index=True)[["site", "group", "years", "estimate", "low", "high"]],
         pd.concat(coefficients, ignore_index=True),
         pd.DataFrame(variances),
-        counted[["site", "group", "reason", "patients", "labs"]],
+        hide_parts(
+            counted, ["site"], ["patients", "labs"], min_count, count="labs", patients=["patients"]
+        )[["site", "group", "reason", "patients", "labs"]],
+        pd.DataFrame(censored),
+        log,
+        level,
+        min_count,
     )
 
 
@@ -207,31 +263,30 @@ def _check_options(knots: Sequence[float], level: float, steps: int) -> Floats:
     return at
 
 
-def _of_site(given: Any, site: str, several: bool, what: str) -> Any:
+def _of_site(by_site: Any, site: str, several: bool, argument: str) -> Any:
     if not several:
-        return given
-    if not isinstance(given, Mapping) or site not in given:
-        found = some(given) if isinstance(given, Mapping) else type(given).__name__
+        return by_site
+    if not isinstance(by_site, Mapping) or site not in by_site:
+        names = some(by_site) if isinstance(by_site, Mapping) else type(by_site).__name__
         raise ValueError(
-            f"{what} must be a dict with the sites of the labs; {site!r} is not in {found}."
+            f"{argument} must be a dict with the sites of the labs; {site!r} is not in {names}."
         )
-    return given[site]
+    return by_site[site]
 
 
-def _by_patient(given: Any, what: str) -> pd.Series:
-    if not isinstance(given, pd.Series):
+def _by_patient(values: Any, argument: str) -> pd.Series:
+    if not isinstance(values, pd.Series):
         raise TypeError(
-            f"{what} must be a Series with patient ids as index, found {type(given).__name__}."
+            f"{argument} must be a Series with patient ids as index, found {type(values).__name__}."
         )
-    twice = given.index[given.index.duplicated()]
+    twice = values.index[values.index.duplicated()]
     if len(twice):
-        raise ValueError(f"{what} must have each patient once; {some(twice)} repeat.")
-    return given
+        raise ValueError(f"{argument} must have each patient once; {some(twice)} repeat.")
+    return values
 
 
-def _index_dates(given: Any) -> pd.Series:
-    is_table = isinstance(given, pd.DataFrame | pd.Series)
-    table = given if is_table else getattr(given, "patients", given)
+def _index_dates(dates: Any) -> pd.Series:
+    table = dates.patients if isinstance(dates, Sequences) else dates
     if isinstance(table, pd.DataFrame):
         if "index_date" not in table:
             raise ValueError(
@@ -241,46 +296,52 @@ def _index_dates(given: Any) -> pd.Series:
     return _by_patient(table, "index_dates")
 
 
-def _read_labs(
+def _with_groups(
     source: Source,
-    columns: Mapping[str, str | None],
+    reading: Mapping[str, Any],
     test: str | None,
-    date_format: str | None,
     group: pd.Series,
     start: pd.Series,
 ) -> pd.DataFrame:
-    """One row a lab: who, group (NaN: none, or no index date), years and value (NaN: none).
+    """One row per lab: who, group, years, value, and why there is no value.
 
-    `why` says what a value is that is no number.
+    The group is missing where the patient has none or no index date; the value is NaN where
+    the text is not a number, with the reason in `why`.
     """
-    frame, roles, _ = read_table(source, {**columns, "test": None}, ("patient", "date", "value"))
-    if "test" in roles:
-        tests = frame[roles["test"]].astype(object)
+    frame = read_labs(source, **reading)
+    if "test" in frame:
+        tests = frame["test"].astype(object)
         if test is not None:
             chosen = tests.map(lambda t: str(t).strip().casefold() == test.strip().casefold())
+            if len(frame) and not chosen.any():
+                raise ValueError(
+                    f"{source_name(source)} has no test {test!r}; it has "
+                    f"{some(tests.dropna().unique())}."
+                )
             frame = frame[chosen.astype(bool)]
         elif tests.nunique() > 1:
             raise ValueError(
                 f"{source_name(source)} has several tests ({some(tests.dropna().unique())}); "
-                f'say which, as in test="{tests.dropna().iloc[0]}".'
+                f"say which, as in {option('test', tests.dropna().iloc[0])}."
             )
     elif test is not None:
         raise ValueError(
-            f"{source_name(source)} has no column that names the test; leave test= out."
+            f"{source_name(source)} has no column that names the test; leave "
+            f"{option('test').rstrip('= ')} out."
         )
-    who, ids, _ = encode_ids(frame[roles["patient"]])
-    kind, kinds = _group_codes(group)
-    in_group = np.append(kind, -1)[match_ids(ids, group.index)]
+    who, ids, _ = encode_ids(frame["patient_id"])
+    codes, names = _group_codes(group)
+    in_group = np.append(codes, -1)[match_ids(ids, group.index)]
     started = np.append(to_days(start), NO_DATE)[match_ids(ids, start.index)]
     in_group, started = np.append(in_group, -1)[who], np.append(started, NO_DATE)[who]
-    day = to_days(frame[roles["date"]], date_format)
-    value, why = _numbers(frame[roles["value"]])
+    day = to_days(frame["date"])
+    value, why = _numbers(frame["value"])
     in_group[started == NO_DATE] = -1
     years = np.where(day == NO_DATE, np.nan, (day.astype(float) - started) / _DAYS_A_YEAR)
     return pd.DataFrame(
         {
             "who": who,
-            "group": pd.Categorical.from_codes(in_group, categories=kinds),
+            "group": pd.Categorical.from_codes(in_group, categories=names),
             "years": years,
             "value": value,
             "why": why,
@@ -297,15 +358,15 @@ def _group_codes(group: pd.Series) -> tuple[NDArray[np.int64], pd.Index]:
 
 
 def _numbers(column: pd.Series) -> tuple[Floats, NDArray[np.object_]]:
-    """Values as numbers (NaN: none), and why each that is none is none."""
+    """The values as numbers: NaN where the text is not a number, with the reason."""
     codes, texts = factorize(column)
     number = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(float)
     why = np.full(len(texts) + 1, "", dtype=object)
     for position in np.flatnonzero(~np.isfinite(number)):
         text = str(texts[position])
         blank = not text.strip() or text.strip().casefold() in ("nan", "na", "none", "null")
-        why[position] = _REASONS[3 if blank else 4 if _LIMIT.match(text) else 5]
-    why[-1] = _REASONS[3]
+        why[position] = _MISSING if blank else _CENSORED if _LIMIT.match(text) else _TEXT
+    why[-1] = _MISSING
     return np.append(number, np.nan)[codes], why[codes]
 
 
@@ -314,34 +375,33 @@ def _reasons(rows: pd.DataFrame, at: Floats, log: bool) -> NDArray[np.object_]:
         _REASONS[0]: rows["group"].isna(),
         _REASONS[1]: rows["years"].isna(),
         _REASONS[2]: ~rows["years"].between(at[0], at[-1]),
-        **{reason: rows["why"] == reason for reason in _REASONS[3:6]},
+        **{reason: rows["why"] == reason for reason in (_MISSING, _CENSORED, _TEXT)},
         _REASONS[6]: (rows["value"] <= 0) & log,
     }
-    found: NDArray[np.object_] = np.select(list(tests.values()), list(tests), _USED).astype(object)
-    return found
+    reasons: NDArray[np.object_] = np.select(list(tests.values()), list(tests), _USED)
+    return reasons.astype(object)
 
 
-def _enough(rows: pd.DataFrame, at: Floats) -> tuple[pd.DataFrame, list[Any]]:
-    """Drop the labs of groups in which they do not determine a curve; returns these groups."""
+def _enough(rows: pd.DataFrame, at: Floats, min_count: int) -> tuple[pd.DataFrame, list[Any]]:
+    """Drop the labs of groups that have too few of them for a curve; returns these groups."""
     skipped = []
     for name in rows["group"].cat.categories:
         mine = (rows["group"] == name) & (rows["reason"] == _USED)
         basis = natural_spline(rows.loc[mine, "years"].to_numpy(), at)
-        if len(basis) <= len(at) or np.linalg.matrix_rank(basis) < len(at):
+        few = is_small(rows.loc[mine, "who"].nunique(), min_count)
+        if few or len(basis) <= len(at) or np.linalg.matrix_rank(basis) < len(at):
             skipped.append(name)
-            rows = rows.assign(reason=rows["reason"].mask(mine, _REASONS[7]))
+            rows = rows.assign(reason=rows["reason"].mask(mine, _REASONS[-1]))
     return rows, skipped
 
 
 def _count(rows: pd.DataFrame) -> pd.DataFrame:
     """Patients and labs by group and reason; every group has a row of labs used."""
-    order = pd.CategoricalDtype([_USED, *_REASONS])
-    keys = [rows["group"], rows["reason"].astype(order)]
-    found = rows["who"].groupby(keys, observed=False, dropna=False).agg(["nunique", "size"])
-    found = found.rename(columns={"nunique": "patients", "size": "labs"}).reset_index()
-    used = (found["reason"] == _USED) & found["group"].notna()
-    found = found[used | (found["labs"] > 0)]
-    return found.astype({"group": object, "reason": object})
+    keys = [rows["group"], rows["reason"].astype(pd.CategoricalDtype([_USED, *_REASONS]))]
+    table = rows["who"].groupby(keys, observed=False, dropna=False).agg(["nunique", "size"])
+    table = table.rename(columns={"nunique": "patients", "size": "labs"}).reset_index()
+    used = (table["reason"] == _USED) & table["group"].notna()
+    return table[used | (table["labs"] > 0)].astype({"group": object, "reason": object})
 
 
 # --- what comes out --------------------------------------------------------------------

@@ -106,11 +106,11 @@ def reml_ratio(y: Floats, x: Floats, who: NDArray[np.intp]) -> tuple[float, floa
     def cost(correlation: float) -> float:
         return _criterion(correlation / (1 - correlation), *sums)
 
-    found = minimize_scalar(
+    optimum = minimize_scalar(
         cost, bounds=(0, _MOST_CORRELATED), method="bounded", options={"xatol": 1e-9}
     )
     # a flat likelihood, as with a single patient, says nothing about a correlation
-    best = 0.0 if cost(0.0) <= found.fun + 1e-7 else float(found.x)
+    best = 0.0 if cost(0.0) <= optimum.fun + 1e-7 else float(optimum.x)
     return best / (1 - best), -cost(best) / 2
 
 

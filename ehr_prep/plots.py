@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ehr_prep.flow import hide_flow
 from ehr_prep.labs import Trend
+from ehr_prep.records import Records
+from mmlca.figures.colours import group_colour
+from mmlca.sequences.type import Sequences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,24 +21,28 @@ _TITLES = {
     "usable": "Usable records of mapped drugs",
     "eligible": "Eligible patients",
     "sequences": "In the sequences",
+    "selected": "Selected patients",
 }
+_NOUNS = ("patient", "record")
 # Heights are in lines of text, widths in hundredths of the figure's.
 _PAD, _GAP = 0.8, 0.9
 _MIDDLE, _SIDE = 17, 39
 # Clusters differ in colour (for the colour-blind too) and in the line, for print in grey.
-_COLOURS = ("#332288", "#DDAA33", "#AA4499", "#117733", "#88CCEE", "#882255", "#44AA99", "#777777")
 _LINES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 
 
-def plot_flow(flow: Any, ax: Axes | None = None) -> Axes:
+def plot_flow(
+    flow: pd.DataFrame | Sequences | Records, ax: Axes | None = None, *, min_count: int = 0
+) -> Axes:
     """Draw a flow table as a CONSORT-like diagram: boxes down, what was dropped to the right.
 
     Parameters
     ----------
-    flow : DataFrame
-        The `.flow` of sequences or records, or an object that has one.
+    flow : DataFrame, or sequences or records with their `.flow`
     ax : Axes, optional
         Default: a new figure of a fitting size.
+    min_count : int
+        Reasons of fewer patients or records are grouped, as `ehr_prep.flow.hide_flow` does.
 
     Examples
     --------
@@ -44,7 +52,7 @@ def plot_flow(flow: Any, ax: Axes | None = None) -> Axes:
     >>> [text.get_text() for text in ax.texts if "Dropped" in text.get_text()]
     ['Dropped: 2 records']
     """
-    table = flow if isinstance(flow, pd.DataFrame) else flow.flow
+    table = hide_flow(flow if isinstance(flow, pd.DataFrame) else flow.flow, min_count)
     stages = [table[table["stage"] == stage] for stage in table["stage"].unique()]
     sides = [_side_lines(rows) for rows in stages]
     gaps = [len(lines) + _PAD + 2 * _GAP if lines else 2 * _GAP for lines in sides[1:]]
@@ -68,27 +76,26 @@ def plot_flow(flow: Any, ax: Axes | None = None) -> Axes:
             top -= gap
         left = rows.iloc[-1]
         lines = [_TITLES.get(left["stage"], left["stage"])]
-        lines += [f"{left['patients_left']:,} patients", f"{left['records_left']:,} records"]
+        lines += [_counted(left[f"{noun}s_left"], noun) for noun in _NOUNS]
         _box(ax, lines, 0.5, 2 * _MIDDLE - 0.5, top - (3 + _PAD) / 2, "0.94", centred=True)
         top -= 3 + _PAD
     return ax
 
 
-def plot_trend(
-    result: Trend, figure: Figure | None = None, *, label: str = "ESR (mm/h)", log: bool = True
-) -> Figure:
-    """Draw the curves of `trend` with their bands, one panel a site; returns the Figure.
+def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR (mm/h)") -> Figure:
+    """Draw the curves of `trend` with their bands, one panel per site; returns the Figure.
+
+    The axis is logarithmic and says "geometric mean" if the model is one of logarithms.
 
     Parameters
     ----------
     result : Trend
-        Its `.curves` are drawn, and its `.counts` stand in the legend.
+        Its `.curves` are drawn, and the sums of its `.counts` stand above each panel.
+        `result.caption()` says what is drawn.
     figure : Figure or SubFigure, optional
-        Default: a new one, 3.5 inches a site.
+        Default: a new one, 3.6 inches per site.
     label : str
         Lab and unit, for the axis.
-    log : bool
-        A logarithmic axis.
 
     Examples
     --------
@@ -96,11 +103,9 @@ def plot_trend(
     >>> import ehr_prep
     >>> data = ehr_prep.ra_cohort(seed=1, scale=0.1)["VA"]
     >>> figure = plot_trend(ehr_prep.trend(data.labs, data.truth["class"], data.truth))
-    >>> figure.axes[0].get_yscale()
-    'log'
+    >>> figure.axes[0].get_ylabel()
+    'ESR (mm/h), geometric mean (log scale)'
     """
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     used = result.counts[result.counts["reason"] == "used"]
     groups = list(used["group"].unique())
     sites = list(result.curves["site"].unique())
@@ -111,49 +116,51 @@ def plot_trend(
         figure = plt.figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(sites), sharex=True, sharey=True, squeeze=False)[0]
     for ax, site in zip(panels, sites, strict=True):
-        counted = used[used["site"] == site].set_index("group")
         for number, group in enumerate(groups):
             curve = result.curves.query("site == @site and group == @group")
             if not len(curve):
                 continue
-            colour, line = _COLOURS[number % len(_COLOURS)], _LINES[number % len(_LINES)]
-            n_patients, n_labs = counted.loc[group, ["patients", "labs"]]
-            text = f"{group} ({n_patients:,}; {n_labs:,})"
-            ax.fill_between(
-                curve["years"], curve["low"], curve["high"], color=colour, alpha=0.18, linewidth=0
-            )
-            ax.plot(
-                curve["years"],
-                curve["estimate"],
-                color=colour,
-                linestyle=line,
-                linewidth=1.6,
-                label=text,
-            )
+            colour, line = group_colour(number), _LINES[number % len(_LINES)]
+            style = {"color": colour, "linestyle": line, "linewidth": 1.6, "label": str(group)}
+            band = {"color": colour, "alpha": 0.18, "linewidth": 0}
+            ax.fill_between(curve["years"], curve["low"], curve["high"], **band)
+            ax.plot(curve["years"], curve["estimate"], **style)
         ax.axvline(0, color="0.4", linewidth=0.8, zorder=0)
-        ax.set_title(str(site), fontsize="medium")
+        mine = used.loc[used["site"] == site, ["patients", "labs"]].sum()
+        n = f"{mine['patients']:,.0f} patients, {mine['labs']:,.0f} labs"
+        ax.set_title(f"{site}\n{n}", fontsize="medium")
         ax.set_xlabel("Years since the first prescription")
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-        ax.legend(
-            frameon=False,
-            fontsize="small",
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.2),
-            handlelength=3,
-            title="(patients; labs)",
-            title_fontsize="small",
-        )
     panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())
-    panels[0].set_ylabel(label)
-    if log:
-        panels[0].set_yscale("log")
-        low, high = panels[0].get_ylim()
-        panels[0].set_yticks(_round_ticks(low, high))
-        panels[0].yaxis.set_minor_locator(NullLocator())
-        panels[0].yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-        panels[0].set_ylim(low, high)
+    scale = " (log scale)" if result.log else ""
+    panels[0].set_ylabel(f"{label}, {'geometric ' * result.log}mean{scale}")
+    if result.log:
+        _label_logarithmic(panels[0])
+    lines = {line.get_label(): line for ax in panels for line in ax.get_lines()}
+    figure.legend(
+        handles=[lines[str(group)] for group in groups if str(group) in lines],
+        loc="outside lower center",
+        ncols=max(1, min(len(groups), 2 * len(sites))),
+        frameon=False,
+        fontsize="small",
+        handlelength=3,
+        title=f"Lines: estimate; bands: {100 * result.level:g} % limits",
+        title_fontsize="small",
+    )
     return figure
+
+
+def _label_logarithmic(ax: Axes) -> None:
+    """A logarithmic axis with round numbers, not only powers of ten."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ax.set_yticks(_round_ticks(low, high))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    ax.set_ylim(low, high)
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
@@ -174,15 +181,19 @@ def _side_lines(rows: pd.DataFrame) -> list[str]:
     if not len(dropped):
         return []
     total = _counts(dropped["patients"].sum(), dropped["records"].sum())
-    reasons = [
-        f"  {row.reason}: {_counts(row.patients, row.records)}" for row in dropped.itertuples()
+    return [
+        f"Dropped: {total}",
+        *(f"  {row.reason}: {_counts(row.patients, row.records)}" for row in dropped.itertuples()),
     ]
-    return [f"Dropped: {total}", *reasons]
 
 
 def _counts(patients: int, records: int) -> str:
-    people = f"{patients:,} patient{'' if patients == 1 else 's'}, " if patients else ""
-    return f"{people}{records:,} record{'' if records == 1 else 's'}"
+    both = zip((patients, records), _NOUNS, strict=True)
+    return ", ".join(_counted(n, noun) for n, noun in both if n or noun == "record")
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _box(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.drugs import RA_DRUGS, DrugMap, drug_map
+from ehr_prep.dates import ISO, day_text, one_day, read_dates
+from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
+from ehr_prep.files import Source, source_name
 from ehr_prep.flow import Step, count_steps, flow_table
-from ehr_prep.patients import Source, align_patients, read_patients
+from ehr_prep.lab_files import LAB_ROLES
+from ehr_prep.lookup import look_up, read_coded, read_names
+from ehr_prep.matching import plain
+from ehr_prep.numbers import check_decimal
+from ehr_prep.observation import OBSERVATION_ROLES, Observation, read_observation
+from ehr_prep.patients import PATIENT_ROLES, align_patients, read_patients
+from ehr_prep.readers import check_matched, encode_ids, match_ids, named_roles, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
@@ -23,18 +32,10 @@ from ehr_prep.screen import (
     sort_records,
     unusable,
 )
-from ehr_prep.sources import (
-    NO_DATE,
-    day_text,
-    encode_ids,
-    factorize,
-    match_ids,
-    one_day,
-    read_table,
-    source_name,
-    to_days,
-)
-from mmlca.checks import some
+from ehr_prep.supply import supply_by_text
+from ehr_prep.unmapped import lost_share, unmapped_table
+from font.checks import some
+from font.spelling import option
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,17 +53,26 @@ class Records:
     end : (n,) int32 or None
         The last day covered; None where neither end dates nor supplies were given.
     state : (n,) int8
-        Index into `states`, the classes of the drug map.
+        Row of `members`; up to the number of `states` it is also the index into them.
+    members : (m, k) int8
+        The classes of one record as indices into `states`, padded with −1: first one row per
+        state, then one row per fixed combination of classes.
+    states : tuple of str
+        The classes of the drug map.
     first_seen, last_seen : (P,) int32
         First and last day with a record of any kind, mapped or not, labs included.
     patients : DataFrame or None
         The patients' table, one row for each of `ids` (empty where it has none).
     drugs : DataFrame
-        Every drug text, what the map makes of it, and its number of records.
+        Every drug text with its class and its number of records.
+    unmapped : DataFrame
+        The texts that the map does not know: `drug`, `records`, `patients`, `did_you_mean`.
     flow, issues : DataFrame
         What was dropped so far, and what looked odd.
     settings : dict
         Columns and options, for the account that goes with the sequences.
+    observation : Observation, optional
+        When each of `ids` was observed; None: no such periods were given.
     """
 
     ids: pd.Index
@@ -70,30 +80,39 @@ class Records:
     date: NDArray[np.int32]
     end: NDArray[np.int32] | None
     state: NDArray[np.int8]
+    members: NDArray[np.int8]
     states: tuple[str, ...]
     first_seen: NDArray[np.int32]
     last_seen: NDArray[np.int32]
     patients: pd.DataFrame | None
     drug_map: DrugMap
     drugs: pd.DataFrame
+    unmapped: pd.DataFrame
     flow: pd.DataFrame
     issues: pd.DataFrame
     settings: dict[str, Any]
+    observation: Observation | None = None
 
     def __len__(self) -> int:
         return len(self.date)
 
     def __repr__(self) -> str:
-        unknown = self.drugs[self.drugs["class"].isna()]
+        unknown, lost = self.unmapped, self.settings["unmapped"]["lost"]
         columns = ", ".join(f"{role} = {c!r}" for role, c in self.settings["columns"].items())
         lines = [
             f"Records: {len(self):,} records of {len(self.ids):,} patients, "
             f"{day_text(self.date.min())} to {day_text(self.date.max())}",
+            *(f"  file      {_written(file)}" for file in self.settings["files"][:5]),
             f"  columns   {columns}",
+            *(
+                f"  dates     {role} as {chosen['text']}: {chosen['why']}"
+                for role, chosen in self.settings["dates"].items()
+                if chosen["text"] != ISO
+            ),
             f"  dropped   {self.flow['records'].sum():,} records and "
             f"{self.flow['patients'].sum():,} patients (see .flow)",
-            f"  unmapped  {len(unknown):,} drug texts in {unknown['records'].sum():,} records "
-            "(see drug_report)",
+            f"  unmapped  {len(unknown):,} drug texts in {unknown['records'].sum():,} records, "
+            f"{100 * lost:.1f} % of the records of these patients (see .unmapped)",
         ]
         if len(self.issues):
             odd = ", ".join(
@@ -106,7 +125,7 @@ class Records:
 
 def read_records(
     path_or_frame: Source,
-    drugs: Any = RA_DRUGS,
+    drugs: Drugs = RA_DRUGS,
     *,
     patient: str | None = None,
     date: str | None = None,
@@ -114,15 +133,24 @@ def read_records(
     end: str | None = None,
     supply: str | None = None,
     date_format: str | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
     earliest: Any = "1901-01-01",
     latest: Any = None,
     duplicates: str = "drop",
     patients: Source | None = None,
     labs: Source | None = None,
+    patients_columns: Mapping[str, str] | None = None,
+    labs_columns: Mapping[str, str] | None = None,
+    observation_columns: Mapping[str, str] | None = None,
+    drug_names: Source | None = None,
+    where: Mapping[str, str] | None = None,
+    observation: Source | None = None,
+    default_supply: int | Mapping[str, int] | None = None,
     strict: bool = False,
 ) -> Records:
-    """Read medication records from a CSV (also gzipped) or Parquet file or a DataFrame.
+    """Read medication records from a file, several files or a DataFrame.
 
     A record without a patient, a drug or a readable date, with a date outside
     [`earliest`, `latest`] (placeholders such as 1900-01-01 and 2999-12-31) or before birth,
@@ -132,18 +160,24 @@ def read_records(
 
     Parameters
     ----------
-    path_or_frame : path or DataFrame
-        One row a record.
+    path_or_frame : path, list of paths or DataFrame
+        One row per record. A CSV file (also .gz or .zst), a Parquet file or an Excel file, whose
+        first sheet with the columns needed is taken; several files as a list or a pattern such
+        as "records_*.csv".
     drugs : DrugMap, dict, DataFrame or path of a two-column CSV
         See `drug_map`.
     patient, date, drug : column names, optional
-        Default: guessed from the names; `.settings["columns"]` says what was found.
+        Default: guessed from the names; `.settings["columns"]` has those that were taken.
     end, supply : column names, optional
         The last day covered, or the number of days supplied; guessed likewise.
     date_format : str, optional
-        Such as "%m/%d/%Y". Default: ISO dates, with or without a time.
-    encoding : str
-        Of CSV files.
+        Such as "%m/%d/%Y". Default: ISO dates, or what the dates themselves tell, see
+        `ehr_prep.dates.read_dates`; `.settings["dates"]` has the format and the reason.
+    encoding, delimiter : str, optional
+        Of all CSV files. Default: what each file shows; text that is not UTF-8 is read as cp1252.
+        `.settings["files"]` has what was taken.
+    decimal : "." or ",", optional
+        Of supplies and lab values. Default: what the values show.
     earliest, latest : dates
         Default of `latest`: today.
     duplicates : "drop" or "keep"
@@ -152,6 +186,22 @@ def read_records(
         See `read_patients`.
     labs : path or DataFrame, optional
         A patient and a date column: a lab test shows that a patient was still followed.
+    patients_columns, labs_columns, observation_columns : {role: column name}, optional
+        Such as {"patient": "PatNr", "birth_date": "Geb"}; see `read_patients` and `read_labs`.
+    drug_names : path or DataFrame, optional
+        What codes in the drug column stand for: a table of codes and names, such as OMOP's
+        `concept`. The drug column is then `drug_concept_id` if there is one.
+    where : {column: value}, optional
+        Read only rows with these values, such as {"site": "MGB"} where a file holds several
+        sites; also in the patients' table and the labs, if they have these columns.
+    observation : path or DataFrame, optional
+        Observation periods, one or several per patient: a patient, a start and an end column. A
+        record outside them is dropped and counted, the last period ends follow-up, and what
+        lies between two periods is missing.
+    default_supply : int or dict, optional
+        Days that a record covers if it has neither an end nor a supply: one number, or
+        {class or ingredient: days}, where an ingredient goes before its class and what is not
+        named covers one day. The records concerned are counted in `.issues`.
     strict : bool
         Make odd records an error.
 
@@ -164,36 +214,64 @@ def read_records(
     Records: 2 records of 1 patients, 2010-01-05 to 2010-07-01
       columns   patient = 'patient_id', date = 'date', drug = 'drug'
       dropped   1 records and 1 patients (see .flow)
-      unmapped  0 drug texts in 0 records (see drug_report)
+      unmapped  0 drug texts in 0 records, 0.0 % of the records of these patients (see .unmapped)
       odd       date after 2020-12-31 (1)
     """
     if duplicates not in ("drop", "keep"):
         raise ValueError(f'duplicates must be "drop" or "keep", found {duplicates!r}.')
+    check_decimal(decimal)
     name, known = source_name(path_or_frame), drug_map(drugs)
+    reading: dict[str, Any] = {"encoding": encoding, "delimiter": delimiter}
+    names = None if drug_names is None else read_names(drug_names, **reading)
     span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
-    given = {"patient": patient, "date": date, "drug": drug, "end": end, "supply": supply}
-    frame, columns, n_broken = read_table(
-        path_or_frame, given, ("patient", "date", "drug"), encoding=encoding
+    named = {"patient": patient, "date": date, "drug": drug, "end": end, "supply": supply}
+    frame, columns, n_broken, files = read_coded(
+        path_or_frame, named, names, where=where, **reading
     )
     if not len(frame):
         raise ValueError(f"{name} has no records: there is a header, but no row can be read.")
     who, ids, other_type = encode_ids(frame[columns["patient"]])
-    drug_code, drug_table, state_of = _look_up(frame[columns["drug"]], known)
-    rows = Rows(who, _dates(frame[columns["date"]], date_format, name), drug_code, None)
+    texts = look_up(frame[columns["drug"]], known, names)
+    dates = {role: frame[c] for role, c in columns.items() if role in ("date", "end")}
+    days, formats = read_dates(dates, date_format, name)
+    rows = Rows(who, days["date"], texts.codes, None)
     people, n_lacking = None, 0
     if patients is not None:
-        people = read_patients(patients, date_format=date_format, encoding=encoding)
-        people, n_lacking = align_patients(people, ids)
+        table = read_patients(
+            patients,
+            **named_roles(patients_columns, PATIENT_ROLES, "patients"),
+            date_format=date_format,
+            where=where,
+            about="patients",
+            **reading,
+        )
+        people, absent = align_patients(table, ids)
+        n_lacking, other = int(absent.sum()), _other_name(name, patients, "the patients' table")
+        check_matched(ids, table.index, ~absent, (name, other))
+
+    odd_periods: list[Issue] = []
+    periods, observed = None, None
+    if observation is not None:
+        periods, odd_periods = read_observation(
+            observation,
+            ids,
+            date_format,
+            named_roles(observation_columns, OBSERVATION_ROLES, "observation"),
+            where=where,
+            **reading,
+        )
+        observed = periods.holding(who, rows.day) >= 0
+    supplies = supply_by_text(default_supply, texts.table, known)
 
     n_patients, n_records = len(ids), len(frame) + n_broken
-    reasons, dropped_for = unusable(rows, state_of, span, people)
+    reasons, dropped_for = unusable(rows, texts.state_of, span, people, observed)
     kept, unmapped = dropped_for == 0, dropped_for == len(reasons)
     steps = [
         Step("usable", "wrong number of fields", 0, n_broken),
         *count_steps("usable", reasons, who, dropped_for, n_patients),
     ]
     if not kept.any():
-        raise ValueError(_nothing_left(name, n_records, steps, drug_table))
+        raise ValueError(_nothing_left(name, n_records, steps, texts.table))
     raw_ids, raw_dates = frame[columns["patient"]], frame[columns["date"]]
     issues = [
         Issue("wrong number of fields", n_broken, "dropped", ""),
@@ -207,23 +285,30 @@ def read_records(
     ]
 
     others = [rows.keep(unmapped)]
+    unknown = unmapped_table(texts.table, others[0].who, others[0].drug, known)
     if labs is not None:
-        others.append(_labs(labs, ids, span, date_format, encoding))
+        chosen = named_roles(labs_columns, LAB_ROLES, "labs")
+        others.append(
+            _labs(labs, chosen, ids, name, span, date_format, {**reading, "where": where})
+        )
     covered = frame[[columns[role] for role in ("end", "supply") if role in columns]]
+    end_day = days.get("end")
     if not kept.all():
         covered, rows = covered[kept], rows.keep(kept)
-    last, odd = last_days(covered, columns, rows, ids, date_format)
+        end_day = None if end_day is None else end_day[kept]
+    last, odd = last_days(covered, columns, rows, ids, end_day, supplies, decimal, name)
     rows = sort_records(rows._replace(last=last))
     again = repeats(rows)
     done = "dropped" if duplicates == "drop" else "kept"
-    issues += [*odd, count_odd("repeats another record", again, done, rows.who, ids, rows.day)]
+    issues += [*odd_periods, *odd]
+    issues.append(count_odd("repeats another record", again, done, rows.who, ids, rows.day))
     if duplicates == "drop":
         steps.append(Step("usable", "repeats another record", 0, int(again.sum())))
         rows = rows.keep(~again) if again.any() else rows
     odd_table = issue_table(issues)
     if strict and len(odd_table):
-        found = ", ".join(f"{i.issue} ({i.n:,})" for i in odd_table.itertuples())
-        raise ValueError(f"{name} has odd records: {found}; mend them or read with strict=False.")
+        counts = ", ".join(f"{i.issue} ({i.n:,})" for i in odd_table.itertuples())
+        raise ValueError(f"{name} has odd records: {counts}; mend them or read with strict=False.")
 
     count = np.bincount(rows.who, minlength=n_patients)
     present = count > 0
@@ -235,31 +320,46 @@ def read_records(
         indptr=indptr,
         date=rows.day,
         end=rows.last,
-        state=state_of[rows.drug],
+        state=texts.state_of[rows.drug],
+        members=texts.members,
         states=known.states,
         first_seen=first_seen,
         last_seen=last_seen,
         patients=None if people is None else people[present],
         drug_map=known,
-        drugs=drug_table,
+        drugs=texts.table,
+        unmapped=unknown,
         flow=flow_table(n_patients, n_records, steps),
         issues=odd_table,
         settings={
             "source": name,
+            "files": files,
             "columns": {role: str(column) for role, column in columns.items()},
             "drugs": known.ingredients,
-            "date_format": date_format,
+            "dates": {role: chosen._asdict() for role, chosen in formats.items()},
             "earliest": day_text(span[0]),
             "latest": day_text(span[1]),
             "duplicates": duplicates,
             "patients": None if patients is None else source_name(patients),
             "labs": None if labs is None else source_name(labs),
+            "drug_names": None if drug_names is None else source_name(drug_names),
+            "where": dict(where or {}),
+            "unmapped": {
+                "texts": len(unknown),
+                "records": int(unknown["records"].sum()),
+                "lost": lost_share(texts.table, others[0], present, int(kept.sum())),
+            },
+            "observation": None if observation is None else source_name(observation),
+            "default_supply": dict(default_supply)
+            if isinstance(default_supply, Mapping)
+            else default_supply,
         },
+        observation=None if periods is None else periods.take(present),
     )
 
 
 def read_sites(
-    path_or_frame: Source, drugs: Any = RA_DRUGS, *, site: str | None = None, **options: Any
+    path_or_frame: Source, drugs: Drugs = RA_DRUGS, *, site: str | None = None, **options: Any
 ) -> dict[str, Records]:
     """Read records of several sites from one table, as a dict {site: Records}.
 
@@ -274,12 +374,10 @@ def read_sites(
     ['MGB', 'VA']
     """
     roles = ("patient", "date", "drug", "end", "supply")
-    given = {"site": site, **{role: options.pop(role, None) for role in roles}}
-    frame, columns, n_broken = read_table(
-        path_or_frame,
-        given,
-        ("site", "patient", "date", "drug"),
-        encoding=options.get("encoding", "utf-8"),
+    named = {"site": site, **{role: options.pop(role, None) for role in roles}}
+    reading: dict[str, Any] = {name: options.get(name) for name in ("encoding", "delimiter")}
+    frame, columns, n_broken, _ = read_table(
+        path_or_frame, named, ("site", "patient", "date", "drug"), **reading
     )
     name = source_name(path_or_frame)
     if n_broken:
@@ -300,42 +398,36 @@ def read_sites(
 # --- inside ----------------------------------------------------------------------------
 
 
-def _dates(column: pd.Series, date_format: str | None, name: str) -> NDArray[np.int32]:
-    day = to_days(column, date_format)
-    if (day == NO_DATE).all():
-        wanted = "as YYYY-MM-DD" if date_format is None else f"with the format {date_format!r}"
-        raise ValueError(
-            f"none of the {len(day):,} dates of {name} can be read {wanted} (found "
-            f"{some(column.dropna().unique()[:6])}); state their format, as in "
-            'date_format="%m/%d/%Y".'
-        )
-    return day
+def _other_name(name: str, source: Source, role: str) -> str:
+    """The name of a further table, or its role where both have the same name."""
+    return role if source_name(source) == name else source_name(source)
 
 
-def _look_up(
-    column: pd.Series, known: DrugMap
-) -> tuple[NDArray[np.int32], pd.DataFrame, NDArray[np.int8]]:
-    """Each record's drug text (−1: none), the table of texts, and the state of each text."""
-    raw_codes, texts = factorize(column)
-    blank = np.array([not str(text).strip() for text in texts] + [True])
-    codes = np.where(blank[raw_codes], np.int32(-1), raw_codes.astype(np.int32))
-    table = known.classify(texts)
-    table["records"] = np.bincount(codes[codes >= 0], minlength=len(texts))
-    number = {state: i for i, state in enumerate(known.states)}
-    state_of = np.array([number.get(c, -1) for c in table["class"]] + [-1], dtype=np.int8)
-    table = table[~blank[:-1]]
-    return codes, table[["drug", "records", "class", "ingredient", "how"]], state_of
+def _written(file: Mapping[str, str]) -> str:
+    """How a file is written, in words."""
+    name, *others = (f"{v}" if k == "file" else f"{k} {v}" for k, v in file.items())
+    return f"{name} ({', '.join(others)})" if others else name
 
 
 def _labs(
-    labs: Source, ids: pd.Index, span: tuple[int, int], date_format: str | None, encoding: str
+    labs: Source,
+    chosen: Mapping[str, str],
+    ids: pd.Index,
+    name: str,
+    span: tuple[int, int],
+    date_format: str | None,
+    reading: Mapping[str, Any],
 ) -> Rows:
     """Usable lab tests of patients who have records: they show that someone was followed."""
-    given = {"patient": None, "date": None}
-    frame, columns, _ = read_table(labs, given, ("patient", "date"), encoding=encoding)
+    named = {role: chosen.get(role) for role in ("patient", "date")}
+    frame, columns, _, _ = read_table(labs, named, ("patient", "date"), about="labs", **reading)
     who, lab_ids, _ = encode_ids(frame[columns["patient"]])
-    who = np.append(match_ids(lab_ids, ids), -1).astype(np.int32)[who]
-    day = to_days(frame[columns["date"]], date_format)
+    position = match_ids(lab_ids, ids)
+    names = _other_name(name, labs, "the labs"), name
+    check_matched(lab_ids, ids, position >= 0, names, enough=0)  # labs may be of everyone
+    who = np.append(position, -1).astype(np.int32)[who]
+    days, _ = read_dates({"date": frame[columns["date"]]}, date_format, source_name(labs))
+    day = days["date"]
     tests = Rows(who, day, np.zeros_like(who), None)
     return tests.keep((who >= 0) & (day >= span[0]) & (day <= span[1]))
 
@@ -357,9 +449,14 @@ def _widen(
 def _nothing_left(name: str, n_records: int, steps: list[Step], drug_table: pd.DataFrame) -> str:
     reasons = ", ".join(f"{step.reason} ({step.records:,})" for step in steps if step.records)
     unknown = drug_table[drug_table["class"].isna()].sort_values("records", ascending=False)
-    advice = (
-        f"the drugs are {some(unknown['drug'])}: check the drug column, or give a map as drugs="
-        if len(unknown)
-        else "check the columns and the dates"
-    )
+    advice = "check the columns and the dates"
+    if len(unknown):
+        advice = (
+            f"the drugs are {some(unknown['drug'])}: check the drug column, or give a map as in "
+            f"{option('drugs', 'map.csv')}"
+        )
+        if unknown["drug"].head(20).map(lambda text: plain(text).isdecimal()).all():
+            advice += (
+                f", or say what the codes stand for, as in {option('drug_names', 'codes.csv')}"
+            )
     return f"no record of {name} is usable; {n_records:,} were dropped: {reasons}; {advice}."

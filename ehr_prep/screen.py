@@ -1,4 +1,4 @@
-"""Which records are usable, which look odd, and the order in which they go on."""
+"""Checks of single records: which are usable, which look odd; and sorting."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.sources import NO_DATE, day_text, factorize, to_days
-from mmlca.checks import some
+from ehr_prep.dates import NO_DATE, day_text, to_days
+from ehr_prep.numbers import decimal_sign, to_numbers
+from ehr_prep.readers import factorize
+from font.checks import some
 
 MAX_DAYS = 730
 """One record cannot cover more days than this: a longer supply or a later end is a mistake."""
@@ -41,7 +43,7 @@ class Rows(NamedTuple):
 
 
 class Issue(NamedTuple):
-    """A kind of oddity: how often, what was done about it, and up to five examples."""
+    """Something odd: how often, what was done about it, and up to five examples."""
 
     issue: str
     n: int
@@ -58,22 +60,25 @@ def count_odd(
     shown: pd.Series | NDArray[np.int32],
 ) -> Issue:
     """Count the rows, and show patient and value of the first five; day numbers as dates."""
-    found = np.arange(0) if which is None else np.flatnonzero(which)
+    rows = np.arange(0) if which is None else np.flatnonzero(which)
     examples = []
-    for row in found[:5]:
+    for row in rows[:5]:
         name = ids[who[row]] if who[row] >= 0 else "no id"
         value = some([shown.iat[row]]) if isinstance(shown, pd.Series) else day_text(shown[row])
         examples.append(f"{name}: {value}")
-    return Issue(issue, len(found), action, "; ".join(examples))
+    return Issue(issue, len(rows), action, "; ".join(examples))
 
 
 def issue_table(issues: list[Issue]) -> pd.DataFrame:
-    found = [issue for issue in issues if issue.n]
-    return pd.DataFrame(found, columns=list(Issue._fields))
+    return pd.DataFrame([issue for issue in issues if issue.n], columns=list(Issue._fields))
 
 
 def unusable(
-    rows: Rows, state_of: NDArray[np.int8], span: tuple[int, int], people: pd.DataFrame | None
+    rows: Rows,
+    state_of: NDArray[np.int8],
+    span: tuple[int, int],
+    people: pd.DataFrame | None,
+    observed: NDArray[np.bool_] | None = None,
 ) -> tuple[list[str], NDArray[np.int8]]:
     """The reasons in order, the drug map's last, and the first that applies to each record."""
     day = rows.day
@@ -87,6 +92,8 @@ def unusable(
     if people is not None and "birth_date" in people:
         birth = np.append(to_days(people["birth_date"]), np.int32(NO_DATE))
         tests["date before birth"] = day < birth[rows.who]
+    if observed is not None:
+        tests["outside the observation periods"] = ~observed
     tests["drug not in the map"] = state_of[rows.drug] < 0
     dropped_for = np.zeros(len(day), dtype=np.int8)
     for number, fails in enumerate(tests.values(), start=1):
@@ -100,24 +107,36 @@ def last_days(
     columns: dict[str, Any],
     rows: Rows,
     ids: pd.Index,
-    date_format: str | None,
+    end: NDArray[np.int32] | None,
+    default: NDArray[np.int32] | None = None,
+    decimal: str | None = None,
+    name: str = "the table",
 ) -> tuple[NDArray[np.int32] | None, list[Issue]]:
-    """The last day each record covers: its end, else by its supply, else its only day."""
-    if "end" not in columns and "supply" not in columns:
+    """The last day each record covers: its end, else by its supply, else by the default.
+
+    Parameters
+    ----------
+    end : (n,), optional
+        End dates, `NO_DATE` where there is none.
+    default : (texts,), optional
+        Days that a record of each drug text covers if it does not say; without it, one day.
+    """
+    if end is None and "supply" not in columns and default is None:
         return None, []
     who, day = rows.who, rows.day
     last, issues = day.copy(), []
+    silent = np.ones(len(day), dtype=bool)
     if "supply" in columns:
         raw = frame[columns["supply"]]
         codes, values = factorize(raw)
-        number = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce")
-        days = np.append(number.to_numpy(float), 1.0)[codes]
+        number = to_numbers(values, decimal or decimal_sign(values, name))
+        days = np.append(number, 1.0)[codes]
         odd = ~((days >= 1) & (days <= MAX_DAYS))
         issues.append(count_odd("impossible supply", odd, "supply ignored", who, ids, raw))
         last += np.where(odd, 0, np.ceil(days) - 1).astype(np.int32)
-    if "end" in columns:
+        silent = odd | (codes < 0)
+    if end is not None:
         raw = frame[columns["end"]]
-        end = to_days(raw, date_format)
         known = end != NO_DATE
         tests = {
             "end before start": known & (end < day),
@@ -128,6 +147,14 @@ def last_days(
             issues.append(count_odd(issue, odd, "end ignored", who, ids, raw))
             known &= ~odd
         last = np.where(known, end, last)
+        silent &= ~known
+    if default is not None:
+        last = np.where(silent, day + default[rows.drug] - 1, last)
+        shortest, longest = int(default.min()), int(default.max())
+        span = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+        issues.append(
+            count_odd("no end or supply", silent, f"default of {span} days", who, ids, day)
+        )
     return last, issues
 
 

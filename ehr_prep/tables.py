@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import html
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,26 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.sources import match_ids
-from mmlca.checks import some
+from ehr_prep.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
+from ehr_prep.readers import match_ids
+from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered
+from font.checks import one_of, some
+from mmlca.sequences.type import Labels
+from mmlca.tables.suppress import check_min_count, hidden_note
 
 _MAX_LEVELS = 30
-_LATEX = str.maketrans({c: rf"\{c}" for c in "&%$#_{}"} | {"<": "$<$", "\\": r"\textbackslash{}"})
+_INDENT = "\N{NO-BREAK SPACE}" * 2
+_LATEX = str.maketrans(
+    {c: rf"\{c}" for c in "&%$#_{}"}
+    | {"<": "$<$", "\\": r"\textbackslash{}", "†": r"\dag{}", _INDENT[0]: "~"}
+)
+_TESTS = {
+    "mean": "p: analysis of variance; chi-squared test for categories.",
+    "median": "p: Kruskal–Wallis test; chi-squared test for categories.",
+    "†": "† Some expected counts are below 5: permutation test of the chi-squared statistic, "
+    f"{N_PERMUTATIONS:,} random tables with the same margins.",
+    "smd": "SMD: standardised mean difference, averaged over all pairs of clusters.",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,62 +53,51 @@ class TableOne:
 
     def to_markdown(self) -> str:
         """A pipe table."""
-        head, rows = self._cells()
-        lines = [head, ["---", *["---:"] * (len(head) - 1)]]
-        lines += [["&nbsp;&nbsp;" * deep + label, *cells] for deep, label, cells in rows]
-        table = ["| " + " | ".join(c.replace("|", r"\|") for c in r) + " |" for r in lines]
-        return "\n".join(table + [f"\n{note}" for note in self.notes])
+        table = self.lines()
+        rows = [list(table.columns), ["---", *["---:"] * (table.shape[1] - 1)], *table.to_numpy()]
+        lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
+        return "\n".join(lines + [f"\n{note}" for note in self.notes])
 
     def to_latex(self) -> str:
         """A tabular with booktabs rules."""
-        head, rows = self._cells()
-        lines = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule"]
-        lines += [" & ".join(c.translate(_LATEX) for c in head) + r" \\", r"\midrule"]
-        for deep, label, cells in rows:
-            texts = [c.translate(_LATEX) for c in (label, *cells)]
-            lines.append(r"\quad " * deep + " & ".join(texts) + r" \\")
+        table = self.lines()
+        head, *rows = (
+            " & ".join(cell.translate(_LATEX) for cell in row) + r" \\"
+            for row in [list(table.columns), *table.to_numpy()]
+        )
+        begin = rf"\begin{{tabular}}{{l{'r' * (table.shape[1] - 1)}}}"
         notes = [rf"\par {note.translate(_LATEX)}" for note in self.notes]
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes])
+        rules = [r"\bottomrule", r"\end{tabular}"]
+        return "\n".join([begin, r"\toprule", head, r"\midrule", *rows, *rules, *notes])
 
     def to_html(self) -> str:
-        """A table element without styles of its own."""
-        head, rows = self._cells()
-        lines = ["<table>", "<thead><tr>" + "".join(f"<th>{html.escape(c)}</th>" for c in head)]
-        lines[-1] += "</tr></thead>"
-        lines.append("<tbody>")
-        for deep, label, cells in rows:
-            name = "&nbsp;&nbsp;" * deep + html.escape(label)
-            body = "".join(f"<td>{html.escape(c)}</td>" for c in cells)
-            lines.append(f'<tr><th scope="row">{name}</th>{body}</tr>')
-        notes = [f"<p>{html.escape(note)}</p>" for note in self.notes]
-        return "\n".join([*lines, "</tbody>", "</table>", *notes])
+        """A table element without styles of its own, and a paragraph for each note."""
+        paragraphs = [f"<p>{html.escape(note)}</p>" for note in self.notes]
+        return "\n".join([self.lines().to_html(index=False, border=0), *paragraphs])
 
     def __str__(self) -> str:
         return self.to_markdown()
 
-    def _cells(self) -> tuple[list[str], list[tuple[int, str, list[str]]]]:
-        """The header, and for each line its depth, label and cells."""
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def lines(self) -> pd.DataFrame:
+        """Texts line by line: the first column names the variable, or, indented, its level."""
         columns = [c if isinstance(c, tuple) else (c,) for c in self.frame.columns]
-        head = ["", *(" ".join(str(part) for part in c) for c in columns)]
-        rows: list[tuple[int, str, list[str]]] = []
+        lines: list[list[str]] = []
         previous = None
-        for (variable, level), values in zip(
-            self.frame.index, self.frame.itertuples(index=False), strict=True
-        ):
-            cells = [str(v) for v in values]
-            if level == "":
-                rows.append((0, variable, cells))
-            else:
-                if variable != previous:
-                    rows.append((0, variable, [""] * len(cells)))
-                rows.append((1, level, cells))
+        for (variable, level), row in zip(self.frame.index, self.frame.to_numpy(), strict=True):
+            if level and variable != previous:
+                lines.append([variable, *[""] * len(row)])
+            lines.append([_INDENT + level if level else variable, *map(str, row)])
             previous = variable
-        return head, rows
+        head = ["", *(" ".join(str(part) for part in c) for c in columns)]
+        return pd.DataFrame(lines, columns=head, dtype=object)
 
 
 def table_one(
     patients: pd.DataFrame | Mapping[str, pd.DataFrame],
-    clusters: Any,
+    clusters: Labels | Mapping[str, Labels],
     *,
     variables: Sequence[str] | Mapping[str, str] | None = None,
     compare: str | None = None,
@@ -107,25 +110,28 @@ def table_one(
     Parameters
     ----------
     patients : DataFrame or dict {site: DataFrame}
-        Ids as index or in a column "id"; see `TreatmentSequences.patients`. Patients
-        without a cluster are left out.
+        One row per patient, ids as index or in a column "id", such as the `.patients` of
+        sequences built from records. Patients without a cluster are left out.
     clusters : Series or array, or dict {site: Series or array}
-        A Series is matched by id; an array is in the patients' order.
+        A Series is matched by id; an array is in the order of the patients.
     variables : columns, or dict {column: label}, optional
         Default: all columns but dates. Numbers with more than two values are continuous,
         everything else is a category. A share is one of those whose value is known.
     compare : "p" or "smd", optional
         A last column for each site: p-values (analysis of variance, or Kruskal–Wallis
-        with medians; χ² for categories), or the standardised mean difference, averaged
-        over all pairs of clusters.
+        with medians; χ² for categories, with permutations and a mark where an expected
+        count is below 5), or the standardised mean difference, averaged over all pairs of
+        clusters. The notes below the table name the tests.
     continuous : "mean" or "median"
         Mean (SD), or median [quartiles].
     descriptions : {cluster: text}, optional
         What each cluster is, written below the table; such as the column "description" of
         `mmlca.describe_clusters`.
     min_count : int
-        Smaller counts, but for 0, are written "<11" and so on; a group of fewer patients is
-        not described. A single hidden cell can still be found from its row's total.
+        Counts above 0 and below `min_count` are written "–", and so is the mean of so few
+        patients; with them as many other numbers as it takes that none of these follows from
+        those that are shown, or from the sizes of the clusters at all sites together. Where a
+        number of a variable is hidden, its comparison is coarse.
 
     Examples
     --------
@@ -137,37 +143,38 @@ def table_one(
     | patients, n (%) | 2 (50.0) | 2 (50.0) | 4 (100.0) |
     | age, mean (SD) | 55.0 (7.1) | 55.5 (20.5) | 55.2 (12.5) |
     | sex, n (%) |  |  |  |
-    | &nbsp;&nbsp;F | 2 (100.0) | 1 (50.0) | 3 (75.0) |
-    | &nbsp;&nbsp;M | 0 (0.0) | 1 (50.0) | 1 (25.0) |
+    | \u00a0\u00a0F | 2 (100.0) | 1 (50.0) | 3 (75.0) |
+    | \u00a0\u00a0M | 0 (0.0) | 1 (50.0) | 1 (25.0) |
     """
-    if compare not in (None, "p", "smd"):
-        raise ValueError(f'compare must be "p", "smd" or None, found {compare!r}.')
-    if continuous not in ("mean", "median"):
-        raise ValueError(f'continuous must be "mean" or "median", found {continuous!r}.')
+    if compare is not None:
+        one_of(compare, ("p", "smd"), "compare")
+    one_of(continuous, ("mean", "median"), "continuous")
+    check_min_count(min_count)
     sites = _by_site(patients, clusters)
     everyone = pd.concat([frame for frame, _ in sites.values()], ignore_index=True)
     labels = _variables(everyone, variables)
-    kinds = {column: _levels(everyone[column]) for column in labels}
+    levels_of = {column: _levels(everyone[column]) for column in labels}
     has_missing = {column: bool(everyone[column].isna().any()) for column in labels}
+    rows = _row_names(labels, levels_of, has_missing, continuous)
+    described = {
+        site: SiteNumbers(frame, cluster, levels_of, has_missing)
+        for site, (frame, cluster) in sites.items()
+    }
+    hide_numbers(described, min_count)
     columns: dict[Any, list[str]] = {}
-    rows = _row_names(labels, kinds, has_missing, continuous)
-    for site, (frame, cluster) in sites.items():
-        groups = {str(level): cluster == level for level in _ordered(cluster)}
-        groups["all"] = np.ones(len(frame), dtype=bool)
-        for name, members in groups.items():
-            cells = [_count(int(members.sum()), len(frame), min_count)]
+    for site, part in described.items():
+        for k, name in enumerate(part.groups):
+            cells = [part.describe_size(k)]
             for column in labels:
-                values = frame[column][members]
-                cells += _describe(
-                    values, kinds[column], has_missing[column], continuous, min_count
-                )
+                cells += part.describe(column, k, continuous)
             columns[site, name] = cells
         if compare:
             cells = [""]
             for column in labels:
-                split = [frame[column][g] for name, g in groups.items() if name != "all"]
-                n_rows = len(kinds[column] or [0]) + has_missing[column]
-                cells += [_compare(split, kinds[column], compare, continuous)]
+                n_rows = len(levels_of[column] or [0]) + has_missing[column]
+                split = [part.frame[column][g] for name, g in part.groups.items() if name != "all"]
+                coarse = bool(part.hidden[column].any())
+                cells += [_compare(split, levels_of[column], compare, continuous, coarse)]
                 cells += [""] * (n_rows - 1)
             columns[site, compare.replace("smd", "SMD")] = cells
     table = pd.DataFrame(columns, index=pd.MultiIndex.from_tuples(rows, names=["", "level"]))
@@ -181,14 +188,20 @@ def table_one(
         raise ValueError(
             f"descriptions names {some(unknown)}, but the clusters are {some(sorted(present))}."
         )
-    return TableOne(table, tuple(f"{cluster}: {text}" for cluster, text in texts.items()))
+    notes = [f"{cluster}: {text}" for cluster, text in texts.items()]
+    if compare:
+        notes.append(_TESTS[continuous if compare == "p" else compare])
+        notes += [_TESTS["†"]] * any("†" in cell for column in columns.values() for cell in column)
+    if hidden := hidden_note(min_count):
+        notes.append(hidden)
+    return TableOne(table, tuple(notes))
 
 
 # --- inside ----------------------------------------------------------------------------
 
 
 def _by_site(
-    patients: pd.DataFrame | Mapping[str, pd.DataFrame], clusters: Any
+    patients: pd.DataFrame | Mapping[str, pd.DataFrame], clusters: Labels | Mapping[str, Labels]
 ) -> dict[str, tuple[pd.DataFrame, NDArray[Any]]]:
     """Patients with a cluster and their clusters, by site ("" if there are no sites)."""
     if not isinstance(clusters, Mapping):
@@ -209,16 +222,14 @@ def _by_site(
     return sites
 
 
-def _matched(frame: pd.DataFrame, labels: Any, what: str) -> tuple[pd.DataFrame, NDArray[Any]]:
+def _matched(frame: pd.DataFrame, labels: Labels, whose: str) -> tuple[pd.DataFrame, NDArray[Any]]:
     if "id" in frame.columns:
         frame = frame.set_index("id")
-    if isinstance(labels, pd.DataFrame):
-        labels = labels.squeeze(axis=1)
     if isinstance(labels, pd.Series):
         rows = match_ids(labels.index, frame.index)
         if (rows < 0).any():
             raise ValueError(
-                f"{(rows < 0).sum():,} ids with a cluster are not among {what}: "
+                f"{(rows < 0).sum():,} ids with a cluster are not among {whose}: "
                 f"{some(labels.index[rows < 0])}."
             )
         frame, cluster = frame.iloc[rows], labels.to_numpy()
@@ -226,12 +237,12 @@ def _matched(frame: pd.DataFrame, labels: Any, what: str) -> tuple[pd.DataFrame,
         cluster = np.asarray(labels)
     if len(cluster) != len(frame):
         raise ValueError(
-            f"found {len(cluster):,} clusters for {len(frame):,} of {what}; give one for each, or "
+            f"found {len(cluster):,} clusters for {len(frame):,} of {whose}; give one for each, or "
             "a Series indexed by id."
         )
     known = ~pd.isna(cluster)
     if not known.any():
-        raise ValueError(f"none of {what} has a cluster.")
+        raise ValueError(f"none of {whose} has a cluster.")
     return frame[known], cluster[known]
 
 
@@ -256,137 +267,63 @@ def _variables(
 
 def _levels(values: pd.Series) -> list[Any] | None:
     """The categories in order, or None for a continuous variable."""
-    ordered = isinstance(values.dtype, pd.CategoricalDtype)
-    found = values.cat.categories if ordered else values.dropna().unique()
-    if (
-        not ordered
-        and pd.api.types.is_numeric_dtype(values)
-        and values.dtype != bool
-        and len(found) > 2
-    ):
+    categories = isinstance(values.dtype, pd.CategoricalDtype)
+    levels = values.cat.categories if categories else values.dropna().unique()
+    is_number = pd.api.types.is_numeric_dtype(values) and values.dtype != bool
+    if is_number and not categories and len(levels) > 2:
         return None
-    if len(found) > _MAX_LEVELS:
+    if len(levels) > _MAX_LEVELS:
         raise ValueError(
-            f"{values.name!r} has {len(found):,} different values ({some(found)}); group them, or "
-            "leave it out with variables=."
+            f"{values.name!r} has {len(levels):,} different values ({some(levels)}); group them, "
+            "or leave it out with variables=."
         )
-    return list(found) if ordered else _ordered(np.asarray(found, dtype=object))
-
-
-def _ordered(values: Iterable[Any]) -> list[Any]:
-    unique = list(dict.fromkeys(values))
-    try:
-        return sorted(unique)
-    except TypeError:
-        return sorted(unique, key=str)
+    return list(levels) if categories else ordered(np.asarray(levels, dtype=object))
 
 
 def _row_names(
     labels: dict[str, str],
-    kinds: dict[str, list[Any] | None],
+    levels_of: dict[str, list[Any] | None],
     has_missing: dict[str, bool],
     continuous: str,
 ) -> list[tuple[str, str]]:
     rows = [("patients, n (%)", "")]
     summary = "mean (SD)" if continuous == "mean" else "median [quartiles]"
     for column, label in labels.items():
-        levels = kinds[column]
+        levels = levels_of[column]
         title = f"{label}, {summary if levels is None else 'n (%)'}"
         rows += [(title, "")] if levels is None else [(title, str(level)) for level in levels]
         rows += [(title, "missing")] * has_missing[column]
     return rows
 
 
-def _describe(
-    values: pd.Series,
-    levels: list[Any] | None,
-    has_missing: bool,
-    continuous: str,
-    min_count: int,
-) -> list[str]:
-    known = values.dropna()
-    if levels is not None:
-        cells = [_count(int((known == level).sum()), len(known), min_count) for level in levels]
-    elif len(known) < max(min_count, 1):
-        cells = ["–"]
-    elif continuous == "mean":
-        spread = f"{known.std():.1f}" if len(known) > 1 else "–"
-        cells = [f"{known.mean():.1f} ({spread})"]
-    else:
-        low, middle, high = known.astype(float).quantile([0.25, 0.5, 0.75])
-        cells = [f"{middle:.1f} [{low:.1f}, {high:.1f}]"]
-    if has_missing:
-        cells.append(_count(len(values) - len(known), len(values), min_count))
-    return cells
-
-
-def _count(n: int, total: int, min_count: int) -> str:
-    if 0 < n < min_count:
-        return f"<{min_count}"
-    return f"{n:,} ({100 * n / total:.1f})" if total else f"{n:,} (–)"
-
-
 def _compare(
-    groups: list[pd.Series], levels: list[Any] | None, compare: str, continuous: str
+    groups: list[pd.Series],
+    levels: list[Any] | None,
+    compare: str,
+    continuous: str,
+    coarse: bool,
 ) -> str:
+    """The comparison as text; `coarse` where three digits would give hidden numbers away."""
     known = [g.dropna() for g in groups]
     known = [g for g in known if len(g)]
     if len(known) < 2:
         return "–"
+    mark = ""
     if levels is None:
         samples = [g.to_numpy(float) for g in known]
-        value = _smd(samples) if compare == "smd" else _p_continuous(samples, continuous)
+        value = smd(samples) if compare == "smd" else p_continuous(samples, continuous)
     else:
         table = np.array([[(g == level).sum() for level in levels] for g in known], dtype=float)
         table = table[:, table.sum(axis=0) > 0]
-        value = _smd_categories(table) if compare == "smd" else _p_categories(table)
+        if compare == "smd":
+            value = smd_categories(table)
+        else:
+            value, permuted = p_categories(table)
+            mark = "†" * permuted
     if np.isnan(value):
         return "–"
-    return "<0.001" if compare == "p" and value < 0.001 else f"{value:.3f}"
-
-
-def _p_continuous(samples: list[NDArray[np.float64]], continuous: str) -> float:
-    from scipy import stats
-
-    pooled = np.concatenate(samples)
-    if continuous == "median":
-        return float(stats.kruskal(*samples).pvalue) if np.ptp(pooled) else float("nan")
-    within = sum(float(((s - s.mean()) ** 2).sum()) for s in samples)
-    between = sum(len(s) * float((s.mean() - pooled.mean()) ** 2) for s in samples)
-    df = len(pooled) - len(samples)
-    if df < 1 or within == 0:
-        return float("nan")
-    return float(stats.f.sf(between / (len(samples) - 1) / (within / df), len(samples) - 1, df))
-
-
-def _p_categories(table: NDArray[np.float64]) -> float:
-    from scipy import stats
-
-    if table.shape[1] < 2:
-        return float("nan")
-    return float(stats.chi2_contingency(table, correction=False).pvalue)
-
-
-def _smd(samples: list[NDArray[np.float64]]) -> float:
-    pairs = []
-    for a, b in itertools.combinations(samples, 2):
-        if min(len(a), len(b)) < 2:
-            return float("nan")
-        spread = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
-        if spread == 0:
-            return float("nan")
-        pairs.append(abs(a.mean() - b.mean()) / spread)
-    return float(np.mean(pairs))
-
-
-def _smd_categories(table: NDArray[np.float64]) -> float:
-    """Mahalanobis distance of the shares of all levels but the first (Yang and Dalton 2012)."""
-    pairs = []
-    for a, b in itertools.combinations(table / table.sum(axis=1, keepdims=True), 2):
-        spread = sum(np.diag(p[1:]) - np.outer(p[1:], p[1:]) for p in (a, b)) / 2
-        gap = (a - b)[1:]
-        inverse = np.linalg.pinv(spread)
-        if not np.allclose(spread @ inverse @ gap, gap):  # no spread where they differ
-            return float("nan")
-        pairs.append(np.sqrt(max(float(gap @ inverse @ gap), 0.0)))
-    return float(np.mean(pairs))
+    if coarse and compare == "smd":
+        return f"{value:.1f}"
+    if coarse:
+        return next((f"<{p}" for p in (0.001, 0.01, 0.05) if value < p), "≥0.05") + mark
+    return ("<0.001" if compare == "p" and value < 0.001 else f"{value:.3f}") + mark

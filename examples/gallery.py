@@ -13,6 +13,7 @@ import font
 import mmlca
 
 mpl.use("Agg")
+mpl.rcParams["figure.max_open_warning"] = 0  # all figures are kept until the end
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results/gallery")
 folder.mkdir(parents=True, exist_ok=True)
 
@@ -20,7 +21,7 @@ cohort = ehr_prep.synthetic.ra_cohort(seed=1)
 records = {
     s: ehr_prep.read_records(made.records, patients=made.patients) for s, made in cohort.items()
 }
-sites = {site: ehr_prep.build_sequences(read) for site, read in records.items()}
+sites = {site: ehr_prep.build_sequences(read, preset="ra") for site, read in records.items()}
 models = {site: mmlca.MixtureMarkov(4, seed=1).fit(data) for site, data in sites.items()}
 labels = {site: font.label(models, data) for site, data in sites.items()}
 ensemble = font.Ensemble(4, seed=1).fit(models, font.LabelPatterns.from_labels(labels))
@@ -32,7 +33,7 @@ clusters = {
 one = sites["MGB"]
 choice = mmlca.select_n_classes(sites, range(1, 6), seed=1, n_init=8)
 differences = mmlca.site_differences(
-    sites, {s: ensemble.predict(table) for s, table in labels.items()}, models=models, seed=1
+    sites, {s: ensemble.predict(table) + 1 for s, table in labels.items()}, models=models, seed=1
 )
 esr = ehr_prep.labs.trend({s: made.labs for s, made in cohort.items()}, clusters, sites)
 
@@ -43,6 +44,7 @@ FIGURES = {
     "index_one": mmlca.plot_index(one, sort="end", xlabel="Quarter"),
     "frequencies": mmlca.plot_frequencies(sites, clusters, xlabel="Quarter"),
     "frequencies_one": mmlca.plot_frequencies(one, min_count=11, xlabel="Quarter"),
+    "representatives": mmlca.plot_representatives(sites, clusters, xlabel="Quarter"),
     "modal_states": mmlca.plot_modal_states(sites, clusters, xlabel="Quarter"),
     "modal_states_one": mmlca.plot_modal_states(one, xlabel="Quarter"),
     "time_in_state": mmlca.plot_time_in_state(sites, clusters, xlabel="Mean number of quarters"),
@@ -50,6 +52,7 @@ FIGURES = {
     "entropy": mmlca.plot_entropy(sites, clusters, xlabel="Quarter"),
     "transitions": mmlca.plot_transitions(sites, clusters, min_count=11),
     "transitions_one": mmlca.plot_transitions(one),
+    "transitions_model": mmlca.plot_transitions(models["MGB"]),
     "transition_graph": mmlca.plot_transition_graph(sites, clusters),
     "transition_graph_one": mmlca.plot_transition_graph(one),
     "lines": mmlca.plot_lines(sites, clusters, min_count=11),

@@ -1,7 +1,7 @@
 """A clustering model of one's own in an ensemble: three sites, one of them small.
 
 All that `font` asks for is `predict(data)`, the class of each patient, and
-`class_parameters_`, one row a class.
+`class_parameters_`, one row per class.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ ensemble = font.Ensemble(n_clusters=3, seed=1).fit(models, patterns)
 
 print(ensemble.summary())
 for site, table in labels.items():
-    score = font.agreement(truth[site], ensemble.predict(table))["ari"]
-    alone = font.agreement(truth[site], table[site])["ari"]
+    score, alone = (
+        font.compare_clusterings(truth[site], clusters)["adjusted_rand_index"]
+        for clusters in (ensemble.predict(table), table[site])
+    )
     print(f"{site}: adjusted Rand index {score:.3f}, its own model alone {alone:.3f}")

@@ -22,7 +22,7 @@ cohort = ehr_prep.ra_cohort(seed=1)
 sequences = {}
 for site, made in cohort.items():
     records = ehr_prep.read_records(made.records, patients=made.patients)
-    sequences[site] = ehr_prep.build_sequences(records, first_on_or_after="2008-01-01")
+    sequences[site] = ehr_prep.build_sequences(records, preset="ra")
 
 pseudo_sites = ehr_prep.pseudo_sites(sequences, n_per_site=4, fraction=0.8, seed=1)
 choice = mmlca.select_n_classes(pseudo_sites, range(1, 9), seed=1, n_init=4, n_jobs=-1)
@@ -50,7 +50,10 @@ mmlca.plot_site_differences(differences).savefig(out / "figure4.png", dpi=200)
 ehr_prep.plot_trend(esr).savefig(out / "figure5.png", dpi=200)
 mmlca.plot_frequencies(sequences, clusters, top=30).savefig(out / "courses.png", dpi=200)
 
-accuracy = {s: font.agreement(made.truth["class"], clusters[s]) for s, made in cohort.items()}
-for site, found in accuracy.items():
-    print(f"{site}: adjusted Rand index against the truth {found['ari']:.3f}")
+accuracy = {
+    site: font.compare_clusterings(made.truth["class"], clusters[site])["adjusted_rand_index"]
+    for site, made in cohort.items()
+}
+for site, value in accuracy.items():
+    print(f"{site}: adjusted Rand index against the truth {value:.3f}")
 print(f"Figures are in {out}.")

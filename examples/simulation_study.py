@@ -20,8 +20,8 @@ GRID = {
 
 def main(replicates: int = 4, n_jobs: int = 1) -> None:
     results = {
-        n_starts: font.run_simulation(GRID, replicates, seed=1, n_jobs=n_jobs, n_starts=n_starts)
-        for n_starts in (10, 1)  # of K-means; a single one is nearer to the paper
+        n_init: font.run_simulation(GRID, replicates, seed=1, n_jobs=n_jobs, n_init=n_init)
+        for n_init in (10, 1)  # starts of K-means at each site
     }
     extensions = font.run_extensions(None, max(replicates // 2, 2), seed=1, n_jobs=n_jobs)
     print(font.simulation_text(results, extensions))

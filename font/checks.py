@@ -16,17 +16,22 @@ def some(values: Iterable[Any]) -> str:
     return ", ".join(shown[:5]) + (", …" if len(shown) > 5 else "")
 
 
+def listed(parts: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
 def one_of(value: object, choices: Iterable[str], what: str) -> None:
     if value not in (allowed := list(choices)):
         raise ValueError(f"{what} must be one of {', '.join(map(repr, allowed))}; found {value!r}.")
 
 
-def same_names(found: Iterable[Hashable], models: Iterable[Hashable], what: str) -> None:
+def same_names(columns: Iterable[Hashable], models: Iterable[Hashable], what: str) -> None:
     """The columns of a label table must be the models, in any order."""
-    found, models = list(found), list(models)
-    absent = [name for name in models if name not in found]
-    unknown = [name for name in found if name not in models]
-    if absent or unknown or len(found) != len(models):
+    columns, models = list(columns), list(models)
+    absent = [name for name in models if name not in columns]
+    unknown = [name for name in columns if name not in models]
+    if absent or unknown or len(columns) != len(models):
         wrong = [f"no label column for the models {some(absent)}"] if absent else []
         wrong += [f"the columns {some(unknown)}, which are not models"] if unknown else []
         raise ValueError(
@@ -39,7 +44,7 @@ def same_names(found: Iterable[Hashable], models: Iterable[Hashable], what: str)
 def label_columns(
     table: pd.DataFrame, models: Sequence[Hashable], what: str
 ) -> list[NDArray[np.integer[Any]]]:
-    """The labels as one array a model, in the models' order, checked but not copied."""
+    """The labels as one array per model, in the models' order, checked but not copied."""
     if not isinstance(table, pd.DataFrame):
         raise TypeError(
             f"{what} must be a DataFrame, patients × models, as font.label returns; found "
@@ -77,7 +82,7 @@ def class_parameters(model: Any, name: Hashable) -> NDArray[np.float64]:
         if not isinstance(model, (np.ndarray, list)):
             raise TypeError(
                 f"the model {name!r} ({type(model).__name__}) has no class_parameters_; fit it "
-                "first, and give it that attribute: one row a class."
+                "first, and give it that attribute: one row per class."
             )
     try:
         array = np.array(values, dtype=float)
@@ -85,7 +90,7 @@ def class_parameters(model: Any, name: Hashable) -> NDArray[np.float64]:
         raise TypeError(f"the class parameters of {name!r} are not a table of numbers.") from None
     if array.ndim != 2 or not array.size:
         raise ValueError(
-            f"the class parameters of {name!r} have the shape {array.shape}; one row a class and "
+            f"the class parameters of {name!r} have the shape {array.shape}; one row per class and "
             "at least one column are needed."
         )
     if not np.isfinite(array).all():
@@ -111,4 +116,35 @@ def case_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
             f"weights must be {n:,} finite numbers of 0 or more, one for each patient; found an "
             f"array of shape {array.shape}."
         )
+    return array
+
+
+def memberships(values: ArrayLike, n: int, n_classes: int) -> NDArray[np.float64]:
+    """Class probabilities (n, K) for a model with K classes, or with one that stands for all."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 2 or array.shape[0] != n or array.shape[1] < 1:
+        raise ValueError(
+            f"membership must be a table of {n:,} patients × classes; found the shape "
+            f"{array.shape}."
+        )
+    if n_classes not in (1, array.shape[1]):
+        raise ValueError(
+            f"membership has {array.shape[1]} classes, the model {n_classes}; give one column for "
+            "each class of the model."
+        )
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError("membership must be finite numbers of 0 or more.")
+    return array
+
+
+def check_sums(total: ArrayLike, n_columns: int) -> NDArray[np.float64]:
+    """Sums by class (K, n_columns), the first column the patients."""
+    array = np.asarray(total, dtype=float)
+    if array.ndim != 2 or array.shape[1] != n_columns or not len(array):
+        raise ValueError(
+            f"sums must be a table of classes × {n_columns}, as `statistics` gives it; found the "
+            f"shape {array.shape}."
+        )
+    if not np.isfinite(array).all() or (array[:, 0] < 0).any():
+        raise ValueError("sums must be finite, and the numbers of patients 0 or more.")
     return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Self
@@ -10,30 +11,33 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font import clustering
+from font import clustering, store
 from font import weights as weighing
 from font.checks import class_parameters, label_columns, one_of, some, whole_number
 from font.labels import LabelPatterns, distinct_rows, map_rows
+from font.n_clusters import RECORD
 from font.solve import distances_to, positions, solve
+from font.types import Floats, Integers, LabelTables, Models
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.integer[Any]]
-
-_FORMAT, _VERSION = "font ensemble", 1
+_RESAMPLES = (
+    "Several models come from the same site: models of resamples of the same patients agree with "
+    "each other, right or wrong, so that a high vote share does not mean that a patient's cluster "
+    "is right."
+)
 
 
 class Ensemble:
     """Federated one-shot ensemble clustering.
 
     Each model m gives a distance between patients, D̂ᵐ_ij = d(β̂ᵐ of i's class, β̂ᵐ of j's
-    class). Their agreement G_ts = cos(D̂ᵗ, D̂ˢ) gives weights w = |first eigenvector of G|, and
+    class). Their agreement G_ts = cos(D̂ᵗ, D̂ˢ) gives weights w = abs(first eigenvector of G), and
     D̃ = Σ w_m D̂ᵐ/‖D̂ᵐ‖ is clustered. It is computed exactly from the counts of distinct label
     patterns: no patient's labels leave a site, and nothing grows with N².
 
     Parameters
     ----------
     n_clusters : int or None
-        None reads it off the spectrum, see `read_spectrum`; `majority_vote` is the other way.
+        None reads it off the spectrum, see `read_spectrum`; the sites' `vote` is the other way.
     weights : "spectral", "centred", "equal", "prior" or "sparse"
         See `font.weights.model_weights`. "spectral" hardly punishes a useless model,
         "centred" does, but may follow several models that copy each other; `summary` says when
@@ -98,9 +102,7 @@ class Ensemble:
         self.reliability = reliability
         self.seed = seed
 
-    def fit(
-        self, models: Mapping[Any, Any], patterns: LabelPatterns | Mapping[Any, pd.DataFrame]
-    ) -> Self:
+    def fit(self, models: Models, patterns: LabelPatterns | LabelTables) -> Self:
         """Weigh the models and cluster the label patterns.
 
         Parameters
@@ -128,10 +130,10 @@ class Ensemble:
             for name, model in models.items()
         }
         self._n_classes = [len(delta) for delta in self.class_distances_.values()]
-        _refuse_unknown(patterns.patterns, self._n_classes, names)
+        _refuse_unknown(list(patterns.patterns.T), self._n_classes, names)
         counts = patterns.counts.sum(axis=1)
         with clustering.one_thread():
-            found = solve(
+            solution = solve(
                 self.class_distances_,
                 patterns.patterns,
                 counts,
@@ -141,26 +143,27 @@ class Ensemble:
                 reliability=self.reliability,
                 seed=self.seed,
             )
-        _warn_of_idle(names, found.cosines)
+        _warn_of_idle(names, solution.cosines)
 
+        clusters = solution.labels
         self.patterns_ = patterns
-        self.n_clusters_ = len(found.centres)
-        self.n_clusters_choice_ = found.choice
-        self.clusters_ = found.labels
+        self.clusters_ = clusters
+        self.n_clusters_ = len(solution.centres)
+        self.n_clusters_choice_ = solution.choice
         self.cluster_sizes_ = pd.DataFrame(
-            [patterns.counts[found.labels == k].sum(axis=0) for k in range(self.n_clusters_)],
+            [patterns.counts[clusters == k].sum(axis=0) for k in range(self.n_clusters_)],
             index=pd.RangeIndex(self.n_clusters_, name="cluster"),
             columns=pd.Index(list(patterns.sites), name="site"),
         )
         self._known = patterns.patterns
-        self._axes, self._centres = found.axes, found.centres
-        self._votes = _votes(patterns.patterns, counts, found.labels, self._n_classes)
+        self._axes, self._centres = solution.axes, solution.centres
+        self._votes = _votes(patterns.patterns, counts, clusters, self._n_classes)
         self.centred_agreement_ = pd.DataFrame(
-            found.centred_cosines, index=pd.Index(names, name="model"), columns=pd.Index(names)
+            solution.centred_cosines, index=pd.Index(names, name="model"), columns=pd.Index(names)
         )
         self._n_withheld = int(patterns.withheld.sum())
         self._name_results(
-            names, found.weights, found.centred_weights, found.cosines, found.spectrum
+            names, solution.weights, solution.centred_weights, solution.cosines, solution.spectrum
         )
         return self
 
@@ -190,21 +193,20 @@ class Ensemble:
             `cluster`; `runner_up`, the next nearest (−1 if there is one cluster only);
             `margin` = (d₂ − d₁)/max(d₁, d₂) with d₁ the distance to the own centre and d₂ to
             the runner-up's: 1 at the centre, 0 half-way, below 0 where linkage chose a cluster
-            whose centre is not the nearest; `agreement`, the share of the models' weight that
+            whose centre is not the nearest; `vote_share`, the share of the models' weight that
             votes for the cluster: a model votes for the cluster in which most patients of that
-            class are.
+            class are. It says how far the models agree with each other, not how far they are
+            right: models of resamples of the same patients repeat each other's mistakes.
         """
         with clustering.one_thread():
             table = map_rows(self._columns(labels), self._confidence)
         frame = pd.DataFrame(table, index=labels.index, copy=False)
-        frame.columns = pd.Index(["cluster", "runner_up", "margin", "agreement"])
+        frame.columns = pd.Index(["cluster", "runner_up", "margin", "vote_share"])
         return frame.astype({"cluster": np.int64, "runner_up": np.int64})
 
     def _columns(self, labels: pd.DataFrame) -> list[Integers]:
         columns = label_columns(labels, self.models_, "the label table")
-        for name, column, size in zip(self.models_, columns, self._n_classes, strict=True):
-            if len(column) and column.max() >= size:
-                raise _unknown_label(int(column.max()), size, name)
+        _refuse_unknown(columns, self._n_classes, self.models_)
         return columns
 
     def _place(self, patterns: Integers) -> NDArray[np.int64]:
@@ -242,7 +244,7 @@ class Ensemble:
     # --- words ----------------------------------------------------------------------------
 
     def summary(self) -> str:
-        """Weights, clusters and what to be careful about, as a text to read."""
+        """Weights, clusters (numbered from 1) and what to be careful about, as a text to read."""
         models = pd.DataFrame(
             {
                 "weight": self.weights_,
@@ -250,15 +252,12 @@ class Ensemble:
                 "mean agreement": _mean_of_others(self.agreement_.to_numpy()),
             }
         )
-        sizes = self.cluster_sizes_.copy()
+        sizes = self.cluster_sizes_.set_axis(self.cluster_sizes_.index + 1)
         sizes["all"] = sizes.sum(axis=1)
         sizes["share"] = sizes["all"] / sizes["all"].sum()
-        n_sites = self.cluster_sizes_.shape[1]
-        withheld = f" ({self._n_withheld:,} more withheld)" if self._n_withheld else ""
         lines = [
-            f"Ensemble of {len(models)} models: {int(sizes['all'].sum()):,} patients{withheld} at "
-            f"{n_sites} site{'s' * (n_sites != 1)}, {len(self._known):,} label patterns, "
-            f"{self.n_clusters_} clusters (method {self.method!r}, weights {self.weights!r}).",
+            f"Ensemble of {len(models)} models: {self._counted()}, {self.n_clusters_} clusters "
+            f"(method {self.method!r}, weights {self.weights!r}).",
             "",
             models.to_string(float_format=lambda v: f"{v:.3f}"),
             "",
@@ -268,12 +267,30 @@ class Ensemble:
         ]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        text = self.summary() if hasattr(self, "weights_") else repr(self)
+        return f"<pre>{html.escape(text)}</pre>"
+
+    def _counted(self) -> str:
+        """What the ensemble rests on, in words."""
+        withheld = f" ({self._n_withheld:,} more withheld)" if self._n_withheld else ""
+        n, n_sites = int(self.cluster_sizes_.to_numpy().sum()), self.cluster_sizes_.shape[1]
+        sites = f"{n_sites} site{'s' * (n_sites != 1)}"
+        return f"{n:,} patients{withheld} at {sites}, {len(self._known):,} label patterns"
+
     def cautions(self) -> list[str]:
-        """What the spectrum says about the number of clusters, and centred weights about models."""
-        return [self._spectrum_in_words(), self._weights_in_words()]
+        """What to know before trusting the clusters, one sentence or two on each point.
+
+        What the spectrum says about their number, what the centred weights say about the models,
+        and, where several models come from one site, what the patients' vote shares cannot say.
+        """
+        cautions = [self._spectrum_in_words(), self._weights_in_words()]
+        if len({site_of(name) for name in self.models_}) < len(self.models_):
+            cautions.append(_RESAMPLES)
+        return cautions
 
     def _spectrum_in_words(self) -> str:
-        choice = self.n_clusters_choice_
+        choice, classes = self.n_clusters_choice_, sorted(set(self._n_classes))
         text = (
             f"The spectrum suggests {choice.n_clusters} clusters; this is {choice.sure}: any "
             f"threshold between {choice.low:.3f} and {choice.high:.3f} of the largest eigenvalue "
@@ -281,7 +298,12 @@ class Ensemble:
         )
         if choice.n_clusters != self.n_clusters_:
             text += f" {self.n_clusters_} were asked for."
-        return text
+        if classes[0] > choice.n_clusters:
+            return f"{text} The models have more classes than that. {RECORD[choice.sure]}"
+        return (
+            f"{text} But models with {' or '.join(map(str, classes))} classes partly impose that "
+            "number: ask models with 1 to 3 classes more (font.suggest_n_clusters)."
+        )
 
     def _weights_in_words(self) -> str:
         weight = self.weights_ / self.weights_.max()
@@ -307,65 +329,12 @@ class Ensemble:
 
         Counts appear only by cluster and site, not by pattern.
         """
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "settings": {
-                "n_clusters": self.n_clusters,
-                "weights": self.weights,
-                "distance": "function" if callable(self.distance) else self.distance,
-                "method": self.method,
-                "seed": self.seed,
-            },
-            "models": list(self.models_),
-            "n_classes": list(self._n_classes),
-            "weights": self.weights_.tolist(),
-            "centred_weights": self.centred_weights_.tolist(),
-            "agreement": self.agreement_.to_numpy().tolist(),
-            "spectrum": self.spectrum_.tolist(),
-            "n_clusters_choice": list(self.n_clusters_choice_),
-            "axes": self._axes.tolist(),
-            "centres": self._centres.tolist(),
-            "votes": self._votes.tolist(),
-            "patterns": self._known.tolist(),
-            "clusters": self.clusters_.tolist(),
-            "sites": list(self.cluster_sizes_.columns),
-            "cluster_sizes": self.cluster_sizes_.to_numpy().tolist(),
-            "n_withheld": self._n_withheld,
-        }
+        return store.to_dict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """The ensemble that `to_dict` wrote: it places patients and describes itself."""
-        found = content.get("format"), content.get("version")
-        if found != (_FORMAT, _VERSION):
-            raise ValueError(
-                f"expected the dict of an ensemble ({_FORMAT!r}, version {_VERSION}); found "
-                f"{found[0]!r}, version {found[1]!r}."
-            )
-        absent = [key for key in _KEYS if key not in content]
-        if absent:
-            raise ValueError(f"the dict of an ensemble lacks {some(absent)}; write it again.")
-        arrays = _checked_arrays(content)
-        settings = dict(content["settings"])
-        if settings["distance"] == "function":
-            settings["distance"] = _forgotten_distance
-        ensemble = cls(**settings)
-        ensemble._n_classes = arrays["n_classes"].tolist()
-        ensemble._axes, ensemble._centres = arrays["axes"], arrays["centres"]
-        ensemble._votes, ensemble._known = arrays["votes"], arrays["patterns"]
-        ensemble._n_withheld = int(content["n_withheld"])
-        ensemble.clusters_ = arrays["clusters"]
-        ensemble.n_clusters_ = len(ensemble._centres)
-        ensemble.n_clusters_choice_ = clustering.SpectrumChoice(*content["n_clusters_choice"])
-        ensemble.cluster_sizes_ = pd.DataFrame(
-            arrays["cluster_sizes"],
-            index=pd.RangeIndex(ensemble.n_clusters_, name="cluster"),
-            columns=pd.Index(content["sites"], name="site"),
-        )
-        results = [arrays[key] for key in ("weights", "centred_weights", "agreement", "spectrum")]
-        ensemble._name_results(tuple(content["models"]), *results)
-        return ensemble
+        return store.restore(cls, content)
 
     def _name_results(
         self,
@@ -384,64 +353,9 @@ class Ensemble:
         self.spectrum_.index = pd.RangeIndex(1, len(spectrum) + 1)
 
 
-_ARRAYS = {
-    "n_classes": np.int64,
-    "weights": float,
-    "centred_weights": float,
-    "agreement": float,
-    "spectrum": float,
-    "axes": float,
-    "centres": float,
-    "votes": np.int64,
-    "patterns": np.int64,
-    "clusters": np.int64,
-    "cluster_sizes": np.int64,
-}
-_KEYS = ("settings", "models", "n_clusters_choice", "sites", "n_withheld", *_ARRAYS)
-
-
-def _checked_arrays(content: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """The arrays of an ensemble's dict, which must fit together."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for key, dtype in _ARRAYS.items():
-        try:
-            arrays[key] = np.array(content[key], dtype=dtype)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"the dict of an ensemble holds something other than numbers in {key!r}, or rows "
-                "of unequal length; write it again."
-            ) from None
-    n_models, n_sites = len(content["models"]), len(content["sites"])
-    n_all, n_clusters = int(arrays["n_classes"].sum()), len(arrays["centres"])
-    rank, n_patterns = arrays["axes"].shape[-1], len(arrays["clusters"])
-    shapes: dict[str, tuple[int, ...]] = {
-        "n_classes": (n_models,),
-        "weights": (n_models,),
-        "centred_weights": (n_models,),
-        "agreement": (n_models, n_models),
-        "spectrum": (n_all,),
-        "axes": (n_all, rank),
-        "centres": (n_clusters, rank),
-        "votes": (n_all,),
-        "patterns": (n_patterns, n_models),
-        "clusters": (n_patterns,),
-        "cluster_sizes": (n_clusters, n_sites),
-    }
-    wrong = [key for key, shape in shapes.items() if arrays[key].shape != shape]
-    if not wrong and not np.isin(arrays["clusters"], np.arange(n_clusters)).all():
-        wrong = ["clusters"]
-    if wrong:
-        raise ValueError(
-            f"the dict of an ensemble does not fit together in {some(wrong)}; write it again."
-        )
-    return arrays
-
-
-def _forgotten_distance(parameters: Floats) -> Floats:
-    raise ValueError(
-        "this ensemble was fitted with a distance function of the centre's own, which files do "
-        "not carry; give distance= to a new Ensemble to fit again."
-    )
+def site_of(name: Hashable) -> Hashable:
+    """The site that a model comes from by its name: "MGB" for "MGB/1", else the name itself."""
+    return name.rsplit("/", 1)[0] if isinstance(name, str) else name
 
 
 def _votes(
@@ -451,8 +365,8 @@ def _votes(
     n_clusters = int(clusters.max()) + 1
     votes = []
     for column, size in zip(patterns.T, n_classes, strict=True):
-        cell = column.astype(np.int64) * n_clusters + clusters
-        table = np.bincount(cell, weights=counts, minlength=size * n_clusters)
+        pair = column.astype(np.int64) * n_clusters + clusters
+        table = np.bincount(pair, weights=counts, minlength=size * n_clusters)
         table = table.reshape(size, n_clusters)
         votes.append(np.where(table.any(axis=1), table.argmax(axis=1), -1))
     return np.concatenate(votes)
@@ -466,19 +380,16 @@ def _mean_of_others(cosines: Floats) -> Floats:
     return mean
 
 
-def _unknown_label(found: int, n_classes: int, name: Hashable) -> ValueError:
-    return ValueError(
-        f"the label {found} from the model {name!r} is unknown: the model has {n_classes} classes, "
-        f"numbered 0 to {n_classes - 1}; label with the models given to the ensemble."
-    )
-
-
 def _refuse_unknown(
-    patterns: Integers, n_classes: Sequence[int], names: Sequence[Hashable]
+    columns: Sequence[Integers], n_classes: Sequence[int], names: Sequence[Hashable]
 ) -> None:
-    for name, column, size in zip(names, patterns.T, n_classes, strict=True):
-        if column.max() >= size:
-            raise _unknown_label(int(column.max()), size, name)
+    for name, column, size in zip(names, columns, n_classes, strict=True):
+        if len(column) and column.max() >= size:
+            raise ValueError(
+                f"the label {column.max()} from the model {name!r} is unknown: the model has "
+                f"{size} classes, numbered 0 to {size - 1}; label with the models given to the "
+                "ensemble."
+            )
 
 
 def _warn_of_idle(names: Sequence[Hashable], cosines: Floats) -> None:

@@ -1,14 +1,14 @@
 """Labels: each model's class for each patient, and the counts of distinct label patterns.
 
 All that the ensemble needs from a site is how many of its patients have which combination
-of labels. Rows are never compared pairwise: a pattern is a number in mixed radix, counted
-directly where the possible patterns are few and through a hash table where they are many.
+of labels. Rows are never compared pairwise: a pattern is a number in mixed radix, and pandas
+counts numbers with a hash table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,13 +17,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import label_columns, one_of, same_names, some, whole_number
+from font.models.sklearn_models import wrap
 from font.protocol import predict_labels
+from font.types import Integers, LabelTables, Models
 
-_BLOCK = 1 << 16
-_MOST_CELLS = 1 << 22
+_BLOCK = 1 << 18
 
 
-def label(models: Mapping[Any, Any], data: Any, *, proportions: str = "model") -> pd.DataFrame:
+def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFrame:
     """Give every patient a label from every model.
 
     Parameters
@@ -42,7 +43,7 @@ def label(models: Mapping[Any, Any], data: Any, *, proportions: str = "model") -
     Returns
     -------
     DataFrame
-        One row a patient, one column a model, whole numbers from 0.
+        One row per patient, one column per model, whole numbers from 0.
 
     Examples
     --------
@@ -59,7 +60,7 @@ def label(models: Mapping[Any, Any], data: Any, *, proportions: str = "model") -
     is_frame = isinstance(data, pd.DataFrame)
     n = data.shape[0] if hasattr(data, "shape") else len(data)
     ids = data.index if is_frame else getattr(data, "ids", pd.RangeIndex(n))
-    columns = [predict_labels(m, data, n, proportions, name) for name, m in models.items()]
+    columns = [predict_labels(wrap(m), data, n, proportions, name) for name, m in models.items()]
     highest = max((int(c.max()) for c in columns if n), default=0)
     table = np.empty((len(columns), n), dtype=np.min_scalar_type(-highest - 1))
     for row, column in zip(table, columns, strict=True):
@@ -97,12 +98,12 @@ class LabelPatterns:
 
     models: tuple[Hashable, ...]
     sites: tuple[Hashable, ...]
-    patterns: NDArray[np.integer[Any]]
+    patterns: Integers
     counts: NDArray[np.int64]
     withheld: NDArray[np.int64]
 
     @classmethod
-    def from_labels(cls, labels: Mapping[Any, pd.DataFrame], *, min_count: int = 1) -> Self:
+    def from_labels(cls, labels: LabelTables, *, min_count: int = 1) -> Self:
         """Count the patterns in the sites' label tables.
 
         Parameters
@@ -124,7 +125,9 @@ class LabelPatterns:
         for site, table in labels.items():
             columns = label_columns(table, models, f"the label table of {site!r}")
             if not columns:
-                raise ValueError(f"the label table of {site!r} has no columns; one a model.")
+                raise ValueError(
+                    f"the label table of {site!r} has no columns; one per model is needed."
+                )
             patterns, counts = count_rows(columns)
             withheld = np.zeros(1, dtype=np.int64)
             parts.append(cls(models, (site,), patterns, counts[:, None], withheld))
@@ -154,24 +157,6 @@ class LabelPatterns:
             row, column = row + n, column + width
         return cls(models, sites, patterns, counts, np.concatenate([t.withheld for t in tables]))
 
-    @classmethod
-    def from_frame(cls, frame: pd.DataFrame) -> Self:
-        """From a table as `to_frame` returns it: labels in the index, one column a site."""
-        counts = frame.to_numpy()
-        if counts.dtype.kind not in "iu" or (counts.size and counts.min() < 0):
-            raise ValueError(
-                "the counts of label patterns must be whole numbers of 0 or more; found "
-                f"{counts.dtype}" + ("." if counts.dtype.kind not in "iu" else " below 0.")
-            )
-        labels = frame.index.to_frame(index=False)
-        models = tuple(frame.index.names)
-        stacked = label_columns(labels, models, "the index of the table of patterns")
-        patterns, number = distinct_rows(stacked)
-        summed = np.zeros((len(patterns), frame.shape[1]), dtype=np.int64)
-        np.add.at(summed, number, counts)
-        none = np.zeros(frame.shape[1], dtype=np.int64)
-        return cls(models, tuple(frame.columns), patterns, summed, none)._without_empty()
-
     @property
     def n_patients(self) -> int:
         """Patients counted, without those withheld."""
@@ -198,7 +183,8 @@ class LabelPatterns:
             return self
         withheld = self.withheld + np.where(rare, self.counts, 0).sum(axis=0)
         kept = np.where(rare, 0, self.counts)
-        return type(self)(self.models, self.sites, self.patterns, kept, withheld)._without_empty()
+        seen = kept.any(axis=1)
+        return type(self)(self.models, self.sites, self.patterns[seen], kept[seen], withheld)
 
     def reorder(self, models: Sequence[Hashable]) -> Self:
         """The same table with the models in this order."""
@@ -212,111 +198,74 @@ class LabelPatterns:
         return type(self)(tuple(models), self.sites, patterns, counts, self.withheld)
 
     def to_frame(self) -> pd.DataFrame:
-        """Patterns as the index (one level a model), one column of counts a site."""
+        """Patterns as the index (one level per model), one column of counts per site."""
         index = pd.MultiIndex.from_arrays(list(self.patterns.T), names=list(self.models))
         return pd.DataFrame(self.counts, index=index, columns=pd.Index(list(self.sites)))
-
-    def _without_empty(self) -> Self:
-        seen = self.counts.any(axis=1)
-        if seen.all():
-            return self
-        rows, counts = self.patterns[seen], self.counts[seen]
-        return type(self)(self.models, self.sites, rows, counts, self.withheld)
 
 
 # --- distinct rows ---------------------------------------------------------------------
 
 
-def count_rows(
-    columns: Sequence[NDArray[np.integer[Any]]],
-) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
-    """Distinct rows (P, M) of a table given by columns, in lexicographic order, and how often."""
-    sizes = _sizes(columns)
-    if _is_dense(columns, sizes):
-        total = np.zeros(math.prod(sizes), dtype=np.int64)
-        for _, key in _keys(columns, sizes):
-            total += np.bincount(key, minlength=len(total))
-        cells = np.flatnonzero(total)
-        return _decode(cells, sizes), total[cells]
-    patterns, number = distinct_rows(columns)
-    return patterns, np.bincount(number, minlength=len(patterns))
+def count_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int64]]:
+    """Distinct rows (P, M) of a table given by columns, in lexicographic order, and how often
+    each occurs. Long tables are reduced block by block, which stays in the cache."""
+    parts, times = [], []
+    for rows in _blocks(len(columns[0])):
+        part, number = _distinct([column[rows] for column in columns])
+        parts.append(part)
+        times.append(np.bincount(number, minlength=len(part)))
+    patterns, place = _distinct(list(np.concatenate(parts).T))
+    counts = np.zeros(len(patterns), dtype=np.int64)
+    np.add.at(counts, place, np.concatenate(times))
+    return patterns, counts
+
+
+def distinct_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int32]]:
+    """Distinct rows (P, M) in lexicographic order, and the number (n,) of each row."""
+    blocks = _blocks(len(columns[0]))
+    if len(blocks) == 1:
+        return _distinct(columns)
+    number = np.empty(len(columns[0]), dtype=np.int32)
+    parts = []
+    for rows in blocks:
+        part, number[rows] = _distinct([column[rows] for column in columns])
+        parts.append(part)
+    patterns, place = _distinct(list(np.concatenate(parts).T))
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    for rows, of_part in zip(blocks, np.split(place, ends), strict=True):
+        number[rows] = of_part[number[rows]]
+    return patterns, number
 
 
 def map_rows(
-    columns: Sequence[NDArray[np.integer[Any]]],
-    value_of: Callable[[NDArray[np.integer[Any]]], NDArray[Any]],
+    columns: Sequence[Integers], value_of: Callable[[Integers], NDArray[Any]]
 ) -> NDArray[Any]:
     """`value_of` on the distinct rows (P, M), handed to each row of the table."""
-    sizes = _sizes(columns)
-    if not _is_dense(columns, sizes):
-        patterns, number = distinct_rows(columns)
-        return value_of(patterns)[number]
-    seen = np.zeros(math.prod(sizes), dtype=bool)
-    for _, key in _keys(columns, sizes):
-        seen[key] = True
-    cells = np.flatnonzero(seen)
-    values = value_of(_decode(cells, sizes))
-    lookup = np.zeros((len(seen), *values.shape[1:]), dtype=values.dtype)
-    lookup[cells] = values
-    out = np.empty((len(columns[0]), *values.shape[1:]), dtype=values.dtype)
-    for rows, key in _keys(columns, sizes):
-        np.take(lookup, key, axis=0, out=out[rows], mode="clip")  # "raise" would buffer the output
+    patterns, number = distinct_rows(columns)
+    values = value_of(patterns)
+    out = np.empty((len(number), *values.shape[1:]), dtype=values.dtype)
+    for rows in _blocks(len(number)):  # all at once, the index would be copied
+        out[rows] = values[number[rows]]
     return out
 
 
-def distinct_rows(
-    columns: Sequence[NDArray[np.integer[Any]]],
-) -> tuple[NDArray[np.integer[Any]], NDArray[np.intp]]:
-    """Distinct rows (P, M) in lexicographic order, and the number (n,) of each row."""
-    span = 1
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column, size in zip(columns, _sizes(columns), strict=True):
-        if span * size >= 2**62:  # the rows so far have few enough values to start afresh
-            key, values = pd.factorize(key)
-            span = max(len(values), 1)
-        key = key * size
-        key += column
-        span *= size
-    number, _ = pd.factorize(key)
-    is_first = np.diff(np.maximum.accumulate(number), prepend=-1) > 0
-    rows = np.stack([column[is_first] for column in columns], axis=1)
-    order = np.lexsort(rows.T[::-1])
-    rank = np.empty(len(order), dtype=np.intp)
-    rank[order] = np.arange(len(order))
-    return rows[order], rank[number]
-
-
-def _sizes(columns: Sequence[NDArray[np.integer[Any]]]) -> list[int]:
-    return [int(column.max()) + 1 if len(column) else 1 for column in columns]
-
-
-def _is_dense(columns: Sequence[NDArray[np.integer[Any]]], sizes: list[int]) -> bool:
-    """Whether a table with one cell for every possible pattern is small beside the labels."""
-    return math.prod(sizes) <= min(max(1 << 12, len(columns[0]) // 8), _MOST_CELLS)
-
-
-def _keys(
-    columns: Sequence[NDArray[np.integer[Any]]], sizes: list[int]
-) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """The rows as numbers in mixed radix, in blocks that stay in the cache."""
-    n, cells = len(columns[0]), math.prod(sizes)
-    block = max(_BLOCK, cells)
-    dtype = np.dtype(np.uint16 if cells < 1 << 16 else np.uint32)
-    buffer = np.empty(min(block, n), dtype=dtype)
-    for begin in range(0, n, block):
-        rows = slice(begin, min(begin + block, n))
-        key = buffer[: rows.stop - begin]
-        key[:] = columns[0][rows]
-        for column, size in zip(columns[1:], sizes[1:], strict=True):
-            np.multiply(key, dtype.type(size), out=key)
-            np.add(key, column[rows], out=key, dtype=dtype, casting="unsafe")
-        yield rows, key
-
-
-def _decode(cells: NDArray[np.intp], sizes: list[int]) -> NDArray[np.integer[Any]]:
+def _distinct(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int32]]:
+    """The same in one go: a row is a number in mixed radix."""
+    sizes = [int(column.max()) + 1 if len(column) else 1 for column in columns]
+    if math.prod(sizes) >= 2**62:  # in two halves, whose numbers keep the order
+        half = len(columns) // 2
+        (left, a), (right, b) = _distinct(columns[:half]), _distinct(columns[half:])
+        pairs, number = _distinct([a, b])
+        return np.hstack([left[pairs[:, 0]], right[pairs[:, 1]]]), number
+    fits = math.prod(sizes) < 2**31
+    key: Integers = np.zeros(len(columns[0]), dtype=np.int32 if fits else np.int64)
+    for column, size in zip(columns, sizes, strict=True):
+        key *= size
+        key += column.astype(key.dtype, copy=False)
+    number, keys = pd.factorize(key, sort=True)
     dtype = np.min_scalar_type(-max(sizes))
-    patterns = np.empty((len(cells), len(sizes)), dtype=dtype)
-    for m in range(len(sizes) - 1, -1, -1):
-        patterns[:, m] = cells % sizes[m]
-        cells = cells // sizes[m]
-    return patterns
+    return np.stack(np.unravel_index(keys, sizes), axis=1).astype(dtype), number.astype(np.int32)
+
+
+def _blocks(n: int) -> list[slice]:
+    return [slice(begin, begin + _BLOCK) for begin in range(0, max(n, 1), _BLOCK)]

@@ -1,31 +1,22 @@
 """Figures of an ensemble, each with the table it draws.
 
-Every function takes `ax=None` and returns the Axes. Clusters have the same colour in all.
+Every function takes `ax=None` and returns the Axes. Clusters have the same colour in all. The
+tables number classes and clusters from 0, as arrays do; the figures number them from 1.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from font.checks import whole_number
+from font.colours import ACCENT, INK, PALE, cluster_colour, text_on
 from font.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-CLUSTER_COLOURS = (
-    *("#332288", "#DDAA33", "#AA4499", "#117733", "#88CCEE", "#CC6677"),
-    *("#44AA99", "#882255", "#999933", "#D55E00", "#0072B2", "#777777"),
-)
-_INK, _PALE = "#333333", "#BBBBBB"
-
-
-def cluster_colour(cluster: int) -> str:
-    """The colour of a cluster, in every figure; repeated after twelve."""
-    return CLUSTER_COLOURS[cluster % len(CLUSTER_COLOURS)]
 
 
 # --- tables ------------------------------------------------------------------------------
@@ -62,7 +53,7 @@ def cluster_size_table(ensemble: Ensemble) -> pd.DataFrame:
 def pattern_table(ensemble: Ensemble, top: int | None = 20) -> pd.DataFrame:
     """Which labels make which cluster: the most frequent patterns.
 
-    One column a model, then `cluster`, `n` patients and `share`; sorted by cluster and size.
+    One column per model, then `cluster`, `n` patients and `share`; sorted by cluster and size.
     """
     if not hasattr(ensemble, "patterns_"):
         raise ValueError(
@@ -81,6 +72,20 @@ def pattern_table(ensemble: Ensemble, top: int | None = 20) -> pd.DataFrame:
     return table.iloc[order].reset_index(drop=True)
 
 
+def agreement_table(ensemble: Ensemble) -> pd.DataFrame:
+    """The agreement of every two models: model, other, agreement and, if known, centred."""
+    plain = ensemble.agreement_
+    centred = getattr(ensemble, "centred_agreement_", None)
+    rows = [
+        {"model": a, "other": b, "agreement": plain.iloc[i, j]}
+        | ({} if centred is None else {"centred": centred.iloc[i, j]})
+        for i, a in enumerate(plain.index)
+        for j, b in enumerate(plain.columns)
+        if i < j
+    ]
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["model", "other", "agreement"])
+
+
 # --- figures -----------------------------------------------------------------------------
 
 
@@ -89,9 +94,9 @@ def plot_weights(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     table = weight_table(ensemble)
     ax = _axes(ax, (5.0, 1.2 + 0.28 * len(table)))
     y = np.arange(len(table))
-    ax.hlines(y, table["centred share"], table["weight share"], color=_PALE, lw=1.5, zorder=1)
-    ax.plot(table["centred share"], y, "o", mfc="white", mec="#D55E00", mew=1.5, label="centred")
-    ax.plot(table["weight share"], y, "o", color=_INK, ms=5, label=f"used ({ensemble.weights})")
+    ax.hlines(y, table["centred share"], table["weight share"], color=PALE, lw=1.5, zorder=1)
+    ax.plot(table["centred share"], y, "o", mfc="white", mec=ACCENT, mew=1.5, label="centred")
+    ax.plot(table["weight share"], y, "o", color=INK, ms=5, label=f"used ({ensemble.weights})")
     ax.set_yticks(y, [str(name) for name in table.index])
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.03, 1.05)
@@ -100,27 +105,36 @@ def plot_weights(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     return _plain(ax)
 
 
-def plot_agreement(ensemble: Ensemble, ax: Axes | None = None, *, centred: bool = False) -> Axes:
-    """The agreement of every two models, `agreement_` or `centred_agreement_`, as a heat map."""
-    if centred and not hasattr(ensemble, "centred_agreement_"):
-        raise ValueError(
-            "the ensemble file does not carry the centred agreement; use the ensemble as fitted."
-        )
-    table = ensemble.centred_agreement_ if centred else ensemble.agreement_
-    n = len(table)
+def plot_agreement(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
+    """The agreement of every two models as a heat map from 0 to 1.
+
+    Above the diagonal is `agreement_`, which the weights of the paper rest on and which is never
+    near 0; below it `centred_agreement_`, which is near 0 for models that have nothing in common.
+    An ensemble that was read from a file has no centred one: both halves are `agreement_` then.
+    """
+    values = ensemble.agreement_.to_numpy(dtype=float, copy=True)
+    both = hasattr(ensemble, "centred_agreement_")
+    n = len(values)
+    if both:
+        below = np.tril_indices(n, -1)
+        values[below] = ensemble.centred_agreement_.to_numpy()[below]
     side = 2.0 + 0.42 * min(n, 24)
     ax = _axes(ax, (side + 0.8, side))
-    values = table.to_numpy()
-    low = min(0.9, np.floor(10 * np.nanmin(values)) / 10)  # models of one kind are all near 1
-    image = ax.imshow(values, cmap="cividis", vmin=low, vmax=1)
+    np.fill_diagonal(values, np.nan)  # a model agrees with itself
+    image = ax.imshow(np.ma.masked_invalid(values), cmap="cividis", vmin=0, vmax=1)
     if n <= 12:
         for (i, j), value in np.ndenumerate(values):
-            colour = "black" if value > low + 0.55 * (1 - low) else "white"
-            ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=7)
-    names = [str(name) for name in table.index]
+            if np.isfinite(value):
+                colour = "black" if value > 0.55 else "white"
+                ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=7)
+    names = [str(name) for name in ensemble.agreement_.index]
     ax.set_xticks(range(n), names, rotation=90)
     ax.set_yticks(range(n), names)
-    ax.figure.colorbar(image, ax=ax, label=f"{'centred ' * centred}agreement (cosine)", shrink=0.8)
+    ax.figure.colorbar(image, ax=ax, label="agreement (cosine)", shrink=0.8)
+    if both:
+        ax.set_title("above the diagonal: as published; below: centred", fontsize=8)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
     return ax
 
 
@@ -128,10 +142,10 @@ def plot_spectrum(ensemble: Ensemble, ax: Axes | None = None, top: int = 12) -> 
     """Leading eigenvalues as a share of the largest, and the threshold of a tenth."""
     table = spectrum_table(ensemble, top)
     ax = _axes(ax, (5.0, 3.2))
-    colours = [_INK if counted else _PALE for counted in table["counted"]]
+    colours = [INK if counted else PALE for counted in table["counted"]]
     ax.bar(table.index, table["share"], color=colours, width=0.7)
-    ax.axhline(0.1, color="#D55E00", lw=1, ls="--")
-    ax.text(len(table) + 0.45, 0.115, "threshold 0.1", ha="right", color="#D55E00", fontsize=8)
+    ax.axhline(0.1, color=ACCENT, lw=1, ls="--")
+    ax.text(len(table) + 0.45, 0.115, "threshold 0.1", ha="right", color=ACCENT, fontsize=8)
     choice = ensemble.n_clusters_choice_
     ax.set_title(f"suggests {choice.n_clusters} clusters ({choice.sure})", fontsize=10)
     ax.set_xticks(table.index)
@@ -152,7 +166,7 @@ def plot_cluster_sizes(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     for cluster in share.columns:
         width = share[cluster].fillna(0).to_numpy()
         colour = cluster_colour(cluster)
-        ax.barh(y, width, left=left, color=colour, ec="white", height=0.7, label=str(cluster))
+        ax.barh(y, width, left=left, color=colour, ec="white", height=0.7, label=str(cluster + 1))
         for row in np.flatnonzero(width >= 0.05):
             ax.text(
                 left[row] + width[row] / 2,
@@ -161,7 +175,7 @@ def plot_cluster_sizes(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
                 ha="center",
                 va="center",
                 fontsize=8,
-                color=_text_on(colour),
+                color=text_on(colour),
             )
         left += width
     names = [f"{site}\nn = {n[site]:,}" for site in share.index]
@@ -188,11 +202,11 @@ def plot_patterns(ensemble: Ensemble, ax: Axes | None = None, top: int = 20) -> 
         ax.barh(row, len(models), left=-0.5, height=0.9, color=colour, lw=0)
         for column, value in enumerate(labels):
             ax.text(
-                column, row, value, ha="center", va="center", fontsize=8, color=_text_on(colour)
+                column, row, value + 1, ha="center", va="center", fontsize=8, color=text_on(colour)
             )
     ax.set_xticks(range(len(models)), [str(name) for name in models], rotation=90)
     ax.xaxis.tick_top()
-    names = [f"cluster {k}, n = {m:,}" for k, m in zip(clusters, n, strict=True)]
+    names = [f"cluster {k + 1}, n = {m:,}" for k, m in zip(clusters, n, strict=True)]
     ax.set_yticks(range(len(table)), names)
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.5, len(models) - 0.5)
@@ -216,8 +230,3 @@ def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
 def _plain(ax: Axes) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     return ax
-
-
-def _text_on(colour: str) -> Any:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 130 else "white"

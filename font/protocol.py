@@ -1,21 +1,20 @@
-"""What a local model must offer, and scikit-learn's models made to offer it.
+"""What a local model must offer, and the labels that any model gives.
 
 The ensemble uses three things of a model: a label for each patient (`predict`), the
-parameters of its classes (`class_parameters_`, one row a class), and, only where class
+parameters of its classes (`class_parameters_`, one row per class), and, only where class
 proportions are re-estimated at the receiving site, `predict_proba` with the proportions
 behind it.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Mapping
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import case_weights, class_parameters, one_of
+from font.checks import case_weights
 
 
 @runtime_checkable
@@ -30,7 +29,7 @@ class LocalModel(Protocol):
 
     @property
     def class_parameters_(self) -> NDArray[np.float64]:
-        """(K, d), one row a class; distances between rows are distances between classes."""
+        """(K, d), one row per class; distances between rows are distances between classes."""
 
     def fit(self, data: Any, weights: Any = None) -> Any:
         """Estimate the model and return it."""
@@ -46,145 +45,6 @@ class LocalModel(Protocol):
         """The model that `to_dict` wrote."""
 
 
-class SklearnModel:
-    """K-means or a Gaussian mixture of scikit-learn as a local model.
-
-    Parameters
-    ----------
-    estimator : KMeans, GaussianMixture or BayesianGaussianMixture
-        With the settings to fit with, or fitted already. The class parameters are the
-        centres or means.
-
-    Examples
-    --------
-    >>> from sklearn.mixture import GaussianMixture
-    >>> data = np.array([[0.0], [0.2], [5.0], [5.2]])
-    >>> model = SklearnModel(GaussianMixture(2, random_state=0)).fit(data)
-    >>> np.sort(model.class_parameters_.ravel().round(1)).tolist()
-    [0.1, 5.1]
-    >>> again = SklearnModel.from_dict(model.to_dict())
-    >>> bool((again.predict(data) == model.predict(data)).all())
-    True
-    """
-
-    def __init__(self, estimator: Any) -> None:
-        one_of(type(estimator).__name__, _STORED, "the estimator")
-        self.estimator = estimator
-
-    @property
-    def n_classes(self) -> int:
-        settings = self.estimator.get_params()
-        return int(settings.get("n_clusters", settings.get("n_components")))
-
-    @property
-    def class_parameters_(self) -> NDArray[np.float64]:
-        return class_parameters(self.estimator, type(self.estimator).__name__)
-
-    @property
-    def class_weights_(self) -> NDArray[np.float64]:
-        """The proportions that `predict_proba` uses, (K,); K-means has none."""
-        if not hasattr(self.estimator, "weight_concentration_"):
-            return np.asarray(self.estimator.weights_)  # AttributeError for K-means is meant
-        # a variational mixture weighs its classes by exp E[log π], not by E[π]
-        from scipy.special import digamma
-
-        concentration = self.estimator.weight_concentration_
-        if self.estimator.weight_concentration_prior_type == "dirichlet_distribution":
-            logs = digamma(concentration) - digamma(np.sum(concentration))
-        else:
-            a, b = concentration
-            rest = np.cumsum(digamma(b) - digamma(a + b))
-            logs = digamma(a) - digamma(a + b) + np.append(0.0, rest[:-1])
-        weights = np.exp(logs - logs.max())
-        return np.asarray(weights / weights.sum())
-
-    def fit(self, data: ArrayLike, weights: ArrayLike | None = None) -> Self:
-        """Fit the estimator; only K-means takes case weights."""
-        array = np.asarray(data, dtype=float)
-        if weights is None:
-            self.estimator.fit(array)
-        elif hasattr(self.estimator, "predict_proba"):
-            raise TypeError(
-                f"scikit-learn's {type(self.estimator).__name__} takes no case weights; fit it "
-                "without, or on a resample drawn with them."
-            )
-        else:
-            self.estimator.fit(array, sample_weight=case_weights(weights, len(array)))
-        return self
-
-    def predict(self, data: ArrayLike) -> NDArray[np.integer[Any]]:
-        labels: NDArray[np.integer[Any]] = self.estimator.predict(np.asarray(data, dtype=float))
-        return labels
-
-    def predict_proba(self, data: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities (n, K); K-means has none."""
-        shares: NDArray[np.float64] = self.estimator.predict_proba(np.asarray(data, dtype=float))
-        return shares
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fitted parameters as plain lists."""
-        name = type(self.estimator).__name__
-        content: dict[str, Any] = {"model": name, "n_classes": self.n_classes}
-        for setting in ("covariance_type", "weight_concentration_prior_type"):
-            if hasattr(self.estimator, setting):
-                content[setting] = getattr(self.estimator, setting)
-        for attribute in _STORED[name]:
-            content[attribute] = _plain(getattr(self.estimator, attribute))
-        return content
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The model that `to_dict` wrote, ready to predict."""
-        name = content.get("model")
-        one_of(name, _STORED, "the model in the dict")
-        absent = [key for key in ("n_classes", *_STORED[str(name)]) if key not in content]
-        if absent:
-            raise ValueError(f"the dict of a {name} lacks {', '.join(absent)}; write it again.")
-        if name == "KMeans":
-            return cls(_kmeans_at(np.array(content["cluster_centers_"], dtype=float)))
-        from sklearn import mixture
-
-        settings = {
-            key: content[key]
-            for key in ("covariance_type", "weight_concentration_prior_type")
-            if key in content
-        }
-        estimator = getattr(mixture, str(name))(n_components=content["n_classes"], **settings)
-        for attribute in _STORED[str(name)]:
-            value = content[attribute]
-            pair = attribute == "weight_concentration_" and np.ndim(value) == 2
-            setattr(estimator, attribute, tuple(map(np.array, value)) if pair else np.array(value))
-        estimator.n_features_in_ = estimator.means_.shape[1]
-        return cls(estimator)
-
-
-_MIXTURE = ("weights_", "means_", "covariances_", "precisions_cholesky_")
-_STORED = {
-    "KMeans": ("cluster_centers_",),
-    "GaussianMixture": _MIXTURE,
-    "BayesianGaussianMixture": (
-        *_MIXTURE,
-        "weight_concentration_",
-        "mean_precision_",
-        "degrees_of_freedom_",
-    ),
-}
-
-
-def _kmeans_at(centres: NDArray[np.float64]) -> Any:
-    from sklearn.cluster import KMeans
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # equal centres are for the sender to worry about
-        estimator = KMeans(len(centres), init=centres, n_init=1, max_iter=1).fit(centres)
-    estimator.cluster_centers_ = centres
-    return estimator
-
-
-def _plain(value: Any) -> Any:
-    return [part.tolist() for part in value] if isinstance(value, tuple) else value.tolist()
-
-
 # --- labels from any model ---------------------------------------------------------------
 
 
@@ -192,8 +52,6 @@ def predict_labels(
     model: Any, data: Any, n: int, proportions: str, name: Hashable
 ) -> NDArray[np.integer[Any]]:
     """The labels (n,) that a model gives, checked."""
-    if type(model).__name__ in _STORED and type(model).__module__.startswith("sklearn."):
-        model = SklearnModel(model)
     if not hasattr(model, "predict"):
         raise TypeError(f"the model {name!r} ({type(model).__name__}) has no method predict(data).")
     if not n:  # many models refuse an empty table, but a site without patients is no error
@@ -231,6 +89,7 @@ def site_proportions(
     proportions: ArrayLike,
     *,
     weights: ArrayLike | None = None,
+    prior: float = 0.0,
     max_iter: int = 100,
     tol: float = 1e-6,
 ) -> NDArray[np.float64]:
@@ -247,6 +106,8 @@ def site_proportions(
         The proportions behind them.
     weights : (n,), optional
         Case weights.
+    prior : float
+        Pseudo-count of each class.
     max_iter, tol
         Updates at most, and the change of a proportion below which to stop.
 
@@ -265,6 +126,7 @@ def site_proportions(
     case = case_weights(weights, len(shares))
     if case.sum() == 0:
         return old
+    pseudo = prior / case.sum()
     case = case / case.sum()
     likelihood = np.divide(shares, old, out=np.zeros_like(shares), where=old > 0)
     now = old
@@ -272,6 +134,8 @@ def site_proportions(
         joint = likelihood @ now  # Σ_k p_ik π_k / π⁰_k, patient by patient
         joint[joint == 0] = 1.0
         new = now * (likelihood.T @ (case / joint))
+        if pseudo:
+            new = (new + pseudo) / (1 + len(old) * pseudo)
         change = np.abs(new - now).max()
         now = new
         if change < tol:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from font import clustering
 from font import weights as weighing
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.integer[Any]]
+from font.checks import some
+from font.n_clusters import SpectrumChoice, read_spectrum
+from font.types import Floats, Integers
 
 
 class Solution(NamedTuple):
-    """Everything that `solve` finds.
+    """The result of `solve`.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Solution(NamedTuple):
     cosines: Floats
     centred_cosines: Floats
     spectrum: Floats
-    choice: clustering.SpectrumChoice
+    choice: SpectrumChoice
     axes: Floats
     labels: NDArray[np.int64]
     centres: Floats
@@ -66,17 +66,14 @@ def solve(
         prior = weighing.reliabilities(reliability, list(class_distances))
     weight = weighing.model_weights(weights, cosines, centred_cosines, prior)
     if not weight.any():
-        raise ValueError(
-            "no model tells any patients apart (each puts all of them in one class, or its "
-            "classes have equal parameters), so there is nothing to cluster."
-        )
+        raise ValueError(_no_weight(list(class_distances), cosines))
     metric, inner = np.zeros_like(tables), np.zeros_like(tables)
     for m in np.flatnonzero(weight):
         metric[blocks[m], blocks[m]] = distances[m] * (weight[m] / norms[m])
         inner[blocks[m], blocks[m]] = centred[m] * (weight[m] / norms[m])
     root = clustering.square_root(tables)
     spectrum, axes = clustering.principal_axes(inner, root)
-    choice = clustering.read_spectrum(spectrum)
+    choice = read_spectrum(spectrum)
     wanted = choice.n_clusters if n_clusters is None else n_clusters
     if method == "spectral":
         axes = axes[:, : max(wanted - 1, 1)]
@@ -102,6 +99,20 @@ def solve(
     centred_weights = weighing.leading(centred_cosines)
     return Solution(
         weight, centred_weights, cosines, centred_cosines, spectrum, choice, axes, labels, centres
+    )
+
+
+def _no_weight(names: list[Any], cosines: Floats) -> str:
+    """Why no model has any weight."""
+    informative = [name for name, used in zip(names, np.diag(cosines) > 0, strict=True) if used]
+    if informative:  # only reliabilities of 0 can take their weight away
+        return (
+            f"the models that tell patients apart, {some(informative)}, all have the reliability "
+            "0, so there is nothing to cluster; give one of them a reliability above 0."
+        )
+    return (
+        "no model tells any patients apart (each puts all of them in one class, or its classes "
+        "have equal parameters), so there is nothing to cluster."
     )
 
 

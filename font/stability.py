@@ -1,8 +1,9 @@
-"""What a result owes to single sites: leave one out, or resample them."""
+"""What a result owes to single sites or to chance: leave sites out, resample them or patients."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from numpy.typing import NDArray
 from font import clustering
 from font import weights as weighing
 from font.checks import some, whole_number
-from font.ensemble import Ensemble
-from font.labels import distinct_rows
+from font.ensemble import Ensemble, site_of
+from font.labels import LabelPatterns, distinct_rows, label
 from font.solve import distances_to, positions, solve
+from font.types import Floats, Models
+
+STABLE, DISSOLVED = 0.75, 0.5  # Jaccard similarities of Hennig (2007)
 
 
 def influence(ensemble: Ensemble, sites: Mapping[Any, Hashable] | None = None) -> pd.DataFrame:
@@ -34,11 +38,11 @@ def influence(ensemble: Ensemble, sites: Mapping[Any, Hashable] | None = None) -
     Returns
     -------
     DataFrame
-        One row a site left out: `models` that went with it, `changed` patients, their `share`,
+        One row per site left out: `models` that went with it, `changed` patients, their `share`,
         and the changed patients at each site. NaN where the rest could not be clustered.
     """
     patterns = _patterns_of(ensemble)
-    owner = {name: _owner(name) for name in ensemble.models_} if sites is None else dict(sites)
+    owner = {name: site_of(name) for name in ensemble.models_} if sites is None else dict(sites)
     absent = [name for name in ensemble.models_ if name not in owner]
     if absent:
         raise ValueError(f"sites= does not say where the models {some(absent)} come from.")
@@ -67,9 +71,7 @@ def influence(ensemble: Ensemble, sites: Mapping[Any, Hashable] | None = None) -
     return frame.rename_axis("without")
 
 
-def _moved(
-    ensemble: Ensemble, kept: list[int], here: NDArray[np.bool_]
-) -> NDArray[np.float64] | None:
+def _moved(ensemble: Ensemble, kept: list[int], here: NDArray[np.bool_]) -> Floats | None:
     """Patients of each site who change cluster, or None if the rest cannot be clustered."""
     patterns = ensemble.patterns_
     counts = patterns.counts[:, here].sum(axis=1)
@@ -81,7 +83,7 @@ def _moved(
     distances = {name: ensemble.class_distances_[name] for name in names}
     fitted = weight > 0
     try:
-        found = solve(
+        solution = solve(
             distances,
             rows[fitted],
             weight[fitted],
@@ -94,17 +96,13 @@ def _moved(
     except ValueError:  # too few patterns differ without the site
         return None
     sizes = [len(delta) for delta in distances.values()]
-    clusters = np.argmin(distances_to(positions(rows, sizes, found.axes), found.centres), axis=1)
-    clusters[fitted] = found.labels
+    clusters = np.argmin(
+        distances_to(positions(rows, sizes, solution.axes), solution.centres), axis=1
+    )
+    clusters[fitted] = solution.labels
     new, old = clusters[number], ensemble.clusters_
-    table = np.zeros((ensemble.n_clusters_, ensemble.n_clusters_))
-    np.add.at(table, (old, new), patterns.counts.sum(axis=1))
-    from scipy.optimize import linear_sum_assignment
-
-    partner = np.empty(ensemble.n_clusters_, dtype=np.intp)
-    a, b = linear_sum_assignment(-table)
-    partner[b] = a
-    moved: NDArray[np.float64] = patterns.counts[partner[new] != old].sum(axis=0).astype(float)
+    paired = _paired(old, new, ensemble.n_clusters_, patterns.counts.sum(axis=1))
+    moved: Floats = patterns.counts[paired != old].sum(axis=0).astype(float)
     return moved
 
 
@@ -117,7 +115,7 @@ def bootstrap_weights(ensemble: Ensemble, n_replicates: int = 200, seed: int = 0
     Returns
     -------
     DataFrame
-        One row a model: `weight`, its standard error `se`, and the 2.5 % and 97.5 % points
+        One row per model: `weight`, its standard error `se`, and the 2.5 % and 97.5 % points
         `low` and `high`.
     """
     patterns = _patterns_of(ensemble)
@@ -155,8 +153,201 @@ def bootstrap_weights(ensemble: Ensemble, n_replicates: int = 200, seed: int = 0
     )
 
 
-def _owner(name: Hashable) -> Hashable:
-    return name.rsplit("/", 1)[0] if isinstance(name, str) else name
+@dataclass(frozen=True, eq=False)
+class ClusterStability:
+    """What `bootstrap_clusters` gives.
+
+    Parameters
+    ----------
+    clusters : DataFrame
+        One row per cluster, from 1: `patients`, mean `jaccard` similarity to the cluster in the
+        replicates, and the shares of replicates where it was `found_again` (similarity of at
+        least 0.75) or `dissolved` (below 0.5).
+    shares : DataFrame
+        One row per site and cluster: `share` of the site's patients, its standard error `se`, and
+        the limits `low` and `high`.
+    kept : {site: Series}
+        For each patient, the share of replicates that left them in their cluster.
+    n_failed : int
+        Replicates that could not be clustered and do not count.
+    """
+
+    clusters: pd.DataFrame
+    shares: pd.DataFrame
+    kept: dict[Any, pd.Series]
+    n_failed: int
+
+
+def bootstrap_clusters(
+    data: Mapping[Any, Any],
+    fit: Callable[[Mapping[Any, Any], int], Models],
+    ensemble: Ensemble,
+    n: int = 50,
+    seed: int = 0,
+    *,
+    level: float = 0.95,
+    progress: Callable[[int, int], None] | None = None,
+) -> ClusterStability:
+    """Repeat everything from the models to the clusters on resampled patients.
+
+    Each replicate draws every site's patients with replacement, fits the models and the ensemble
+    anew, places all original patients, and pairs its clusters with those of the whole data. It
+    needs all sites' data in one process: for a simulation, or a study whose data are together.
+
+    Parameters
+    ----------
+    data : {site: data}
+        Sequences, or anything with `reweight(weights)`; else arrays or DataFrames, whose rows are
+        drawn.
+    fit : function ({site: data}, seed) → {name: model}
+        Fits the models, to the sites or to pseudo-sites of them.
+    ensemble : Ensemble
+        Its settings are used; it need not be fitted, and is not changed.
+    n : number of replicates
+    seed : int
+    level : of the intervals
+    progress : called with the number of replicates done and n
+
+    Returns
+    -------
+    ClusterStability
+        With the tables `clusters` and `shares`.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import KMeans
+    >>> rng = np.random.default_rng(1)
+    >>> sites = {s: rng.normal(size=(60, 1)) + 9 * (np.arange(60) % 2)[:, None] for s in "AB"}
+    >>> def fit(data, seed):
+    ...     return {s: KMeans(2, n_init=1, random_state=seed).fit(x) for s, x in data.items()}
+    >>> bootstrap_clusters(sites, fit, Ensemble(2), n=5).clusters["found_again"].tolist()
+    [1.0, 1.0]
+    """
+    whole_number(n, 2, "n")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, such as 0.95; found {level!r}.")
+    if not isinstance(data, Mapping) or not data:
+        raise TypeError(f"data must be a dict {{site: data}}; found {type(data).__name__}.")
+    sites = list(data)
+    sizes = [len(part) for part in data.values()]
+    ones = [np.ones(size, dtype=np.int64) for size in sizes]
+    seeds = np.random.SeedSequence(seed).generate_state(n + 1)
+    whole, tables = _clusters(data, ones, fit, ensemble, int(seeds[0]), ensemble.n_clusters)
+    k = whole.n_clusters_
+    mine = np.concatenate([whole.predict(tables[site]).to_numpy() for site in sites])
+    each = np.arange(k)
+    belongs = mine[:, None] == each
+    where = np.repeat(np.arange(len(sites)), sizes)
+    jaccard, shares, kept = [], [], np.zeros(len(mine))
+    for number in range(1, n + 1):
+        rng = np.random.default_rng(seeds[number])
+        times = [rng.multinomial(size, np.full(size, 1 / size)) for size in sizes]
+        try:
+            other, labels = _clusters(data, times, fit, ensemble, int(seeds[number]), k)
+        except ValueError:  # too few patterns differ in the resample
+            other = None
+        if other is not None:
+            theirs = np.concatenate([other.predict(labels[site]).to_numpy() for site in sites])
+            theirs = _paired(mine, theirs, k)
+            same = theirs[:, None] == each
+            both, either = (belongs & same).sum(axis=0), (belongs | same).sum(axis=0)
+            jaccard.append(both / np.maximum(either, 1))
+            drawn = np.concatenate(times)
+            counts = np.zeros((len(sites), k))
+            np.add.at(counts, (where, theirs), drawn)
+            shares.append(counts / counts.sum(axis=1, keepdims=True))
+            kept += theirs == mine
+        if progress is not None:
+            progress(number, n)
+    if len(jaccard) < 2:
+        raise ValueError(
+            f"{n - len(jaccard)} of {n} resamples could not be clustered; ask for fewer clusters."
+        )
+    tail = (1 - level) / 2
+    sample = np.array(shares)
+    low, high = np.quantile(sample, [tail, 1 - tail], axis=0)
+    similarity = np.array(jaccard)
+    observed = np.array([np.bincount(mine[where == s], minlength=k) for s in range(len(sites))])
+    ids = [tables[site].index for site in sites]
+    return ClusterStability(
+        pd.DataFrame(
+            {
+                "cluster": each + 1,
+                "patients": observed.sum(axis=0),
+                "jaccard": similarity.mean(axis=0),
+                "found_again": (similarity >= STABLE).mean(axis=0),
+                "dissolved": (similarity < DISSOLVED).mean(axis=0),
+            }
+        ),
+        pd.DataFrame(
+            {
+                "site": np.repeat(np.array(sites, dtype=object), k),
+                "cluster": np.tile(each + 1, len(sites)),
+                "share": (observed / observed.sum(axis=1, keepdims=True)).ravel(),
+                "se": sample.std(axis=0, ddof=1).ravel(),
+                "low": low.ravel(),
+                "high": high.ravel(),
+            }
+        ),
+        {
+            site: pd.Series(kept[where == s] / len(jaccard), index=ids[s], name="kept")
+            for s, site in enumerate(sites)
+        },
+        n - len(jaccard),
+    )
+
+
+def _clusters(
+    data: Mapping[Any, Any],
+    times: list[NDArray[np.int64]],
+    fit: Callable[[Mapping[Any, Any], int], Models],
+    ensemble: Ensemble,
+    seed: int,
+    n_clusters: int | None,
+) -> tuple[Ensemble, dict[Any, pd.DataFrame]]:
+    """An ensemble of models of resampled sites, and the labels of all their original patients."""
+    drawn = {
+        site: _resampled(part, count)
+        for (site, part), count in zip(data.items(), times, strict=True)
+    }
+    models = fit(drawn, seed)
+    labels = {site: label(models, part) for site, part in data.items()}
+    counted = {
+        site: table.take(np.repeat(np.arange(len(table)), count))
+        for (site, table), count in zip(labels.items(), times, strict=True)
+    }
+    fitted = Ensemble(
+        n_clusters,
+        weights=ensemble.weights,
+        distance=ensemble.distance,
+        method=ensemble.method,
+        reliability=ensemble.reliability,
+        seed=ensemble.seed,
+    ).fit(models, LabelPatterns.from_labels(counted))
+    return fitted, labels
+
+
+def _resampled(part: Any, times: NDArray[np.int64]) -> Any:
+    """Data in which each patient occurs as often as drawn: by weight, or by row."""
+    if hasattr(part, "reweight"):
+        return part.reweight(times * np.asarray(getattr(part, "weights", 1.0)))
+    rows = np.repeat(np.arange(len(times)), times)
+    return part.take(rows) if isinstance(part, pd.DataFrame) else np.asarray(part)[rows]
+
+
+def _paired(
+    reference: NDArray[Any], clusters: NDArray[Any], k: int, patients: Any = 1
+) -> NDArray[np.intp]:
+    """Clusters renumbered so that most patients keep theirs."""
+    from scipy.optimize import linear_sum_assignment
+
+    table = np.zeros((k, k))
+    np.add.at(table, (reference, clusters), patients)
+    partner = np.empty(k, dtype=np.intp)
+    old, new = linear_sum_assignment(-table)
+    partner[new] = old
+    paired: NDArray[np.intp] = partner[clusters]
+    return paired
 
 
 def _patterns_of(ensemble: Ensemble) -> Any:

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from font.checks import one_of, some
-
-Floats = NDArray[np.float64]
+from font.types import Floats, Integers
 
 METHODS = ("spectral", "centred", "equal", "prior", "sparse")
 DISTANCES = ("euclidean", "hellinger", "total-variation")
@@ -57,7 +56,7 @@ def _checked_distances(values: Any, n_classes: int, name: Hashable) -> Floats:
     if array.shape != (n_classes, n_classes):
         raise ValueError(
             f"the distance function gave an array of shape {array.shape} for the {n_classes} "
-            f"classes of {name!r}; it must return one row and one column a class."
+            f"classes of {name!r}; it must return one row and one column per class."
         )
     largest = np.abs(array).max()
     if (
@@ -75,16 +74,14 @@ def _checked_distances(values: Any, n_classes: int, name: Hashable) -> Floats:
     return clean
 
 
-def one_hot(patterns: NDArray[np.integer[Any]], offsets: NDArray[np.intp]) -> Floats:
+def one_hot(patterns: Integers, offsets: NDArray[np.intp]) -> Floats:
     """The rows of Z for these patterns, (P, ΣK)."""
     rows = np.zeros((len(patterns), offsets[-1]))
     np.put_along_axis(rows, patterns + offsets[:-1], 1.0, axis=1)
     return rows
 
 
-def cross_tabulate(
-    patterns: NDArray[np.integer[Any]], counts: NDArray[Any], offsets: NDArray[np.intp]
-) -> Floats:
+def cross_tabulate(patterns: Integers, counts: NDArray[Any], offsets: NDArray[np.intp]) -> Floats:
     """S = ZᵀZ, (ΣK, ΣK): all cross-tabulations of two models' labels, in blocks of patterns."""
     total = np.zeros((offsets[-1], offsets[-1]))
     step = max(1, _BLOCK_CELLS // int(offsets[-1]))
@@ -200,14 +197,14 @@ def _sparse(centred: Floats) -> Floats:
         kept &= ~weak
 
 
-def reliabilities(given: Mapping[Any, float] | None, models: Sequence[Hashable]) -> Floats:
+def reliabilities(reliability: Mapping[Any, float] | None, models: Sequence[Hashable]) -> Floats:
     """The prior reliabilities in the models' order, checked."""
-    if given is None:
+    if reliability is None:
         raise ValueError('weights="prior" needs reliability={model: number}, one for each model.')
-    absent = [name for name in models if name not in given]
+    absent = [name for name in models if name not in reliability]
     if absent:
         raise ValueError(f"reliability= has no value for the models {some(absent)}; give one each.")
-    values = np.array([given[name] for name in models], dtype=float)
+    values = np.array([reliability[name] for name in models], dtype=float)
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise ValueError(
             f"reliabilities must be finite, 0 or more, and not all 0; found {some(values)}."

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib as mpl
+import pytest
 from hypothesis import settings
 
 mpl.use("Agg")
 settings.register_profile("mmlca", deadline=None, derandomize=True)
 settings.load_profile("mmlca")
-for folder in ("mmlca", "bench"):
-    sys.path.insert(0, str(Path(__file__).parent / folder))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
+from browser import browser  # noqa: E402, F401 - a fixture
+from servers import postgres, spark  # noqa: E402, F401 - fixtures
+
+
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands write beside the user: never into the checkout, where a ledger would stay."""
+    with contextlib.chdir(tmp_path_factory.mktemp("elsewhere")):
+        yield

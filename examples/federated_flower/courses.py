@@ -17,7 +17,8 @@ At each hospital, whose study file says where its records are and how few patien
     flower-supernode --superlink centre.example:8000 --root-certificates ca.crt \
         --node-config 'study="/home/study/study.toml" site="north" folder="/home/study/out"'
 
-`folder` gets a copy of everything that leaves, and `clusters.csv`, which does not. To try it on one
+`folder` gets a copy of everything that leaves, and `clusters.csv`, which does not. README.md says
+how the centre lets only known machines connect, and how files are signed. To try it on one
 machine (with 'flwr[simulation]'): start `flower-superlink --insecure --simulation`, say
 `insecure = true` in config.toml, and add to `flwr run` the options
 --federation-config 'num-supernodes=3' --run-config 'simulated="/home/study/study.toml"'.
@@ -30,7 +31,7 @@ from pathlib import Path
 from flwr.app import Context
 
 import mmlca
-from font.flower import client_app, server_app
+from font.exchange.flower import client_app, server_app
 
 
 def hospital(context: Context) -> mmlca.Hospital:

@@ -1,161 +1,210 @@
-"""The study file: what it may say, and how it is read."""
+"""The study file: its settings, and how it is read and checked."""
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
 import os
 import tomllib
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
     model_validator,
 )
 
-Count = Annotated[int, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
+from font.checks import one_of
+from font.spelling import option
+from mmlca.study.site_files import (
+    AllReading,
+    Count,
+    Day,
+    Key,
+    Labs,
+    ObservationPeriods,
+    Part,
+    Patients,
+    Site,
+    Text,
+    resolved,
+    resolved_concepts,
+    resolved_map,
+)
+
 Name = Annotated[str, Field(pattern=r"^[\w][\w .-]*$", max_length=60)]
-File = Annotated[Path, Field(strict=False)]
-_FILES = {"records", "sequences", "patients", "labs", "truth", "drugs"}
-Day = Annotated[dt.date, Field(strict=False)]
+_RENAMED = {
+    ("threads",): "n_jobs",
+    ("model", "starts"): "model.n_init",
+    ("classes", "starts"): "model.n_init",
+    ("rules", "none_state"): "rules.off_treatment",
+}
+_FILES = {"records", "sequences", "patients", "labs", "observation", "truth", "drugs", "drug_names"}
 
 
 def _or_none(value: Any) -> Any:
-    """TOML has no null; "none" stands for it."""
+    """TOML has no null: the text "none" stands for it."""
     return None if value == "none" else value
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class Centre(Part):
+    """The centre of a federated study: its public key, see `font.exchange.signatures`."""
+
+    key: Key | None = None
 
 
-class Reading(_Part):
-    """How record files are read; see `ehr_prep.read_records`."""
-
-    drugs: Text | None = None
-    patient: Text | None = None
-    date: Text | None = None
-    drug: Text | None = None
-    end: Text | None = None
-    supply: Text | None = None
-    date_format: Text | None = None
-    encoding: Text | None = None
-    duplicates: Literal["drop", "keep"] | None = None
-    latest: Day | None = None
-    strict: bool | None = None
-
-    def options(self) -> dict[str, Any]:
-        """What was said, by name, as `ehr_prep.read_records` takes it."""
-        said = {name: getattr(self, name) for name in Reading.model_fields}
-        return {n: v for n, v in said.items() if v is not None and (n, v) != ("drugs", "ra")}
-
-
-class Site(Reading):
-    """The files of one hospital. What it says about reading goes before `[records]`."""
-
-    records: File | None = None
-    sequences: File | None = None
-    patients: File | None = None
-    labs: File | None = None
-    truth: File | None = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Site:
-        if (self.records is None) == (self.sequences is None):
-            raise ValueError("needs either records or sequences, one of the two")
-        return self
-
-
-class Rules(_Part):
+class Rules(Part):
     """How records become sequences; see `ehr_prep.build_sequences`."""
 
-    first_on_or_after: Annotated[Day | None, BeforeValidator(_or_none)] = dt.date(2008, 1, 1)
+    first_on_or_after: Annotated[Day | None, BeforeValidator(_or_none)] = None
     washout_days: Count | None = None
     min_history_days: Count | None = None
     min_follow_up_days: Count | None = None
     min_age: float | None = None
     max_age: float | None = None
-    follow_up: Literal["patients", "last_record"] | Day | None = None
+    follow_up: Literal["patients", "observation", "last_record"] | Day | None = None
     data_cut: Day | None = None
+    death: Literal["end", "state"] = "end"
     months: Count = 3
     days: Annotated[float, Field(ge=1)] | None = None
     max_windows: Count = 16
+    states: Literal["most_frequent", "combinations"] = "most_frequent"
     by: Literal["records", "days"] = "records"
     ties: Literal["first", "latest", "previous"] = "first"
-    impute: Literal["carry_forward", "carry_forward_max", "missing"] = "carry_forward"
+    gap_days: Annotated[int, Field(ge=0)] = 30
+    combination_days: Count = 30
+    max_combinations: Count = 10
+    combinations: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
+    impute: Literal["carry_forward_max", "carry_forward_supplied", "carry_forward", "missing"] = (
+        "carry_forward_max"
+    )
     max_carry: Annotated[int, Field(ge=0)] = 2
-    none_state: Text = "none"
+    off_treatment: Text = "none"
 
 
-class Classes(_Part):
-    """How many classes: a number, or the vote of the pseudo-sites."""
+class Classes(Part):
+    """The number of classes: given, or chosen by the vote of the sites."""
 
     number: Count | Literal["vote"] = "vote"
     candidates: Annotated[tuple[Count, ...], Field(min_length=1, strict=False)] = tuple(range(1, 9))
-    criterion: Literal["bic", "aic", "sabic", "icl"] = "bic"
+    criterion: Literal["bic", "aic", "sabic", "caic", "icl"] = "bic"
     count: Literal["sequences", "timepoints"] = "sequences"
-    starts: Count = 4
 
 
-class PseudoSites(_Part):
-    """Resamples of each site; 0 a site: the sites' own models make the ensemble."""
+class PseudoSites(Part):
+    """Resamples of each site; with 0 per site the sites' own models make the ensemble."""
 
     per_site: Annotated[int, Field(ge=0)] = 4
     fraction: Annotated[float, Field(gt=0)] = 0.8
 
 
-class Model(_Part):
+class Model(Part):
     """See `mmlca.MixtureMarkov`."""
 
-    starts: Count = 40
+    n_init: Count = 40
     prior: Annotated[float, Field(ge=0)] = 1e-4
 
 
-class EnsembleRules(_Part):
-    """See `font.Ensemble`."""
+class EnsembleRules(Part):
+    """See `font.Ensemble`; `refine` are the rounds of `font.refine`, or "none"."""
 
     weights: Literal["spectral", "centred", "equal", "sparse"] = "spectral"
     distance: Literal["euclidean", "hellinger", "total-variation"] = "euclidean"
     method: Literal["kmeans", "kmeans-distance", "average", "complete", "ward", "spectral"] = (
         "kmeans"
     )
+    refine: Annotated[int, Field(ge=0, le=50)] | Literal["converge", "none"] = 1
 
 
-class Outputs(_Part):
-    """What is written, and how it is worded."""
+class Outputs(Part):
+    """Which results are written, and how they are worded."""
 
     figures: bool = True
     dpi: Annotated[int, Field(ge=50, le=1200)] = 200
+    formats: Annotated[
+        tuple[Literal["png", "svg", "pdf", "docx"], ...], Field(strict=False, min_length=1)
+    ] = ("png",)
     top: Count = 30
-    bootstrap: Annotated[int, Field(ge=0)] = 200
+    bootstrap: Annotated[int, Field(ge=0)] = 1000
     table_one: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     time: Text | None = None
+    names: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     lab: Text | None = None
     lab_label: Text = "ESR (mm/h)"
 
 
-class Privacy(_Part):
-    """Smaller numbers of patients do not show in tables, figures and the report."""
+class InferenceRules(Part):
+    """How sure the models are, and how well they fit."""
+
+    standard_errors: bool = True
+    diagnostics: bool = True
+    simulations: Count = 99
+    bootstrap: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _enough(self) -> InferenceRules:
+        if self.bootstrap == 1:
+            raise ValueError("has bootstrap = 1; at least 2 refits are needed, or 0 for none")
+        return self
+
+
+Correction = Annotated[Literal["BCH", "ML"] | None, BeforeValidator(_or_none)]
+
+
+class Covariates(Part):
+    """What membership in a cluster may depend on; see `mmlca.three_step`."""
+
+    columns: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    correction: Correction = "ML"
+
+
+class Outcomes(Part):
+    """What is compared between the clusters: columns of the patients' tables.
+
+    `event` and `competing` are columns of dates (empty: it did not happen).
+    """
+
+    columns: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    correction: Correction = "BCH"
+    event: Text | None = None
+    competing: Text | None = None
+    landmark: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _event_first(self) -> Outcomes:
+        if self.event is None and (self.competing or self.landmark):
+            raise ValueError("has competing or landmark, which need event")
+        if self.event is not None and self.event == self.competing:
+            raise ValueError(f"names {self.event!r} as event and as competing event")
+        return self
+
+
+class Privacy(Part):
+    """The smallest number of patients shown in tables, figures and the report."""
 
     min_count: Count = 11
 
 
-class Sensitivity(_Part):
-    """Other choices to try; each list holds alternatives to what `[rules]` and others say."""
+class Sensitivity(Part):
+    """Other choices to try; each list holds alternatives to a setting of the study."""
 
     months: Annotated[tuple[Count, ...], Field(strict=False)] = (2, 6)
     ties: Annotated[tuple[str, ...], Field(strict=False)] = ("latest", "previous")
     by: Annotated[tuple[str, ...], Field(strict=False)] = ("days",)
-    impute: Annotated[tuple[str, ...], Field(strict=False)] = ("missing", "carry_forward_max")
+    states: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    gap_days: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    combination_days: Annotated[tuple[Count, ...], Field(strict=False)] = ()
+    death: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    impute: Annotated[tuple[str, ...], Field(strict=False)] = (
+        "missing",
+        "carry_forward",
+        "carry_forward_max",
+    )
     max_carry: Annotated[tuple[int, ...], Field(strict=False)] = (1, 4)
     classes: Annotated[tuple[Count, ...], Field(strict=False)] = (3, 5)
     per_site: Annotated[tuple[Count, ...], Field(strict=False)] = (2, 8)
@@ -165,8 +214,8 @@ class Sensitivity(_Part):
     crossed: bool = False
 
 
-class Published(_Part):
-    """Numbers of an earlier study, shown beside yours."""
+class Published(Part):
+    """Numbers of an earlier study, shown beside those of this one."""
 
     source: Text = "published"
     transition_ensemble: float | None = None
@@ -175,22 +224,30 @@ class Published(_Part):
     initial_local: float | None = None
 
 
-class Study(_Part):
+class Study(Part):
     """A study file, checked. Paths are as given until `read_study` resolves them."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     seed: Annotated[int, Field(ge=0)] = 1
-    threads: Count | None = None
+    n_jobs: Count | None = None
     synthetic: bool = False
     sites: Annotated[dict[Name, Site], Field(min_length=1)]
-    records: Reading = Reading()
+    records: AllReading = AllReading()
+    patients: Patients = Patients()
+    observation: ObservationPeriods = ObservationPeriods()
+    labs: Labs = Labs()
+    concepts: dict[Text, list[int | Text]] | None = None
     rules: Rules = Rules()
     classes: Classes = Classes()
     pseudo_sites: PseudoSites = PseudoSites()
     model: Model = Model()
     ensemble: EnsembleRules = EnsembleRules()
+    inference: InferenceRules = InferenceRules()
+    covariates: Covariates = Covariates()
+    outcomes: Outcomes = Outcomes()
     outputs: Outputs = Outputs()
     privacy: Privacy = Privacy()
+    centre: Centre = Centre()
     published: Published | None = None
     sensitivity: Sensitivity = Sensitivity()
 
@@ -200,19 +257,69 @@ class Study(_Part):
         """All settings, defaults included, as JSON can hold them; paths as the file gave them."""
         settings = self.model_dump(mode="json", exclude_none=True)
         for parts in (*settings["sites"].values(), settings["records"]):
-            for role in _FILES & parts.keys():
+            if "omop" in parts:
+                parts["omop"] = self._relative_url(parts["omop"])
+            for role in _FILES & parts.keys() - ({"labs"} if "omop" in parts else set()):
                 if role != "drugs" or parts[role] != "ra":
-                    parts[role] = Path(os.path.relpath(parts[role], self._folder)).as_posix()
+                    parts[role] = self._relative(parts[role])
         return settings
+
+    def _relative(self, files: Any) -> Any:
+        if isinstance(files, list):
+            return [self._relative(file) for file in files]
+        return Path(os.path.relpath(files, self._folder)).as_posix()
+
+    def _relative_url(self, url: str) -> str:
+        from ehr_prep.databases import check_url, local_path
+
+        path = local_path(url)
+        return url if path is None else f"{check_url(url)}:{self._relative(path)}"
 
     @property
     def from_records(self) -> bool:
         """Whether any site's sequences are built here, by the rules."""
-        return any(site.records is not None for site in self.sites.values())
+        return any(site.sequences is None for site in self.sites.values())
+
+    def public_keys(self) -> dict[str, str]:
+        """The keys that the study file gives, by site; that of the centre as "centre"."""
+        keys = {name: site.key for name, site in self.sites.items()}
+        keys["centre"] = self.centre.key or keys.get("centre")
+        return {name: key for name, key in keys.items() if key is not None}
 
     def site_options(self, site: str) -> dict[str, Any]:
-        """How to read the records of a site: what it says itself, else what all say."""
-        return {**self.records.options(), **self.sites[site].options()}
+        """How to read the records of a site: its own options, then those of all sites."""
+        own = self.sites[site]
+        options = {**self.records.options(), **own.options()}
+        tables: tuple[Literal["patients", "observation"], ...] = ("patients", "observation")
+        columns = {f"{table}_columns": self.table_columns(site, table) for table in tables}
+        more = {"where": own.where, **columns}
+        return options | {name: value for name, value in more.items() if value}
+
+    def table_columns(
+        self, site: str, table: Literal["patients", "observation", "labs"]
+    ) -> dict[str, Any]:
+        """The columns that are named in a further table of a site."""
+        parts: tuple[BaseModel, BaseModel] = (
+            getattr(self, table).columns,
+            getattr(self.sites[site], f"{table}_columns"),
+        )
+        return {n: c for part in parts for n, c in part.model_dump(exclude_none=True).items()}
+
+    def table_options(self, site: str, *names: str) -> dict[str, Any]:
+        """Those of a site's options that other tables of it share, such as the encoding."""
+        options = self.site_options(site)
+        return {name: options[name] for name in names if name in options}
+
+    def omop_options(self, site: str) -> dict[str, Any]:
+        """How to read the database of a site, as `ehr_prep.read_omop` takes it."""
+        place = self.sites[site]
+        options = self.table_options(site, "drugs", "duplicates", "latest")
+        if self.concepts is not None:
+            options["drugs"] = self.concepts
+        labs = None if place.labs is None else [t.strip() for t in str(place.labs).split(",")]
+        named: dict[str, Any] = {"schema": place.cdm_schema, "table": place.table, "labs": labs}
+        named |= {"condition": place.condition, "cohort": place.cohort}
+        return options | {n: v for n, v in named.items() if v is not None}
 
     def changed(self, **parts: dict[str, Any]) -> Study:
         """The same study with other values: `changed(rules={"months": 6}, seed=2)`."""
@@ -235,10 +342,10 @@ class Study(_Part):
 def read_study(
     path: str | os.PathLike[str], *, site: str | None = None, files: bool = True
 ) -> Study:
-    """Read and check a study file; paths in it are relative to its folder.
+    """Read and check a study file. Paths in it are relative to its folder.
 
-    With `site` the study has that site alone, and only its files must be there: a hospital can
-    use the study file of all hospitals. With `files=False` none need be there.
+    With `site` the study has that site alone, and only that site's files must exist, so that a
+    hospital can use the study file of all hospitals. With `files=False` no file need exist.
 
     Examples
     --------
@@ -255,38 +362,70 @@ def read_study(
     if not path.is_file():
         raise ValueError(f"there is no study file {path}; `mmlca study init` writes one.")
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name} cannot be read as TOML: {error}.") from None
     try:
-        study = Study.model_validate(said)
+        study = Study.model_validate(settings)
     except ValidationError as error:
-        raise ValueError(f"{path.name}: {_one_sentence(error, said)}") from None
+        raise ValueError(f"{path.name}: {_one_sentence(error, settings)}") from None
     if site is not None and site not in study.sites:
         raise ValueError(f"{path.name} has no site {site!r}; it has {', '.join(study.sites)}.")
     if not files:
         return study
     kept = study.sites if site is None else {site: study.sites[site]}
-    sites = {name: _resolved(path, name, part) for name, part in kept.items()}
-    reading = _resolved_map(path, "records", study.records)
-    study = study.model_copy(update={"sites": sites, "records": reading})
+    sites = {name: resolved(path, name, part) for name, part in kept.items()}
+    reading = resolved_map(path, "records", study.records)
+    concepts = resolved_concepts(path, study.concepts)
+    changed = {"sites": sites, "records": reading, "concepts": concepts}
+    study = study.model_copy(update=changed)
     study._folder = path.parent
     return study
 
 
 def write_study_file(
     path: str | os.PathLike[str],
-    sites: Sequence[str] = ("MGB", "VA"),
+    sites: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("MGB", "VA"),
     *,
     name: str = "Treatment courses",
     seed: int = 1,
     synthetic: bool = False,
+    preset: str | None = None,
+    records: Mapping[str, Any] | None = None,
+    notes: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Write a commented study file that lists every setting with its default."""
-    from mmlca.files import atomic
+    """Write a commented study file that lists every setting with its default.
+
+    Parameters
+    ----------
+    path : path
+    sites : names, or {name: settings}
+        Settings as a study file has them under `[sites.NAME]`; default: files to be named.
+    name, seed, synthetic
+        See `Study`.
+    preset : str, optional
+        Write the rules of that name, such as "ra"; see `ehr_prep.PRESETS`.
+    records : dict, optional
+        Settings under `[records]`, which hold for all sites.
+    notes : {site: lines}, optional
+        Comments for each site.
+    """
+    from ehr_prep.presets import PRESETS
+    from mmlca.sequences.files import atomic
     from mmlca.study.templates import render
 
-    text = render("study.toml.j2", sites=list(sites), name=name, seed=seed, synthetic=synthetic)
+    if not isinstance(sites, Mapping):
+        sites = {site: _to_be_named(site, synthetic) for site in sites}
+    settings = {"name": name, "sites": sites, "records": dict(records or {})}
+    try:
+        Study.model_validate(settings)
+    except ValidationError as error:
+        raise ValueError(_one_sentence(error, settings)) from None
+    if preset is not None:
+        one_of(preset, PRESETS, option("preset").rstrip("="))
+    rules = {**Rules().model_dump(), **PRESETS.get(preset or "", {})}
+    about = {"seed": seed, "synthetic": synthetic, "rules": rules, "notes": dict(notes or {})}
+    text = render("study.toml.j2", **settings, **about)
     with atomic(Path(path)) as file:
         file.write(text.encode())
 
@@ -294,40 +433,23 @@ def write_study_file(
 # --- inside ----------------------------------------------------------------------------
 
 
-def _resolved(path: Path, name: str, site: Site) -> Site:
-    found = {}
-    for role in ("records", "sequences", "patients", "labs", "truth"):
-        given = getattr(site, role)
-        if given is not None:
-            found[role] = path.parent / given
-            if not found[role].is_file():
-                raise ValueError(
-                    f"{path.name}: sites.{name}.{role} is {str(given)!r}, and there is no such "
-                    f"file in {path.parent}; mend the path."
-                )
-    changed: Site = _resolved_map(path, f"sites.{name}", site.model_copy(update=found))
-    return changed
+def _to_be_named(site: str, synthetic: bool) -> dict[str, str]:
+    files = {role: f"{site}/{role}.csv" for role in ("records", "patients", "labs")}
+    files["records"] = f"{site}/medications.csv"
+    return files | ({"truth": f"truth/synthetic_{site}.csv"} if synthetic else {})
 
 
-def _resolved_map(path: Path, key: str, part: Any) -> Any:
-    if part.drugs in (None, "ra"):
-        return part
-    drugs = path.parent / part.drugs
-    if not drugs.is_file():
-        raise ValueError(
-            f'{path.name}: {key}.drugs is {part.drugs!r}, which is neither "ra" nor a file in '
-            f"{path.parent}."
-        )
-    return part.model_copy(update={"drugs": str(drugs)})
+def _one_sentence(error: ValidationError, settings: dict[str, Any]) -> str:
+    """The first key at fault, with everything that pydantic says about it."""
+    from ehr_prep.databases import hide_secrets
 
-
-def _one_sentence(error: ValidationError, said: dict[str, Any]) -> str:
-    """The first key at fault, with all that pydantic says about it."""
     faults: dict[tuple[str, ...], list[Any]] = {}
     for fault in error.errors(include_url=False):
-        faults.setdefault(_place(fault, said), []).append(fault)
+        faults.setdefault(_place(fault, settings), []).append(fault)
     (place, (first, *rest)), *others = faults.items()
     key, more = ".".join(place), f" ({len(others)} more at fault)" if others else ""
+    if place in _RENAMED:
+        return f"{key} is now called {_RENAMED[place]}{more}; use that instead."
     if first["type"] == "extra_forbidden":
         known = _keys_at(place[:-1])
         near = difflib.get_close_matches(place[-1], known, n=1)
@@ -340,14 +462,15 @@ def _one_sentence(error: ValidationError, said: dict[str, Any]) -> str:
     if first["type"] == "missing":
         return f"{key} is missing{more}; `mmlca study init` shows what a study file holds."
     needs = " or ".join(dict.fromkeys(_need(fault) for fault in (first, *rest)))
-    found = "" if isinstance(first["input"], dict | BaseModel) else f" is {first['input']!r} and"
-    return f"{key}{found} {needs}{more}."
+    value = "" if isinstance(first["input"], dict | BaseModel) else f" is {first['input']!r} and"
+    end = "" if needs.endswith("?") else "."
+    return hide_secrets(f"{key}{value} {needs.rstrip('.')}{more}{end}")
 
 
-def _place(fault: Any, said: dict[str, Any]) -> tuple[str, ...]:
+def _place(fault: Any, settings: dict[str, Any]) -> tuple[str, ...]:
     """The keys that lead to a fault; pydantic also names the branches of a union it tried."""
     kept: list[str] = []
-    node: Any = said
+    node: Any = settings
     for part in fault["loc"]:
         if isinstance(node, dict) and part in node:
             node = node[part]
@@ -359,6 +482,8 @@ def _place(fault: Any, said: dict[str, Any]) -> tuple[str, ...]:
 
 def _need(fault: Any) -> str:
     text = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "string_pattern_mismatch" and fault["loc"][-1] == "key":
+        return "should be a public key of 64 hexadecimal digits, from the site's signing.pub"
     if fault["type"] == "string_pattern_mismatch":
         return "may hold letters, digits, spaces, points and dashes only"
     return text[text.index("should") :] if "should" in text else text
@@ -366,10 +491,16 @@ def _need(fault: Any) -> str:
 
 def _keys_at(place: Sequence[str]) -> list[str]:
     """What may stand at this place of a study file."""
-    if not place:
-        return list(Study.model_fields)
-    if place[0] == "sites":
-        return list(Site.model_fields)
-    kind = Study.model_fields[place[0]].annotation
-    parts = [a for a in (kind, *typing.get_args(kind)) if isinstance(a, type)]
-    return [name for a in parts if issubclass(a, BaseModel) for name in a.model_fields]
+    kind: Any = Study
+    for part in place[:1] if place[:1] == ("sites",) else place:
+        kind = _part_of(kind.model_fields[part].annotation)
+    if place[:1] == ("sites",):
+        kind = Site
+        for part in place[2:]:
+            kind = _part_of(kind.model_fields[part].annotation)
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def _part_of(annotation: Any) -> Any:
+    kinds = [a for a in (annotation, *typing.get_args(annotation)) if isinstance(a, type)]
+    return next((a for a in kinds if issubclass(a, BaseModel)), Site)

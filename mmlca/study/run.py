@@ -5,45 +5,34 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
-from ehr_prep.build import TreatmentSequences
-from ehr_prep.labs import Trend, trend
-from ehr_prep.tables import TableOne, table_one
-from font.stability import influence
-from mmlca import __version__
-from mmlca.checks import listed
-from mmlca.compare import SiteDifferences, describe_clusters, site_differences
-from mmlca.model import MixtureMarkov
-from mmlca.sequences import Sequences
-from mmlca.study import analysis, data, figures, words
-from mmlca.study.analysis import Analysis, Models
+from font.files import hold
+from mmlca.model.estimator import MixtureMarkov
+from mmlca.sequences.type import Sequences
+from mmlca.study import analyse, inference, items, read, texts
+from mmlca.study.analyse import Analysis, Findings, Models
 from mmlca.study.config import Study
-from mmlca.study.figures import Drawing
-from mmlca.study.results import Progress, Results, make_key, open_results, plain_records
-
-SECTIONS = {
-    "patients": "Patients",
-    "classes": "Number of classes",
-    "models": "Models",
-    "ensemble": "Ensemble",
-    "clusters": "Clusters",
-    "sites": "Differences between sites",
-    "labs": "Laboratory values",
-    "numbers": "All numbers",
-}
+from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
+from mmlca.study.numbers import headline
+from mmlca.study.report.content import Item, Report
+from mmlca.study.word import to_docx
+from mmlca.study.words import groups_word, period, short_names
+from mmlca.tables.clusters import describe_clusters, hidden_sizes
+from mmlca.tables.suppress import few_patients
 
 
 def run_study(
     study: Study, out: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Do everything that a study file asks for, and write it to a folder.
+    """Run the whole study, and write its results to a folder.
 
-    A run that was interrupted is taken up where it stopped; a finished one is not repeated. Only
-    what depends on a changed setting or file is done again.
+    An interrupted run goes on where it stopped, and a finished one is not repeated: models are
+    fitted and figures drawn again only if a setting or a file that they depend on has changed.
 
     Parameters
     ----------
@@ -52,7 +41,9 @@ def run_study(
     out : path
         The folder gets `report.html`, `results.json` (numbers and texts), `provenance.json`
         (settings, versions, hashes, times), `tables/`, `figures/` with a table beside each
-        figure, `models/`, and `patients/`, which holds ids and must stay inside the hospital.
+        figure, and two folders that must stay inside the hospital: `patients/`, which holds ids,
+        and `models/`, from whose exact numbers small counts follow.
+        One run at a time: a second one in the same folder is refused with an OSError.
     progress : function (text, share), optional
 
     Returns
@@ -60,19 +51,27 @@ def run_study(
     dict
         The content of `results.json`.
     """
-    from mmlca.study.report import render_report
+    with hold(out):
+        return _run_alone(study, out, progress or (lambda text, share: None))
 
-    tell = progress or (lambda text, share: None)
+
+def _run_alone(study: Study, out: str | os.PathLike[str], tell: Progress) -> dict[str, Any]:
+    from mmlca.study.report.page import render_report
+
     tell("Reading", 0.0)
     results, key = open_results(study, out)
     run = _Run(study, results, tell)
-    content = run.all_steps(key)
+    report, pictures = run.all_steps(key)
+    content = report.plain()
+    with run.step("results", make_key(content)) as needed:
+        if needed:
+            results.json("results.json", content)
     results.keep_only([*run.names, "report"])
     steps = {n: step["files"] for n, step in results.record["steps"].items() if n != "report"}
     with run.step("report", make_key(content, results.about, steps)) as needed:
         if needed:
             tell("Writing the report", 0.97)
-            results.text("report.html", render_report(content, results.record, results.folder))
+            results.text("report.html", render_report(report, pictures, results.record))
     results.finish()
     tell("Done", 1.0)
     return content
@@ -80,359 +79,224 @@ def run_study(
 
 @dataclass
 class _Run:
-    """The steps of one run. Each writes its files and hands on what later steps need."""
+    """The steps of one run. Each writes its files, and hands its results on in memory."""
 
     study: Study
     results: Results
     tell: Progress
     names: list[str] = field(default_factory=list)
-    items: list[dict[str, Any]] = field(default_factory=list)
-    waiting: dict[str, pd.DataFrame] = field(default_factory=dict)
 
-    def all_steps(self, key: str) -> dict[str, Any]:
+    def step(self, name: str, key: str) -> AbstractContextManager[bool]:
+        self.names.append(name)
+        return self.results.step(name, key)
+
+    def all_steps(self, key: str) -> tuple[Report, dict[str, bytes]]:
+        """The report and the pictures of its figures, by name."""
         study = self.study
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             key = make_key(key, study.plain()["sites"], study.records.options(), study.rules)
-            sequences = self.read(key)
-            resamples = analysis.resample(study, sequences)
-            key = make_key(key, study.seed, study.pseudo_sites, study.model.prior)
-            choice = self.choose(make_key(key, study.classes), resamples)
-            n_classes = analysis.chosen_number(study, choice)
-            if n_classes == 1 and len(sequences) > 1:
-                raise ValueError(
-                    f"{study.classes.criterion.upper()} chooses a single class at most "
-                    "pseudo-sites (tables/selection.csv), so that there are no courses to tell "
-                    "apart; set classes.number, or leave 1 out of classes.candidates."
+            sequences, key = self.read(key)
+            resamples = analyse.resample(study, sequences)
+            data = {**sequences, **resamples}
+            key = make_key(key, study.seed, study.pseudo_sites, study.model)
+            choice, fits = self.choose(make_key(key, study.classes), data)
+            n_classes = analyse.chosen_number(study, choice)
+            key = make_key(key, n_classes)
+            known = {name: fits[name, n_classes] for name in data if (name, n_classes) in fits}
+            fitted = self.fit(key, data, n_classes, known)
+            suggested = None
+            if choice is not None and len(sequences) > 1 and n_classes < choice["classes"].max():
+                suggested = self.suggest(
+                    make_key(key, study.ensemble), sequences, resamples, fits, n_classes
                 )
-            key = make_key(key, study.model, n_classes)
-            models, own = self.fit(key, sequences, resamples, n_classes)
             self.tell("Combining", 0.4)
-            found = analysis.combine(study, sequences, models, own, n_classes)
-            differences, trends = self.compare(found), self.labs(found)
+            models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
+            analysis = analyse.combine(study, sequences, models, own, n_classes)
+            findings = self.describe(analysis, choice, suggested)
         warned = list(dict.fromkeys(str(warning.message) for warning in caught))
         key = make_key(key, study.ensemble, study.outputs, study.privacy, study.published)
-        moved = None if found.ensemble is None else influence(found.ensemble)
-        truth = data.agreement_with_truth(study, found)
-        numbers = words.headline(study, found, choice, differences, truth)
-        low, after = study.privacy.min_count, words.period(study, sequences)
-        described = describe_clusters(sequences, found.clusters, after=after)
-        described = figures.hide_small(described, low)
-        first = self.table_one(found, described)
-        self.collect(found, numbers, described, first, differences, moved)
-        self.write_tables(key, found, first)
-        drawings = [
-            *figures.data_figures(study, sequences, choice),
-            *figures.ensemble_figures(found),
-            *figures.course_figures(study, found),
-            *([] if differences is None else figures.difference_figures(study, differences)),
-            *figures.lab_figures(study, trends),
-        ]
-        self.draw(key, drawings)
-        groups = words.groups_word(study).capitalize()
-        content = {
-            "study": study.name,
-            "synthetic": study.synthetic,
-            "sites": list(sequences),
-            "n_clusters": n_classes,
-            "states": list(next(iter(sequences.values())).states),
-            "views": [view for view, _ in figures.views(found)],
-            "min_count": study.privacy.min_count,
-            "published": None if study.published is None else study.published.source,
-            "summary": words.five_sentences(study, found, choice, described, numbers, moved),
-            "methods": words.methods(study, found, n_classes, __version__),
-            "careful": words.careful(study, found, choice, differences, numbers, warned),
-            "numbers": plain_records(numbers),
-            "sections": [
-                {"id": name, "title": title.replace("Clusters", groups), "items": items}
-                for name, title in SECTIONS.items()
-                if (items := [item for item in self.items if item["section"] == name])
-            ],
-        }
-        with self.step("results", make_key(key, content)) as needed:
-            if needed:
-                self.results.json("results.json", content)
-        return content
-
-    def step(self, name: str, key: str) -> Any:
-        self.names.append(name)
-        return self.results.step(name, key)
+        key = make_key(key, study.inference, study.covariates, study.outcomes)
+        shown = items.all_items(study, findings)
+        self.write_tables(key, findings, shown)
+        pictures = self.draw(key, [item for item in shown if item.draw is not None])
+        report = Report(
+            study=study.name,
+            synthetic=study.synthetic,
+            sites=list(sequences),
+            n_clusters=n_classes,
+            states=list(next(iter(sequences.values())).states),
+            views=[view for view, _ in analyse.views(analysis)],
+            min_count=study.privacy.min_count,
+            published=None if study.published is None else study.published.source,
+            groups=groups_word(study),
+            figures=study.outputs.figures,
+            summary=texts.summary(study, findings),
+            methods=texts.methods(study, findings, n_classes),
+            careful=texts.cautions(study, findings, warned),
+            numbers=findings.numbers,
+            items=shown,
+        )
+        if "docx" in study.outputs.formats:
+            with self.step("word", key) as needed:
+                if needed:
+                    word = to_docx(study.name, findings.table_one, report.methods)
+                    self.results.write("tables/table_one.docx", word)
+        return report, pictures
 
     # --- what is computed ------------------------------------------------------------------
 
-    def read(self, key: str) -> dict[str, Sequences]:
-        """The sequences are always read again: it is quick, and every step needs them."""
+    def read(self, key: str) -> tuple[dict[str, Sequences], str]:
+        """The sequences, always read again since every step needs them, and the key of the rest."""
         study = self.study
-        sources = {site: data.read_source(study, site) for site in study.sites}
-        sequences = data.build_sites(study, sources)
+        sources = {site: read.read_source(study, site) for site in study.sites}
+        sequences = read.build_sites(study, sources)
+        analyse.check_number(study, sequences)
+        if hashes := read.database_hashes(sources, sequences):
+            key = make_key(key, hashes)
         with self.step("read", key) as needed:
             for site, part in sequences.items() if needed else ():
                 self.results.table(f"patients/{site}_sequences.csv", part.to_frame(), index=True)
-                if isinstance(part, TreatmentSequences):
+                if part.account is not None:
                     self.results.table(f"patients/{site}_issues.csv", part.issues)
-        for site, part in sequences.items():
-            if isinstance(part, TreatmentSequences) and len(part.issues):
-                self.table(
-                    "patients",
-                    f"issues_{site}",
-                    part.issues.drop(columns="examples"),
-                    f"Odd records at {site}",
-                    "What looked odd, how often, and what was done about it. The folder patients "
-                    "has examples.",
-                )
-        return sequences
+                    self.results.table(f"patients/{site}_unmapped.csv", part.account.unmapped)
+        read.warn_unmapped(study, sequences)
+        return sequences, key
 
-    def choose(self, key: str, resamples: Mapping[str, Sequences]) -> pd.DataFrame | None:
+    def choose(
+        self, key: str, data: Mapping[str, Sequences]
+    ) -> tuple[pd.DataFrame | None, analyse.Fits]:
+        """The table of numbers of classes (None if the number is given), and its fits.
+
+        A resumed run reads the table and has no fits.
+        """
         rules = self.study.classes
         if rules.number != "vote":
-            return None
-        n_fits = len(resamples) * len(set(rules.candidates))
+            return None, {}
+        n_fits = len(data) * len(set(rules.candidates))
         numbers = iter(range(n_fits))
 
         def tell(text: str) -> None:
-            self.tell(f"Comparing numbers of classes: {text}", 0.1 + 0.2 * next(numbers) / n_fits)
+            self.tell(f"Comparing numbers of classes: {text}", 0.05 + 0.3 * next(numbers) / n_fits)
 
-        with self.step("choose", key) as needed:
+        file = "models/selection.json"
+        with self.step("choose", make_key(key, self.study.privacy)) as needed:
             if needed:
-                table = analysis.compare_numbers(self.study, resamples, tell)
-                self.results.table("tables/selection.csv", table)
-        return pd.read_csv(self.results.folder / "tables/selection.csv", dtype={"site": str})
+                table, fits = analyse.compare_numbers(self.study, data, tell)
+                self.results.json(file, plain_records(table))
+                n = {name: float(part.weights.sum()) for name, part in data.items()}
+                shown = items.shown_fits(table, n, self.study.privacy.min_count)
+                self.results.table("tables/selection.csv", shown)
+                return table, fits
+        return pd.DataFrame(self.results.read_json(file)).astype({"site": str}), {}
 
-    def fit(
+    def fit(self, key: str, data: Mapping[str, Sequences], n_classes: int, known: Models) -> Models:
+        """One model per data set; those that the comparison of numbers fitted are `known`."""
+        files = {name: f"models/{name}.json" for name in data}
+        missing = {name: part for name, part in data.items() if name not in known}
+        numbers = iter(range(len(missing)))
+
+        def tell(text: str) -> None:
+            self.tell(f"Fitting: {text}", 0.35 + 0.05 * next(numbers) / len(missing))
+
+        with self.step("fit", key) as needed:
+            if not needed:
+                return {n: MixtureMarkov.load(self.results.folder / f) for n, f in files.items()}
+            models = known | analyse.fit_models(self.study, missing, n_classes, tell)
+            for name, file in files.items():
+                self.results.json(file, models[name].to_dict())
+            return models
+
+    def suggest(
         self,
         key: str,
         sequences: Mapping[str, Sequences],
         resamples: Mapping[str, Sequences],
+        fits: analyse.Fits,
         n_classes: int,
-    ) -> tuple[Models, Models]:
-        """The models of the pseudo-sites, and one of each whole site."""
-        parts = {**resamples, **sequences}
-        files = {name: f"models/{name}.json" for name in parts}
-        numbers = iter(range(len(parts)))
+    ) -> pd.DataFrame:
+        """The number of clusters that models with more classes suggest."""
+        file = "models/suggested.json"
+        with self.step("suggest", key) as needed:
+            if not needed:
+                return pd.DataFrame(self.results.read_json(file))
+            self.tell("Asking models with more classes", 0.38)
+            table = analyse.free_numbers(self.study, sequences, resamples, fits, n_classes)
+            self.results.json(file, plain_records(table))
+            return table
 
-        def tell(text: str) -> None:
-            self.tell(f"Fitting: {text}", 0.3 + 0.1 * next(numbers) / len(parts))
-
-        with self.step("fit", key) as needed:
-            if needed:
-                for name, model in analysis.fit_models(self.study, parts, n_classes, tell).items():
-                    self.results.json(files[name], model.to_dict())
-        models = {n: MixtureMarkov.load(self.results.folder / file) for n, file in files.items()}
-        return {n: models[n] for n in resamples}, {n: models[n] for n in sequences}
-
-    def compare(self, found: Analysis) -> SiteDifferences | None:
-        if found.ensemble is None:
-            return None
+    def describe(
+        self, analysis: Analysis, choice: pd.DataFrame | None, suggested: pd.DataFrame | None
+    ) -> Findings:
+        """Numbers and tables of the clusters, the sites and the labs."""
+        study, min_count = self.study, self.study.privacy.min_count
         self.tell("Comparing the sites", 0.42)
-        return site_differences(
-            found.sequences,
-            found.clusters,
-            models=found.own,
-            n_boot=self.study.outputs.bootstrap,
-            seed=self.study.seed,
+        differences = analyse.compare_sites(study, analysis, study.outputs.bootstrap)
+        described = describe_clusters(
+            analysis.sequences, analysis.clusters, after=period(study, analysis.sequences)
         )
-
-    def labs(self, found: Analysis) -> dict[str | None, Trend]:
-        """The lab's course under each membership, at the sites that have labs and dates."""
-        labs = {site: files.labs for site, files in self.study.sites.items() if files.labs}
-        undated = [site for site in labs if not hasattr(found.sequences[site], "patients")]
-        if undated:
-            warnings.warn(
-                f"the labs of {listed(undated)} are not used: sequences from a file have "
-                "no dates; give records instead.",
-                stacklevel=2,
-            )
-        dated = {site: labs[site] for site in labs if site not in undated}
-        if not dated:
-            return {}
+        names = short_names(study, described)  # they say what most patients of a cluster do
+        hidden = hidden_sizes(analysis.clusters, min_count).loc["all"]
+        unseen = hidden[described["cluster"]].to_numpy()
+        names = pd.Series(names, described.index, dtype=object).mask(unseen, None)
+        known = dict(zip(described["cluster"], names, strict=True))
+        analysis = replace(analysis, names={c: n for c, n in known.items() if n is not None})
+        courses = analyse.course_tables(study, analysis)
+        described = items.shown_clusters(study, analysis, courses, described)
+        described["description"] = described["description"].fillna(few_patients(min_count))
+        described.insert(1, "name", names)
         self.tell("Fitting the laboratory values", 0.45)
-        return {
-            view: trend(
-                dated,
-                {site: figures.named_groups(self.study, clusters[site]) for site in dated},
-                {site: found.sequences[site] for site in dated},
-                test=self.study.outputs.lab,
-            )
-            for view, clusters in figures.views(found)
-        }
+        trends = analyse.lab_trends(study, analysis)
+        self.tell("Standard errors, fit and outcomes", 0.47)
+        inferred = inference.infer(study, analysis)
+        return Findings(
+            analysis=analysis,
+            choice=choice,
+            suggested=suggested,
+            numbers=headline(study, analysis, choice, differences),
+            described=described,
+            table_one=analyse.describe_patients(study, analysis, described),
+            courses=courses,
+            differences=differences,
+            influence=analyse.site_influence(study, analysis),
+            trends=trends,
+            refined_differences=analyse.compare_sites_refined(study, analysis),
+            inference=inferred,
+        )
 
     # --- what is written -------------------------------------------------------------------
 
-    def table(self, section: str, name: str, frame: pd.DataFrame, title: str, caption: str) -> None:
-        """Keep a table for the report; `write_tables` writes them all."""
-        file = f"tables/{name}.csv"
-        self.waiting[file] = frame
-        item = {"section": section, "kind": "table", "file": file, "title": title}
-        self.items.append({**item, "caption": caption})
-
-    def write_tables(self, key: str, found: Analysis, first: TableOne) -> None:
+    def write_tables(self, key: str, findings: Findings, shown: list[Item]) -> None:
+        """The tables that are not behind a figure, and the patients' clusters."""
         self.tell("Writing tables", 0.5)
         with self.step("tables", key) as needed:
             if not needed:
                 return
-            for file, frame in self.waiting.items():
-                self.results.table(file, frame)
-            self.results.text("tables/table_one.md", first.to_markdown() + "\n")
-            self.results.text("tables/table_one.tex", first.to_latex() + "\n")
-            for site in found.sequences:
-                self.results.table(f"patients/{site}_clusters.csv", _memberships(found, site), True)
+            for item in shown:
+                if item.draw is None:
+                    self.results.table(item.data_file, item.table)
+            self.results.text("tables/table_one.md", findings.table_one.to_markdown() + "\n")
+            self.results.text("tables/table_one.tex", findings.table_one.to_latex() + "\n")
+            for site, table in findings.analysis.certainty.items():
+                self.results.table(f"patients/{site}_clusters.csv", table, index=True)
 
-    def collect(
-        self,
-        found: Analysis,
-        numbers: pd.DataFrame,
-        described: pd.DataFrame,
-        first: TableOne,
-        differences: SiteDifferences | None,
-        moved: pd.DataFrame | None,
-    ) -> None:
-        """The tables that are not behind a figure."""
-        low, table = self.study.privacy.min_count, self.table
-        groups = words.groups_word(self.study)
-        table(
-            "models",
-            "models",
-            _fit_table({**found.models, **found.own}),
-            "Models",
-            "Log-likelihood, BIC and entropy R² of each model, the share of its smallest class, "
-            "and how many of the starts that were followed reached the maximum.",
-        )
-        if moved is not None:
-            table(
-                "ensemble",
-                "influence",
-                _few_hidden(moved, low).reset_index(),
-                "Influence of each site",
-                "Patients who would change cluster if a site, its models and its patients, had "
-                "not taken part.",
-            )
-        table(
-            "clusters",
-            "clusters",
-            described,
-            f"The {groups} in numbers",
-            "All sites together: patients, the most common first drug class, the share still on "
-            "it at the end, where switches go, and the mean number of switches.",
-        )
-        if len(found.sequences) > 1:
-            by_site = describe_clusters(found.sequences, found.clusters, by_site=True)
-            table(
-                "clusters",
-                "clusters_by_site",
-                figures.hide_small(by_site.drop(columns="description"), low),
-                f"The {groups} at each site",
-                "The same at each site.",
-            )
-        frame = first.to_frame()
-        frame.columns = pd.Index([", ".join(c) if isinstance(c, tuple) else c for c in frame])
-        table(
-            "clusters",
-            "table_one",
-            frame.reset_index(names=["variable", "level"]),
-            f"Patients by {words.group_word(self.study)}",
-            f"Number (%) or mean (SD). Counts below {low} are not shown.",
-        )
-        if differences is not None:
-            norms, study = differences.norms, self.study
-            if study.published is not None:
-                known = [words.published_norm(study, row) for row in norms.itertuples()]
-                norms = norms.assign(published=pd.Series(known, norms.index, dtype=float))
-            table(
-                "sites",
-                "site_differences_norms",
-                norms,
-                "Size of the differences",
-                "Frobenius norms averaged over clusters, with 95 % intervals. Chance: what "
-                "sampling alone would give if the sites did not differ.",
-            )
-        table(
-            "numbers",
-            "headline",
-            numbers,
-            "All numbers of the summary",
-            "Every number that the summary rests on.",
-        )
-
-    def table_one(self, found: Analysis, described: pd.DataFrame) -> TableOne:
-        wanted = self.study.outputs.table_one
-        patients = {
-            site: data.patients_of(self.study, site, part) for site, part in found.sequences.items()
-        }
-        if wanted is not None:
-            known = set.intersection(*(set(frame) for frame in patients.values()))
-            absent = [name for name in wanted if name not in known]
-            if absent:
-                raise ValueError(
-                    f"outputs.table_one names {', '.join(absent)}, but the patients' tables of all "
-                    f"sites have {', '.join(sorted(known)) or 'no columns'}."
-                )
-        named = {
-            site: figures.named_groups(self.study, part) for site, part in found.clusters.items()
-        }
-        texts = zip(described["cluster"], described["description"], strict=True)
-        several = len(patients) > 1
-        (site, *_) = patients
-        return table_one(
-            patients if several else patients[site],
-            named if several else named[site],
-            variables=wanted,
-            descriptions={words.group_name(self.study, c): text for c, text in texts},
-            min_count=self.study.privacy.min_count,
-        )
-
-    def draw(self, key: str, drawings: list[Drawing]) -> None:
-        """Each figure is a step, so that an interrupted run loses one at most."""
+    def draw(self, key: str, figures: list[Item]) -> dict[str, bytes]:
+        """The pictures by name. Each figure is a step, so that an interrupted run loses one."""
         outputs = self.study.outputs
-        for number, one in enumerate(drawings):
-            self.tell(f"Drawing: {one.title}", 0.55 + 0.4 * number / len(drawings))
-            picture, table = f"figures/{one.name}.png", f"figures/{one.name}.csv"
-            with self.step(f"figure {one.name}", key) as needed:
+        pictures = {}
+        for number, item in enumerate(figures):
+            self.tell(f"Drawing: {item.title}", 0.55 + 0.4 * number / len(figures))
+            assert item.draw is not None
+            with self.step(f"figure {item.name}", key) as needed:
                 if needed:
-                    self.results.table(table, one.table)
-                    if outputs.figures:
-                        self.results.write(picture, figures.to_png(one.draw, outputs.dpi))
-            item = {"section": one.section, "title": one.title, "caption": one.caption}
-            if outputs.figures:
-                more = {"alt": one.alt, "view": one.view, "data": table}
-                self.items.append({**item, "kind": "figure", "file": picture, **more})
-            else:
-                self.items.append({**item, "kind": "table", "file": table, "view": one.view})
-
-
-def _few_hidden(moved: pd.DataFrame, low: int) -> pd.DataFrame:
-    """Blank small numbers of patients who would change cluster."""
-    counts = moved.filter(like="changed")
-    small = (counts > 0) & (counts < low)
-    moved = moved.assign(**{c: counts[c].mask(small[c]) for c in counts})
-    return moved.assign(share=moved["share"].mask(small["changed"]))
-
-
-def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "model": name,
-                "patients": model.n_sequences_,
-                "classes": len(model.weights_),
-                "loglik": model.loglik_,
-                "bic": model.bic(),
-                "entropy": model.entropy(),
-                "smallest": float(model.params_.weights.min()),
-                "replicated": model.n_replicated_,
-                "converged": model.converged_,
-            }
-            for name, model in models.items()
-        ]
-    )
-
-
-def _memberships(found: Analysis, site: str) -> pd.DataFrame:
-    """Each patient's cluster, how sure it is, and the class of the site's own model."""
-    probability = found.own[site].predict_proba(found.sequences[site])
-    if found.ensemble is None:
-        return pd.DataFrame({"class": found.local[site], "probability": probability.max(axis=1)})
-    own = {"own_class": found.local[site], "own_probability": probability.max(axis=1)}
-    table = found.ensemble.confidence(found.labels[site])
-    table["cluster"] += 1
-    table["runner_up"] = (table["runner_up"] + 1).where(table["runner_up"] >= 0)
-    return table.assign(**own)
+                    self.results.table(item.data_file, item.table)
+                if outputs.figures and needed:
+                    wanted = ["png", *(f for f in ("svg", "pdf") if f in outputs.formats)]
+                    files = items.to_pictures(item.draw, outputs.dpi, wanted)
+                    pictures[item.name] = files["png"]
+                    for ending, content in files.items():
+                        self.results.write(f"figures/{item.name}.{ending}", content)
+                elif outputs.figures:
+                    picture = self.results.folder / item.picture_file
+                    pictures[item.name] = picture.read_bytes()
+        return pictures

@@ -1,4 +1,4 @@
-"""What a study would have found under other choices: the same analysis many times."""
+"""Sensitivity of a study: the same analysis under other choices, compared with the main one."""
 
 from __future__ import annotations
 
@@ -6,48 +6,88 @@ import itertools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from font.metrics import agreement, match_labels
-from mmlca.compare import site_differences
-from mmlca.study import analysis, data, words
-from mmlca.study.analysis import Analysis
+from font.files import hold
+from font.metrics import compare_clusterings, match_labels
+from mmlca.study import analyse, read
+from mmlca.study.analyse import Analysis
 from mmlca.study.config import Study
-from mmlca.study.results import Progress, make_key, open_results, plain_records
+from mmlca.study.folder import Progress, make_key, open_results, plain_records
+from mmlca.study.items import to_pictures
+from mmlca.study.numbers import headline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST = 500
-_DAYS_A_MONTH = 30.4375
-_RULES = ("months", "ties", "by", "impute", "max_carry")
-_NAMES = {
-    "months": "window (months)",
-    "ties": "ties",
-    "by": "counting",
-    "impute": "empty windows",
-    "max_carry": "carried at most",
-    "classes": "classes",
-    "per_site": "resamples a site",
-    "fraction": "size of a resample",
-    "weights": "weights",
-    "seeds": "seed",
+_DAYS_PER_MONTH = 30.4375
+_INDEX = "adjusted_rand_index"
+
+
+class Factor(NamedTuple):
+    """One choice that can be varied: its name for people, and where the study file has it."""
+
+    name: str
+    section: str
+    key: str
+
+
+_FACTORS = {
+    "months": Factor("window (months)", "rules", "months"),
+    "ties": Factor("ties", "rules", "ties"),
+    "by": Factor("counting", "rules", "by"),
+    "states": Factor("states", "rules", "states"),
+    "gap_days": Factor("days of a gap", "rules", "gap_days"),
+    "combination_days": Factor("days of a combination", "rules", "combination_days"),
+    "death": Factor("death", "rules", "death"),
+    "impute": Factor("empty windows", "rules", "impute"),
+    "max_carry": Factor("carried at most", "rules", "max_carry"),
+    "classes": Factor("classes", "classes", "number"),
+    "per_site": Factor("resamples per site", "pseudo_sites", "per_site"),
+    "fraction": Factor("size of a resample", "pseudo_sites", "fraction"),
+    "weights": Factor("weights", "ensemble", "weights"),
+    "seeds": Factor("seed", "", "seed"),
 }
 
 
 class Variant(NamedTuple):
-    """A study with some choices made otherwise; `choices` names them."""
+    """The study with some choices changed; `choices` names them."""
 
     choices: dict[str, Any]
     study: Study
 
     @property
     def name(self) -> str:
-        return ", ".join(f"{_NAMES[k]}: {_text(v)}" for k, v in self.choices.items())
+        return ", ".join(f"{_FACTORS[k].name}: {_text(v)}" for k, v in self.choices.items())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One other analysis, compared with the main one.
+
+    Parameters
+    ----------
+    index : {site: float}
+        Adjusted Rand index against the main analysis, on the patients that both have; "all" is
+        that of all sites together.
+    patients, in_both : int
+        Patients of this analysis, and those that the main one has too.
+    numbers : {name: value}
+        Its headline numbers.
+    error : str
+        Why it could not be done; then everything else is empty.
+    """
+
+    index: dict[str, float] = field(default_factory=dict)
+    patients: int = 0
+    in_both: int = 0
+    numbers: dict[str, float] = field(default_factory=dict)
+    error: str = ""
 
 
 def run_sensitivity(
@@ -55,8 +95,9 @@ def run_sensitivity(
 ) -> dict[str, Any]:
     """Repeat a study under the alternatives of its `[sensitivity]`, and compare.
 
-    The number of classes is that of the main analysis unless it is what varies, and windows of
-    another length cover the same time. Each analysis is kept, so that an interrupted run goes on.
+    The number of classes is that of the main analysis unless it is varied itself, and windows of
+    another length cover the same time. Each analysis is kept, so that an interrupted run goes on
+    where it stopped.
 
     Parameters
     ----------
@@ -65,7 +106,8 @@ def run_sensitivity(
     out : path
         The folder gets `sensitivity.csv` (adjusted Rand index of each analysis against the main
         one, on the patients that both have), `numbers.csv` (every headline number of each),
-        `ranges.csv` (their smallest and largest value, and where) and `sensitivity.png`.
+        `ranges.csv` (the smallest and largest value of each number, and the analysis that gave
+        it) and `sensitivity.png`.
     progress : function (text, share), optional
 
     Returns
@@ -73,55 +115,63 @@ def run_sensitivity(
     dict
         `n` analyses, `failed` ones, the `summary` in sentences, and the `ranges`.
     """
-    tell = progress or (lambda text, share: None)
+    with hold(out):
+        return _run_alone(study, out, progress or (lambda text, share: None))
+
+
+def _run_alone(study: Study, out: str | os.PathLike[str], tell: Progress) -> dict[str, Any]:
     tell("Reading", 0.0)
     results, key = open_results(study, out)
-    sources = {site: data.read_source(study, site) for site in study.sites}
+    sources = {site: read.read_source(study, site) for site in study.sites}
     key = make_key(key, study.records, study.plain()["sites"])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the main analysis has said them
-        sequences = data.build_sites(study, sources)
-        names = ["choose"]
+        warnings.simplefilter("ignore", UserWarning)  # `run_study` reports them
+        sequences = read.build_sites(study, sources)
+        if hashes := read.database_hashes(sources, sequences):
+            key = make_key(key, hashes)
         with results.step("choose", make_key(key, study.classes, _settings(study))) as needed:
             if needed:
                 tell("Choosing the number of classes", 0.02)
-                results.json("choice.json", _chosen(study, sequences))
-        n_classes = int(results.read_json("choice.json"))
+                n_classes = _chosen(study, sequences)
+                results.json("choice.json", n_classes)
+            else:
+                n_classes = int(results.read_json("choice.json"))
         main_study = study.changed(classes={"number": n_classes})
-        found = variants(main_study)
+        others = variants(main_study)
         key = make_key(key, _settings(main_study), study.privacy)  # all are compared with it
         tell("Main analysis", 0.1)
         main = _analyse(main_study, sequences)
-        rows, numbers = [], {"main": _numbers(main_study, main)}
-        for i, variant in enumerate(found):
-            tell(variant.name, 0.1 + 0.85 * i / len(found))
-            name = f"variants/{i + 1:03d}.json"
-            names.append(name)
-            with results.step(name, make_key(key, _settings(variant.study))) as needed:
+        outcomes = []
+        files = [f"variants/{i:03d}.json" for i in range(1, len(others) + 1)]
+        for i, (variant, file) in enumerate(zip(others, files, strict=True)):
+            tell(variant.name, 0.1 + 0.85 * i / len(others))
+            with results.step(file, make_key(key, _settings(variant.study))) as needed:
                 if needed:
-                    results.json(name, _compared(variant.study, main, sources))
-            stored = results.read_json(name)
-            rows.append({**_labels(variant), **stored["compared"]})
-            numbers[variant.name] = stored["numbers"]
-    table = pd.DataFrame(rows)
-    factors = [name for name in _NAMES.values() if name in table]
-    table = table[[c for c in table if c not in factors] + factors]
+                    outcomes.append(_compared(variant.study, main, sources))
+                    results.json(file, asdict(outcomes[-1]))
+                else:
+                    outcomes.append(Outcome(**results.read_json(file)))
+    numbers = {"main": _numbers(main_study, main)}
+    numbers |= {v.name: outcome.numbers for v, outcome in zip(others, outcomes, strict=True)}
     ranges = _ranges(numbers)
-    with results.step("tables", make_key(key, rows, numbers)) as needed:
+    with results.step("tables", make_key(key, others, outcomes, numbers)) as needed:
         if needed:
-            results.table("sensitivity.csv", table)
+            results.table("sensitivity.csv", _table(others, outcomes))
             results.table("numbers.csv", pd.DataFrame(numbers).rename_axis("name").reset_index())
             results.table("ranges.csv", ranges)
             tell("Drawing", 0.97)
-            results.write("sensitivity.png", _picture(table, study))
-    results.keep_only([*names, "tables"])
+            draw = plot_pairs if study.sensitivity.crossed else plot_variants
+            results.write(
+                "sensitivity.png",
+                to_pictures(lambda: draw(others, outcomes), study.outputs.dpi)["png"],
+            )
+    results.keep_only(["choose", *files, "tables"])
     results.finish()
     tell("Done", 1.0)
-    failed = table[table["error"].notna()] if "error" in table else table[:0]
     return {
-        "n": len(table),
-        "failed": len(failed),
-        "summary": _summary(table, failed),
+        "n": len(outcomes),
+        "failed": sum(bool(outcome.error) for outcome in outcomes),
+        "summary": _summary(others, outcomes),
         "ranges": plain_records(ranges),
     }
 
@@ -131,8 +181,8 @@ def variants(study: Study) -> list[Variant]:
     section = study.sensitivity
     levels = {
         factor: [v for v in dict.fromkeys(getattr(section, factor)) if v != _now(study, factor)]
-        for factor in _NAMES
-        if study.from_records or factor not in _RULES
+        for factor, place in _FACTORS.items()
+        if study.from_records or place.section != "rules"
     }
     if not isinstance(study.classes.number, int):
         raise ValueError("the number of classes must be chosen first.")
@@ -145,87 +195,76 @@ def variants(study: Study) -> list[Variant]:
     else:
         n = int(np.prod([1 + len(values) for values in levels.values()], dtype=float)) - 1
         if n > _MOST * 4:
-            raise ValueError(
-                f"sensitivity.crossed asks for {n:,} analyses, at most {_MOST} are done; shorten "
-                "the lists of [sensitivity], or set some to []."
-            )
+            raise ValueError(_too_many(n))
         options = [[None, *values] for values in levels.values()]
         chosen = [
             {f: v for f, v in zip(levels, row, strict=True) if v is not None}
             for row in itertools.product(*options)
         ]
-    made: dict[str, Variant] = {}
+    others: dict[str, Variant] = {}
     for choices in filter(None, chosen):
         other = _changed(study, choices)
-        made.setdefault(make_key(_settings(other)), Variant(choices, other))
-    made.pop(make_key(_settings(study)), None)
-    if not made:
+        others.setdefault(make_key(_settings(other)), Variant(choices, other))
+    others.pop(make_key(_settings(study)), None)
+    if not others:
         raise ValueError("[sensitivity] names nothing that differs from the study itself.")
-    if len(made) > _MOST:
-        raise ValueError(
-            f"sensitivity.crossed asks for {len(made):,} analyses, at most {_MOST} are done; "
-            "shorten the lists of [sensitivity], or set some to []."
-        )
-    return list(made.values())
+    if len(others) > _MOST:
+        raise ValueError(_too_many(len(others)))
+    return list(others.values())
+
+
+def _too_many(n: int) -> str:
+    return (
+        f"sensitivity.crossed asks for {n:,} analyses, at most {_MOST} are done; shorten the lists "
+        "of [sensitivity], or set some to []."
+    )
 
 
 # --- variants ----------------------------------------------------------------------------
 
 
 def _now(study: Study, factor: str) -> Any:
-    if factor in _RULES:
-        return getattr(study.rules, factor) if factor != "max_carry" else None
-    if factor == "classes":
-        return study.classes.number
-    if factor == "weights":
-        return study.ensemble.weights
-    return study.seed if factor == "seeds" else getattr(study.pseudo_sites, factor)
+    """The choice of the main analysis; `max_carry` is one only with "carry_forward_max"."""
+    if factor == "max_carry" and study.rules.impute != "carry_forward_max":
+        return None
+    _, section, key = _FACTORS[factor]
+    return getattr(getattr(study, section) if section else study, key)
 
 
 def _changed(study: Study, choices: Mapping[str, Any]) -> Study:
     """The study with other choices, checked like a study file."""
     settings = study.model_dump()
+    rules = settings["rules"]
     for factor, value in choices.items():
-        if factor == "months":
-            rules = study.rules
-            length = rules.months if rules.days is None else rules.days / _DAYS_A_MONTH
-            settings["rules"]["max_windows"] = max(round(length * rules.max_windows / value), 1)
-            settings["rules"]["days"] = None
-        if factor == "max_carry" and "impute" not in choices:
-            settings["rules"]["impute"] = "carry_forward_max"
-        if factor in _RULES:
-            settings["rules"][factor] = value
-        elif factor == "classes":
-            settings["classes"]["number"] = value
-        elif factor == "weights":
-            settings["ensemble"]["weights"] = value
-        elif factor == "seeds":
-            settings["seed"] = value
-        else:
-            settings["pseudo_sites"][factor] = value
-    if settings["rules"]["impute"] != "carry_forward_max":
-        settings["rules"]["max_carry"] = study.rules.max_carry  # it does nothing there
+        _, section, key = _FACTORS[factor]
+        (settings[section] if section else settings)[key] = value
+    if "months" in choices:
+        old = study.rules
+        length = old.months if old.days is None else old.days / _DAYS_PER_MONTH
+        rules["max_windows"] = max(round(length * old.max_windows / choices["months"]), 1)
+        rules["days"] = None
+    if "max_carry" in choices and "impute" not in choices:
+        rules["impute"] = "carry_forward_max"
+    idle = {
+        "max_carry": rules["impute"] != "carry_forward_max",
+        "combination_days": rules["states"] != "combinations",
+        "gap_days": rules["states"] != "combinations"
+        and rules["impute"] != "carry_forward_supplied",
+    }
+    for key, nothing in idle.items():  # what does nothing is no other choice
+        if nothing:
+            rules[key] = getattr(study.rules, key)
     return study.validated(settings)
 
 
 def _settings(study: Study) -> list[Any]:
-    """What an analysis depends on."""
-    return [
-        study.seed,
-        study.rules,
-        study.classes.number,
-        study.pseudo_sites,
-        study.model,
-        study.ensemble,
-    ]
+    """The settings that an analysis depends on."""
+    rules = [study.rules, study.pseudo_sites, study.model, study.ensemble]
+    return [study.seed, study.classes.number, *rules]
 
 
 def _text(value: Any) -> str:
     return str(value).replace("_", " ")
-
-
-def _labels(variant: Variant) -> dict[str, Any]:
-    return {"variant": variant.name} | {_NAMES[k]: v for k, v in variant.choices.items()}
 
 
 # --- analyses ----------------------------------------------------------------------------
@@ -234,57 +273,55 @@ def _labels(variant: Variant) -> dict[str, Any]:
 def _chosen(study: Study, sequences: Mapping[str, Any]) -> int:
     if isinstance(study.classes.number, int):
         return study.classes.number
-    resamples = analysis.resample(study, sequences)
-    return analysis.chosen_number(study, analysis.compare_numbers(study, resamples))
+    choice, _ = analyse.compare_numbers(study, sequences)  # the vote is of whole sites
+    return analyse.chosen_number(study, choice)
 
 
 def _analyse(study: Study, sequences: Mapping[str, Any]) -> Analysis:
     n_classes = study.classes.number
     assert isinstance(n_classes, int)
-    resamples = analysis.resample(study, sequences)
-    models = analysis.fit_models(study, {**resamples, **sequences}, n_classes)
+    resamples = analyse.resample(study, sequences)
+    models = analyse.fit_models(study, {**resamples, **sequences}, n_classes)
     own = {site: models[site] for site in sequences}
     used = {name: models[name] for name in resamples}
-    return analysis.combine(study, sequences, used, own, n_classes)
+    return analyse.combine(study, sequences, used, own, n_classes)
 
 
-def _compared(study: Study, main: Analysis, sources: Mapping[str, Any]) -> dict[str, Any]:
-    """One other analysis: its agreement with the main one, and its numbers."""
+def _compared(study: Study, main: Analysis, sources: Mapping[str, Any]) -> Outcome:
+    """One other analysis and its adjusted Rand index against the main one."""
     try:
-        found = _analyse(study, data.build_sites(study, sources))
+        other = _analyse(study, read.build_sites(study, sources))
     except ValueError as error:
-        return {"compared": {"error": str(error)}, "numbers": {}}
+        return Outcome(error=str(error))
     pairs = {}
     for site, clusters in main.clusters.items():
-        both = clusters.index.intersection(found.clusters[site].index)
-        pairs[site] = clusters.loc[both].to_numpy(), found.clusters[site].loc[both].to_numpy()
+        both = clusters.index.intersection(other.clusters[site].index)
+        pairs[site] = clusters.loc[both].to_numpy(), other.clusters[site].loc[both].to_numpy()
     a, b = (np.concatenate([pair[i] for pair in pairs.values()]) for i in range(2))
-    compared = {f"ari, {site}": agreement(*pair)["ari"] for site, pair in pairs.items()}
-    if len(pairs) > 1:
-        compared["ari, all"] = agreement(a, b)["ari"]
-    compared |= {"patients": sum(map(len, found.clusters.values())), "in both": len(a)}
-    return {"compared": compared, "numbers": _numbers(study, _renamed(found, match_labels(a, b)))}
+    index = {
+        place: compare_clusterings(*pair)["adjusted_rand_index"]
+        for place, pair in {"all": (a, b), **pairs}.items()
+    }
+    numbers = _numbers(study, _renamed(other, match_labels(a, b)))
+    return Outcome(index, sum(map(len, other.clusters.values())), len(a), numbers)
 
 
-def _renamed(found: Analysis, partner: Mapping[Any, Any]) -> Analysis:
+def _renamed(other: Analysis, partner: Mapping[Any, Any]) -> Analysis:
     """The clusters under the names of those of the main analysis that they match."""
     used = {int(name) for name in partner.values() if name is not None}
     names = {int(k): int(v) for k, v in partner.items() if v is not None}
     free = (n for n in itertools.count(1) if n not in used)
-    for cluster in sorted({int(c) for part in found.clusters.values() for c in part.unique()}):
+    for cluster in sorted({int(c) for part in other.clusters.values() for c in part.unique()}):
         if cluster not in names:
             names[cluster] = next(free)
-    clusters = {site: part.astype(int).map(names) for site, part in found.clusters.items()}
-    return replace(found, clusters=clusters)
+    clusters = {site: part.astype(int).map(names) for site, part in other.clusters.items()}
+    return replace(other, clusters=clusters)
 
 
-def _numbers(study: Study, found: Analysis) -> dict[str, float]:
-    differences = None
-    if found.ensemble is not None:
-        differences = site_differences(found.sequences, found.clusters, models=found.own, n_boot=0)
-    true = data.agreement_with_truth(study, found)
-    table = words.headline(study, found, None, differences, true)
-    return {str(n): float(v) for n, v in zip(table["name"], table["value"], strict=True)}
+def _numbers(study: Study, analysis: Analysis) -> dict[str, float]:
+    differences = analyse.compare_sites(study, analysis, n_boot=0)
+    numbers = headline(study, analysis, None, differences)
+    return {number.name: float(number.value) for number in numbers}
 
 
 # --- summaries ---------------------------------------------------------------------------
@@ -305,58 +342,63 @@ def _ranges(numbers: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
     )
 
 
-def _measure(table: pd.DataFrame) -> str:
-    """The column that tells how much an analysis agrees with the main one."""
-    return "ari, all" if "ari, all" in table else next(c for c in table if c.startswith("ari, "))
+def _table(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """One row per analysis: its index, its patients, and the choices that were changed."""
+    rows = []
+    for variant, outcome in zip(others, outcomes, strict=True):
+        sites = {f"{_INDEX}, {p}": v for p, v in outcome.index.items() if p != "all"}
+        rows.append(
+            {
+                "variant": variant.name,
+                _INDEX: outcome.index.get("all", np.nan),
+                **(sites if len(sites) > 1 else {}),
+                "patients": outcome.patients,
+                "in_both": outcome.in_both,
+                "error": outcome.error,
+            }
+        )
+    choices = [{_FACTORS[k].name: v for k, v in variant.choices.items()} for variant in others]
+    return pd.concat([pd.DataFrame(rows), pd.DataFrame(choices)], axis=1)
 
 
-def _summary(table: pd.DataFrame, failed: pd.DataFrame) -> list[str]:
-    done = table[table["error"].isna()] if "error" in table else table
-    if not len(done):
-        return [f"None of the {len(table)} other analyses could be done: {table['error'].iloc[0]}"]
-    value = done[_measure(done)]
-    low, high = value.idxmin(), value.idxmax()
-    lines = [
-        f"{len(done)} other analyses agree with the main one by an adjusted Rand index of "
-        f"{value.median():.3f} (median; {value.min():.3f} to {value.max():.3f}).",
-        f"The choice that changes most: {done['variant'][low]} ({value[low]:.3f}); least: "
-        f"{done['variant'][high]} ({value[high]:.3f}).",
-    ]
-    if len(failed):
+def _summary(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> list[str]:
+    """The indices in sentences."""
+    pairs = list(zip(others, outcomes, strict=True))
+    done = {variant.name: o.index["all"] for variant, o in pairs if not o.error}
+    failed = [(variant.name, o.error) for variant, o in pairs if o.error]
+    lines = []
+    if done:
+        index = pd.Series(done)
+        lines = [
+            f"{len(index)} other analyses agree with the main one with an adjusted Rand index of "
+            f"{index.median():.3f} (median; {index.min():.3f} to {index.max():.3f}).",
+            f"The choice that changes most is {index.idxmin()} ({index.min():.3f}); the one that "
+            f"changes least is {index.idxmax()} ({index.max():.3f}).",
+        ]
+    if failed:
         lines.append(
-            f"{len(failed)} could not be done, the first ({failed['variant'].iloc[0]}) because: "
-            f"{failed['error'].iloc[0]}"
+            f"{len(failed)} of {len(pairs)} other analyses could not be done; the first "
+            f"({failed[0][0]}) because: {failed[0][1]}"
         )
     return lines
 
 
-def _picture(table: pd.DataFrame, study: Study) -> bytes:
-    from mmlca.study.figures import to_png
-
-    draw = plot_pairs if study.sensitivity.crossed else plot_variants
-    return to_png(lambda: draw(table), study.outputs.dpi)
-
-
-def plot_variants(table: pd.DataFrame) -> Figure:
+def plot_variants(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> Figure:
     """Heat map: analyses by sites, the adjusted Rand index against the main analysis."""
-    columns = [c for c in table if c.startswith("ari, ")]
-    values = table[columns].to_numpy(float)
-    names = list(table["variant"])
-    return _heat_map(values, names, [c.removeprefix("ari, ") for c in columns], square=False)
+    table = pd.DataFrame([outcome.index for outcome in outcomes])
+    places = list(table.columns) if len(table.columns) > 2 else ["all"]
+    values = table.reindex(columns=places).to_numpy(float)
+    return _heat_map(values, [variant.name for variant in others], places, square=False)
 
 
-def plot_pairs(table: pd.DataFrame) -> Figure:
+def plot_pairs(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> Figure:
     """Heat map for combinations: the mean index over all analyses with both of two choices."""
-    levels = [
-        (factor, level)
-        for factor in _NAMES.values()
-        if factor in table
-        for level in table[factor].dropna().unique()
-    ]
-    value = table[_measure(table)]
-    has = {pair: table[pair[0]] == pair[1] for pair in levels}
-    values = np.array([[value[has[a] & has[b]].mean() for b in levels] for a in levels])
-    names = [f"{factor}: {_text(level)}" for factor, level in levels]
+    levels = list(dict.fromkeys(pair for variant in others for pair in variant.choices.items()))
+    levels.sort(key=lambda pair: list(_FACTORS).index(pair[0]))
+    has = np.array([[variant.choices.get(k) == v for variant in others] for k, v in levels])
+    index = pd.Series([outcome.index.get("all", np.nan) for outcome in outcomes])
+    values = np.array([[index[a & b].mean() for b in has] for a in has])
+    names = [f"{_FACTORS[factor].name}: {_text(level)}" for factor, level in levels]
     return _heat_map(values, names, names, square=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,29 @@ def environment() -> Environment:
     """All templates; what goes into HTML is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-    return Environment(
-        loader=PackageLoader("mmlca.study", "."),
+    environment = Environment(
+        loader=PackageLoader("mmlca.study", "."),  # the folder report included
         autoescape=select_autoescape(["html", "html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["toml"] = _toml
+    environment.globals["about"] = {
+        "records": "   # .csv, .parquet or .xlsx, one or several: patient, date, drug",
+        "patients": "     # leave out if you have none: birth date, sex, follow-up end, …",
+        "labs": "             # leave out if you have none: patient, date, value",
+    }
+    return environment
+
+
+def _toml(value: Any) -> str:
+    """A value as a study file writes it."""
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{_toml(key)} = {_toml(part)}" for key, part in value.items())
+        return f"{{ {pairs} }}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def render(template: str, **values: Any) -> str:

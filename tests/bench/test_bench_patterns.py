@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from ra_like import cpu, peak_bytes, ra_like
 
-from mmlca import em
-from mmlca.patterns import reduce_codes
-from mmlca.simulation import simulate
+from mmlca.model import em
+from mmlca.model.simulate import simulate
+from mmlca.sequences.patterns import reduce_codes
 
 pytestmark = pytest.mark.bench
 

@@ -13,6 +13,7 @@ import pytest
 from ra_like import cpu
 
 import ehr_prep
+import mmlca
 from mmlca import MixtureMarkov
 
 N_RECORDS, N_PATIENTS, N_WINDOWS = 10_000_000, 500_000, 16
@@ -23,7 +24,7 @@ STATES = ehr_prep.RA_DRUGS.states
 def make_records() -> pd.DataFrame:
     """Patients stay on a class and now and then switch; records come in no order."""
     rng = np.random.default_rng(1)
-    names = ehr_prep.RA_DRUGS.table.query("kind == 'name'").drop_duplicates("ingredient")
+    names = ehr_prep.RA_DRUGS.table.query("vocabulary == 'name'").drop_duplicates("ingredient")
     patient = rng.integers(0, N_PATIENTS, N_RECORDS)
     first = rng.integers(0, 2500, N_PATIENTS)
     after = rng.integers(0, 1400, N_RECORDS)
@@ -73,8 +74,10 @@ def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
 
 @pytest.mark.bench
 def test_ten_million_records() -> None:
-    def ours() -> ehr_prep.TreatmentSequences:
-        return ehr_prep.build_sequences(ehr_prep.read_records(frame), max_windows=N_WINDOWS)
+    def ours() -> mmlca.Sequences:
+        return ehr_prep.build_sequences(
+            ehr_prep.read_records(frame), preset="ra", max_windows=N_WINDOWS
+        )
 
     frame = make_records().head(1000)
     ours()  # compiles
@@ -99,11 +102,36 @@ def test_ten_million_records() -> None:
 
 
 @pytest.mark.bench
+def test_combinations_cost_at_most_four_times_the_most_frequent_class() -> None:
+    """Reading and building, with 30 days of supply; eras, overlaps and stopping by supply."""
+
+    def ours(**rules: Any) -> mmlca.Sequences:
+        records = ehr_prep.read_records(frame, default_supply=30)
+        return ehr_prep.build_sequences(records, max_windows=N_WINDOWS, **rules)
+
+    combine = {"states": "combinations", "impute": "carry_forward_supplied"}
+    frame = make_records().head(1000)
+    ours(), ours(**combine)  # compiles
+    frame = make_records()
+    plain_seconds, plain = cpu_seconds(ours)
+    seconds, combined = cpu_seconds(lambda: ours(**combine))
+    assert plain.ids.equals(combined.ids)
+    assert combined.settings["windows"]["combination"] > 0.01 * combined.lengths.sum()
+    print(
+        f"\n{len(frame):,} records: most frequent class {plain_seconds:.2f} CPU s, combinations "
+        f"{seconds:.2f} CPU s, {seconds / plain_seconds:.1f}×"
+    )
+    assert seconds / plain_seconds <= 4
+
+
+@pytest.mark.bench
 def test_cohort_and_lab_trend() -> None:
     made = cpu(lambda: ehr_prep.synthetic.ra_cohort(seed=1))
     cohort = ehr_prep.synthetic.ra_cohort(seed=1)
     built = {
-        site: ehr_prep.build_sequences(ehr_prep.read_records(s.records, patients=s.patients))
+        site: ehr_prep.build_sequences(
+            ehr_prep.read_records(s.records, patients=s.patients), preset="ra"
+        )
         for site, s in cohort.items()
     }
     labs = {site: s.labs for site, s in cohort.items()}
@@ -121,3 +149,26 @@ def test_cohort_and_lab_trend() -> None:
     )
     assert made < 10
     assert trend + drawn < 4
+
+
+@pytest.mark.bench
+def test_a_hundred_thousand_texts_take_seconds() -> None:
+    rng = np.random.default_rng(1)
+    names = ehr_prep.RA_DRUGS.table["drug"].to_list()
+    words = ["".join(rng.choice(list("abcdefghiklmnoprstuvy"), 8)) for _ in range(2_000)]
+    texts = [
+        f"{n % 97} ML {names[n % len(names)] if n % 4 == 0 else words[n % 2000]} "
+        f"{words[n // 7 % 2000]} {n} MG/ML Auto-Injector [{words[n % 1999]}]"
+        for n in range(100_000)
+    ]
+    start = time.process_time()
+    table = ehr_prep.RA_DRUGS.classify(texts)
+    classified = time.process_time() - start
+    assert table["class"].notna().mean() == pytest.approx(0.2, abs=0.05)
+    frame = pd.DataFrame({"id": 1, "date": "2010-01-01", "drug": texts})
+    start = time.process_time()
+    report = ehr_prep.drug_report(ehr_prep.read_records(frame))
+    reported = time.process_time() - start
+    print(f"100,000 texts: {classified:.1f} CPU s, {reported:.1f} CPU s with the report")
+    assert classified < 5
+    assert len(report) == 100_000

@@ -29,7 +29,7 @@ def wall(command: list[str], repeat: int = 5) -> float:
 
 
 def test_help() -> None:
-    ours = wall([sys.executable, "-m", "mmlca.cli", "--help"])
+    ours = wall([sys.executable, "-m", "mmlca", "--help"])
     typer = wall([sys.executable, "-c", "import typer"])
     print(f"\nmmlca --help {ours:.2f} s, {ours / typer:.2f}× import typer ({typer:.2f} s)")
     assert ours < 3 * typer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mmlca.cli import app
+from mmlca.cli.app import app
 
 pytestmark = pytest.mark.bench
 

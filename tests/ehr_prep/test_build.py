@@ -32,10 +32,10 @@ def records(text: str, **options: Any) -> ehr_prep.Records:
 
 def build(text: str, patients: Any = None, labs: Any = None, **options: Any) -> Any:
     made = records(text, patients=patients, labs=labs)
-    return ehr_prep.build_sequences(made, **options)
+    return ehr_prep.build_sequences(made, **{"preset": "ra", **options})
 
 
-def words(sequences: ehr_prep.TreatmentSequences) -> list[str]:
+def words(sequences: mmlca.Sequences) -> list[str]:
     """One text a patient: a letter for each followed-up window, "?" where it is missing."""
     return [
         "".join(LETTER[sequences.states[c]] if c >= 0 else "?" for c in row[:n])
@@ -43,7 +43,7 @@ def words(sequences: ehr_prep.TreatmentSequences) -> list[str]:
     ]
 
 
-def dropped(sequences: ehr_prep.TreatmentSequences) -> dict[str, tuple[int, int]]:
+def dropped(sequences: mmlca.Sequences) -> dict[str, tuple[int, int]]:
     flow = sequences.flow[sequences.flow["records"] > 0]
     counts = zip(flow["patients"], flow["records"], strict=True)
     return dict(zip(flow["reason"], counts, strict=True))
@@ -121,7 +121,15 @@ def test_most_records_then_the_rule_for_ties(text: str, ties: str, expected: str
 
 def test_ties_and_empty_windows_are_counted() -> None:
     sequences = build("2010-01-01t 2010-01-02c 2010-10-01j")
-    assert sequences.settings["windows"] == {"followed_up": 4, "without_record": 2, "tied": 1}
+    assert sequences.settings["windows"] == {
+        "followed_up": 4,
+        "without_record": 2,
+        "tied": 1,
+        "several_classes": 1,
+        "carried": 2,
+        "off_treatment": 0,
+        "unobserved": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -179,11 +187,11 @@ def test_windows_without_a_record(options: dict[str, Any], expected: str) -> Non
     assert words(sequences) == [expected]
 
 
-def test_the_named_none_state_is_a_state() -> None:
-    sequences = build("2010-01-01t 2011-04-01c", impute="carry_forward_max", none_state="off")
+def test_the_named_off_treatment_is_a_state() -> None:
+    sequences = build("2010-01-01t 2011-04-01c", impute="carry_forward_max", off_treatment="off")
     assert sequences.states == ("TNFi", "CTLA4-Ig", "JAK", "off")
     with pytest.raises(ValueError, match="'JAK' is a class of the drug map"):
-        build("2010-01-01t", impute="carry_forward_max", none_state="JAK")
+        build("2010-01-01t", impute="carry_forward_max", off_treatment="JAK")
 
 
 # --- eligibility and index date -----------------------------------------------------------------
@@ -296,13 +304,10 @@ def test_the_result_is_a_sequences_object_with_its_account(tmp_path: Path) -> No
     assert sequences.patients.loc[1, "follow_up_end"] == pd.Timestamp("2010-08-01")
     assert sequences.patients.loc[1, "age"] == 60
     assert sequences.patients["sex"].to_list() == ["F", "M"]
-    part = sequences.select([2])
-    assert isinstance(part, ehr_prep.TreatmentSequences)
-    assert part.flow.empty
-    assert sequences.reweight([2, 0]).weights.tolist() == [2, 0]
 
     written = sequences.write_all(tmp_path / "out.parquet")
     names = ["out.parquet", "out.flow.csv", "out.issues.csv", "out.settings.json"]
+    names.append("out.unmapped.csv")
     assert [path.name for path in written] == names
     assert mmlca.Sequences.read(written[0]) == sequences
     pd.testing.assert_frame_equal(pd.read_csv(written[1]), sequences.flow, check_dtype=False)
@@ -313,6 +318,32 @@ def test_the_result_is_a_sequences_object_with_its_account(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
+def test_a_selection_keeps_its_part_of_the_account() -> None:
+    text = "1:2010-05-01t 1:2010-08-01c 2:2010-05-01j 2:2011-05-01t 3:2010-01-01t 4:2007-01-01t"
+    sequences = build(text, max_windows=4)
+    part = sequences.select([3, 2])
+    assert part.patients.index.to_list() == [3, 2]
+    assert part.patients.loc[2, "index_date"] == pd.Timestamp("2010-05-01")
+    assert part.flow.iloc[:-1].equals(sequences.flow)
+    assert part.flow.iloc[-1].to_dict() == {
+        "stage": "selected",
+        "reason": "not selected",
+        "patients": 1,
+        "records": 2,
+        "patients_left": 2,
+        "records_left": 2,  # one of patient 3, and one of the two of patient 2: see max_windows
+    }
+    assert part.issues is sequences.issues
+    assert part.settings is sequences.settings
+    assert part[:1].flow["patients_left"].iloc[-1] == 1
+    first, last = part.flow.iloc[0], part.flow.iloc[-1]
+    assert last["records_left"] == first["records_left"] - part.flow["records"].sum()
+    assert last["patients_left"] == first["patients_left"] - part.flow["patients"].sum()
+    assert sequences.select([3, 2, 1]).flow.equals(sequences.flow)  # nobody left
+    assert sequences.reweight([2, 0, 1]).account is sequences.account
+    assert mmlca.Sequences.concat({"A": sequences}).account is None
+
+
 def test_one_patient_with_one_record() -> None:
     sequences = build("2010-01-01t")
     assert sequences.shape == (1, 16)
@@ -320,7 +351,9 @@ def test_one_patient_with_one_record() -> None:
 
 
 def test_a_plain_table_is_not_yet_records() -> None:
-    with pytest.raises(TypeError, match="must come from read_records, found DataFrame"):
+    with pytest.raises(
+        TypeError, match="must come from read_records or read_omop, found DataFrame"
+    ):
         ehr_prep.build_sequences(pd.DataFrame())
 
 

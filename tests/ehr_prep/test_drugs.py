@@ -22,38 +22,124 @@ def test_the_map_has_five_classes_and_twelve_ingredients() -> None:
         "JAK": ["tofacitinib", "baricitinib", "upadacitinib"],
         "anti-CD20": ["rituximab"],
     }
-    kinds = RA_DRUGS.table.groupby("ingredient")["kind"].agg(set)
-    assert kinds.map(lambda k: {"name", "brand", "atc", "rxcui", "omop"} <= k).all()
+    vocabularies = RA_DRUGS.table.groupby("ingredient")["vocabulary"].agg(set)
+    assert vocabularies.map(lambda v: {"name", "brand", "atc", "rxcui", "omop"} <= v).all()
     assert "RxNorm" in Path(ehr_prep.drugs.__file__).with_name("ra_drugs.csv").read_text()
 
 
 @pytest.mark.parametrize(
-    ("text", "state", "how"),
+    ("text", "state", "rule"),
     [
         ("adalimumab", "TNFi", "name"),
         ("  CERTOLIZUMAB \t Pegol ", "TNFi", "name"),
         ("Orencia", "CTLA4-Ig", "brand"),
         ("Amjevita", "TNFi", "biosimilar"),
-        ("adalimumab-aaty", "TNFi", "suffix"),
-        ("RITUXIMAB-ABBS", "anti-CD20", "suffix"),
+        ("adalimumab-aaty", "TNFi", "words"),
+        ("RITUXIMAB-ABBS", "anti-CD20", "words"),
         ("l04ac07", "IL6R", "atc"),
         ("L04AA29", "JAK", "atc"),
         ("1357536", "JAK", "rxcui"),
         (614391, "CTLA4-Ig", "rxcui"),
         (614391.0, "CTLA4-Ig", "rxcui"),
-        ("Humira(CF) Pen 40 mg/0.4 mL", "TNFi", "product"),
-        ("infliximab-dyyb 100 mg IV", "TNFi", "product"),
-        ("certolizumab pegol, 200 mg", "TNFi", "product"),
+        ("Humira(CF) Pen 40 mg/0.4 mL", "TNFi", "words"),
+        ("infliximab-dyyb 100 mg IV", "TNFi", "words"),
+        ("certolizumab pegol, 200 mg", "TNFi", "words"),
+        ("0.4 ML adalimumab 100 MG/ML Auto-Injector [Humira]", "TNFi", "words"),
+        ("1 ML etanercept 50 MG/ML Prefilled Syringe", "TNFi", "words"),
+        ("infliximab IV infusion", "TNFi", "words"),
+        ("10 ML rituximab 10 MG/ML Injection [Rituxan]", "anti-CD20", "words"),
+        ("L04AF03 (upadacitinib)", "JAK", "words"),
     ],
 )
-def test_names_brands_suffixes_codes_and_products(text: object, state: str, how: str) -> None:
+def test_names_brands_codes_and_words_anywhere(text: object, state: str, rule: str) -> None:
     row = RA_DRUGS.classify([text]).iloc[0]
-    assert (row["class"], row["how"]) == (state, how)
+    assert (row["class"], row["rule"]) == (state, rule)
 
 
 def test_what_is_not_a_drug_of_the_map_stays_unknown() -> None:
-    unknown = ["infliximab antibodies", "methotrexate-aaty", "adalimumab-a", "", "1186087", "L04A"]
+    unknown = ["methotrexate-aaty", "adalimumabum", "", "1186087", "L04A", "dose 327361 mg", "()"]
     assert classes(*unknown) == [None] * len(unknown)
+    tests = ["infliximab antibodies", "Anti-adalimumab Ab", "Infliximab trough level", "TNF assay"]
+    assert RA_DRUGS.classify(tests)["class"].isna().all()
+    assert set(RA_DRUGS.classify(tests)["rule"]) == {"excluded"}
+    assert classes("rituximab (monoclonal antibody)") == ["anti-CD20"]
+
+
+DIABETES = pd.DataFrame(
+    [
+        ("metformin", "biguanide", "", ""),
+        ("sitagliptin", "DPP-4", "", ""),
+        ("Janumet", "biguanide + DPP-4", "brand", ""),
+        ("insulin", "insulin", "", ""),
+        ("insulin glargine", "basal insulin", "", ""),
+        ("glargine lispro mix", "mixed insulin", "", ""),
+        ("NovoRapid", "insulin", "brand", ""),
+        ("A10BK*", "SGLT2", "atc", ""),
+        ("0002-8215-01", "insulin", "", ""),
+        ("", "GLP-1", "", r"\b(sema|lira|dula)glutide\b"),
+        ("insulin pump", "-", "", ""),
+    ],
+    columns=["drug", "class", "vocabulary", "pattern"],
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "rule", "matched"),
+    [
+        ("TAB METFORMIN 500MG", "biguanide", "words", "metformin"),
+        (
+            "24 HR Metformin hydrochloride 500 MG Extended Release Oral Tablet",
+            *("biguanide", "words", "metformin"),
+        ),
+        ("NovoRapid FlexPen", "insulin", "words", "NovoRapid"),
+        (
+            "metformin/sitagliptin 850/50",
+            *("biguanide + DPP-4", "words", "metformin + sitagliptin"),
+        ),
+        (
+            "sitagliptin 50 MG / metformin hydrochloride 1000 MG Oral Tablet",
+            *("biguanide + DPP-4", "words", "sitagliptin + metformin"),
+        ),
+        ("JANUMET XR", "biguanide + DPP-4", "words", "Janumet"),
+        ("Insulin Glargine 100 UNT/ML", "basal insulin", "words", "insulin glargine"),
+        ("insulin glargine lispro mix", "insulin + mixed insulin", "words", None),
+        ("A10BK03", "SGLT2", "prefix", "A10BK*"),
+        ("a10bk01 dapagliflozin", "SGLT2", "prefix", "A10BK*"),
+        ("A10B", None, None, None),
+        ("0002-8215-01", "insulin", "ndc", "0002-8215-01"),
+        ("00002821501", "insulin", "ndc", "0002-8215-01"),
+        ("Semaglutide 1 mg pen", "GLP-1", "pattern", r"\b(sema|lira|dula)glutide\b"),
+        ("metformin + liraglutide", "biguanide + GLP-1", "words and pattern", None),
+        ("insulin pump battery", None, "words", "insulin pump"),
+        ("metforminum", None, None, None),
+    ],
+)
+def test_combinations_prefixes_patterns_and_the_longest_match(
+    text: str, state: str | None, rule: str | None, matched: str | None
+) -> None:
+    row = drug_map(DIABETES).classify([text]).iloc[0]
+    assert (row["class"], row["rule"]) == (state, rule)
+    if matched is not None:
+        assert row["matched"] == matched
+
+
+def test_a_fixed_combination_counts_for_both_classes_and_as_one_record() -> None:
+    frame = pd.DataFrame(
+        {
+            "id": 1,
+            "date": ["2010-01-01", "2010-02-01", "2010-03-01", "2010-04-01"],
+            "drug": ["metformin", "metformin/sitagliptin", "sitagliptin", "sitagliptin"],
+        }
+    )
+    records = ehr_prep.read_records(frame, DIABETES)
+    assert len(records) == 4
+    sequences = ehr_prep.build_sequences(records, months=1, ties="latest")
+    assert sequences.to_frame().iloc[0].dropna().to_list() == [
+        *("biguanide", "biguanide", "DPP-4", "DPP-4")  # of equals the first state
+    ]
+    whole = ehr_prep.build_sequences(records, months=6)
+    assert whole.to_frame().iloc[0].dropna().to_list() == ["DPP-4"]  # 3 against 2
+    assert whole.flow["records_left"].iat[-1] == 4
 
 
 def test_omop_concepts_are_matched_only_on_request() -> None:
@@ -82,6 +168,8 @@ def test_own_map_from_a_two_column_file(tmp_path: Path) -> None:
         ({"a": ""}, "1 lack a drug or a class"),
         ({}, "0 rows"),
         (pd.DataFrame({"x": ["a"], "y": ["b"], "z": ["c"]}), "'x', 'y', 'z'"),
+        ({"L04*B": "X"}, r"a \* that is not at the end .*'l04\*b'"),
+        (pd.DataFrame({"drug": [""], "class": ["X"], "pattern": ["(a"]}), "no regular expression"),
     ],
 )
 def test_bad_maps(source: object, message: str) -> None:
@@ -103,12 +191,13 @@ def test_report_of_unknown_drugs_with_near_misses() -> None:
             "drug": ["aspirin", "adalimunab", "Humira", None, "aspirin", "Remicaid 100 mg", ""],
         }
     )
-    report = drug_report(ehr_prep.read_records(frame))
+    report = drug_report(ehr_prep.read_records(frame), unmapped=True)
     assert report[["drug", "records", "did_you_mean"]].to_numpy().tolist() == [
         ["aspirin", 2, None],
         ["adalimunab", 1, "adalimumab"],
         ["Remicaid 100 mg", 1, "Remicade"],
     ]
-    full = drug_report(ehr_prep.read_records(frame), everything=True).set_index("drug")
-    assert full.loc["Humira", ["class", "how"]].to_list() == ["TNFi", "brand"]
+    full = drug_report(ehr_prep.read_records(frame)).set_index("drug")
+    assert full.index.to_list() == [*report["drug"], "Humira"]
+    assert full.loc["Humira", ["class", "rule", "matched"]].to_list() == ["TNFi", "brand", "Humira"]
     assert repr(RA_DRUGS).startswith("DrugMap: ")

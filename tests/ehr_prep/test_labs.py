@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 import ehr_prep
 from ehr_prep.labs import KNOTS, trend
 from ehr_prep.mixed import natural_spline
-from ehr_prep.simulate import parameters
+from ehr_prep.synthetic.simulate import parameters
 
 START = np.datetime64("2012-06-01", "D")
 AT = np.array(KNOTS)
@@ -203,6 +203,55 @@ def test_what_is_no_number_is_dropped_and_counted(tmp_path: Path) -> None:
         }
         assert result.counts["labs"].sum() == len(table)
         pd.testing.assert_frame_equal(result.curves, clean.curves)
+        assert result.censored.to_dict("records") == [{"site": "", "patients": 1, "labs": 3}]
+        assert "3 values given only as a limit (such as <2 or >130) were left out" in (
+            result.caption()
+        )
+    assert "limit" not in clean.caption()
+
+
+def test_curves_are_geometric_means_and_the_caption_says_so() -> None:
+    """With the same labs of everyone on the knots, the curve is the geometric mean by day."""
+    rng = np.random.default_rng(3)
+    days = np.array([-365, -100, 0, 100, 400, 800])
+    values = rng.lognormal(3, 0.5, (40, len(days)))
+    labs = pd.DataFrame(
+        {
+            "patient_id": np.repeat(np.arange(40), len(days)),
+            "date": np.tile(np.datetime64("2012-01-01", "s") + days * np.timedelta64(1, "D"), 40),
+            "value": values.ravel(),
+        }
+    )
+    starts = pd.Series(np.datetime64("2012-01-01", "s"), index=range(40))
+    groups, knots = pd.Series("all", index=range(40)), days / 365.25
+    result = trend(labs, groups, starts, knots=knots)
+    np.testing.assert_allclose(
+        np.exp(result.coefficients["estimate"]), np.exp(np.log(values).mean(axis=0)), rtol=1e-8
+    )
+    assert result.caption().startswith("Geometric means by group from a linear mixed model of the")
+    for words in ("95 % bands from the sandwich estimator with patients as", "later treatment"):
+        assert words in result.caption()
+    plain = trend(labs, groups, starts, knots=knots, log=False, level=0.9)
+    np.testing.assert_allclose(plain.coefficients["estimate"], values.mean(axis=0), rtol=1e-8)
+    assert plain.caption().startswith("Means by group from a linear mixed model of the value")
+    assert "90 % bands" in plain.caption()
+
+
+def test_small_groups_have_no_curve_and_small_numbers_no_value() -> None:
+    labs, groups, starts = simulate(7, n=60)
+    few = pd.Series(np.where(np.arange(60) < 5, "few", "many"), index=groups.index)
+    odd = labs.head(1).assign(value="<2")
+    labs = pd.concat([labs.astype({"value": object}), odd])
+    with pytest.warns(UserWarning, match="no curve for 'few'.*, of at least 11 patients"):
+        result = trend(labs, few, starts, min_count=11)
+    assert list(result.curves["group"].unique()) == ["many"]
+    counts = result.counts.set_index(["group", "reason"])
+    hidden = counts.loc[("few", "group with too few labs or patients for a curve")]
+    assert hidden[["patients", "labs"]].isna().all()
+    assert counts.loc[("many", "used"), "patients"] == 55
+    assert "Some values given only as a limit" in result.caption()
+    assert "fewer than 11 patients" in result.caption()
+    assert result.caption().endswith("are not shown.")
 
 
 def test_sequences_give_the_index_dates() -> None:
@@ -252,7 +301,7 @@ def test_a_group_without_labs_is_named_and_the_others_stay() -> None:
     pd.testing.assert_frame_equal(result.curves, trend(labs, groups, starts).curves)
     counts = result.counts.set_index(["group", "reason"])["labs"]
     assert counts["none", "used"] == 0
-    assert counts["few", "group with too few labs for a curve"] == 3
+    assert counts["few", "group with too few labs or patients for a curve"] == 3
 
 
 @pytest.mark.filterwarnings("ignore:no curve for")
@@ -295,18 +344,19 @@ def test_the_figure_shows_the_tables() -> None:
     site = {"A": labs, "B": labs}
     result = trend(site, dict.fromkeys(site, groups), dict.fromkeys(site, starts))
     figure = ehr_prep.plot_trend(result)
-    assert [ax.get_title() for ax in figure.axes] == ["A", "B"]
+    n = f"60 patients, {len(labs):,} labs"
+    assert [ax.get_title() for ax in figure.axes] == [f"A\n{n}", f"B\n{n}"]
     ax = figure.axes[0]
     high, low = (line for line in ax.lines if not line.get_label().startswith("_"))
-    assert (high.get_color(), low.get_color()) == ("#332288", "#DDAA33")
+    assert (high.get_color(), low.get_color()) == ("#332288", "#999933")
     assert high.get_linestyle() != low.get_linestyle()
     drawn = result.curves.query("site == 'A' and group == 'high'")
     np.testing.assert_allclose(high.get_ydata(), drawn["estimate"])
     band = ax.collections[0].get_paths()[0].get_extents()
     assert band.y0 == pytest.approx(drawn["low"].min())
     assert band.y1 == pytest.approx(drawn["high"].max())
-    n_labs = labs["patient_id"].map(groups).eq("high").sum()
-    assert ax.get_legend().get_texts()[0].get_text() == f"high (30; {n_labs:,})"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["high", "low"]
     assert ax.get_yscale() == "log"
     assert "mm/h" in ax.get_ylabel()
     assert any(list(line.get_xdata()) == [0, 0] for line in ax.lines)
@@ -322,5 +372,5 @@ def test_it_draws_into_a_given_figure() -> None:
 
     figure = plt.figure()
     assert ehr_prep.plot_trend(trend(*simulate(15)), figure, label="CRP (mg/L)") is figure
-    assert figure.axes[0].get_ylabel() == "CRP (mg/L)"
+    assert figure.axes[0].get_ylabel() == "CRP (mg/L), geometric mean (log scale)"
     plt.close(figure)

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from paths import SHARED
 
 import ehr_prep
+from ehr_prep.dates import NO_DATE, to_days
+from ehr_prep.readers import encode_ids
 from ehr_prep.records import Records
 from ehr_prep.screen import Rows, repeats, sort_records
-from ehr_prep.sources import NO_DATE, encode_ids, to_days
 
 LATEST = "2020-12-31"
 
@@ -79,13 +82,16 @@ def test_quotes_line_breaks_and_other_encodings(tmp_path: Path) -> None:
     path.write_bytes(
         'note,patient_id,date,drug\n"two\nlines, Zürich",1,2010-01-01,"Humira"\n'.encode("latin-1")
     )
-    with pytest.raises(ValueError, match=r'r\.csv is not utf-8 text.*encoding="latin-1"'):
-        read(path, drug="note")
-    assert len(read(path, encoding="latin-1")) == 1
+    with pytest.raises(ValueError, match=r"r\.csv is not utf-8 text.*encoding=.latin-1."):
+        read(path, drug="note", encoding="utf-8")
+    for encoding in ("latin-1", None):
+        records = read(path, drug="note", encoding=encoding, drugs={"Zürich": "A"})
+        assert records.drugs["class"].to_list() == ["A"]
+    assert records.settings["files"] == [
+        {"file": "r.csv", "encoding": "cp1252", "delimiter": "comma"}
+    ]
     path.write_bytes("Größe,id,date,drug\n1,1,2010-01-01,Humira\n".encode("latin-1"))
-    with pytest.raises(ValueError, match="not utf-8 text"):
-        read(path)
-    assert len(read(path, encoding="latin-1")) == 1
+    assert len(read(path)) == len(read(path, encoding="latin-1")) == 1
 
 
 def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> None:
@@ -103,7 +109,7 @@ def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> Non
         ("", r"r\.csv is empty"),
         ("\n", r"r\.csv is empty"),
         ("id,date,drug\n", r"r\.csv has no records"),
-        ("id,date\n1,2010-01-01\n", r"looks like the drug: it has 'id', 'date'; .* drug="),
+        ("id,date\n1,2010-01-01\n", r"looks like the drug: it has 'id', 'date'; add a"),
         ("id,date,drug,drug\n", r"several columns called 'drug'"),
         ("id,date,drug\n1,x,Humira\n2,y,Humira\n", r"none of the 2 dates .*'x', 'y'.*date_format"),
         ("id,date,drug\n1,2010-01-01,aspirin\n", r"no record .* not in the map \(1\).*'aspirin'"),
@@ -122,8 +128,10 @@ def test_other_bad_sources(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "none.csv")
     (tmp_path / "r.xlsx").write_text("x")
-    with pytest.raises(ValueError, match="must end in"):
+    with pytest.raises(ValueError, match=r"r\.xlsx is not a readable Excel file"):
         read(tmp_path / "r.xlsx")
+    with pytest.raises(ValueError, match=r"must end in \.csv.* save it as \.xlsx"):
+        read(tmp_path / "r.xls")
     (tmp_path / "r.parquet").write_text("no parquet")
     with pytest.raises(ValueError, match="not a readable Parquet file"):
         read(tmp_path / "r.parquet")
@@ -182,6 +190,28 @@ def test_ids(values: Any, ids: list[Any]) -> None:
     assert [None if c < 0 else str(found[c]) for c in codes] == texts
 
 
+def test_ids_of_another_form_are_an_error_or_a_warning(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": range(1, 41), "date": "2010-01-01", "drug": "Humira"})
+    people = pd.DataFrame({"id": [f"{i:04d}" for i in range(1, 41)], "sex": "F"})
+    message = (
+        "none of the 40 patients of the table are in the patients' table: the table has ids such "
+        "as '1', '2', '3', the patients' table has '0001', '0002', '0003'; write them alike, with"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(frame, patients=people)
+    people["id"] = range(7, 47)
+    with pytest.warns(UserWarning, match=r"only 34 of 40 patients .*'1', '2', '3', .*'7', '8'"):
+        read(frame, patients=people)
+    people["id"] = range(2, 42)
+    assert read(frame, patients=people).issues["n"].to_list() == [1]  # 97.5 %
+    labs = pd.DataFrame({"id": [f"P{i}" for i in range(50)], "date": "2010-01-01"})
+    labs.to_csv(tmp_path / "labs.csv", index=False)
+    with pytest.raises(ValueError, match=r"50 patients of labs\.csv are in the table: .*'P0'"):
+        read(frame, labs=tmp_path / "labs.csv")
+    labs.loc[0, "id"] = "1"
+    assert len(read(frame, labs=labs)) == 40
+
+
 def test_ids_of_mixed_types_are_told() -> None:
     frame = table(
         ("x", "2010-01-01", "Humira"), (1, "2010-01-02", "Humira"), ("1", "2010-01-03", "Humira")
@@ -231,16 +261,10 @@ def test_datetime_columns_keep_their_calendar_date(unit: str) -> None:
         assert to_days(stamps.dt.tz_localize(zone)).tolist() == expected
 
 
-def test_a_stated_format() -> None:
-    frame = table((1, "03/05/2010", "Humira"), (1, "13/05/2010", "Humira"))
-    assert len(read(frame, date_format="%d/%m/%Y")) == 2
-    american = read(frame, date_format="%m/%d/%Y")
-    assert dropped(american) == {"date missing or unreadable": 1}
-
-
 # --- what is dropped, and what is odd --------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:only .* patients of the table are in")
 def test_every_reason_is_counted_once_and_in_order() -> None:
     frame = table(
         (None, "junk", None),
@@ -360,6 +384,7 @@ def test_packed_and_plain_sorting_agree() -> None:
 # --- patients, labs and sites ----------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:only .* patients of the table are in")
 def test_patients_table(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("MRN,DOB,sex,bmi,last_visit\n1,1950-01-01,F,23.5,2012-01-01\n")
     people = ehr_prep.read_patients(tmp_path / "p.csv")
@@ -378,7 +403,7 @@ def test_patients_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ids", [[1, 1], [1, None]])
 def test_a_patients_table_needs_one_row_each(ids: list[Any]) -> None:
-    with pytest.raises(ValueError, match="one row a patient"):
+    with pytest.raises(ValueError, match="one row per patient"):
         ehr_prep.read_patients(pd.DataFrame({"id": ids, "sex": ["F", "M"]}))
 
 
@@ -417,3 +442,26 @@ def test_sites_are_read_apart() -> None:
     frame.loc[0, "hospital"] = None
     with pytest.raises(ValueError, match="1 records of the table name no site"):
         ehr_prep.read_sites(frame)
+
+
+@pytest.mark.skipif(not (SHARED / "synthea").exists(), reason="the Synthea export is not there")
+def test_a_synthea_export_is_read_as_it_comes() -> None:
+    folder = SHARED / "synthea"
+    drugs = {"lisinopril": "ACE", "hydrochlorothiazide": "thiazide", "amlodipine": "CCB"}
+    records = ehr_prep.read_records(
+        folder / "medications.csv", drugs, patients=folder / "patients.csv"
+    )
+    assert records.settings["columns"] == {
+        "patient": "PATIENT",
+        "date": "START",
+        "drug": "DESCRIPTION",
+        "end": "STOP",
+    }
+    raw = pd.read_csv(folder / "medications.csv")
+    named = raw["DESCRIPTION"].str.contains("|".join(drugs), case=False)
+    key = ["PATIENT", "day", "DESCRIPTION", "STOP"]
+    distinct = raw[named].assign(day=raw["START"].str[:10]).drop_duplicates(key)
+    assert len(records) == len(distinct)
+    first = raw[named].groupby("PATIENT")["START"].min().str[:10]
+    index = ehr_prep.build_sequences(records, first_on_or_after=None).patients["index_date"]
+    assert index.dt.strftime("%Y-%m-%d").to_dict() == first.to_dict()

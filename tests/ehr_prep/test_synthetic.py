@@ -14,8 +14,8 @@ from sklearn.metrics import adjusted_rand_score
 
 import ehr_prep
 import mmlca
-from ehr_prep.simulate import parameters
-from ehr_prep.synthetic import SyntheticCohort, ra_cohort
+from ehr_prep.synthetic.cohort import SyntheticCohort, ra_cohort
+from ehr_prep.synthetic.simulate import parameters
 
 PARAMETERS = parameters()
 SITES = ("MGB", "VA")
@@ -35,8 +35,8 @@ def records(cohort: SyntheticCohort) -> dict[str, ehr_prep.Records]:
 
 
 @pytest.fixture(scope="module")
-def sequences(records: dict[str, ehr_prep.Records]) -> dict[str, ehr_prep.TreatmentSequences]:
-    return {site: ehr_prep.build_sequences(table) for site, table in records.items()}
+def sequences(records: dict[str, ehr_prep.Records]) -> dict[str, mmlca.Sequences]:
+    return {site: ehr_prep.build_sequences(table, preset="ra") for site, table in records.items()}
 
 
 def true_states(data: Any, ids: Any) -> np.ndarray:
@@ -153,7 +153,7 @@ def test_assumptions_matter() -> None:
     for p_gap in (0.0, 0.3):
         data = ra_cohort(seed=2, scale=0.1, p_gap=p_gap)["MGB"]
         table = ehr_prep.read_records(data.records, patients=data.patients)
-        windows = ehr_prep.build_sequences(table).settings["windows"]
+        windows = ehr_prep.build_sequences(table, preset="ra").settings["windows"]
         share[p_gap] = windows["without_record"] / windows["followed_up"]
     assert share[0.3] > 3 * share[0.0]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import math
 from html.parser import HTMLParser
 from typing import Any
 
@@ -108,6 +110,49 @@ def test_p_values_are_those_of_scipy() -> None:
     assert table_one(far, group, compare="p").frame["p"]["x, mean (SD)"].iat[0] == "<0.001"
 
 
+def exact_p(table: np.ndarray) -> float:
+    """All tables with the same margins, weighted by their probability if patients are shuffled."""
+    rows, columns = table.sum(axis=1), table.sum(axis=0)
+    expected = np.outer(rows, columns) / table.sum()
+
+    def statistic(counts: np.ndarray) -> float:
+        return float(((counts - expected) ** 2 / expected).sum())
+
+    possible = [
+        np.array([first, columns - first])
+        for first in itertools.product(*(range(c + 1) for c in columns))
+        if sum(first) == rows[0]
+    ]
+    chance = [float(np.prod([math.comb(c, f) for c, f in zip(columns, t[0])])) for t in possible]  # noqa: B905
+    extreme = [statistic(t) >= statistic(table) - 1e-9 for t in possible]
+    return float(np.dot(chance, extreme) / sum(chance))
+
+
+@pytest.mark.parametrize("counts", [[[4, 1], [0, 5]], [[3, 0, 2], [1, 6, 3]], [[1, 1], [9, 30]]])
+def test_small_expected_counts_take_permutations_and_are_marked(counts: list[list[int]]) -> None:
+    table = np.array(counts)
+    frame = pd.DataFrame(
+        [(g, f"level {v}") for (g, v), n in np.ndenumerate(table) for _ in range(n)],
+        columns=["group", "level"],
+    )
+    result = table_one(frame[["level"]], frame["group"], compare="p")
+    text = result.frame["p"]["level, n (%)"].iat[0]
+    assert text.endswith("†")
+    exact = exact_p(table)
+    assert float(text[:-1]) == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9_999))
+    assert result.notes[0] == "p: analysis of variance; chi-squared test for categories."
+    assert result.notes[1].startswith("† Some expected counts are below 5: permutation test")
+    assert text == table_one(frame[["level"]], frame["group"], compare="p").frame["p"].iat[1]
+    assert r"\dag{}" in result.to_latex()
+
+
+def test_large_expected_counts_are_not_marked() -> None:
+    frame, group = random_patients()
+    result = table_one(frame[["c"]], group, compare="p", continuous="median")
+    assert result.notes == ("p: Kruskal–Wallis test; chi-squared test for categories.",)
+    assert table_one(frame[["x"]], group, compare="smd").notes[0].startswith("SMD: standardised")
+
+
 def test_standardised_differences_by_hand() -> None:
     frame = pd.DataFrame({"x": [1.0, 3, 2, 6, 5, 5.5], "b": list("yynyyn"), "c": list("uvwuvu")})
     group = pd.Series([1, 1, 1, 2, 2, 2])
@@ -139,11 +184,11 @@ def test_markdown_latex_and_html() -> None:
     lines = table.to_markdown().splitlines()
     assert lines[0] == "|  | M&G 1 | M&G 2 | M&G all |"
     assert lines[2] == "| patients, n (%) | 3 (60.0) | 2 (40.0) | 5 (100.0) |"
-    assert r"| &nbsp;&nbsp;a\|b | 3 (100.0) | 0 (0.0) | 3 (75.0) |" in lines
+    assert "| \u00a0\u00a0a\\|b | 3 (100.0) | 0 (0.0) | 3 (75.0) |" in lines
     assert str(table) == table.to_markdown()
     latex = table.to_latex()
     assert latex.startswith("\\begin{tabular}{lrrr}\n\\toprule\n & M\\&G 1 & ")
-    assert r"\quad c\&d\_$<$e> & 0 (0.0) & 1 (100.0) & 1 (25.0) \\" in latex
+    assert r"~~c\&d\_$<$e> & 0 (0.0) & 1 (100.0) & 1 (25.0) \\" in latex
     assert r"patients, n (\%) & 3 (60.0)" in latex
 
     class Texts(HTMLParser):
@@ -203,7 +248,105 @@ def test_small_counts_do_not_show() -> None:
         {"age": list(range(40, 54)), "sex": ["F"] * 12 + ["M"] * 2}, index=range(14)
     )
     clusters = pd.Series([1] * 11 + [2] * 3, index=range(14))
-    frame = table_one(patients, clusters, min_count=5).to_frame()
-    assert frame["2"].to_list() == ["<5", "–", "<5", "<5"]
-    assert frame["1"].to_list() == ["11 (78.6)", "45.0 (3.3)", "11 (100.0)", "0 (0.0)"]
-    assert frame["all"].to_list()[-1] == "<5"
+    table = table_one(patients, clusters, min_count=5)
+    (note,) = table.notes
+    assert note.startswith("Numbers that rest on fewer than 5 patients, and those that would")
+    frame = table.to_frame()
+    assert frame["2"].to_list() == ["–", "–", "–", "–"]
+    assert frame["1"].to_list() == ["–", "–", "–", "0"]
+    assert frame["all"].to_list() == ["14 (100.0)", "46.5 (4.2)", "–", "–"]
+    nothing_small = table_one(patients, clusters, min_count=1).to_frame()
+    pd.testing.assert_frame_equal(nothing_small, table_one(patients, clusters).to_frame())
+
+
+# --- attacks on small numbers ----------------------------------------------------------
+
+
+def shown_count(text: str) -> float:
+    return float(text.split(" ")[0].replace(",", "")) if text[0].isdigit() else np.nan
+
+
+def follows_by_subtraction(grid: np.ndarray) -> np.ndarray:
+    """Which blanks of a table with totals in its last row and column the shown numbers give.
+
+    Whoever has pencil and paper fills in a line with one blank, and looks again.
+    """
+    filled = grid.copy()
+    while True:
+        before = np.isnan(filled).sum()
+        for lines in (filled, filled.T):
+            for line in lines:
+                if np.isnan(line).sum() == 1:
+                    others = np.nansum(line[:-1])
+                    line[np.isnan(line)] = others if np.isnan(line[-1]) else line[-1] - others
+        if np.isnan(filled).sum() == before:
+            return np.isnan(grid) & ~np.isnan(filled)
+
+
+@pytest.fixture(scope="module")
+def cohort() -> tuple[pd.DataFrame, pd.Series]:
+    """200 patients in clusters of 100, 75 and 25; only one of the 25 is a man, of age 93."""
+    rng = np.random.default_rng(3)
+    clusters = pd.Series(np.repeat([1, 2, 3], [100, 75, 25]))
+    age = rng.integers(40, 80, 200).astype(float)
+    sex = rng.choice(["F", "M"], 200)
+    age[175:199], sex[175:199], sex[199] = np.nan, "F", "M"
+    age[199] = 93
+    smoker = rng.choice(["no", "yes", None], 200, p=[0.8, 0.18, 0.02])
+    return pd.DataFrame({"age": age, "sex": sex, "smoker": smoker}), clusters
+
+
+def test_no_small_count_of_table_one_follows_by_subtraction(
+    cohort: tuple[pd.DataFrame, pd.Series],
+) -> None:
+    frame = table_one(*cohort, min_count=11).to_frame()
+    exact = table_one(*cohort).to_frame()
+    for title in ("sex, n (%)", "smoker, n (%)"):
+        rows = [*frame.index[frame.index.get_level_values(0) == title], ("patients, n (%)", "")]
+        grid = frame.loc[rows].map(shown_count).to_numpy()
+        true = exact.loc[rows].map(shown_count).to_numpy()
+        small = (true > 0) & (true < 11)
+        assert small.any()
+        assert np.isnan(grid[small]).all()
+        assert not follows_by_subtraction(grid).any()
+        np.testing.assert_array_equal(grid[~np.isnan(grid)], true[~np.isnan(grid)])
+
+
+def test_a_hidden_mean_does_not_follow_from_the_others(
+    cohort: tuple[pd.DataFrame, pd.Series],
+) -> None:
+    means = table_one(*cohort, min_count=11).to_frame().loc[("age, mean (SD)", "")]
+    assert means["3"] == "–"
+    assert (means == "–").sum() == 2
+    assert (table_one(*cohort).to_frame().loc[("age, mean (SD)", "")] != "–").all()
+
+
+def test_shares_do_not_tell_how_many_values_are_missing(
+    cohort: tuple[pd.DataFrame, pd.Series],
+) -> None:
+    frame = table_one(*cohort, min_count=11).to_frame().xs("smoker, n (%)")
+    hidden = frame.loc["missing"] == "–"
+    assert hidden.any()
+    assert not frame.loc[:, hidden].map(lambda text: "(" in text).any(axis=None)
+
+
+def test_sizes_do_not_follow_from_those_of_all_sites() -> None:
+    """Site B has 3 of the 103 patients of cluster 2; the sums over sites are known."""
+    sizes = {"A": [200, 100, 80], "B": [150, 3, 60], "C": [90, 70, 40]}
+    clusters = {site: np.repeat([1, 2, 3], n) for site, n in sizes.items()}
+    patients = {site: pd.DataFrame({"age": np.arange(len(c))}) for site, c in clusters.items()}
+    frame = table_one(patients, clusters, min_count=11).to_frame()
+    shown = frame.loc[("patients, n (%)", "")].map(shown_count).unstack()
+    shown = shown.loc[list("ABC"), ["1", "2", "3", "all"]]
+    grid = np.vstack([shown, [440, 173, 180, 793]])
+    assert np.isnan(grid[1, 1])
+    assert not follows_by_subtraction(grid).any()
+
+
+def test_comparisons_are_coarse_where_numbers_are_hidden(
+    cohort: tuple[pd.DataFrame, pd.Series],
+) -> None:
+    for compare, allowed in (("p", ("<0.001", "<0.01", "<0.05", "≥0.05")), ("smd", None)):
+        frame = table_one(*cohort, compare=compare, min_count=11).to_frame()
+        text = frame[compare.replace("smd", "SMD")][("sex, n (%)", "F")].strip("†")
+        assert text in allowed if allowed else len(text.split(".")[1]) == 1

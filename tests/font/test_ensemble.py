@@ -204,11 +204,11 @@ def test_confidence_by_hand():
     table = pd.DataFrame({"A": [0] * 6 + [1] * 4 + [1], "B": [0] * 6 + [1] * 4 + [0]})
     ensemble = font.Ensemble(2).fit(models, {"here": table})
     confidence = ensemble.confidence(table)
-    assert confidence.columns.tolist() == ["cluster", "runner_up", "margin", "agreement"]
+    assert confidence.columns.tolist() == ["cluster", "runner_up", "margin", "vote_share"]
     torn = confidence.iloc[-1]
-    assert torn["agreement"] == pytest.approx(0.5, abs=0.01)
+    assert torn["vote_share"] == pytest.approx(0.5, abs=0.01)
     assert torn["margin"] < 0.5 < confidence["margin"].iloc[0]
-    assert (confidence["agreement"].iloc[:10] == 1).all()
+    assert (confidence["vote_share"].iloc[:10] == 1).all()
     assert (confidence["runner_up"] == 1 - confidence["cluster"]).all()
     single = font.Ensemble(1).fit(models, {"here": table}).confidence(table)
     assert (single["cluster"] == 0).all()
@@ -221,7 +221,7 @@ def test_confidence_is_higher_where_the_cluster_is_right(make_case):
     confidence = fitted(case, 4).confidence(case.labels)
     partner = font.match_labels(case.truth, confidence["cluster"])
     right = confidence["cluster"].map(partner).to_numpy() == case.truth
-    for column in ("margin", "agreement"):
+    for column in ("margin", "vote_share"):
         assert confidence[column][right].mean() > confidence[column][~right].mean() + 0.1
 
 
@@ -235,6 +235,21 @@ def test_the_summary_says_when_centred_weights_disagree(make_case):
     assert "another story: they trust 'm4' (0." in loud
     assert "'m3'" not in loud.split("another story")[1]
     assert "2,000 patients at 2 sites" in loud
+
+
+def test_the_summary_numbers_clusters_from_1(make_case):
+    lines = fitted(make_case(300, 3, 3), 3).summary().splitlines()
+    sizes = lines[lines.index(next(line for line in lines if line.startswith("cluster"))) + 1 :]
+    assert [line.split()[0] for line in sizes[:3]] == ["1", "2", "3"]
+
+
+def test_votes_of_resamples_are_no_proof(make_case):
+    case = make_case(300, 3, 3)
+    assert "vote share" not in fitted(case, 3).summary()
+    names = {"m0": "MGB/1", "m1": "MGB/2", "m2": "VA/1"}
+    models = {names[name]: model for name, model in case.models.items()}
+    ensemble = font.Ensemble(3).fit(models, {"here": case.labels.rename(columns=names)})
+    assert "a high vote share does not mean that a patient's cluster is right" in ensemble.summary()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -333,6 +348,14 @@ def test_if_no_model_separates_anybody_there_is_nothing_to_cluster():
         font.Ensemble(2).fit({"A": np.ones((2, 2))}, {"here": pd.DataFrame({"A": [0, 1]})})
 
 
+def test_a_reliability_of_0_may_leave_nothing_to_cluster():
+    labels = pd.DataFrame({"A": [0, 1, 1], "lazy": [0, 0, 0]})
+    models = {"A": np.eye(2), "lazy": np.eye(2)}
+    ensemble = font.Ensemble(2, weights="prior", reliability={"A": 0, "lazy": 1})
+    with pytest.raises(ValueError, match="tell patients apart, 'A', all have the reliability 0"):
+        ensemble.fit(models, {"here": labels})
+
+
 def test_models_with_different_numbers_of_classes(dense):
     rng = np.random.default_rng(0)
     truth = rng.integers(4, size=200)
@@ -350,7 +373,7 @@ def test_models_with_different_numbers_of_classes(dense):
     assert adjusted_rand_score(truth, ensemble.predict(labels)) == 1
     unused = labels.assign(fine=5)  # a class that nobody had
     assert ensemble.predict(unused).between(0, 3).all()
-    assert (ensemble.confidence(unused)["agreement"] < 1).all()
+    assert (ensemble.confidence(unused)["vote_share"] < 1).all()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -31,8 +31,8 @@ def tables(draw):
     return [rng.integers(size, size=n).astype(np.int8) for size in sizes]
 
 
-@pytest.mark.parametrize("most_cells", [0, 1 << 22])
-def test_rows_are_counted_and_mapped_as_by_hand(most_cells):
+@pytest.mark.parametrize("block", [3, 1 << 18])
+def test_rows_are_counted_and_mapped_as_by_hand(block):
     @settings(max_examples=60, deadline=None)
     @given(tables())
     def check(columns):
@@ -48,7 +48,7 @@ def test_rows_are_counted_and_mapped_as_by_hand(most_cells):
         assert mapped.tolist() == [int(np.array(row) @ radix) for row in rows]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels_module, "_MOST_CELLS", most_cells)
+        patch.setattr(labels_module, "_BLOCK", block)
         check()
 
 
@@ -65,7 +65,7 @@ def test_more_patterns_than_a_64_bit_number_holds():
 def test_blocks_join_seamlessly(monkeypatch):
     monkeypatch.setattr(labels_module, "_BLOCK", 7)
     rng = np.random.default_rng(1)
-    columns = [rng.integers(k, size=50_000).astype(np.int8) for k in (3, 4, 2)]
+    columns = [rng.integers(k, size=5_000).astype(np.int8) for k in (3, 4, 2)]
     patterns, counts = count_rows(columns)
     expected, times = np.unique(np.column_stack(columns), axis=0, return_counts=True)
     assert (patterns == expected).all()
@@ -152,19 +152,12 @@ def test_merging_site_by_site_is_the_same_as_together():
         LabelPatterns.merge([])
 
 
-def test_frames_and_orders_round_trip():
+def test_models_in_another_order():
     patterns = LabelPatterns.from_labels({"here": HERE, "there": THERE})
     turned = patterns.reorder(("B", "A"))
     assert turned.patterns.tolist() == [[0, 0], [1, 1], [2, 1]]
     assert turned.counts.tolist() == [[2, 1], [1, 0], [1, 2]]
-    again = LabelPatterns.from_frame(turned.to_frame().iloc[::-1]).reorder(("A", "B"))
-    pd.testing.assert_frame_equal(again.to_frame(), patterns.to_frame())
-    one = LabelPatterns.from_labels({"here": HERE[["A"]]})
-    pd.testing.assert_frame_equal(
-        LabelPatterns.from_frame(one.to_frame()).to_frame(), one.to_frame()
-    )
-    with pytest.raises(ValueError, match="whole numbers of 0 or more"):
-        LabelPatterns.from_frame(patterns.to_frame() - 2)
+    pd.testing.assert_frame_equal(turned.reorder(("A", "B")).to_frame(), patterns.to_frame())
 
 
 def test_the_order_of_patients_does_not_matter():

@@ -22,11 +22,12 @@ def test_importing_the_package_loads_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-def test_an_ensemble_needs_neither_scikit_learn_nor_matplotlib():
+def test_a_site_places_patients_without_scikit_learn():
     code = (
         "import sys, pandas as pd, numpy as np, font; "
         "t = pd.DataFrame({'A': [0, 1, 1]}); "
-        "font.Ensemble(2).fit({'A': np.eye(2)}, {'here': t}).predict(t); "
+        "e = font.Ensemble(2).fit({'A': np.eye(2)}, {'here': t}); "  # as many patterns as clusters
+        "font.Ensemble.from_dict(e.to_dict()).confidence(t); "
         "print([m for m in ('numba', 'matplotlib', 'sklearn', 'mmlca') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -41,7 +42,7 @@ def test_every_public_name_loads_and_is_documented(name):
 
 
 def test_unknown_names_are_attribute_errors():
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="attribute nothing"):
         font.nothing  # noqa: B018
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 import font
-from font.plots import CLUSTER_COLOURS, cluster_colour
+from font.colours import CLUSTER_COLOURS, cluster_colour, text_on
 
 mpl.use("Agg")
 
@@ -48,8 +48,15 @@ def test_weights_figure_shows_its_table(ensemble):
 
 def test_agreement_figure_shows_the_matrix(ensemble):
     ax = font.plot_agreement(ensemble)
-    np.testing.assert_allclose(ax.images[0].get_array(), ensemble.agreement_)
-    assert ax.texts[0].get_text() == "1.00"
+    drawn, n = ax.images[0].get_array(), len(ensemble.agreement_)
+    above, below = np.triu_indices(n, 1), np.tril_indices(n, -1)
+    np.testing.assert_allclose(drawn[above], ensemble.agreement_.to_numpy()[above])
+    np.testing.assert_allclose(drawn[below], ensemble.centred_agreement_.to_numpy()[below])
+    assert np.ma.getmaskarray(drawn).diagonal().all()
+    assert ax.images[0].get_clim() == (0, 1)
+    table = font.plots.agreement_table(ensemble)
+    np.testing.assert_allclose(table["agreement"], drawn[above])
+    np.testing.assert_allclose(table["centred"], drawn.T[above])
 
 
 def test_spectrum_figure_shows_its_table(ensemble):
@@ -87,7 +94,8 @@ def test_pattern_figure_shows_its_table(ensemble):
     assert table["n"].sum() == everything["n"].nlargest(6).sum()
     ax = font.plot_patterns(ensemble, top=6)
     shown = np.array([text.get_text() for text in ax.texts]).reshape(6, -1).astype(int)
-    assert (shown == table[list(ensemble.models_)].to_numpy()).all()
+    assert (shown == table[list(ensemble.models_)].to_numpy() + 1).all()  # people count from 1
+    assert ax.get_yticklabels()[0].get_text().startswith("cluster 1, n = ")
     with pytest.raises(ValueError, match="top, unless None, must be"):
         font.pattern_table(ensemble, top=0)
 
@@ -102,3 +110,7 @@ def test_a_model_may_be_called_n_or_cluster():
 def test_colours_repeat_after_the_last():
     assert cluster_colour(0) == "#332288"
     assert cluster_colour(len(CLUSTER_COLOURS)) == "#332288"
+
+
+def test_text_can_be_read_on_every_colour():
+    assert (text_on("#332288"), text_on("#88CCEE")) == ("white", "black")

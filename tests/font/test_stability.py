@@ -94,3 +94,67 @@ def test_an_ensemble_from_a_file_cannot_be_refitted(study):
     for function in (influence, bootstrap_weights, font.pattern_table):
         with pytest.raises(ValueError, match=r"carr.*; use the ensemble as fitted at the centre"):
             function(ensemble)
+
+
+def _kmeans(data, seed):
+    from sklearn.cluster import KMeans
+
+    return {
+        site: KMeans(3, n_init=2, random_state=seed).fit(np.asarray(x)) for site, x in data.items()
+    }
+
+
+def _blobs(spread, seed=1):
+    rng = np.random.default_rng(seed)
+    centres = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+    return {
+        site: centres[rng.choice(3, n, p=[0.5, 0.3, 0.2])] + spread * rng.normal(size=(n, 2))
+        for site, n in (("A", 150), ("B", 250))
+    }
+
+
+def test_clear_clusters_are_found_again_and_shares_have_binomial_errors():
+    data = _blobs(0.3)
+    seen = []
+    ensemble = font.Ensemble(3)
+    result = font.bootstrap_clusters(
+        data, _kmeans, ensemble, 40, seed=1, progress=lambda done, n: seen.append((done, n))
+    )
+    assert result.n_failed == 0
+    assert seen[-1] == (40, 40)
+    assert not hasattr(ensemble, "weights_")  # the caller's stays unfitted
+    assert (result.clusters["found_again"] == 1).all()
+    assert (result.clusters["jaccard"] > 0.99).all()
+    assert result.clusters["patients"].tolist() == sorted(result.clusters["patients"])[::-1]
+    shares = result.shares
+    assert shares["site"].tolist() == ["A"] * 3 + ["B"] * 3
+    sums = shares.groupby("site")["share"].sum()
+    np.testing.assert_allclose(sums, 1)
+    size = shares["site"].map({"A": 150, "B": 250})
+    binomial = np.sqrt(shares["share"] * (1 - shares["share"]) / size)
+    np.testing.assert_allclose(shares["se"], binomial, rtol=0.4)
+    assert ((shares["low"] <= shares["share"]) & (shares["share"] <= shares["high"])).all()
+    assert [len(kept) for kept in result.kept.values()] == [150, 250]
+    again = font.bootstrap_clusters(data, _kmeans, ensemble, 40, seed=1)
+    pd.testing.assert_frame_equal(again.shares, shares)
+
+
+def test_noise_is_not_found_again():
+    data = {site: np.random.default_rng(i).normal(size=(80, 2)) for i, site in enumerate("AB")}
+    clusters = font.bootstrap_clusters(data, _kmeans, font.Ensemble(3), 20, seed=1).clusters
+    assert clusters["found_again"].min() < 0.7
+
+
+def test_cluster_bootstrap_of_tables_and_wrong_arguments():
+    frames = {
+        site: pd.DataFrame(part, index=[f"{site}{i}" for i in range(len(part))], columns=["x", "y"])
+        for site, part in _blobs(0.3).items()
+    }
+    result = font.bootstrap_clusters(frames, _kmeans, font.Ensemble(3), 3)
+    assert result.kept["A"].index[0] == "A0"
+    with pytest.raises(ValueError, match="n must be a whole number of at least 2"):
+        font.bootstrap_clusters(frames, _kmeans, font.Ensemble(3), 1)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        font.bootstrap_clusters(frames, _kmeans, font.Ensemble(3), 3, level=95)
+    with pytest.raises(TypeError, match="must be a dict"):
+        font.bootstrap_clusters([], _kmeans, font.Ensemble(3), 3)

@@ -1,0 +1,76 @@
+"""How the documentation is built: `make docs`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import mmlca
+
+project = "mmlca"
+author = "The mmlca developers"
+copyright = "the mmlca developers"
+release = version = mmlca.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["dollarmath", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+default_role = "code"
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+html_theme = "pydata_sphinx_theme"
+html_title = "mmlca"
+html_show_sourcelink = False
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+
+PACKAGES = {
+    "mmlca": "Sequences, models, tables, figures and studies",
+    "ehr_prep": "From medication records to sequences",
+    "font": "Combining the models of several hospitals",
+}
+
+
+def write_reference(_app: object) -> None:
+    """One page per package with all its public names."""
+    folder = Path(__file__).parent / "reference"
+    folder.mkdir(exist_ok=True)
+    for package, title in PACKAGES.items():
+        module = importlib.import_module(package)
+        names = [n for n in dir(module) if not n.startswith("_")]
+        lines = [package, "=" * len(package), "", f"{title}.", ""]
+        for name in names:
+            thing = getattr(module, name)
+            if getattr(thing, "__module__", "").split(".")[0] != package:
+                continue
+            kind = "autoclass" if isinstance(thing, type) else "autofunction"
+            if kind == "autofunction" and not callable(thing):
+                continue
+            lines += [f".. {kind}:: {package}.{name}"]
+            lines += ["   :members:", ""] if kind == "autoclass" else [""]
+        text = "\n".join(lines) + "\n"
+        page = folder / f"{package}.rst"
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def skip_borrowed(_app: object, _what: str, name: str, *_more: object) -> bool | None:
+    """scikit-learn adds methods of its own that refer to its own pages."""
+    return True if name.startswith("set_") and name.endswith("_request") else None
+
+
+def setup(app: object) -> None:
+    app.connect("builder-inited", write_reference)  # type: ignore[attr-defined]
+    app.connect("autodoc-skip-member", skip_borrowed)  # type: ignore[attr-defined]

@@ -1,0 +1,313 @@
+"""Dates as they come: which format they are written in, and the days they mean.
+
+A calendar date is taken as written: clock time and time zone are cut off, so that a dose
+given at 23:30 stays on its day.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ehr_prep.readers import factorize
+from font.checks import some
+from font.spelling import option
+
+NO_DATE = np.iinfo(np.int32).min
+"""The day number that stands for a missing or unreadable date."""
+
+ISO = "%Y-%m-%d"
+"""Also read without dashes, as in 20100503."""
+
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ].*)?|(\d{4})(\d\d)(\d\d)(?:T.*|\.0)?")
+_CLOCK = re.compile(r"[T\s]+\d{1,2}:\d\d.*", re.DOTALL)
+_HOURS = re.compile("%[HIcX]")
+_TOLERATED = 0.01  # share of dates that may be unreadable in a stated format, or in another one
+_FORMATS = (
+    *(f"%{a}{sign}%{b}{sign}%Y" for sign in "/.-" for a, b in ("dm", "md")),
+    *("%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d %b %Y", "%d%b%Y", "%d-%b-%y"),
+    *("%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
+)
+_SHAPES = {"%d": r"\d{1,2}", "%m": r"\d{1,2}", "%Y": r"\d{4}"}
+
+
+class DateFormat(NamedTuple):
+    """How the dates of a column are written, such as "%d/%m/%Y", and how that is known."""
+
+    text: str
+    why: str
+
+
+def read_dates(
+    columns: Mapping[str, pd.Series], stated: str | None, name: str
+) -> tuple[dict[str, NDArray[np.int32]], dict[str, DateFormat]]:
+    """The days of each date column of a table, and the format of those that hold texts.
+
+    Without a stated format, each column's is the one that reads most of its values. Whether
+    the day or the month comes first is decided by values that only one of them can read
+    ("27/02/2017"), else by the other columns of the table.
+
+    Raises
+    ------
+    ValueError
+        If no date can be read; if nothing decides between day and month; if more than 1 % of
+        the dates are written in another format; if a stated format cannot read more than 1 %
+        of the dates, or only the opposite order of day and month is ever needed.
+
+    Examples
+    --------
+    >>> dates = pd.Series(["03/05/2010", "27/02/2017 23:30"])
+    >>> days, formats = read_dates({"date": dates}, None, "the table")
+    >>> days["date"].astype("datetime64[D]").astype(str).tolist(), formats["date"].text
+    (['2010-05-03', '2017-02-27'], '%d/%m/%Y')
+    >>> formats["date"].why
+    "1 of 2 dates, such as '27/02/2017', cannot have the month first"
+    """
+    days: dict[str, NDArray[np.int32]] = {}
+    texts: dict[str, _Texts] = {}
+    for role, column in columns.items():
+        if _is_calendar(column):
+            days[role] = to_days(column)
+        else:
+            texts[role] = _Texts.of(column, stated is not None and bool(_HOURS.search(stated)))
+    formats: dict[str, DateFormat | None] = {}
+    for role, column_texts in texts.items():
+        where = f"dates of {name}" if role == "date" else f"dates of {name} ({role})"
+        if stated is None:
+            formats[role] = _decide(column_texts, where, needed=role == "date")
+        else:
+            formats[role] = _check_stated(column_texts, stated, where)
+    decided = [f for f in formats.values() if f is not None and _swapped(f.text)]
+    for role, known in formats.items():
+        chosen = known or _as_others(texts[role], decided, name)
+        formats[role] = chosen
+        days[role] = texts[role].days(chosen.text)
+    return days, {role: f for role, f in formats.items() if f is not None}
+
+
+def to_days(column: pd.Series) -> NDArray[np.int32]:
+    """Days since 1970-01-01 of dates or ISO texts, `NO_DATE` where missing or unreadable."""
+    if isinstance(column.dtype, pd.DatetimeTZDtype):
+        column = column.dt.tz_localize(None)
+    if _is_calendar(column):
+        return _clip(column.to_numpy().astype("datetime64[D]").astype(np.int64))
+    return _Texts.of(column).days(ISO)
+
+
+def one_day(date: Any, name: str) -> int:
+    """The day number of a date given as an argument."""
+    day = _day(date, ISO)
+    if day == NO_DATE:
+        called = option(name).rstrip("=")
+        raise ValueError(f'{called} must be a date such as "2008-01-01", found {date!r}.')
+    return day
+
+
+def day_text(day: int) -> str:
+    return dt.date.fromordinal(int(day) + _EPOCH).isoformat()
+
+
+def to_dates(days: NDArray[np.int32]) -> NDArray[np.datetime64]:
+    """datetime64[s]: pandas has no whole days, and nanoseconds end in 2262."""
+    dates = days.astype("datetime64[D]").astype("datetime64[s]")
+    dates[days == NO_DATE] = np.datetime64("NaT", "s")
+    return dates
+
+
+# --- inside ----------------------------------------------------------------------------
+
+
+class _Texts(NamedTuple):
+    """A column of dates.
+
+    Parameters
+    ----------
+    codes : (rows,)
+        The value of each row, −1 if it has none.
+    values : list
+        The distinct values; texts without their clock time.
+    n : (values,)
+        In how many rows each value stands; 0 for placeholders such as "unknown".
+    """
+
+    codes: NDArray[np.integer[Any]]
+    values: list[Any]
+    n: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, column: pd.Series, keep_clock: bool = False) -> _Texts:
+        codes, raw = factorize(column)
+        clock = re.compile("$^") if keep_clock else _CLOCK
+        number: dict[Any, int] = {}
+        place = np.full(len(raw) + 1, -1, dtype=np.int32)
+        for i, value in enumerate(raw):
+            key = clock.sub("", value.strip()) if isinstance(value, str) else value
+            place[i] = number.setdefault(key, len(number))
+        if len(number) < len(raw):
+            codes = place[codes]
+        values = list(number)
+        n = np.bincount(codes[codes >= 0], minlength=len(values))
+        blank = [isinstance(v, str) and not set(v) & set("123456789") for v in values]
+        return cls(codes, values, np.where(blank, 0, n))
+
+    def days(self, date_format: str) -> NDArray[np.int32]:
+        days = [_day(value, date_format) for value in self.values]
+        return np.take(np.array([*days, NO_DATE], dtype=np.int32), self.codes)
+
+    def read_by(self, date_format: str) -> NDArray[np.bool_]:
+        """Which of the distinct values a format can read."""
+        shape = _shape(date_format)
+        return np.array(
+            [
+                (not isinstance(v, str) or shape.match(v) is not None)
+                and _day(v, date_format) != NO_DATE
+                for v in self.values
+            ],
+            dtype=bool,
+        )
+
+    def some(self, which: NDArray[np.bool_]) -> str:
+        return some(self.values[i] for i in np.flatnonzero(which)[:6])
+
+
+def _decide(texts: _Texts, where: str, needed: bool) -> DateFormat | None:
+    """The format that reads most; None if day and month cannot be told apart."""
+    total = int(texts.n.sum())
+    read = {f: texts.read_by(f) for f in (ISO, *_FORMATS)}
+    rows = {f: int(texts.n[mask].sum()) for f, mask in read.items()}
+    best = max(rows, key=lambda f: rows[f])
+    if not rows[best]:
+        if not total and not needed:
+            return DateFormat(ISO, "there are no dates")
+        serial = [v for v in texts.values if str(v).removesuffix(".0").isdecimal()]
+        if serial and all(20_000 < float(v) < 60_000 for v in serial):
+            raise ValueError(
+                f"the {where} are day numbers of Excel (found {some(serial)}); format the column "
+                "as a date there and save it again."
+            )
+        raise ValueError(
+            f"none of the {(texts.codes >= 0).sum():,} {where} can be read (found "
+            f"{some(texts.values)}); state how they are written with {option('date_format')}, in "
+            "the notation of Python's strptime."
+        )
+    why, other = f"it reads {rows[best]:,} of {total:,} dates", _swapped(best)
+    if other is not None:
+        only_best, only_other = read[best] & ~read[other], read[other] & ~read[best]
+        n_best, n_other = int(texts.n[only_best].sum()), int(texts.n[only_other].sum())
+        if n_best == n_other == 0:
+            return None
+        if n_other > _TOLERATED * (n_best + n_other):
+            raise ValueError(
+                f"the {where} mix day first and month first: {texts.some(only_best)} can only be "
+                f"{best} ({n_best:,} rows), {texts.some(only_other)} only {other} ({n_other:,} "
+                "rows); write all of them in one order."
+            )
+        example = texts.values[np.flatnonzero(only_best)[0]]
+        first = "month" if best.startswith("%d") else "day"
+        why = f"{n_best:,} of {total:,} dates, such as {example!r}, cannot have the {first} first"
+    rivals = [mask for f, mask in read.items() if f not in (best, other)]
+    stray = np.logical_or.reduce(rivals) & ~read[best]
+    if texts.n[stray].sum() > _TOLERATED * total:
+        raise ValueError(
+            f"the {where} mix formats: {rows[best]:,} are written as {best} and "
+            f"{texts.n[stray].sum():,} otherwise, such as {texts.some(stray)}; write all of them "
+            "in one format."
+        )
+    return DateFormat(best, why)
+
+
+def _check_stated(texts: _Texts, stated: str, where: str) -> DateFormat:
+    total = int(texts.n.sum())
+    fits = texts.read_by(stated)
+    n_bad = int(texts.n[~fits].sum())
+    if n_bad <= _TOLERATED * total:
+        other = _swapped(stated)
+        if other is not None and n_bad:
+            swapped = texts.read_by(other)
+            if texts.n[swapped & ~fits].sum() and not texts.n[fits & ~swapped].sum():
+                raise ValueError(
+                    f"{option('date_format', stated)} would swap day and month of the {where}: "
+                    f"{texts.some(swapped & ~fits)} can only be {other!r}, and no date only "
+                    f"{stated!r}."
+                )
+        return DateFormat(stated, "stated")
+    if stated != ISO and texts.n[~texts.read_by(ISO)].sum() <= _TOLERATED * total:
+        return DateFormat(ISO, f"the dates are written so, not as {stated!r}")
+    fitting = [
+        f for f in (ISO, *_FORMATS) if texts.n[~texts.read_by(f)].sum() <= _TOLERATED * total
+    ]
+    advice = f"{' or '.join(map(repr, fitting))} reads them" if fitting else "no known format does"
+    raise ValueError(
+        f"{option('date_format', stated)} cannot read {n_bad:,} of {total:,} {where}, such as "
+        f"{texts.some(~fits & (texts.n > 0))}; {advice}."
+    )
+
+
+def _as_others(texts: _Texts, decided: list[DateFormat], name: str) -> DateFormat:
+    """The order of day and month that other columns of the table have."""
+    for other in decided:
+        if texts.n[~texts.read_by(other.text)].sum() <= _TOLERATED * texts.n.sum():
+            return DateFormat(other.text, "as in another column")
+    formats = [f for f in _FORMATS if texts.n[texts.read_by(f)].sum() == texts.n.sum()]
+    advice = [option("date_format", f) for f in formats[:2] or ["%d/%m/%Y", "%m/%d/%Y"]]
+    raise ValueError(
+        f"nothing tells whether day or month comes first in the {texts.n.sum():,} dates of {name} "
+        f"({texts.some(texts.n > 0)}): none has a number above 12; state it, as in "
+        f"{' or '.join(advice)}."
+    )
+
+
+def _swapped(date_format: str) -> str | None:
+    """The same format with day and month in the other order; None where they are told apart."""
+    if not re.match(r"%[dm].%[dm].%[yY]", date_format):
+        return None
+    return date_format.translate(str.maketrans("dm", "md"))
+
+
+def _shape(date_format: str) -> re.Pattern[str]:
+    """A quick test before the slow one."""
+    parts = re.split(r"(%[a-zA-Z])", date_format)
+    shape = "".join(
+        _SHAPES.get(part, r"\S+") if part.startswith("%") else re.escape(part) for part in parts
+    )
+    return re.compile("" if date_format == ISO else shape)
+
+
+def _is_calendar(column: pd.Series) -> bool:
+    is_zoned = isinstance(column.dtype, pd.DatetimeTZDtype)
+    return is_zoned or (column.dtype.kind == "M" and isinstance(column.dtype, np.dtype))
+
+
+def _clip(days: NDArray[np.int64]) -> NDArray[np.int32]:
+    absent = days == np.iinfo(np.int64).min
+    in_calendar = np.clip(days, 1 - _EPOCH, dt.date.max.toordinal() - _EPOCH).astype(np.int32)
+    in_calendar[absent] = NO_DATE
+    return in_calendar
+
+
+def _day(value: Any, date_format: str) -> int:
+    try:
+        if isinstance(value, np.datetime64):
+            return int(_clip(value.astype("datetime64[D]").astype(np.int64).reshape(1))[0])
+        if isinstance(value, dt.datetime):
+            date = value.date()
+        elif isinstance(value, dt.date):
+            date = value
+        elif date_format != ISO:
+            date = dt.datetime.strptime(str(value).strip(), date_format).date()
+        else:
+            match = _ISO.fullmatch(str(value).strip())
+            if match is None:
+                return NO_DATE
+            year, month, day = (int(g) for g in match.groups() if g is not None)
+            date = dt.date(year, month, day)
+    except (ValueError, TypeError):
+        return NO_DATE
+    return date.toordinal() - _EPOCH

@@ -1,0 +1,260 @@
+"""Files as they come from a hospital: CSV, Parquet or Excel, packed or not, one or several."""
+
+from __future__ import annotations
+
+import glob
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pandas as pd
+
+from font.checks import some
+from font.sniff import DELIMITERS, FALLBACK, not_text, open_bytes, sniff
+
+Source: TypeAlias = pd.DataFrame | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A table: a DataFrame, a file, several files, or a pattern such as "records_*.csv"."""
+
+_TEXT = (".csv", ".tsv", ".txt")
+_PACKED = (".gz", ".bz2", ".zst")
+EXCEL = (".xlsx", ".xlsm")
+ENDINGS = ".csv, .tsv or .txt (also .gz or .zst), .parquet or .xlsx"
+Choose: TypeAlias = Callable[[list[Any], list[list[Any]]], tuple[dict[str, Any], list[Any]]]
+"""Given the header and the first rows: the column of each role, and the columns to read."""
+
+
+class Loaded(NamedTuple):
+    """One file: an arrow table or a DataFrame, its roles, broken rows, and how it is written."""
+
+    table: Any
+    roles: dict[str, Any]
+    n_broken: int
+    written: dict[str, str]
+
+
+def files_of(source: Any) -> list[Path]:
+    """The files that a path, a pattern or a list of them names; each must exist.
+
+    Examples
+    --------
+    >>> files_of("no_such_folder/*.csv")
+    Traceback (most recent call last):
+    ValueError: no file matches 'no_such_folder/*.csv'; mend the path.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        paths = [path for part in source for path in files_of(part)]
+        if not paths:
+            raise ValueError("the list of files is empty; name at least one.")
+        twice = [path.name for i, path in enumerate(paths) if path in paths[:i]]
+        if twice:
+            raise ValueError(f"the files {some(twice)} are named twice; name each once.")
+        return paths
+    path = Path(source)
+    if path.is_dir():
+        inside = sorted(
+            p.suffix for p in path.iterdir() if p.suffix.lower() in (*_TEXT, ".parquet")
+        )
+        like = f"{path.name}/*{inside[0] if inside else '.csv'}"
+        raise ValueError(f"{path.name} is a folder; name the files in it, as in {like!r}.")
+    if path.exists() or not glob.has_magic(str(source)):
+        return [path]
+    matches = sorted(Path(name) for name in glob.glob(str(source)) if Path(name).is_file())
+    if not matches:
+        raise ValueError(f"no file matches {str(source)!r}; mend the path.")
+    return matches
+
+
+def source_name(source: Any) -> str:
+    if isinstance(source, pd.DataFrame):
+        return "the table"
+    if isinstance(source, (str, os.PathLike)):
+        return Path(source).name
+    first, *others = source
+    more = f" and {len(others)} other file{'s' * (len(others) > 1)}" if others else ""
+    return f"{Path(first).name}{more}"
+
+
+def load_file(path: Path, choose: Choose, encoding: str | None, delimiter: str | None) -> Loaded:
+    """The columns that `choose` picks; texts of columns with a role as dictionaries."""
+    ending = _ending(path)
+    if ending == ".parquet":
+        return _load_parquet(path, choose)
+    if ending in EXCEL:
+        return _load_excel(path, choose)
+    return _load_text(path, choose, encoding, delimiter)
+
+
+def join_files(parts: list[Loaded]) -> tuple[pd.DataFrame, dict[str, Any], int]:
+    """One table of all files, with the columns of the first."""
+    import pyarrow as pa
+
+    first = parts[0]
+    tables = []
+    for part in parts:
+        names = {part.roles[role]: first.roles[role] for role in part.roles if role in first.roles}
+        if isinstance(part.table, pd.DataFrame):
+            tables.append(part.table.rename(columns=names))
+        else:
+            called = [names.get(name, name) for name in part.table.column_names]
+            tables.append(part.table.rename_columns(called))
+    n_broken = sum(part.n_broken for part in parts)
+    if any(isinstance(table, pd.DataFrame) for table in tables):
+        frames = [t if isinstance(t, pd.DataFrame) else _to_pandas(t) for t in tables]
+        plain = [frame.astype(object) for frame in frames] if len(frames) > 1 else frames
+        joined = pd.concat(plain, ignore_index=True).infer_objects()
+        return joined, first.roles, n_broken
+    if len({table.schema.remove_metadata() for table in tables}) > 1:
+        tables = _alike(tables)
+    return _to_pandas(pa.concat_tables(tables)), first.roles, n_broken
+
+
+# --- inside ----------------------------------------------------------------------------
+
+
+def _ending(path: Path) -> str:
+    name = path.name.lower()
+    for packed in _PACKED:
+        if name.endswith(packed) and name.removesuffix(packed).endswith(_TEXT):
+            return ".csv"
+    suffix = path.suffix.lower()
+    if suffix in _TEXT:
+        return ".csv"
+    if suffix == ".parquet" or suffix in EXCEL:
+        return suffix
+    advice = {
+        ".xls": "; open it in Excel and save it as .xlsx",
+        ".zip": "; unpack it first",
+        ".ods": "; save it as .xlsx or CSV",
+    }.get(suffix, "")
+    raise ValueError(f"{path.name!r} must end in {ENDINGS}{advice}.")
+
+
+def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str | None) -> Loaded:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    text = sniff(path, encoding, delimiter)
+    if not text.lines:
+        raise ValueError(f"{path.name} is empty; a header and one row for each record are needed.")
+    roles, columns = choose(text.lines[0], text.lines[1:])
+    broken: list[int] = []
+
+    def skip(row: Any) -> str:
+        broken.append(row.number)
+        return "skip"
+
+    def read(encoding: str) -> Any:
+        broken.clear()
+        return arrow_csv.read_csv(
+            open_bytes(path) if encoding != "utf-8" else path,
+            arrow_csv.ReadOptions(encoding=encoding),
+            arrow_csv.ParseOptions(
+                delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            arrow_csv.ConvertOptions(
+                include_columns=columns,
+                column_types=dict.fromkeys(roles.values(), pa.dictionary(pa.int32(), pa.string())),
+                strings_can_be_null=True,
+            ),
+        )
+
+    used = text.encoding
+    try:
+        try:
+            table = read(used)
+        except pa.ArrowInvalid as error:
+            if not text.detected or "utf8" not in str(error).casefold():
+                raise
+            used = FALLBACK  # the first bytes were plain
+            table = read(used)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        if "utf8" in str(error).casefold() or isinstance(error, UnicodeDecodeError):
+            raise ValueError(not_text(path, used)) from None
+        raise ValueError(f"{path.name} is not a readable CSV file ({error}).") from None
+    written = {
+        "file": path.name,
+        "encoding": used,
+        "delimiter": DELIMITERS.get(text.delimiter, text.delimiter),
+    }
+    return Loaded(table, roles, len(broken), written)
+
+
+def _load_parquet(path: Path, choose: Choose) -> Loaded:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path.name} is not a readable Parquet file ({error}).") from None
+    roles, columns = choose(list(schema.names), [])
+    text = [c for c in roles.values() if pa.types.is_string(schema.field(c).type)]
+    table = pq.read_table(path, columns=columns, read_dictionary=text)
+    return Loaded(table, roles, 0, {"file": path.name})
+
+
+def read_excel(path: Path) -> dict[str, pd.DataFrame]:
+    """The sheets of an Excel file without their blank rows, by name."""
+    try:
+        import openpyxl  # noqa: F401
+    except ImportError:
+        raise ValueError(
+            f"{path.name} is an Excel file, and openpyxl, which reads it, is not installed; "
+            "install the extra with `pip install 'mmlca[files]'`, or save the sheet as CSV."
+        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # styles that openpyxl does not know
+        try:
+            sheets = pd.read_excel(path, sheet_name=None, dtype=object, engine="openpyxl")
+        except Exception as error:  # openpyxl lets many kinds through
+            raise ValueError(f"{path.name} is not a readable Excel file ({error}).") from None
+    return {str(name): sheet.dropna(how="all") for name, sheet in sheets.items()}
+
+
+def _load_excel(path: Path, choose: Choose) -> Loaded:
+    """The first sheet that has the columns needed, as a DataFrame of objects."""
+    sheets = read_excel(path)
+    failed: ValueError | None = None
+    for name, sheet in sheets.items():
+        frame = sheet.infer_objects()
+        if not len(frame.columns):
+            continue
+        rows = [list(row) for row in frame.head(20).itertuples(index=False)]
+        try:
+            roles, columns = choose(list(frame.columns), rows)
+        except ValueError as error:
+            failed = failed or error
+            continue
+        return Loaded(frame[columns], roles, 0, {"file": path.name, "sheet": str(name)})
+    if failed is None:
+        raise ValueError(f"{path.name} is empty; a header and one row for each record are needed.")
+    if len(sheets) > 1:
+        raise ValueError(
+            f"no sheet of {path.name} ({some(sheets)}) can be used; in the first, {failed}"
+        )
+    raise failed
+
+
+def _to_pandas(table: Any) -> pd.DataFrame:
+    frame: pd.DataFrame = table.unify_dictionaries().to_pandas(
+        date_as_object=False, ignore_metadata=True
+    )
+    return frame
+
+
+def _alike(tables: list[Any]) -> list[Any]:
+    """Tables with the columns of the first, text where their types differ."""
+    import pyarrow as pa
+
+    names = [n for n in tables[0].column_names if all(n in t.column_names for t in tables)]
+    columns: list[list[Any]] = [[] for _ in tables]
+    for name in names:
+        parts = [table[name] for table in tables]
+        if len({part.type for part in parts}) > 1:
+            text = [p.cast(pa.string()) for p in parts]
+            parts = [p.dictionary_encode() for p in text]
+        for number, part in enumerate(parts):
+            columns[number].append(part)
+    return [pa.table(dict(zip(names, parts, strict=True))) for parts in columns]

@@ -1,0 +1,149 @@
+"""Lines of treatment: what each patient took from when to when, and why it changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ehr_prep.build import check_eligible, need_supply
+from ehr_prep.cohort import choose_cohort
+from ehr_prep.dates import NO_DATE, to_dates, to_days
+from ehr_prep.records import Records
+from ehr_prep.rules import MOST_CLASSES, set_name
+from ehr_prep.warehouse import WarehouseRecords
+from font.checks import whole_number
+
+REASONS = ("switch", "add-on", "drop", "stop", "death", "end of follow-up")
+"""Why a line ends, see `patient_lines`."""
+
+
+def patient_lines(
+    records: Records | WarehouseRecords,
+    *,
+    gap_days: int = 30,
+    combination_days: int = 30,
+    min_era_days: int = 1,
+    first_on_or_after: Any = None,
+    washout_days: int | None = None,
+    min_history_days: int | None = None,
+    min_follow_up_days: int | None = None,
+    min_age: float | None = None,
+    max_age: float | None = None,
+    follow_up: Any = None,
+    data_cut: Any = None,
+) -> pd.DataFrame:
+    """Lines of treatment by date: one row per patient and line.
+
+    Unlike `mmlca.treatment_lines`, which counts the changes of sequences of windows, this looks
+    at days. A line is a stretch of time on one regimen, that is one class or several together.
+
+    Parameters
+    ----------
+    records : Records
+        With an end or a supply, or a `default_supply`; see `read_records`.
+    gap_days : int
+        Covers of one class with at most so many uncovered days between them are one era; a
+        patient without any class for longer has stopped.
+    combination_days : int
+        Classes in use together for fewer days are no combination: these days belong to the
+        regimen that follows without a break, else to the one before.
+    min_era_days : int
+        Shorter eras are ignored.
+    first_on_or_after, …, data_cut
+        Who is eligible and followed for how long; see `build_sequences`. Death ends follow-up.
+
+    Returns
+    -------
+    DataFrame
+        `id`; `line`, counted from 1; `start` and `end`, both inclusive, cut at the end of
+        follow-up; `days`; `regimen`, such as "A+B"; `reason`, why the line ended:
+
+        - "switch": another regimen follows within `gap_days`;
+        - "add-on": the same with a further class follows at once;
+        - "drop": a part of the same follows at once;
+        - "stop": nothing for more than `gap_days`;
+        - "death" or "end of follow-up" within `gap_days` of the last day.
+
+    Examples
+    --------
+    >>> from ehr_prep import read_records
+    >>> frame = pd.DataFrame({"id": [7, 7], "date": ["2010-01-01", "2010-03-01"],
+    ...                       "drug": ["Humira", "Orencia"], "days_supply": [90, 120]})
+    >>> patients = pd.DataFrame({"id": [7], "follow_up_end": ["2010-12-31"]})
+    >>> lines = patient_lines(read_records(frame, patients=patients))
+    >>> lines[["line", "days", "regimen", "reason"]]
+       line  days        regimen  reason
+    0     1    59           TNFi  add-on
+    1     2    31  TNFi+CTLA4-Ig    drop
+    2     3    89       CTLA4-Ig    stop
+    """
+    cohort_rules = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("records", "gap_days", "combination_days", "min_era_days")
+    }
+    if isinstance(records, WarehouseRecords):
+        records = records.collect()
+    if not isinstance(records, Records):
+        raise TypeError(
+            "records must come from read_records or read_omop, found "
+            f"{type(records).__name__}; read them first."
+        )
+    for name, value, least in (
+        ("gap_days", gap_days, 0),
+        ("combination_days", combination_days, 1),
+        ("min_era_days", min_era_days, 1),
+    ):
+        whole_number(value, least, name)
+    need_supply(records, "patient_lines")
+    if len(records.states) > MOST_CLASSES:
+        raise ValueError(
+            f"lines of more than {MOST_CLASSES} classes cannot be told apart, the drug map has "
+            f"{len(records.states)}; map drugs to fewer classes."
+        )
+    cohort = choose_cohort(records, **cohort_rules, death="end")
+    check_eligible(cohort)
+    kept = cohort.eligible
+    people = records.patients
+    died = np.full(int(kept.sum()), NO_DATE, dtype=np.int32)
+    if people is not None and "death_date" in people:
+        died = to_days(people["death_date"])[kept]
+    rules = (gap_days, combination_days, min_era_days)
+    patient, start, end, classes, reason = _lines(
+        records, kept, (cohort.start[kept], cohort.last[kept], died), rules
+    )
+    line = np.arange(len(patient)) - np.searchsorted(patient, patient) + 1
+    sets, code = np.unique(classes, return_inverse=True)
+    names = [set_name(key, records.states) for key in sets.tolist()]
+    return pd.DataFrame(
+        {
+            "id": records.ids[kept][patient],
+            "line": line,
+            "start": to_dates(start),
+            "end": to_dates(end),
+            "days": end - start + 1,
+            "regimen": pd.Categorical.from_codes(code, names),
+            "reason": pd.Categorical.from_codes(reason, list(REASONS)),
+        }
+    )
+
+
+def _lines(
+    records: Records,
+    kept: NDArray[np.bool_],
+    days: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]],
+    rules: tuple[int, int, int],
+) -> Any:
+    from ehr_prep import _era_kernels
+
+    assert records.end is not None
+    span = records.indptr[:-1][kept], records.indptr[1:][kept]
+    most = 2 * int((span[1] - span[0]).sum()) * records.members.shape[1]
+    types = (np.int64, np.int32, np.int32, np.int64, np.int8)
+    room: Any = tuple(np.empty(most, dtype=dtype) for dtype in types)
+    columns = (records.date, records.end, records.state)
+    n = _era_kernels.find_lines(span, columns, days, records.members, rules, room)
+    return tuple(column[:n] for column in room)

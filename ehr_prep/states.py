@@ -1,0 +1,350 @@
+"""From counts per patient, window and class to the state of every window.
+
+Records become states in two steps, and the boundary between them is a small table, so that the
+first step may run wherever the records live:
+
+1. **Reduce.** Records → `Cells`: for each patient, window and class how often it was recorded (or
+   how many days it covered), on which day first and last, and until when it was supplied. For
+   combinations also `Sets`: for each patient, window and exact set of classes in use at the same
+   time, the days and the first and last of them. Both come in a `Reduction`.
+   `ehr_prep.reduce.reduce_records` does this in memory, a batch of patients at a time; a
+   warehouse does it with one query and returns the same table.
+2. **Finish.** `finish` turns the parts into codes: the class of each window and ties, combinations,
+   windows without a record (carried forward, off treatment or missing), gaps in observation and
+   death. It never sees a record.
+
+What the reduction must keep to:
+
+- Only records with `edges[p, 0] <= date <= last[p]` and `date < edges[p, W]` count, where `edges`
+  and `last` are those of the `Frame`; the others are counted in `Reduction.dropped`, each once, in
+  the order: after the end of follow-up, after the last window, before the index date.
+- A record of a fixed combination counts for each of its classes.
+- By days, a record covers date … end; days of one class that two records cover count once; a
+  cover is cut at the window in which follow-up ends (at its end, not at the day itself).
+- For `Sets` the covers of a class that are at most `gap_days` uncovered days apart are one *era*,
+  the days between included. On each day of a followed-up window the set of classes in an era is
+  looked at; days without any class make no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ehr_prep.dates import NO_DATE
+from ehr_prep.rules import DEAD, OTHER, TIES, StateRules, named_combinations, set_name
+from font.spelling import option
+from mmlca.sequences.checks import check_n_states
+
+_MOST_SETS = 2**14
+
+
+class Frame(NamedTuple):
+    """The windows of n patients; days are counted from 1970-01-01.
+
+    Parameters
+    ----------
+    edges : (n, W + 1) int32
+        First day of each window, and the day after the last.
+    last : (n,) int32
+        Last day of follow-up.
+    observed : (n, W) bool, optional
+        Whether at least half of a window's followed-up days were observed; None: all were.
+    died : (n,) int32, optional
+        Day of death or `NO_DATE`, where death is a state; None: it is not.
+    data_end : int, optional
+        Last day on which anything, death included, is known; None: no such day.
+    """
+
+    edges: NDArray[np.int32]
+    last: NDArray[np.int32]
+    observed: NDArray[np.bool_] | None = None
+    died: NDArray[np.int32] | None = None
+    data_end: int | None = None
+
+
+class Cells(NamedTuple):
+    """One row per patient, window and class that counts in it, sorted by these three.
+
+    Parameters
+    ----------
+    patient : int64
+        Position among the n patients of the frame.
+    window : int16
+    state : int8
+        Position of the class among the classes.
+    n : int32
+        Records, or days covered, as `StateRules.by` says; with combinations always records.
+    first, last : int32
+        First and last day that counted: of a record, or covered.
+    end : int32
+        Last day covered by any record of this class that starts in this window, not cut at its
+        end; `NO_DATE` if none starts in it.
+    """
+
+    patient: NDArray[np.int64]
+    window: NDArray[np.int16]
+    state: NDArray[np.int8]
+    n: NDArray[np.int32]
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+    end: NDArray[np.int32]
+
+
+class Sets(NamedTuple):
+    """One row per patient, window and set of classes in use together, sorted by the first two.
+
+    Parameters
+    ----------
+    patient : int64
+    window : int16
+    classes : int64
+        The sum of 2**state over the classes in an era on these days, and no others.
+    days : int32
+        Days of the window with exactly this set.
+    first, last : int32
+        The first and the last of these days.
+    """
+
+    patient: NDArray[np.int64]
+    window: NDArray[np.int16]
+    classes: NDArray[np.int64]
+    days: NDArray[np.int32]
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+
+
+class Reduction(NamedTuple):
+    """What `finish` needs to know about the patients `start` … `stop` − 1 of the frame.
+
+    Parameters
+    ----------
+    start, stop : int
+    cells : Cells
+    sets : Sets or None
+        Needed for combinations.
+    n_records : (stop − start,) int64
+        Records of each patient that fall into a window.
+    dropped : (before the index date, after the end of follow-up, after the last window)
+        Records that do not.
+    """
+
+    start: int
+    stop: int
+    cells: Cells
+    sets: Sets | None
+    n_records: NDArray[np.int64]
+    dropped: tuple[int, int, int]
+
+
+class Finished(NamedTuple):
+    """Every patient's states, and what happened on the way.
+
+    Parameters
+    ----------
+    codes : (n, W) int8
+        Index into `states`, −1 if missing or void.
+    lengths : (n,) int64
+        Windows that were followed up.
+    states : tuple of str
+        The classes, then the combinations, "other combination", off treatment and "dead", as far
+        as the rules make them possible; they do not depend on the patients unless the rules let
+        the patients choose the combinations.
+    windows : dict
+        Windows that were `followed_up`, `without_record` (or supply, where that counts), `tied`,
+        with `several_classes`, `carried`, `off_treatment`, `unobserved`, in a `combination`, in
+        an `other_combination`, `dead`.
+    combinations : dict
+        {name: windows} of every combination that was taken, the most frequent first.
+    n_records : (n,) int64
+    dropped : as in `Reduction`, summed
+    """
+
+    codes: NDArray[np.int8]
+    lengths: NDArray[np.int64]
+    states: tuple[str, ...]
+    windows: dict[str, int]
+    combinations: dict[str, int]
+    n_records: NDArray[np.int64]
+    dropped: tuple[int, int, int]
+
+
+def finish(
+    parts: Iterable[Reduction], frame: Frame, classes: tuple[str, ...], rules: StateRules
+) -> Finished:
+    """The state of every window, from what the reduction counted in it.
+
+    `parts` are taken one after the other and not kept, so that they may be made as they are
+    needed. Together they hold each patient of the frame once.
+    """
+    n, n_windows = len(frame.edges), frame.edges.shape[1] - 1
+    codes = np.full((n, n_windows), -1, dtype=np.int16)
+    lengths = (frame.edges[:, :-1] <= frame.last[:, None]).sum(axis=1)
+    followed = np.arange(n_windows) < lengths[:, None]
+    n_records = np.zeros(n, dtype=np.int64)
+    dropped = np.zeros(3, dtype=np.int64)
+    keys: list[int] = []
+    windows = dict.fromkeys(("followed_up", "without_record", "tied", "several_classes"), 0)
+    windows["followed_up"] = int(lengths.sum())
+    off = -2 if rules.has_off else -1
+    carried = np.zeros(3, dtype=np.int64)
+    for part in parts:
+        rows = slice(part.start, part.stop)
+        n_records[rows] = part.n_records
+        dropped += part.dropped
+        own = codes[rows]
+        tied, several = _choose(part, own, keys, rules, len(classes))
+        windows["tied"] += tied
+        windows["several_classes"] += several
+        seen = own >= 0
+        carried += _fill(part, own, frame, _members(keys, len(classes)), rules, off)
+        windows["without_record"] += int(followed[rows].sum() - seen.sum())
+    names = dict(zip(("carried", "off_treatment", "unobserved"), carried.tolist(), strict=True))
+    return _numbered(codes, lengths, keys, frame, classes, rules, windows | names)._replace(
+        n_records=n_records, dropped=(int(dropped[0]), int(dropped[1]), int(dropped[2]))
+    )
+
+
+# --- inside ----------------------------------------------------------------------------
+
+
+def _choose(
+    part: Reduction, codes: NDArray[np.int16], keys: list[int], rules: StateRules, n_classes: int
+) -> tuple[int, int]:
+    """The states of the windows in which something counts; returns tied and mixed windows.
+
+    Codes from `n_classes` on stand for combinations, whose sets are appended to `keys`.
+    """
+    from ehr_prep import _era_kernels, _kernels
+
+    cells, tie_rule = part.cells, TIES.index(rules.ties)
+    patient = cells.patient - part.start
+    if not rules.combine:
+        return _kernels.choose_classes(
+            patient, cells.window, cells.state, (cells.n, cells.first, cells.last), tie_rule,
+            codes,
+        )  # fmt: skip
+    if part.sets is None:
+        raise ValueError("combinations need the sets of classes taken together; reduce again.")
+    sets = part.sets._replace(patient=part.sets.patient - part.start)
+    together = _era_kernels.choose_sets(*sets[:5], rules.combination_days, codes.shape).ravel()
+    at = np.flatnonzero(together)
+    found, number = np.unique(together.ravel()[at], return_inverse=True)
+    place = {key: i for i, key in enumerate(keys)}
+    for key in found.tolist():
+        if key not in place:
+            place[key] = len(keys)
+            keys.append(key)
+    if len(keys) > _MOST_SETS:
+        raise ValueError(
+            f"more than {_MOST_SETS:,} different combinations of classes were taken together; map "
+            f"drugs to fewer classes, or raise {option('combination_days')}."
+        )
+    code_of = np.array([n_classes + place[key] for key in found.tolist()], dtype=np.int16)
+    np.put(codes, at, code_of[number])
+    by_records = rules.by == "records"
+    cells_of = _era_kernels.cells_of_sets(*sets, (patient, *cells[1:6]), by_records)
+    return _kernels.choose_classes(*cells_of[:3], cells_of[3:], tie_rule, codes)
+
+
+def _members(keys: list[int], n_classes: int) -> NDArray[np.bool_]:
+    """Which classes each code stands for, (codes, classes)."""
+    sets = np.array(keys, dtype=np.int64)[:, None] >> np.arange(n_classes) & 1 == 1
+    return np.concatenate([np.eye(n_classes, dtype=bool), sets])
+
+
+def _fill(
+    part: Reduction,
+    codes: NDArray[np.int16],
+    frame: Frame,
+    members: NDArray[np.bool_],
+    rules: StateRules,
+    off: int,
+) -> NDArray[np.int64]:
+    """Fill the windows in which nothing counts, in place; returns carried, off and unobserved."""
+    from ehr_prep import _kernels
+
+    rows = slice(part.start, part.stop)
+    observed = np.ones((1, codes.shape[1]), dtype=bool)
+    if frame.observed is not None:
+        observed = frame.observed[rows]
+    if rules.impute == "missing":
+        lengths = (frame.edges[rows, :-1] <= frame.last[rows, None]).sum(axis=1)
+        empty = (codes < 0) & (np.arange(codes.shape[1]) < lengths[:, None])
+        return np.array([0, 0, (empty & ~observed).sum()])
+    limit = rules.max_carry if rules.impute == "carry_forward_max" else codes.shape[1]
+    gap = rules.gap_days if rules.impute == "carry_forward_supplied" else -1
+    cells = part.cells
+    counts = _kernels.carry(
+        (cells.patient - part.start, cells.window, cells.state, cells.end),
+        frame.edges[rows], frame.last[rows], observed, members, (limit, gap, off), codes,
+    )  # fmt: skip
+    return np.array(counts)
+
+
+def _numbered(
+    codes: NDArray[np.int16],
+    lengths: NDArray[np.int64],
+    keys: list[int],
+    frame: Frame,
+    classes: tuple[str, ...],
+    rules: StateRules,
+    windows: dict[str, int],
+) -> Finished:
+    """Give combinations, off treatment and death their final numbers."""
+    n_classes = len(classes)
+    states = list(classes)
+    counted: dict[str, int] = {}
+    table = np.arange(-2, n_classes + len(keys), dtype=np.int16)  # by code + 2
+    table[0] = -1
+    if rules.combine:
+        n_windows = np.bincount(codes[codes >= n_classes] - n_classes, minlength=len(keys))
+        order = sorted(range(len(keys)), key=lambda i: (-n_windows[i], keys[i]))
+        counted = {set_name(keys[i], classes): int(n_windows[i]) for i in order}
+        named = named_combinations(rules, classes)
+        if rules.combinations is None:
+            named = {keys[i]: set_name(keys[i], classes) for i in order[: rules.max_combinations]}
+        in_order = sorted(named, key=lambda key: (key.bit_count(), _positions(key)))
+        states += [named[key] for key in in_order]
+        number = {key: n_classes + i for i, key in enumerate(in_order)}
+        others = [key for key in keys if key not in named]
+        if others or rules.combinations is not None:
+            states.append(OTHER)
+        for i, key in enumerate(keys):
+            table[2 + n_classes + i] = number.get(key, n_classes + len(in_order))
+        windows["combination"] = sum(counted.values())
+        windows["other_combination"] = sum(counted[set_name(key, classes)] for key in others)
+    if rules.has_off:
+        table[0] = len(states)
+        states.append(rules.off_treatment)
+    if rules.death == "state":
+        states.append(DEAD)
+    check_n_states(states)
+    final = table[codes + 2].astype(np.int8)
+    if rules.death == "state" and frame.died is not None:
+        lengths, windows["dead"] = _bury(final, lengths, frame, len(states) - 1)
+    empty = np.zeros(0, dtype=np.int64)
+    return Finished(final, lengths, tuple(states), windows, counted, empty, (0, 0, 0))
+
+
+def _positions(key: int) -> list[int]:
+    return [i for i in range(key.bit_length()) if key >> i & 1]
+
+
+def _bury(
+    codes: NDArray[np.int8], lengths: NDArray[np.int64], frame: Frame, dead: int
+) -> tuple[NDArray[np.int64], int]:
+    """Windows that begin after a death are in the state `dead`, to the last that is known."""
+    assert frame.died is not None
+    begins = frame.edges[:, :-1]
+    known = frame.died != NO_DATE
+    after = known[:, None] & (begins > frame.died[:, None])
+    if frame.data_end is not None:
+        after &= begins <= frame.data_end
+    codes[after] = dead
+    return np.maximum(lengths, np.where(after, np.arange(1, codes.shape[1] + 1), 0).max(axis=1)), (
+        int(after.sum())
+    )

@@ -1,0 +1,131 @@
+"""The numbers of Table 1: patients by cluster and level, and which of them may be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmlca.tables.suppress import HIDDEN, hidden_grid, hidden_parts, is_small
+
+
+class SiteNumbers:
+    """The numbers of one site: the size of each group, and the counts of each variable's rows.
+
+    `groups` are the clusters and, last, all of them: {name: members}. `counts` has the patients
+    by row and group: the levels of a category or the known values of a continuous variable, then
+    the missing ones if any site has such. `hidden` and `hidden_sizes` say which may not be shown.
+    """
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        cluster: NDArray[Any],
+        levels_of: dict[str, list[Any] | None],
+        has_missing: dict[str, bool],
+    ) -> None:
+        self.frame, self.levels_of, self.has_missing = frame, levels_of, has_missing
+        self.groups = {str(level): cluster == level for level in ordered(cluster)}
+        self.groups["all"] = np.ones(len(frame), dtype=bool)
+        self.sizes = np.array([members.sum() for members in self.groups.values()])
+        self.hidden_sizes = np.zeros(len(self.sizes), dtype=bool)
+        self.counts: dict[str, NDArray[np.intp]] = {}
+        self.hidden: dict[str, NDArray[np.bool_]] = {}
+        for column, levels in levels_of.items():
+            values = frame[column]
+            rows = [values.notna()] if levels is None else [values == level for level in levels]
+            rows += [values.isna()] * has_missing[column]
+            self.counts[column] = np.array(
+                [[(row.to_numpy(bool, na_value=False) & g).sum() for g in self.groups.values()]
+                 for row in rows], dtype=np.intp,
+            ).reshape(len(rows), len(self.groups))  # fmt: skip
+
+    def hide(self, column: str, min_count: int) -> None:
+        """Decide which numbers of a variable are hidden; the sizes that show are known."""
+        counts = self.counts[column]
+        if self.levels_of[column] is None:  # the number of known values does not show
+            clusters, everyone = hidden_parts(counts[:, :-1], min_count)
+            self.hidden[column] = np.column_stack([clusters, everyone])
+            return
+        cells = np.vstack([counts, self.sizes])
+        small, sizes = is_small(cells, min_count), np.zeros(cells.shape, dtype=bool)
+        small[-1] &= self.hidden_sizes
+        sizes[-1] = True
+        blank = sizes & self.hidden_sizes & ~small
+        hidden = hidden_grid(cells, min_count, small, blank=blank, known=sizes & ~self.hidden_sizes)
+        self.hidden[column] = hidden[:-1]
+
+    def describe_size(self, k: int) -> str:
+        """The size of a group and its share of all."""
+        everyone = None if self.hidden_sizes[-1] else len(self.frame)
+        return _count(self.sizes, self.hidden_sizes, k, everyone)
+
+    def describe(self, column: str, k: int, continuous: str) -> list[str]:
+        """The cells of a variable for one group."""
+        counts, hidden = self.counts[column][:, k], self.hidden[column][:, k]
+        has_missing = self.has_missing[column]
+        if self.levels_of[column] is None:
+            members = list(self.groups.values())[k]
+            cells = [HIDDEN if hidden[0] else _summary(self.frame[column][members], continuous)]
+        else:
+            n_levels = len(counts) - has_missing
+            # shares of the known values would tell how many are missing
+            unknown = self.hidden_sizes[k] or (has_missing and hidden[-1])
+            known = None if unknown else int(counts[:n_levels].sum())
+            cells = [_count(counts, hidden, i, known) for i in range(n_levels)]
+        if has_missing:
+            size = None if self.hidden_sizes[k] else int(self.sizes[k])
+            cells.append(_count(counts, hidden, len(counts) - 1, size))
+        return cells
+
+
+def hide_numbers(sites: Mapping[str, SiteNumbers], min_count: int) -> None:
+    """Decide what every site hides.
+
+    The sizes of the clusters at all sites together may be known from elsewhere, so that hidden
+    sizes must not follow from those either. Which sizes show does not depend on the variables: it
+    is the same in every table of the same clusters (`mmlca.tables.clusters.hidden_sizes`).
+    """
+    names = list(dict.fromkeys(name for part in sites.values() for name in part.groups))
+    names = [*(name for name in names if name != "all"), "all"]
+    sizes = np.zeros((len(sites) + 1, len(names)))
+    column_of = [[names.index(name) for name in part.groups] for part in sites.values()]
+    for row, (part, at) in enumerate(zip(sites.values(), column_of, strict=True)):
+        sizes[row, at] = part.sizes
+    sizes[-1] = sizes[:-1].sum(axis=0)
+    hidden = hidden_grid(sizes, min_count)
+    for row, (part, at) in enumerate(zip(sites.values(), column_of, strict=True)):
+        part.hidden_sizes = hidden[row, at]
+        for column in part.counts:
+            part.hide(column, min_count)
+
+
+def _summary(values: pd.Series, continuous: str) -> str:
+    known = values.dropna()
+    if not len(known):
+        return "–"
+    if continuous == "mean":
+        spread = f"{known.std():.1f}" if len(known) > 1 else "–"
+        return f"{known.mean():.1f} ({spread})"
+    low, middle, high = known.astype(float).quantile([0.25, 0.5, 0.75])
+    return f"{middle:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _count(counts: NDArray[np.intp], hidden: NDArray[np.bool_], i: int, total: int | None) -> str:
+    """A count and its share of a total; no share of a total that is hidden."""
+    if hidden[i]:
+        return HIDDEN
+    if total is None:
+        return f"{counts[i]:,}"
+    return f"{counts[i]:,} ({100 * counts[i] / total:.1f})" if total else f"{counts[i]:,} (–)"
+
+
+def ordered(values: Iterable[Any]) -> list[Any]:
+    unique = list(dict.fromkeys(values))
+    try:
+        return sorted(unique)
+    except TypeError:
+        return sorted(unique, key=str)

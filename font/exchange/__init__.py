@@ -1,0 +1,1 @@
+"""Exchange files: what may leave a site, how it is written, checked and explained."""

@@ -1,0 +1,107 @@
+"""What the fields of exchange files may hold: types with bounds, and the models font itself knows.
+
+The bounds hold before anything is computed from a file: what passes here needs little memory.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from font.exchange.names import check_site, check_study
+
+MOST_STATES, MOST_CLASSES, MOST_VARIABLES = 127, 100, 1_000
+MOST_MODELS, MOST_SITES = 300, 300
+MOST_CLASSES_IN_ALL = 800  # of all models of a study together
+MOST_WORK = 10_000_000  # squared number of classes × parameters: differences between classes
+
+
+class Strict(BaseModel):
+    """No unknown fields, no conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+PRINTED = r"^[^\p{C}\p{Zl}\p{Zp}]"  # nothing that hides, breaks or turns the line
+Text = Annotated[str, Field(max_length=100, pattern=PRINTED + "*$")]
+Label = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTED + "+$")]
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
+Positive = Annotated[Number, Field(gt=0)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Least = Annotated[int, Field(ge=1, le=10**6)]
+One = Annotated[int, Field(ge=1, le=1)]  # a Literal would take true and 1.0
+Round = Annotated[int, Field(ge=1, le=1_000)]
+Size = Annotated[int, Field(ge=1, le=MOST_CLASSES)]
+Class = Annotated[int, Field(ge=0, lt=MOST_CLASSES)]
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Site = Annotated[str, AfterValidator(check_site)]
+Study = Annotated[str, AfterValidator(check_study)]
+Name = Annotated[str, AfterValidator(lambda name: check_site(name, numbered=True))]
+Values = Annotated[list[Number], Field(min_length=1, max_length=MOST_VARIABLES)]
+ByClass = Annotated[list[Values], Field(min_length=1, max_length=MOST_CLASSES)]
+StepNumber = Annotated[int, Field(ge=0, le=50)]  # of a refinement
+Sum = Annotated[int, Field(ge=0, le=10**15)]
+SumsTable = Annotated[
+    list[Annotated[list[Sum], Field(min_length=2, max_length=20 * MOST_VARIABLES)]],
+    Field(min_length=1, max_length=MOST_CLASSES),
+]
+Patients = Annotated[list[Count], Field(min_length=1, max_length=MOST_CLASSES)]
+Names = Annotated[list[Label], Field(min_length=1, max_length=MOST_VARIABLES)]
+
+
+class SignaturePart(Strict):
+    """Ed25519: the public key and the signature, see `font.exchange.signatures`."""
+
+    key: Hash
+    value: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+
+
+class KMeansPart(Strict):
+    """K-means."""
+
+    format: Literal["font k-means"]
+    version: One
+    variables: Names
+    patients: Patients
+    centres: ByClass
+    precision: Annotated[list[Positive], Field(min_length=1, max_length=MOST_VARIABLES)]
+
+
+class GaussianPart(Strict):
+    """A mixture of normal distributions."""
+
+    format: Literal["font gaussian mixture"]
+    version: One
+    variables: Names
+    patients: Patients
+    means: ByClass
+    precision: Annotated[list[Positive], Field(min_length=1, max_length=MOST_VARIABLES)]
+    covariance_type: Literal["full", "tied", "diag", "spherical"]
+    covariances: Annotated[
+        list[Annotated[list[Values], Field(min_length=1, max_length=MOST_VARIABLES)]],
+        Field(min_length=1, max_length=MOST_CLASSES),
+    ]
+
+
+class ItemPart(Strict):
+    """An item of a latent class model and its possible answers."""
+
+    item: Label
+    categories: Annotated[
+        list[Label | bool | int | Number], Field(min_length=1, max_length=MOST_VARIABLES)
+    ]
+
+
+class LatentClassPart(Strict):
+    """A latent class model of categorical items."""
+
+    format: Literal["font latent class"]
+    version: One
+    items: Annotated[list[ItemPart], Field(min_length=1, max_length=MOST_VARIABLES)]
+    prior: Annotated[Number, Field(ge=0)]
+    patients: Patients
+    answers: Annotated[
+        list[Annotated[list[Count], Field(min_length=1, max_length=10 * MOST_VARIABLES)]],
+        Field(min_length=1, max_length=MOST_CLASSES),
+    ]

@@ -1,0 +1,245 @@
+"""The round of `font.exchange.rounds` over Flower (extra `federated`).
+
+Each hospital runs a SuperNode, the centre a SuperLink, and one app connects them: `client_app`
+at the hospitals, `server_app` at the centre. Messages carry the exchange files byte for byte, so
+that the result is that of the file exchange, and the same readers stand guard.
+
+What to know before hospitals join:
+
+- Flower sends the app's code from the centre to the SuperNodes, which run it. Hospitals that do
+  not want that let a SuperNode run signed apps only (`--trusted-entities`), or start the app
+  themselves (`--isolation process`).
+- What protects patients (`min_count` and the site's floor) is set at the hospital, in the object
+  that is given to `client_app`; nothing in a message changes it.
+- Of an error at a hospital the centre learns the type, never the text, which may name patients.
+- Whoever may connect can answer in any site's name. Let only known SuperNodes connect
+  (`--enable-supernode-auth`), and pin the sites' keys (`font.exchange.signatures`): the first shows
+  which machine sent a message, the second which site wrote a file.
+- Every file that leaves goes through the hospital's ledger first: `mmlca.Hospital` gives the same
+  bytes when asked again, and refuses another request for the same study and round.
+
+Telemetry and the search for updates are switched off when this module is imported, unless the
+environment says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from font.exchange.rounds import STEPS, Reply, Round, run_round
+from font.exchange.signatures import Keys, read_keys
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+try:
+    from flwr.app import ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise ImportError(
+        "Flower is not installed; install it with: pip install 'mmlca[federated]'."
+    ) from error
+
+_RECORD, _FILES, _TROUBLE = "font", "files", "trouble"
+_log = logging.getLogger("flwr")  # what `flwr run --stream` and the SuperNode show
+
+
+class Site(Protocol):
+    """What a hospital does when asked; `mmlca.Hospital` is one."""
+
+    def fit(self) -> Sequence[Path]:
+        """Fit, and return the model files to send."""
+
+    def label(self, models: Sequence[bytes]) -> Path:
+        """Label the patients with all sites' models, and return the labels file to send."""
+
+    def assign(self, ensemble: bytes) -> None:
+        """Place the patients; the result stays."""
+
+    def refine(self, source: bytes) -> Any:
+        """Answer an ensemble or a shared model; `sums` of the result is the file to send, or None.
+
+        The patients' probabilities stay.
+        """
+
+
+def client_app(site: Callable[[Context], Site]) -> ClientApp:
+    """The app of a hospital.
+
+    Parameters
+    ----------
+    site : context → Site
+        Called for each message. `context.node_config` holds what the hospital gave to its own
+        SuperNode, such as `--node-config 'study="study.toml" site="MGB"'`.
+    """
+    app = ClientApp()
+    for step in STEPS:
+        app.query(step)(_handler(site, step))
+    return app
+
+
+def _handler(site: Callable[[Context], Site], step: str) -> Callable[[Message, Context], Message]:
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            files = _answer(site(context), step, _files_in(message))
+            record = ConfigRecord({_FILES: files})
+        except Exception as error:  # whatever it is, its text stays here
+            _log.exception("the step %r failed at this site", step)
+            record = ConfigRecord({_TROUBLE: type(error).__name__[:60]})
+        return Message(RecordDict({_RECORD: record}), reply_to=message)
+
+    return handle
+
+
+def _answer(site: Site, step: str, files: list[bytes]) -> list[bytes]:
+    if step == "fit":
+        return [Path(path).read_bytes() for path in site.fit()]
+    if step == "label":
+        return [Path(site.label(files)).read_bytes()]
+    if len(files) != 1:
+        raise ValueError(f"the centre sent {len(files)} files in place of one.")
+    if step == "refine":
+        sums = site.refine(files[0]).sums
+        return [] if sums is None else [Path(sums).read_bytes()]
+    site.assign(files[0])
+    return []
+
+
+def server_app(
+    *,
+    study: str | None = None,
+    sites: Sequence[str] | None = None,
+    out: str | Path | None = None,
+    n_clusters: int | None = None,
+    timeout: float | None = None,
+    refine: int | str | None = None,
+    keys: Keys = None,
+    signing_key: str | Path | None = None,
+    done: Callable[[Round], Any] | None = None,
+    **settings: Any,
+) -> ServerApp:
+    """The app of the centre: one round, its refinement if the study wants one, then the end.
+
+    What is None is taken from the run's configuration (`flwr run --run-config 'study="ra"'`).
+
+    Parameters
+    ----------
+    study : str
+    sites : list of str
+        Those that should take part; "MGB,VA" in the configuration. The round begins when so many
+        are connected, or when the time is up.
+    out : folder for what came in, the ensemble and the report; "results" if not given
+    n_clusters : int, optional
+        `clusters` in the configuration, where 0 stands for the sites' vote.
+    timeout : seconds to wait for the sites in each step; 3600 if not given
+    refine : int or "converge", optional
+        Rounds of the refinement that follows; "" in the configuration stands for none.
+    keys : {site: public key}
+        What a site did not sign is refused; in the configuration a file for `font.read_keys`.
+    signing_key : the centre's private key, to sign the ensemble with
+    done : called with the `font.exchange.rounds.Round`
+    settings : for `font.exchange.rounds.run_round`: round, min_count, unequal, seed, states,
+        weights, distance, method, software
+    """
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator, unused-ignore]
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
+        named = sites
+        if named is None:
+            named = [s.strip() for s in str(config.get("sites", "")).split(",") if s.strip()]
+        pinned, sign_with = keys, signing_key or str(config.get("signing-key", "")) or None
+        if pinned is None and config.get("keys"):
+            pinned = read_keys(str(config["keys"]))
+        wait = float(config.get("timeout", 3600.0)) if timeout is None else timeout
+        steps: Any = str(config.get("refine", "")) if refine is None else refine
+        result = run_round(
+            lambda step, files, to: ask(grid, step, files, to, wait, len(named)),
+            study=str(config["study"]) if study is None else study,
+            sites=named,
+            out=Path(str(config.get("out", "results")) if out is None else out),
+            n_clusters=n_clusters or int(config.get("clusters", 0)) or None,
+            refine=int(steps) if str(steps).isdecimal() else steps or None,
+            keys=pinned,
+            signing_key=None if sign_with is None else Path(sign_with),
+            **settings,
+        )
+        _log.info("%s", result.report)
+        if done is not None:
+            done(result)
+
+    return app
+
+
+def ask(
+    grid: Grid,
+    step: str,
+    files: Sequence[bytes],
+    senders: Sequence[str] | None,
+    timeout: float,
+    n_sites: int = 0,
+) -> list[Reply]:
+    """Send files to nodes and collect what comes back in time.
+
+    Parameters
+    ----------
+    grid : Flower's Grid
+    step : "fit", "label", "assign" or "refine"
+    files : exchange files
+    senders : node ids as texts; None: everyone, once `n_sites` are connected
+    timeout : seconds
+    n_sites : int
+    """
+    end = time.monotonic() + timeout
+    if senders is None:
+        senders = _connected(grid, max(1, n_sites), end)
+    record = ConfigRecord({_FILES: list(files)})
+    left = max(1.0, end - time.monotonic())
+    messages = [
+        Message(RecordDict({_RECORD: record}), int(node), f"query.{step}", ttl=left + 60)
+        for node in senders
+    ]
+    replies = {}
+    for message in grid.send_and_receive(messages, timeout=left):
+        node = str(message.metadata.src_node_id)
+        replies[node] = _read(message, node)
+    late = f"it did not answer within {timeout:g} s"
+    return [replies.get(node, Reply(node, trouble=late)) for node in senders]
+
+
+def _connected(grid: Grid, n: int, end: float) -> list[str]:
+    """The nodes, as soon as n are there or half of the time is over."""
+    half = time.monotonic() + (end - time.monotonic()) / 2
+    while len(nodes := sorted(grid.get_node_ids())) < n and time.monotonic() < half:
+        time.sleep(0.5)
+    return [str(node) for node in nodes]
+
+
+def _read(message: Message, node: str) -> Reply:
+    """A reply of a node that may be anything."""
+    if message.has_error():
+        return Reply(node, trouble=f"Flower reports an error (code {message.error.code})")
+    try:
+        record = message.content.config_records.get(_RECORD)
+        trouble = None if record is None else record.get(_TROUBLE)
+        if trouble is not None:
+            return Reply(node, trouble=f"the step failed there with {ascii(trouble)[:60]}")
+        return Reply(node, tuple(_files_in(message)))
+    except ValueError as error:
+        return Reply(node, trouble=str(error))
+
+
+def _files_in(message: Message) -> list[bytes]:
+    record = message.content.config_records.get(_RECORD)
+    files = None if record is None else record.get(_FILES)
+    if isinstance(files, list):
+        received = [file for file in files if isinstance(file, bytes)]
+        if len(received) == len(files):
+            return received
+    raise ValueError("it sent something other than files.")

@@ -1,0 +1,199 @@
+"""What may leave a site: tables of counts, each rounded at random to a multiple of `min_count`.
+
+This is the one rule, for every file. A count c leaves as the multiple of m = `min_count` below it
+or above it, the upper one with the probability that makes the average right: with m = 11 a single
+patient shows as 0 ten times out of eleven and as 11 once. So no count below m shows its own value,
+nor do differences of counts, and a patient more or less changes a published number with the
+probability 1/m only. The draws are made once, from a secret that stays in the site's ledger:
+whoever asks again gets the same file, so that nothing can be averaged.
+
+What is not a count (means and covariances of Gaussian mixtures, centres of K-means) rests on at
+least m patients and is written with a stated precision.
+
+What someone who knows every other patient of the site could still work out from a file, and what no
+file can prevent, is in `font.exchange.spec`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from font.checks import whole_number
+
+MIN_COUNT = 11
+_SCALE, _EXACT = 100, 1_000_000  # sums leave as whole numbers of so many parts
+
+
+class Draws(Protocol):
+    """A source of uniform random numbers; a numpy `Generator` is one."""
+
+    def random(self, size: Any) -> Any:
+        """Numbers between 0 and 1 in an array of this shape."""
+
+
+class SecretDraws:
+    """Uniform numbers that only the holder of a key can repeat.
+
+    They are the output of SHAKE-256 for the key, the topic and the number of the call. Two sources
+    with the same key and topic draw the same numbers; in a longer array the first ones are the
+    same.
+
+    Parameters
+    ----------
+    key : bytes, optional
+        32 secret bytes; new ones if not given.
+    topic : str
+        What the draws are for, such as a study and its round.
+    """
+
+    def __init__(self, key: bytes | None = None, topic: str = "") -> None:
+        self._start = hashlib.sha256((key or secrets.token_bytes(32)) + topic.encode()).digest()
+        self._n_calls = 0
+
+    def random(self, size: Any) -> NDArray[np.float64]:
+        shape = (size,) if np.ndim(size) == 0 else tuple(size)
+        seed = self._start + self._n_calls.to_bytes(8)
+        self._n_calls += 1
+        words = np.frombuffer(hashlib.shake_256(seed).digest(8 * math.prod(shape)), dtype="<u8")
+        return (words >> np.uint64(11)).astype(float).reshape(shape) / 2**53
+
+
+def round_counts(
+    counts: ArrayLike, min_count: int, draws: Draws | NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Counts rounded at random, without bias, to multiples of `min_count`.
+
+    c becomes ⌊c/m⌋·m or one m more, the latter with the probability c/m − ⌊c/m⌋. With `min_count` 1
+    whole numbers stay as they are.
+
+    Parameters
+    ----------
+    counts : array of numbers of 0 or more
+        Numbers of patients; expected numbers need not be whole.
+    min_count : int
+    draws : Draws, or an array of uniform numbers of the counts' shape
+
+    Examples
+    --------
+    >>> round_counts([0, 11, 1234], 11, np.random.default_rng(1)).tolist()
+    [0, 11, 1243]
+    """
+    unit = whole_number(min_count, 1, "min_count")
+    values = np.asarray(counts, dtype=float) / unit
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise ValueError("counts must be finite numbers of 0 or more.")
+    below = np.floor(values)
+    uniform = draws if isinstance(draws, np.ndarray) else draws.random(values.shape)
+    up = uniform < values - below
+    rounded: NDArray[np.int64] = unit * (below.astype(np.int64) + up)
+    return rounded
+
+
+class RoundedSums(NamedTuple):
+    """Whole numbers (K, P) that stand for values/scale, and the mean number of events per patient
+    in cells behind which stand few."""
+
+    values: NDArray[np.int64]
+    scale: int
+    per_patient: float
+
+
+def round_sums(
+    sums: NDArray[np.float64], support: NDArray[np.float64], min_count: int, draws: Draws
+) -> RoundedSums:
+    """Sums over patients by cluster, rounded at random to multiples of `min_count`.
+
+    A cell behind which stand fewer than `min_count` different patients is rounded as patients, to 0
+    or `min_count`, and multiplied by the mean number of events per patient in all such cells. All
+    these cells share one draw: whoever stands alone in a cluster stands in many of them, and they
+    show together or not at all. The draws are asked for in the same order whatever the sums are, so
+    that the same source gives each cell the same draw at every step of a refinement. With
+    `min_count` 1 nothing is rounded but to six decimals.
+
+    Parameters
+    ----------
+    sums, support : (K, P)
+        Numbers of 0 or more, and how many different patients stand behind each.
+    min_count : int
+    draws : Draws
+        Fresh at each step, from the same key.
+
+    Examples
+    --------
+    >>> exact = np.array([[200.0, 7.0, 4.0]])
+    >>> round_sums(exact, exact, 11, SecretDraws(b"k" * 32)).values.tolist()[0][0] in (19800, 20900)
+    True
+    """
+    if min_count == 1:
+        return RoundedSums(np.rint(sums * _EXACT).astype(np.int64), _EXACT, 1.0)
+    few = support < min_count
+    behind = float(support[few].sum())
+    mean = float(sums[few].sum()) / behind if behind >= min_count else 1.0
+    mean = max(round(mean, 2), 1.0)
+    each, one = draws.random(sums.shape), draws.random(1)
+    uniform = np.where(few, one[0], each)
+    rounded = round_counts(np.where(few, support, sums), min_count, uniform)
+    values = np.where(few, np.rint(rounded * mean * _SCALE), rounded * _SCALE)
+    return RoundedSums(values.astype(np.int64), _SCALE, mean)
+
+
+def unrounded_sums(
+    values: NDArray[np.int64], scale: int, per_patient: float, min_count: int
+) -> str | None:
+    """What in a table of sums from a file was not rounded by the rule; None if all was."""
+    if min_count == 1:
+        return None
+    if scale != _SCALE:
+        return f"the scale {scale} in place of {_SCALE}"
+    few = values == round(min_count * per_patient * _SCALE)
+    odd = ~few & (values % (min_count * _SCALE) != 0)
+    if not odd.any():
+        return None
+    return f"the sum {values[odd].flat[0] / scale:g}, no multiple of its min_count {min_count}"
+
+
+def shared_draws(
+    tables: NDArray[np.float64], offsets: NDArray[np.intp], draws: Draws
+) -> NDArray[np.float64]:
+    """Draws for cross-tables of labels, alike for cells that count nearly the same patients.
+
+    A group of three patients that all models tell from the others stands in M·(M + 1)/2 cells. With
+    a draw for each of them the average of what is written would be three; so all get one draw.
+    Classes are grouped by the class of one model, that with the most, in which most of their
+    patients are, and the cells of two groups share their draw.
+
+    Parameters
+    ----------
+    tables : (ΣK, ΣK)
+        Exact counts S = ZᵀZ.
+    offsets : (M + 1,)
+        Where each model's classes begin.
+    """
+    first = int(np.argmax(np.diff(offsets)))
+    rows = slice(offsets[first], offsets[first + 1])
+    group = tables[rows].argmax(axis=0)
+    upper = np.triu(draws.random((rows.stop - rows.start,) * 2))
+    symmetric = upper + np.triu(upper, 1).T
+    return np.asarray(symmetric[group[:, None], group])
+
+
+def unrounded(counts: ArrayLike, min_count: int) -> str | None:
+    """What in a table of counts from a file was not rounded by the rule; None if all was."""
+    odd = np.asarray(counts) % min_count != 0
+    if not odd.any():
+        return None
+    return (
+        f"the count {np.asarray(counts)[odd].flat[0]:g}, no multiple of its min_count {min_count}"
+    )
+
+
+def precision(values: NDArray[np.float64]) -> float:
+    """A power of ten of about a hundredth of the range of the values, to write means with."""
+    span = float(np.ptp(values)) or float(np.abs(values).max())
+    return 10.0 ** math.floor(math.log10(span / 100)) if span > 0 else 1.0

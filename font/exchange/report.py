@@ -1,0 +1,150 @@
+"""What the centre writes about a round."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from font.cross_tables import CrossTables
+from font.exchange.files import ModelFile
+from font.exchange.names import ALL_SITES, look_alikes
+from font.exchange.privacy import MIN_COUNT
+from font.tables_ensemble import TableEnsemble
+
+
+class Absent(NamedTuple):
+    """A site or sender that did not take part in a step, and why."""
+
+    site: str
+    step: str
+    reason: str
+
+
+def round_report(
+    ensemble: TableEnsemble,
+    models: Mapping[str, ModelFile],
+    tables: CrossTables,
+    *,
+    study: str,
+    absent: Iterable[Absent] = (),
+    min_count: int = MIN_COUNT,
+) -> str:
+    """The round as Markdown: who took part, who is missing, weights, agreement, sizes.
+
+    Numbers of patients are estimates from rounded counts; those below `min_count` do not show.
+    """
+    sites = list(dict.fromkeys(model.site for model in models.values()))
+    patients = tables.n_patients()
+    without = [str(site) for site in patients.index if site not in sites]  # they sent no model
+    summed = without == [ALL_SITES]
+    rows = {}
+    for site in [*sites, *without]:
+        own = [model for model in models.values() if model.site == site]
+        rows[site] = {
+            "models": len(own),
+            "classes": ", ".join(map(str, sorted({model.n_classes for model in own}))) or "–",
+            "patients, about": _shown(patients[site], min_count) if site in patients else "–",
+        }
+    weights = pd.DataFrame(
+        {
+            "weight": ensemble.weights_.map("{:.3f}".format),
+            "centred weight": ensemble.centred_weights_.map("{:.3f}".format),
+        }
+    )
+    sizes = ensemble.cluster_sizes_
+    total = sizes.sum(axis=1)
+    shown = sizes.map(lambda n: _shown(n, min_count))
+    shown["all"] = total.map(lambda n: _shown(n, min_count))
+    shown["share"] = (total / total.sum()).map("{:.1%}".format)
+    shown.index = shown.index + 1
+    missing = [(who.site, _STEP_WORDS[who.step], who.reason.rstrip(".")) for who in absent]
+    silent = [] if summed else [site for site in sites if site not in patients]
+    missing += [
+        (site, _STEP_WORDS["label"], "no counts came")
+        for site in silent
+        if not any(site == who for who, *_ in missing)
+    ]
+    parts = [
+        f"# Ensemble of the study {_plain(study)}",
+        f"{len(models)} models of {len(sites)} sites, {ensemble.n_clusters_} clusters (method "
+        f"{ensemble.method}, weights {ensemble.weights}, distance "
+        f"{ensemble.distance if isinstance(ensemble.distance, str) else 'function'}, seed "
+        f"{ensemble.seed}).",
+        "## Who took part",
+        _markdown(pd.DataFrame(rows).T, "site"),
+        "## Who is missing",
+        _markdown(pd.DataFrame(missing, columns=["site", "step", "why"]).set_index("site"), "site")
+        if missing
+        else "Nobody.",
+    ]
+    if silent:
+        parts.append(
+            f"No counts came from {_plain(', '.join(silent))}; their models took part all the same."
+        )
+    parts += [
+        "## Patients by cluster and site",
+        _markdown(shown, "cluster"),
+        "These numbers are estimates from counts that were rounded at random "
+        + ("after they were added up, under masks" if summed else "before they left their sites")
+        + f"; those below {min_count} do not show. Each site knows its own exactly once "
+        "it has placed its patients with the ensemble file.",
+        "## Weights of the models",
+        _markdown(weights, "model"),
+        "## Agreement between the models",
+        "1 is full agreement; see `Ensemble.agreement_`.",
+        _markdown(ensemble.agreement_.map("{:.3f}".format), "model"),
+        "## What to be careful about",
+        "\n".join(
+            f"- {_plain(line)}" for line in [*_cautions(sites, patients), *ensemble.cautions()]
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cautions(sites: list[str], patients: pd.Series) -> list[str]:
+    lines = [
+        f"{a!r} and {b!r} look alike: make sure that they are two sites."
+        for a, b in look_alikes(sites)
+    ]
+    others = patients.sum() - patients
+    large = [str(site) for site in patients.index[(patients > others) & (others > 0)]]
+    if large:
+        lines.append(
+            f"{large[0]!r} has more patients than all other sites together; its counts were scaled "
+            "down to theirs, so that no site decides alone."
+        )
+    return lines
+
+
+_STEP_WORDS = {"fit": "models", "label": "counts", "assign": "ensemble", "refine": "refinement"}
+
+
+def _shown(n: Any, min_count: int) -> str:
+    return f"< {min_count}" if 0 < n < min_count else f"{int(n):,}"
+
+
+def _plain(text: str) -> str:
+    """A text that Markdown shows as it is: no markup, no HTML, no links, on one line."""
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text)
+    text = re.sub(r"[\\`*\[\]|~]|<(?=\S)", r"\\\g<0>", text)
+    return re.sub(r"(?i)\b(https?|ftp|mailto|www)([:.])", r"\1\\\2", text)
+
+
+def _markdown(table: pd.DataFrame, corner: str) -> str:
+    """A table with columns of even width, to be read as text too."""
+    cells = [[corner, *map(str, table.columns)]]
+    cells += [
+        [str(name), *map(str, row)] for name, row in zip(table.index, table.to_numpy(), strict=True)
+    ]
+    cells = [[_plain(cell) for cell in row] for row in cells]
+    widths = np.array([[len(cell) for cell in row] for row in cells]).max(axis=0)
+    lines = [
+        "| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(lines)

@@ -1,0 +1,218 @@
+"""Whether the numbers of a payload fit together, once its fields have the right form."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from font.checks import some
+from font.exchange.fields import MOST_CLASSES_IN_ALL, MOST_WORK
+from font.exchange.parse import shorten
+from font.exchange.privacy import unrounded, unrounded_sums
+from font.exchange.registry import kind_of
+from font.tables_ensemble import TableEnsemble
+
+
+def validated(schema: type[Any], content: Any, origin: str, prefix: str = "") -> Any:
+    try:
+        return schema.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = prefix + ".".join(shorten(part, 40).strip("'") for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")[:200].rstrip(".")
+        raise ValueError(
+            f"{origin} does not fit the specification at {where} ({message}); ask the sender to "
+            "write it again."
+        ) from None
+
+
+def model_rules(
+    payload: Mapping[str, Any], site: str, origin: str, prefix: str = "payload."
+) -> None:
+    content, name = payload["model"], payload["name"]
+    if name.partition("/")[0] != site:
+        raise _unfit(origin, f"its model {name!r} does not carry the name of the site {site!r}")
+    tried = [row["n_classes"] for row in payload["bic"]]
+    if len(set(tried)) != len(tried):
+        raise _unfit(origin, "it has two values of BIC for one number of classes")
+    try:
+        kind = kind_of(content.get("format"))
+    except ValueError as error:
+        raise ValueError(f"{origin}: {error}") from None
+    validated(kind.schema, content, origin, f"{prefix}model.")
+    names = kind.variables(content)
+    if len(set(names)) != len(names):
+        raise _unfit(origin, f"its model names {some(names)} with repeats")
+    k = len(content["patients"])
+    if k * k * _n_parameters(content) > MOST_WORK:
+        raise _unfit(
+            origin, f"{k} classes over {len(names)} variables are more than can be compared"
+        )
+    wrong = kind.unfit(content, payload["min_count"])
+    if wrong is not None:
+        raise _unfit(origin, wrong)
+
+
+def _n_parameters(content: Any) -> int:
+    """An upper bound for the numbers per class: the numbers in the whole content, over K."""
+
+    def count(value: Any) -> int:
+        if isinstance(value, list):
+            nested = bool(value) and isinstance(value[0], (list, dict))
+            return sum(map(count, value)) if nested else len(value)
+        return sum(map(count, value.values())) if isinstance(value, dict) else 0
+
+    return -(-count(content) // len(content["patients"]))
+
+
+def labels_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    names = [row["name"] for row in payload["models"]]
+    if len(set(names)) != len(names):
+        raise _unfit(origin, f"it names the models {some(names)} with repeats")
+    classes, tables, unit = payload["classes"], payload["tables"], payload["min_count"]
+    sizes = [len(part) for part in classes]
+    if len(classes) != len(names) or sum(sizes) > MOST_CLASSES_IN_ALL:
+        raise _unfit(
+            origin,
+            f"it has {len(names)} models, {len(classes)} lists of class sizes and {sum(sizes)} "
+            f"classes, of which {MOST_CLASSES_IN_ALL} are possible",
+        )
+    pairs = list(combinations(range(len(names)), 2))
+    if len(tables) != len(pairs):
+        raise _unfit(origin, f"it has {len(tables):,} tables in place of {len(pairs):,}")
+    totals = [sum(part) for part in classes]
+    wrong = next((w for part in classes if (w := unrounded(part, unit))), None)
+    if wrong is None and max(totals) - min(totals) > 2 * max(sizes) * unit:
+        wrong = f"class sizes that sum to {min(totals):,} and to {max(totals):,}"
+    if wrong is None:
+        for (t, s), table in zip(pairs, tables, strict=True):
+            if len(table) != sizes[t] or any(len(row) != sizes[s] for row in table):
+                wrong = f"a table of the models {names[t]!r} and {names[s]!r} of another shape"
+                break
+    if wrong is None and pairs:
+        cells = flat_counts(tables)
+        wrong = unrounded(cells, unit)
+        first = np.array([t for t, _ in pairs])
+        n_cells = np.array([sizes[t] * sizes[s] for t, s in pairs])
+        sums = np.add.reduceat(cells, np.cumsum([0, *n_cells[:-1]]))
+        room = (n_cells + np.array(sizes)[first]) * unit  # what rounding may add or take
+        off = np.abs(sums - np.array(totals)[first]) > room
+        if wrong is None and off.any():
+            counted = totals[first[off][0]]
+            wrong = f"a table of {sums[off][0]:,} patients where {counted:,} are counted"
+    if wrong is not None:
+        raise _unfit(origin, f"it has {wrong}")
+
+
+def flat_counts(tables: list[list[list[int]]]) -> NDArray[np.int64]:
+    """The counts of all tables of a labels file, table after table and row after row."""
+    rows = chain.from_iterable(tables)
+    return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+
+
+def ensemble_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    models, part = payload["models"], payload["ensemble"]
+    names = [model["name"] for model in models]
+    if len(set(names)) != len(names):
+        raise _unfit(origin, f"the models {some(names)} come with repeats")
+    if names != part["models"]:
+        raise _unfit(origin, "its ensemble names other models than those it carries")
+    if sum(part["n_classes"]) > MOST_CLASSES_IN_ALL:
+        raise _unfit(origin, f"its models have {sum(part['n_classes']):,} classes in all")
+    for i, model in enumerate(models):
+        prefix = f"payload.models.{i}."
+        model_rules(model, model["name"].partition("/")[0], origin, prefix)
+    variables = [kind_of(m["model"]["format"]).variables(m["model"]) for m in models]
+    if any(names != variables[0] for names in variables):
+        raise _unfit(origin, "its models do not all have the same states")
+    if [len(model["model"]["patients"]) for model in models] != part["n_classes"]:
+        raise _unfit(origin, "its n_classes are not those of its models")
+    if len(set(part["sites"])) != len(part["sites"]):
+        raise _unfit(origin, f"the sites {some(part['sites'])} come with repeats")
+    choice = part["n_clusters_choice"]
+    kinds = [isinstance(value, str) for value in choice]
+    if kinds != [False, False, False, True] or not isinstance(choice[0], int):
+        raise _unfit(origin, "its n_clusters_choice is not a number, two shares and a word")
+    if not 1 <= choice[0] <= sum(part["n_classes"]) + 1:
+        raise _unfit(origin, f"its n_clusters_choice says {choice[0]} clusters")
+    if max(part["votes"]) >= len(part["centres"]):
+        raise _unfit(origin, "its votes are for clusters that it does not have")
+    try:
+        TableEnsemble.from_dict(part)
+    except ValueError as error:
+        raise ValueError(f"{origin}: {error}") from None
+
+
+def sums_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    try:
+        kind_of(payload["format"])
+    except ValueError as error:
+        raise ValueError(f"{origin}: {error}") from None
+    sums = _rectangle(payload["sums"], origin)
+    unit, scale = payload["min_count"], payload["scale"]
+    wrong = unrounded_sums(sums, scale, payload["per_patient"], unit)
+    if wrong is not None:
+        raise _unfit(origin, f"it has {wrong}")
+
+
+def shared_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    content, unit = payload["model"], payload["min_count"]
+    part = {"name": "shared", "bic": [], "min_count": unit, "model": content}
+    model_rules(part, "shared", origin)
+    kind = kind_of(content["format"])
+    if kind.n_statistics is None:
+        raise _unfit(origin, f"a {kind.name} cannot be refined by exchanging files")
+    sums, width = _rectangle(payload["sums"], origin), kind.n_statistics(content)
+    if sums.shape[1] != width:
+        raise _unfit(origin, f"it has {sums.shape[1]} sums per cluster in place of {width}")
+    if sums.shape[0] ** 2 * width > MOST_WORK:
+        raise _unfit(origin, f"{len(sums)} clusters are more than can be compared")
+    if (sums[:, 0] <= 0).any():
+        raise _unfit(origin, "it has a cluster without patients")
+    if len(set(payload["sites"])) != len(payload["sites"]):
+        raise _unfit(origin, f"the sites {some(payload['sites'])} come with repeats")
+
+
+def masked_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    names = [row["site"] for row in payload["sites"]]
+    if names != sorted(set(names)):
+        raise _unfit(origin, f"the sites {some(names)} come with repeats or not in order")
+    if site not in names:
+        raise _unfit(origin, f"{site!r} is not one of the sites {some(names)} of its masks")
+    try:
+        masked_values(payload["values"])
+    except ValueError:
+        raise _unfit(origin, "its values are not 64-bit numbers in base64") from None
+
+
+def masked_values(text: str) -> NDArray[np.uint64]:
+    """The numbers of a masked file."""
+    data = base64.b64decode(text.encode("ascii"), validate=True)
+    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
+
+
+def _rectangle(rows: list[list[int]], origin: str) -> NDArray[np.int64]:
+    if len({len(row) for row in rows}) > 1:
+        raise _unfit(origin, "its sums have rows of unequal length")
+    return np.array(rows, dtype=np.int64)
+
+
+RULES = {
+    "model": model_rules,
+    "labels": labels_rules,
+    "ensemble": ensemble_rules,
+    "sums": sums_rules,
+    "shared": shared_rules,
+    "key": lambda payload, site, origin: None,
+    "masked": masked_rules,
+}
+
+
+def _unfit(origin: str, wrong: str) -> ValueError:
+    return ValueError(f"{origin} does not fit together: {wrong}; ask the sender to write it again.")

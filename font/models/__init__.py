@@ -1,0 +1,1 @@
+"""Local models that come with the package, beside whatever follows the protocol."""

@@ -1,0 +1,298 @@
+"""Latent class analysis of categorical items, by EM on distinct answer patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from font.checks import case_weights, check_sums, memberships, some, whole_number
+from font.labels import distinct_rows
+
+
+class _Fit(NamedTuple):
+    """Weights (K,), item probabilities (K, C), log posterior, and whether EM converged."""
+
+    weights: NDArray[np.float64]
+    items: NDArray[np.float64]
+    score: float
+    converged: bool
+
+
+class LatentClass:
+    """A latent class model: items independent given the class.
+
+    The answers x of a person have the probability Σ_k π_k ∏_j p_kj(x_j); a missing answer
+    drops out of the product. EM runs on the distinct answer patterns, so its cost does not
+    depend on the number of people. Classes are ordered by decreasing size.
+
+    Parameters
+    ----------
+    n_classes : int
+    n_init : int
+        Random starts; the best is kept.
+    prior : float
+        Dirichlet prior: this many imaginary answers, spread evenly over the categories of
+        each item in each class. 0 is maximum likelihood.
+    tol : float
+        EM stops when the log posterior of a person rises by less on average.
+    max_iter : int
+    seed : int
+
+    Attributes
+    ----------
+    weights_ : (K,) class proportions
+    class_parameters_ : (K, C) probabilities of all categories, item after item
+    categories_ : {item: list of categories}
+    loglik_ : float
+    converged_ : bool
+
+    Examples
+    --------
+    >>> answers = pd.DataFrame({"q1": list("yyynnn"), "q2": list("yyynnn"), "q3": list("yynnny")})
+    >>> model = LatentClass(2, seed=1).fit(answers)
+    >>> sorted(model.predict(answers).tolist())
+    [0, 0, 0, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        n_init: int = 20,
+        prior: float = 0.1,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        seed: int = 0,
+    ) -> None:
+        self.n_classes = whole_number(n_classes, 1, "n_classes")
+        self.n_init = whole_number(n_init, 1, "n_init")
+        self.max_iter = whole_number(max_iter, 1, "max_iter")
+        self.prior, self.tol, self.seed = prior, tol, seed
+
+    def fit(self, data: ArrayLike | pd.DataFrame, weights: ArrayLike | None = None) -> Self:
+        """Estimate the model from answers (people × items); NaN and None are missing."""
+        frame = _frame(data)
+        if frame.empty:
+            raise ValueError(f"found answers of shape {frame.shape}; people and items are needed.")
+        self.categories_ = {
+            item: np.sort(pd.unique(frame[item].dropna())).tolist() for item in frame.columns
+        }
+        bare = [item for item, values in self.categories_.items() if not values]
+        if bare:
+            raise ValueError(f"nobody answered the items {some(bare)}; leave them out.")
+        rows, number = distinct_rows(self._codes(frame))
+        case = np.bincount(
+            number, weights=case_weights(weights, len(frame)), minlength=len(rows)
+        ).astype(float)
+        if case.sum() == 0:
+            raise ValueError("all case weights are 0; at least one person must count.")
+        answers, blocks = self._one_hot(rows), self._blocks()
+        rng = np.random.default_rng(self.seed)
+        best = max(
+            (self._em(answers, case, blocks, rng) for _ in range(self.n_init)),
+            key=lambda fit: fit.score,
+        )
+        order = np.argsort(-best.weights, kind="stable")
+        self.weights_ = best.weights[order]
+        self.class_parameters_ = best.items[order]
+        self.converged_ = best.converged
+        self.loglik_ = float(
+            case @ _log_sum(_log_joint(answers, self.weights_, self.class_parameters_))
+        )
+        return self
+
+    def predict_proba(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.float64]:
+        """Class probabilities (n, K)."""
+        rows, number = distinct_rows(self._codes(_frame(data)))
+        joint = _log_joint(self._one_hot(rows), self.weights_, self.class_parameters_)
+        shares: NDArray[np.float64] = np.exp(joint - _log_sum(joint)[:, None])
+        return shares[number]
+
+    def predict(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.integer[Any]]:
+        """The most probable class of each person."""
+        return np.asarray(np.argmax(self.predict_proba(data), axis=1))
+
+    def statistics(
+        self, data: ArrayLike | pd.DataFrame, membership: ArrayLike
+    ) -> NDArray[np.float64]:
+        """Sums by class, (K, 1 + C): the people, then those who gave each answer."""
+        frame = _frame(data)
+        table = memberships(membership, len(frame), self.n_classes)
+        rows, number = distinct_rows(self._codes(frame))
+        by_row = np.stack(
+            [np.bincount(number, column, minlength=len(rows)) for column in table.T], axis=1
+        )
+        return np.hstack([table.sum(axis=0)[:, None], by_row.T @ self._one_hot(rows)])
+
+    def from_statistics(self, total: ArrayLike) -> Self:
+        """The model that sums of all people give, as many classes as rows; see `statistics`."""
+        table, blocks = check_sums(total, 1 + self.class_parameters_.shape[1]), self._blocks()
+        model = type(self)(
+            len(table),
+            n_init=self.n_init,
+            prior=self.prior,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            seed=self.seed,
+        )
+        model.categories_ = self.categories_
+        share, even = self._shares(blocks)
+        count = table[:, 1:] + share
+        sums = count @ blocks.T @ blocks
+        out = np.broadcast_to(even, count.shape).copy()
+        model.class_parameters_ = np.divide(count, sums, out=out, where=sums > 0)
+        people = table[:, 0].sum()
+        model.weights_ = table[:, 0] / people if people > 0 else np.full(len(table), 1 / len(table))
+        model.loglik_, model.converged_ = float("nan"), False
+        return model
+
+    def log_likelihoods(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.float64]:
+        """Log-likelihood of each person's answers in each class, (n, K)."""
+        rows, number = distinct_rows(self._codes(_frame(data)))
+        logs: NDArray[np.float64] = self._one_hot(rows) @ _log(self.class_parameters_).T
+        return logs[number]
+
+    def log_penalty(self) -> float:
+        """What the prior adds to the log-likelihood."""
+        share, _ = self._shares(self._blocks())
+        return float((share * _log(self.class_parameters_)).sum())
+
+    def bic(self, n: int) -> float:
+        """Schwarz's criterion for n people: −2 log L + p log n."""
+        n_free = sum(len(values) - 1 for values in self.categories_.values())
+        n_parameters = self.n_classes - 1 + self.n_classes * n_free
+        return float(-2 * self.loglik_ + n_parameters * np.log(n))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fitted model as plain numbers, texts and lists."""
+        return {
+            "model": "LatentClass",
+            "n_classes": self.n_classes,
+            "items": [
+                {"item": item, "categories": values} for item, values in self.categories_.items()
+            ],
+            "weights": self.weights_.tolist(),
+            "probabilities": self.class_parameters_.tolist(),
+            "loglik": self.loglik_,
+            "converged": self.converged_,
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """The model that `to_dict` wrote, ready to predict."""
+        if content.get("model") != "LatentClass":
+            raise ValueError(f"expected a dict of a LatentClass, found {content.get('model')!r}.")
+        model = cls(content["n_classes"])
+        model.categories_ = {part["item"]: list(part["categories"]) for part in content["items"]}
+        model.weights_ = np.array(content["weights"], dtype=float)
+        model.class_parameters_ = np.array(content["probabilities"], dtype=float)
+        model.loglik_, model.converged_ = content["loglik"], content["converged"]
+        n_cells = sum(map(len, model.categories_.values()))
+        if model.class_parameters_.shape != (model.n_classes, n_cells):
+            raise ValueError(
+                f"the probabilities have the shape {model.class_parameters_.shape}, the items and "
+                f"classes need {(model.n_classes, n_cells)}; write the model again."
+            )
+        return model
+
+    # --- inside -------------------------------------------------------------------------
+
+    def _em(
+        self,
+        answers: NDArray[np.float64],
+        case: NDArray[np.float64],
+        blocks: NDArray[np.float64],
+        rng: np.random.Generator,
+    ) -> _Fit:
+        """One start: E and M steps on the (U, C) one-hot answers until the posterior settles."""
+        n = case.sum()
+        share, row = self._shares(blocks)
+        even = np.broadcast_to(row, (self.n_classes, blocks.shape[1]))
+        responsibility = rng.dirichlet(np.ones(self.n_classes), size=len(case))
+        before, converged = -np.inf, False
+        for _ in range(self.max_iter):
+            weighted = responsibility * case[:, None]
+            count = weighted.T @ answers + share
+            total = count @ blocks.T @ blocks
+            items = np.divide(count, total, out=even.copy(), where=total > 0)
+            weights = weighted.sum(axis=0) / n
+            joint = _log_joint(answers, weights, items)
+            marginal = _log_sum(joint)
+            score = float(case @ marginal + (share * _log(items)).sum())
+            responsibility = np.exp(joint - marginal[:, None])
+            if score - before < self.tol * n:
+                converged = True
+                break
+            before = score
+        return _Fit(weights, items, score, converged)
+
+    def _shares(
+        self, blocks: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Imaginary answers of each category, and even probabilities, (C,) each."""
+        sizes = blocks.sum(axis=1)
+        return self.prior / sizes @ blocks, 1 / (sizes @ blocks)
+
+    def _codes(self, frame: pd.DataFrame) -> list[NDArray[np.integer[Any]]]:
+        """A column of numbers an item: 0 is missing, then the categories in order."""
+        if list(frame.columns) != list(self.categories_):
+            raise ValueError(
+                f"the answers have the items {some(frame.columns)}, the model "
+                f"{some(self.categories_)}; give the same items in the same order."
+            )
+        columns = []
+        for item, values in self.categories_.items():
+            codes = pd.Index(values).get_indexer(pd.Index(frame[item]))
+            unknown = (codes < 0) & frame[item].notna().to_numpy()
+            if unknown.any():
+                raise ValueError(
+                    f"the item {item!r} has the answers {some(pd.unique(frame[item][unknown]))}, "
+                    f"the model knows {some(values)}; recode them or mark them as missing."
+                )
+            columns.append(codes + 1)
+        return columns
+
+    def _one_hot(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+        parts = [
+            rows[:, [j]] == np.arange(1, len(values) + 1)
+            for j, values in enumerate(self.categories_.values())
+        ]
+        return np.concatenate(parts, axis=1).astype(float)
+
+    def _blocks(self) -> NDArray[np.float64]:
+        """(items, C): which categories belong to which item."""
+        sizes = [len(values) for values in self.categories_.values()]
+        return np.repeat(np.eye(len(sizes)), sizes, axis=1)
+
+
+def _frame(data: ArrayLike | pd.DataFrame) -> pd.DataFrame:
+    if isinstance(data, pd.DataFrame):
+        return data
+    array = np.asarray(data)
+    if array.ndim != 2:
+        raise ValueError(f"answers must be a table, people × items; found {array.ndim} dimensions.")
+    return pd.DataFrame(array)
+
+
+def _log_joint(
+    answers: NDArray[np.float64], weights: NDArray[np.float64], items: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """log π_k + Σ_j log p_kj(x_j), (U, K)."""
+    joint: NDArray[np.float64] = answers @ _log(items).T + _log(weights)
+    return joint
+
+
+def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logarithm that stays finite, since 0 · log 0 must be 0."""
+    logs: NDArray[np.float64] = np.log(np.maximum(values, 1e-300))
+    return logs
+
+
+def _log_sum(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    highest = logs.max(axis=1, keepdims=True)
+    total: NDArray[np.float64] = highest[:, 0] + np.log(np.exp(logs - highest).sum(axis=1))
+    return total

@@ -1,0 +1,245 @@
+"""K-means and Gaussian mixtures of scikit-learn as local models."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from font.checks import case_weights, check_sums, class_parameters, memberships, one_of
+from font.models import gaussian_sums
+
+
+class SklearnModel:
+    """K-means or a Gaussian mixture of scikit-learn as a local model.
+
+    Parameters
+    ----------
+    estimator : KMeans, GaussianMixture or BayesianGaussianMixture
+        With the settings to fit with, or fitted already. The class parameters are the
+        centres or means.
+
+    Examples
+    --------
+    >>> from sklearn.mixture import GaussianMixture
+    >>> data = np.array([[0.0], [0.2], [5.0], [5.2]])
+    >>> model = SklearnModel(GaussianMixture(2, random_state=0)).fit(data)
+    >>> np.sort(model.class_parameters_.ravel().round(1)).tolist()
+    [0.1, 5.1]
+    >>> again = SklearnModel.from_dict(model.to_dict())
+    >>> bool((again.predict(data) == model.predict(data)).all())
+    True
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        one_of(type(estimator).__name__, _STORED, "the estimator")
+        self.estimator = estimator
+        self._origin: NDArray[np.float64] | None = None  # where `statistics` counts from
+        self._variance: float | None = None  # of K-means, shared by the classes
+
+    @property
+    def n_classes(self) -> int:
+        settings = self.estimator.get_params()
+        return int(settings.get("n_clusters", settings.get("n_components")))
+
+    @property
+    def class_parameters_(self) -> NDArray[np.float64]:
+        return class_parameters(self.estimator, type(self.estimator).__name__)
+
+    @property
+    def class_weights_(self) -> NDArray[np.float64]:
+        """The proportions that `predict_proba` uses, (K,); K-means has none."""
+        if not hasattr(self.estimator, "weight_concentration_"):
+            return np.asarray(self.estimator.weights_)  # AttributeError for K-means is meant
+        # a variational mixture weighs its classes by exp E[log π], not by E[π]
+        from scipy.special import digamma
+
+        concentration = self.estimator.weight_concentration_
+        if self.estimator.weight_concentration_prior_type == "dirichlet_distribution":
+            logs = digamma(concentration) - digamma(np.sum(concentration))
+        else:
+            a, b = concentration
+            rest = np.cumsum(digamma(b) - digamma(a + b))
+            logs = digamma(a) - digamma(a + b) + np.append(0.0, rest[:-1])
+        weights = np.exp(logs - logs.max())
+        return np.asarray(weights / weights.sum())
+
+    def fit(self, data: ArrayLike, weights: ArrayLike | None = None) -> Self:
+        """Fit the estimator; only K-means takes case weights."""
+        array = np.asarray(data, dtype=float)
+        if weights is None:
+            self.estimator.fit(array)
+        elif hasattr(self.estimator, "predict_proba"):
+            raise TypeError(
+                f"scikit-learn's {type(self.estimator).__name__} takes no case weights; fit it "
+                "without, or on a resample drawn with them."
+            )
+        else:
+            self.estimator.fit(array, sample_weight=case_weights(weights, len(array)))
+        return self
+
+    def predict(self, data: ArrayLike) -> NDArray[np.integer[Any]]:
+        labels: NDArray[np.integer[Any]] = self.estimator.predict(np.asarray(data, dtype=float))
+        return labels
+
+    def predict_proba(self, data: ArrayLike) -> NDArray[np.float64]:
+        """Class probabilities (n, K); K-means has none."""
+        shares: NDArray[np.float64] = self.estimator.predict_proba(np.asarray(data, dtype=float))
+        return shares
+
+    # --- sums over patients, for `font.refine` --------------------------------------------
+
+    def statistics(self, data: ArrayLike, membership: ArrayLike) -> NDArray[np.float64]:
+        """Sums by class, (K, 1 + d + q): patients, sums of columns, sums of products of columns.
+
+        Sums are taken from an origin near the class means; a model that `from_statistics` made
+        keeps it. See `font.models.gaussian_sums`.
+        """
+        points = self._points(data)
+        table = memberships(membership, len(points), self.n_classes)
+        return gaussian_sums.sums_by_class(points, table, self._form(), self._middle())
+
+    def from_statistics(self, total: ArrayLike) -> Self:
+        """The model that sums of all patients give, as many classes as rows; see `statistics`."""
+        form, origin = self._form(), self._middle()
+        d = len(origin)
+        table = check_sums(total, 1 + d + gaussian_sums.n_products(form, d))
+        floor = float(getattr(self.estimator, "reg_covar", 1e-12))
+        fit = gaussian_sums.gaussians_from_sums(table, form, origin, floor)
+        if form == "equal":
+            model = type(self)(_kmeans_at(fit.means))
+            model._variance = float(fit.covariances)
+        else:
+            from sklearn.mixture import GaussianMixture
+
+            settings = self.estimator.get_params() | {"n_components": len(table)}
+            mixture = GaussianMixture(**settings)
+            mixture.weights_, mixture.means_, mixture.covariances_ = fit
+            mixture.precisions_cholesky_ = gaussian_sums.precisions(fit.covariances, form)
+            mixture.n_features_in_ = d
+            model = type(self)(mixture)
+        model._origin = origin
+        return model
+
+    def log_likelihoods(self, data: ArrayLike) -> NDArray[np.float64]:
+        """Log density of each patient in each class, (n, K).
+
+        K-means stands for Gaussians that share one variance, equal in all directions.
+        """
+        points, form = self._points(data), self._form()
+        if form == "equal":
+            roots = np.asarray(1 / np.sqrt(self._shared_variance()))
+            return gaussian_sums.log_densities(points, self.class_parameters_, roots, form)
+        mixture = self.estimator
+        return gaussian_sums.log_densities(
+            points, mixture.means_, mixture.precisions_cholesky_, form
+        )
+
+    def _points(self, data: ArrayLike) -> NDArray[np.float64]:
+        points = np.asarray(data, dtype=float)
+        d = self.class_parameters_.shape[1]
+        if points.ndim != 2 or points.shape[1] != d or not np.isfinite(points).all():
+            raise ValueError(
+                f"the model needs a table of patients × {d} finite numbers; found the shape "
+                f"{points.shape}"
+                + (" with missing or infinite values." if points.shape[1:] == (d,) else ".")
+            )
+        return points
+
+    def _form(self) -> str:
+        name = type(self.estimator).__name__
+        if name == "BayesianGaussianMixture":
+            raise TypeError(
+                "a BayesianGaussianMixture cannot be estimated from sums over patients; use "
+                "GaussianMixture."
+            )
+        return "equal" if name == "KMeans" else str(self.estimator.covariance_type)
+
+    def _middle(self) -> NDArray[np.float64]:
+        middle = self.class_parameters_.mean(axis=0) if self._origin is None else self._origin
+        return np.asarray(middle)
+
+    def _shared_variance(self) -> float:
+        """Of K-means: from the sums it was made of, or from its fit."""
+        if self._variance is not None:
+            return self._variance
+        labels = getattr(self.estimator, "labels_", ())
+        variance = float(self.estimator.inertia_) / max(self.class_parameters_.shape[1], 1)
+        if len(labels) <= self.n_classes or not variance > 0:
+            raise ValueError(
+                "this K-means does not say how far its patients spread; make it with "
+                "from_statistics, or fit it to more patients than classes."
+            )
+        return float(variance / len(labels))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fitted parameters as plain lists."""
+        name = type(self.estimator).__name__
+        content: dict[str, Any] = {"model": name, "n_classes": self.n_classes}
+        for setting in ("covariance_type", "weight_concentration_prior_type"):
+            if hasattr(self.estimator, setting):
+                content[setting] = getattr(self.estimator, setting)
+        for attribute in _STORED[name]:
+            content[attribute] = _plain(getattr(self.estimator, attribute))
+        return content
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """The model that `to_dict` wrote, ready to predict."""
+        name = content.get("model")
+        one_of(name, _STORED, "the model in the dict")
+        absent = [key for key in ("n_classes", *_STORED[str(name)]) if key not in content]
+        if absent:
+            raise ValueError(f"the dict of a {name} lacks {', '.join(absent)}; write it again.")
+        if name == "KMeans":
+            return cls(_kmeans_at(np.array(content["cluster_centers_"], dtype=float)))
+        from sklearn import mixture
+
+        settings = {
+            key: content[key]
+            for key in ("covariance_type", "weight_concentration_prior_type")
+            if key in content
+        }
+        estimator = getattr(mixture, str(name))(n_components=content["n_classes"], **settings)
+        for attribute in _STORED[str(name)]:
+            value = content[attribute]
+            pair = attribute == "weight_concentration_" and np.ndim(value) == 2
+            setattr(estimator, attribute, tuple(map(np.array, value)) if pair else np.array(value))
+        estimator.n_features_in_ = estimator.means_.shape[1]
+        return cls(estimator)
+
+
+_MIXTURE = ("weights_", "means_", "covariances_", "precisions_cholesky_")
+_STORED = {
+    "KMeans": ("cluster_centers_",),
+    "GaussianMixture": _MIXTURE,
+    "BayesianGaussianMixture": (
+        *_MIXTURE,
+        "weight_concentration_",
+        "mean_precision_",
+        "degrees_of_freedom_",
+    ),
+}
+
+
+def _kmeans_at(centres: NDArray[np.float64]) -> Any:
+    from sklearn.cluster import KMeans
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # equal centres are for the sender to worry about
+        estimator = KMeans(len(centres), init=centres, n_init=1, max_iter=1).fit(centres)
+    estimator.cluster_centers_ = centres
+    return estimator
+
+
+def _plain(value: Any) -> Any:
+    return [part.tolist() for part in value] if isinstance(value, tuple) else value.tolist()
+
+
+def wrap(model: Any) -> Any:
+    """A bare estimator of scikit-learn as a local model; anything else as it is."""
+    bare = type(model).__name__ in _STORED and type(model).__module__.startswith("sklearn.")
+    return SklearnModel(model) if bare else model

@@ -1,0 +1,416 @@
+"""Refinement: shared classes, each site's own proportions, estimated from sums over patients.
+
+One round of the ensemble gives clusters. From there EM goes on between the sites without any
+patient's row leaving: a site sums its patients' statistics by cluster, the centre adds the sums of
+all sites and estimates the clusters' shared parameters from them; a site then estimates its own
+cluster proportions under these, computes its patients' memberships, and sums again. A family of
+models takes part that has
+
+- `statistics(data, membership)` → (K, P): sums over patients by class, the patients first;
+- `from_statistics(total)` → the model with K classes that such sums give;
+- `log_likelihoods(data)` → (n, K), whatever the proportions;
+
+and, where it has use for them, `log_penalty()` (of its prior, without the proportions),
+`proportions_prior` (pseudo-count of each class in the proportions, else 0) and `distinct(data)`
+(fewer patients with weights that stand for all).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from font.checks import some, whole_number
+from font.labels import label
+from font.models.sklearn_models import wrap
+from font.protocol import site_proportions
+from font.types import Floats, Integers, Models
+
+_MOST_ROUNDS = 5_000
+_TOL, _SETTLED = 1e-6, 1e-9  # gain in log-likelihood; change of a proportion
+
+
+@runtime_checkable
+class SumsModel(Protocol):
+    """A family of models that can be estimated from sums over patients."""
+
+    def statistics(self, data: Any, membership: ArrayLike) -> Floats:
+        """Sums over patients by class, (K, P); the first column are the patients."""
+
+    def from_statistics(self, total: ArrayLike) -> Any:
+        """The model that sums of all patients give, as many classes as rows."""
+
+    def log_likelihoods(self, data: Any) -> Floats:
+        """Log-likelihood of each patient in each class, (n, K), whatever the proportions."""
+
+
+class SiteStep(NamedTuple):
+    """What a site knows under a shared model.
+
+    Proportions (K,), memberships (n, K) of its patients, and its log-likelihood.
+    """
+
+    proportions: Floats
+    membership: Floats
+    loglik: float
+
+
+@dataclass(frozen=True, eq=False)
+class Refined:
+    """Clusters with shared parameters and proportions by site.
+
+    Clusters keep the numbers that the ensemble gave them, 0 … K − 1.
+
+    Parameters
+    ----------
+    model_
+        The shared model: the family's, with one class per cluster.
+    proportions_ : DataFrame sites × clusters
+    loglik_path_ : (R + 1,)
+        Log-likelihood of all patients after 0, 1, … rounds.
+    penalised_path_ : (R + 1,)
+        The same with the prior's penalty; this is what never falls from round 0 on.
+    n_rounds_ : R
+    converged_ : bool
+        Whether further rounds would change nothing; False where a fixed number was asked for and
+        the last one still gained.
+
+    Notes
+    -----
+    How far the probabilities can be trusted was measured where the truth is known: mixtures of
+    three chains at 5 sites with unequal proportions, 8 simulated studies for each length of the
+    sequences. Below are, of patients with a stated probability in these bounds, the shares who are
+    in the right cluster. "Votes" is the share of the models' weight that votes for a patient's
+    cluster. After one round hard data (8 times) still make the probabilities too high; at
+    convergence they are right. All of this holds as far as the model does.
+
+    ============== ========= ============ =========== ========= ============ ===========
+    stated         votes, 8  one round, 8 converge, 8 votes, 16 one round,16 converge,16
+    ============== ========= ============ =========== ========= ============ ===========
+    0.6 to 0.7     0.65      0.59         0.65        0.84      0.58         0.61
+    0.8 to 0.9     0.72      0.75         0.84        0.89      0.85         0.85
+    0.95 to 0.99   –         0.94         0.97        –         0.97         0.98
+    0.99 to 1      0.86      0.97         0.99        0.97      1.00         1.00
+    mean stated    0.81      0.87         0.87        0.87      0.94         0.94
+    share right    0.76      0.82         0.86        0.90      0.93         0.93
+    ============== ========= ============ =========== ========= ============ ===========
+    """
+
+    model_: Any = field(repr=False)
+    proportions_: pd.DataFrame
+    loglik_path_: Floats = field(repr=False)
+    penalised_path_: Floats = field(repr=False)
+    n_rounds_: int
+    converged_: bool
+
+    @property
+    def params_(self) -> Any:
+        """The clusters' shared parameters: the model's `params_`, or else `class_parameters_`."""
+        params = getattr(self.model_, "params_", None)
+        return self.class_parameters_ if params is None else params
+
+    @property
+    def class_parameters_(self) -> Floats:
+        """One row per cluster, (K, d)."""
+        return np.asarray(self.model_.class_parameters_)
+
+    @property
+    def n_clusters_(self) -> int:
+        return int(self.proportions_.shape[1])
+
+    def predict_proba(self, data: Any, site: Hashable | None = None) -> pd.DataFrame:
+        """Each patient's probability of each cluster, patients × clusters.
+
+        Parameters
+        ----------
+        data
+            As in `refine`.
+        site : optional
+            Whose proportions to use. Those of a site that was not part of the refinement, or of
+            none, are estimated from `data`, which should then be that site's patients.
+        """
+        n = _n_patients(data)
+        if not n:
+            membership = np.zeros((0, self.n_clusters_))
+        elif site is not None and site in self.proportions_.index:
+            logs = _logs(self.model_, data)
+            membership, _ = _posterior(logs, self.proportions_.loc[site].to_numpy())
+        else:
+            membership = site_memberships(self.model_, data)
+        return pd.DataFrame(membership, index=_ids(data), columns=self.proportions_.columns)
+
+    def predict(self, data: Any, site: Hashable | None = None) -> pd.Series:
+        """The most probable cluster of each patient, 0 … K − 1; see `predict_proba`."""
+        table = self.predict_proba(data, site)
+        best = table.to_numpy().argmax(axis=1) if len(table) else np.zeros(0, dtype=np.int64)
+        return pd.Series(best, index=table.index, name="cluster")
+
+
+def refine(
+    ensemble: Any, models: Models, data: Mapping[Any, Any], rounds: int | str = 1
+) -> Refined:
+    """Re-estimate an ensemble's clusters: shared parameters, proportions by site.
+
+    Parameters
+    ----------
+    ensemble : fitted Ensemble or TableEnsemble
+        Its clusters are the beginning.
+    models : {name: model}
+        Those of the ensemble, all of one family that can be estimated from sums: mixtures of Markov
+        chains, K-means, Gaussian mixtures, latent class models. The first one's settings (prior,
+        form of the covariances) hold for the clusters too.
+    data : {site: data}
+        The patients of each site: what the models' `predict` takes.
+    rounds : int or "converge"
+        0 gives the parameters of the ensemble's clusters as they are, and each site's proportions
+        under these; each round is one more exchange of sums. "converge" goes on until nothing
+        changes; the result is a maximum of the likelihood of all patients with proportions by site.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import KMeans
+    >>> from font import Ensemble
+    >>> rng = np.random.default_rng(1)
+    >>> sites = {s: np.append(rng.normal(0, 1, 60), rng.normal(4, 1, n))[:, None]
+    ...          for s, n in (("A", 60), ("B", 6))}
+    >>> models = {s: KMeans(2, n_init=5, random_state=1).fit(x) for s, x in sites.items()}
+    >>> ensemble = Ensemble(2, seed=1).fit(models, {s: label(models, x) for s, x in sites.items()})
+    >>> result = refine(ensemble, models, sites, rounds="converge")
+    >>> result.proportions_.max(axis=1).round(1).tolist()
+    [0.5, 0.9]
+    """
+    if rounds != "converge":
+        rounds = whole_number(rounds, 0, 'rounds, unless "converge",')
+    template = check_family(models)
+    sites = _checked_sites(data)
+    table = {site: label(models, part) for site, part in sites.items()}
+    clusters = {site: ensemble.predict(t).to_numpy() for site, t in table.items()}
+    return refine_clusters(template, sites, clusters, int(ensemble.n_clusters_), rounds)
+
+
+def refine_clusters(
+    template: Any,
+    sites: Mapping[Any, Any],
+    clusters: Mapping[Any, Integers],
+    n_clusters: int,
+    rounds: int | str = 1,
+) -> Refined:
+    """`refine` from any clusters {site: (n,)}, for models like `template`."""
+    total = sum(
+        first_sums(template, part, clusters[site], n_clusters) for site, part in sites.items()
+    )
+    empty = np.flatnonzero(np.asarray(total)[:, 0] <= 0)
+    if len(empty):
+        raise ValueError(
+            f"the clusters {some(empty + 1)} (counted from 1) have no patients at these sites; "
+            "give the sites that the ensemble was made with, or ask it for fewer clusters."
+        )
+    small = {site: fewer(template, part) for site, part in sites.items()}
+    return _rounds(template.from_statistics(total), small, rounds)
+
+
+def _rounds(model: Any, sites: Mapping[Any, Any], rounds: int | str) -> Refined:
+    """EM from a shared model: the loop of all rounds, each site's step and the centre's."""
+    most = _MOST_ROUNDS if isinstance(rounds, str) else rounds
+    path: list[tuple[float, float]] = []
+    shares: dict[Any, Floats | None] = dict.fromkeys(sites)
+    gain_before, converged = np.inf, False
+    while True:
+        steps = {site: site_step(model, part, shares[site]) for site, part in sites.items()}
+        shares = {site: step.proportions for site, step in steps.items()}
+        loglik = sum(step.loglik for step in steps.values())
+        path.append((loglik, loglik + _penalty(model, steps)))
+        if len(path) > 1:
+            gain = path[-1][1] - path[-2][1]
+            noise = 1e-13 * abs(path[-1][1])
+            # the gains to come, gain · ratio / (1 − ratio) with ratio = gain / gain_before
+            converged = gain <= noise or (gain < _TOL and gain * gain < _TOL * (gain_before - gain))
+            gain_before = gain
+        if len(path) > most or (converged and isinstance(rounds, str)):
+            break
+        total = sum(model.statistics(sites[s], step.membership) for s, step in steps.items())
+        model = model.from_statistics(total)
+    if isinstance(rounds, str) and not converged:
+        warnings.warn(
+            f"the refinement had not converged after {most:,} rounds; its likelihood still rises.",
+            stacklevel=3,
+        )
+    columns = pd.RangeIndex(len(next(iter(shares.values()))), name="cluster")  # type: ignore[arg-type]
+    table = pd.DataFrame(
+        [shares[site] for site in sites], index=pd.Index(list(sites), name="site"), columns=columns
+    )
+    logliks, penalised = np.array(path).T
+    return Refined(model, table, logliks, penalised, len(path) - 1, bool(converged))
+
+
+# --- what a site does --------------------------------------------------------------------
+
+
+def first_sums(template: Any, data: Any, clusters: Integers, n_clusters: int) -> Floats:
+    """A site's sums by the ensemble's clusters (n,), the beginning of the refinement.
+
+    What the family fills in where data are missing, it fills in with one class for everyone, made
+    of the site's own patients, because the clusters have no parameters yet.
+    """
+    sums: Floats = one_class(template, data).statistics(
+        data, np.eye(n_clusters)[np.asarray(clusters)]
+    )
+    return sums
+
+
+def one_class(template: Any, data: Any) -> Any:
+    """A model with one class for all of a site's patients."""
+    sums = template.statistics(data, _memberships(template, data))
+    return template.from_statistics(sums.sum(axis=0, keepdims=True))
+
+
+def site_step(model: Any, data: Any, start: Floats | None = None) -> SiteStep:
+    """A site's proportions under the shared model, its patients' memberships, its log-likelihood.
+
+    `start` are proportions to begin with.
+    """
+    n_clusters = len(model.class_parameters_)
+    even = np.full(n_clusters, 1 / n_clusters)
+    logs = _logs(model, data)
+    before = even if start is None else np.maximum(start, 1e-12)
+    before = before / before.sum()
+    case = _case(data, len(logs))
+    shares, _ = _posterior(logs, before)
+    now = site_proportions(
+        shares, before, weights=case, prior=_prior(model), max_iter=500, tol=_SETTLED
+    )
+    membership, each = _posterior(logs, now)
+    counted = case > 0
+    return SiteStep(now, membership, float(case[counted] @ each[counted]))
+
+
+def site_memberships(model: Any, data: Any) -> Floats:
+    """Memberships (n, K) of a site's patients under the site's own proportions."""
+    now = site_step(model, fewer(model, data)).proportions
+    return _posterior(_logs(model, data), now)[0]
+
+
+def membership_table(membership: Floats) -> pd.DataFrame:
+    """Each patient's cluster, its probability, the runner-up (−1 if none) and its probability."""
+    rows = np.arange(len(membership))
+    best = membership.argmax(axis=1)
+    others = membership.copy()
+    others[rows, best] = -1.0
+    alone = membership.shape[1] == 1
+    runner_up = np.full(len(rows), -1) if alone else others.argmax(axis=1)
+    return pd.DataFrame(
+        {
+            "cluster": best,
+            "probability": membership[rows, best],
+            "runner_up": runner_up,
+            "runner_up_probability": 0.0 if alone else others.max(axis=1),
+        }
+    )
+
+
+def check_family(models: Models) -> Any:
+    """The first of the models, if all are of one family that can be refined."""
+    if not isinstance(models, Mapping) or not models:
+        raise TypeError(
+            "models must be a dict {name: model} with at least one; found "
+            f"{type(models).__name__}."
+        )
+    wrapped = {name: wrap(model) for name, model in models.items()}
+    unfit = [name for name, model in wrapped.items() if not isinstance(model, SumsModel)]
+    if unfit:
+        raise TypeError(
+            f"the models {some(unfit)} cannot be refined: they need the methods statistics(data, "
+            "membership), from_statistics(total) and log_likelihoods(data)."
+        )
+    kinds = {_family(model) for model in wrapped.values()}
+    if len(kinds) > 1:
+        raise TypeError(
+            f"the models are of different families ({some(sorted(kinds))}); refine models of one."
+        )
+    return next(iter(wrapped.values()))
+
+
+def fewer(template: Any, data: Any) -> Any:
+    """Fewer patients with weights that stand for all, where the family knows how."""
+    return template.distinct(data) if hasattr(template, "distinct") else data
+
+
+def _family(model: Any) -> str:
+    inner = getattr(model, "estimator", None)
+    form = getattr(inner, "covariance_type", "")
+    return type(inner if inner is not None else model).__name__ + (f" {form}" if form else "")
+
+
+def _memberships(model: Any, data: Any) -> Floats:
+    """Of the model's own classes, certain where it gives no probabilities."""
+    try:
+        return np.asarray(model.predict_proba(data), dtype=float)
+    except AttributeError:
+        certain: Floats = np.eye(len(model.class_parameters_))[np.asarray(model.predict(data))]
+        return certain
+
+
+def _posterior(logs: Floats, proportions: Floats) -> tuple[Floats, Floats]:
+    """Memberships (n, K) and log-likelihoods (n,).
+
+    A patient who is impossible in every cluster has the site's proportions.
+    """
+    with np.errstate(divide="ignore"):
+        joint = logs + np.log(proportions)
+    top = joint.max(axis=1)
+    lost = np.isneginf(top)
+    joint[lost], top[lost] = np.log(np.maximum(proportions, 1e-300)), 0.0
+    shares = np.exp(joint - top[:, None])
+    sums = shares.sum(axis=1)
+    each = np.where(lost, -np.inf, top + np.log(sums))
+    return shares / sums[:, None], each
+
+
+def _penalty(model: Any, steps: Mapping[Any, SiteStep]) -> float:
+    penalty = float(model.log_penalty()) if hasattr(model, "log_penalty") else 0.0
+    prior = _prior(model)
+    if prior:
+        penalty += prior * sum(float(np.log(step.proportions).sum()) for step in steps.values())
+    return penalty
+
+
+def _prior(model: Any) -> float:
+    return float(getattr(model, "proportions_prior", 0.0))
+
+
+def _logs(model: Any, data: Any) -> Floats:
+    return np.asarray(model.log_likelihoods(data), dtype=float)
+
+
+def _case(data: Any, n: int) -> Floats:
+    weights = None if hasattr(data, "columns") else getattr(data, "weights", None)
+    return np.ones(n) if weights is None else np.asarray(weights, dtype=float)
+
+
+def _n_patients(data: Any) -> int:
+    return int(data.shape[0] if hasattr(data, "shape") else len(data))
+
+
+def _ids(data: Any) -> pd.Index:
+    if isinstance(data, pd.DataFrame):
+        return data.index
+    ids = getattr(data, "ids", None)
+    return pd.RangeIndex(_n_patients(data)) if ids is None else pd.Index(ids)
+
+
+def _checked_sites(data: Any) -> dict[Any, Any]:
+    if not isinstance(data, Mapping) or not data:
+        raise TypeError(
+            "data must be a dict {site: patients} with at least one site; found "
+            f"{type(data).__name__}."
+        )
+    empty = [site for site, part in data.items() if not _n_patients(part)]
+    if empty:
+        raise ValueError(f"the sites {some(empty)} have no patients; leave them out.")
+    return dict(data)

@@ -1,0 +1,1 @@
+"""The simulation study: FONT and its competitors on simulated sites."""

@@ -1,0 +1,281 @@
+"""K-means on the data of several sites: local models, the pooled oracle, and k-FED.
+
+Data are {site: (n, p)}; clusterings come back as {site: clusters}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from font.checks import one_of, some, whole_number
+from font.clustering import one_thread, plain_seeds
+from font.simulation.methods import Clusters, split
+from font.types import Floats, Integers
+
+ASSIGNMENTS = ("faithful", "nearest")
+
+
+def local_kmeans(
+    data: Mapping[Any, ArrayLike],
+    n_clusters: int,
+    *,
+    n_init: int = 10,
+    seed: int = 0,
+) -> dict[Any, Any]:
+    """Scikit-learn's K-means fitted at each site: local models for `font.label`.
+
+    Parameters
+    ----------
+    data : {site: (n, p)}
+    n_clusters : int
+    n_init : int
+        Starts, of which the best is kept. They are seeded by k-means++ as published: each next
+        seed is one draw in proportion to squared distance. Scikit-learn's default, the best of
+        several draws, is stronger where n_init is 1.
+    seed : int
+
+    Examples
+    --------
+    >>> models = local_kmeans({"here": np.array([[0.0], [0.2], [5.0]])}, 2)
+    >>> np.sort(models["here"].cluster_centers_.ravel()).round(1).tolist()
+    [0.1, 5.0]
+    """
+    arrays = _arrays(data)
+    seeds = np.random.SeedSequence(seed).generate_state(len(arrays))
+    return {
+        site: fit_kmeans(points, n_clusters, n_init, int(state), f"the site {site!r}")
+        for (site, points), state in zip(arrays.items(), seeds, strict=True)
+    }
+
+
+def pooled(
+    data: Mapping[Any, ArrayLike],
+    n_clusters: int,
+    *,
+    n_init: int = 10,
+    seed: int = 0,
+) -> Clusters:
+    """K-means on the data of all sites together: an oracle, since no site may share its data.
+
+    Parameters as in `local_kmeans`.
+
+    Examples
+    --------
+    >>> data = {"A": np.array([[0.0], [5.0]]), "B": np.array([[0.1], [5.1]])}
+    >>> clusters = pooled(data, 2)
+    >>> bool((clusters["A"].to_numpy() == clusters["B"].to_numpy()).all())
+    True
+    """
+    arrays = _arrays(data)
+    points = np.concatenate(list(arrays.values()))
+    fitted = fit_kmeans(points, n_clusters, n_init, seed, "all sites together")
+    return split(fitted.labels_, {site: _index(data[site], len(a)) for site, a in arrays.items()})
+
+
+def k_fed(
+    data: Mapping[Any, ArrayLike],
+    n_clusters: int,
+    *,
+    n_local: int | None = None,
+    assign: str = "faithful",
+    n_init: int = 1,
+    rounds: int | None = 1,
+    first: Any = None,
+    seed: int = 0,
+) -> Clusters:
+    """One-shot federated K-means, k-FED of Dennis, Li and Smith (2021).
+
+    At each site, the K-means of Awasthi and Sheffet (2012): project the rows A on the K leading
+    singular vectors, run K-means there (centres ν), let S_r be the rows with
+    ‖Â_i − ν_r‖ ≤ ⅓ ‖Â_i − ν_s‖ for all s ≠ r, and start Lloyd's steps on A from the means of the
+    S_r. At the centre: begin with the centres of one site, add the centre farthest from those
+    chosen until there are K, and run one round of Lloyd on all sites' centres: group them, take
+    the groups' means, and group them by these.
+
+    Parameters
+    ----------
+    data : {site: (n, p)}
+    n_clusters : int
+    n_local : int, optional
+        Clusters at each site; n_clusters unless given.
+    assign : "faithful" or "nearest"
+        "faithful", as published: a patient follows the own local cluster. "nearest": each
+        patient goes to the nearest of the final centres.
+    n_init : int
+        Of K-means on the projected rows, seeded by plain k-means++. One start already is an
+        approximation of the kind the algorithm asks for; more make it stronger than published.
+    rounds : int or None
+        Of Lloyd at the centre. The paper says one; 0 groups the sites' centres by those chosen
+        first, and None goes on until nothing changes, as the authors' own program does.
+    first : site, optional
+        Whose centres the centre begins with (the paper: any); drawn at random unless given.
+    seed : int
+
+    Notes
+    -----
+    Where no row is that much nearer to ν_r than to the others, S_r is empty; the mean of all
+    rows nearest to ν_r then takes its place.
+
+    A round of Lloyd's algorithm has two steps, the means of the groups and the grouping by these
+    means; rounds=1 takes both once, after the grouping by the centres chosen first. What the
+    sites need from the centre is the grouping of their centres, so that a round that ended with
+    the means would leave it as it was before (rounds=0).
+
+    Examples
+    --------
+    >>> data = {"A": np.array([[0.0], [0.2], [5.0]]), "B": np.array([[5.1], [4.9], [0.1]])}
+    >>> low, _, high = k_fed(data, 2, first="A")["A"]
+    >>> k_fed(data, 2, first="A")["B"].tolist() == [high, high, low]
+    True
+    """
+    one_of(assign, ASSIGNMENTS, "assign")
+    return k_fed_assignments(
+        data, n_clusters, n_local=n_local, n_init=n_init, rounds=rounds, first=first, seed=seed
+    )[assign]
+
+
+def k_fed_assignments(
+    data: Mapping[Any, ArrayLike],
+    n_clusters: int,
+    *,
+    n_local: int | None = None,
+    n_init: int = 1,
+    rounds: int | None = 1,
+    first: Any = None,
+    seed: int = 0,
+) -> dict[str, Clusters]:
+    """Both assignments of `k_fed` from the same local fits, {"faithful": …, "nearest": …}."""
+    n_clusters = whole_number(n_clusters, 1, "n_clusters")
+    n_local = n_clusters if n_local is None else whole_number(n_local, 1, "n_local, unless None,")
+    n_init = whole_number(n_init, 1, "n_init")
+    rounds = 1000 if rounds is None else whole_number(rounds, 0, "rounds, unless None,")
+    arrays = _arrays(data)
+    rng = np.random.default_rng(seed)
+    sites = list(arrays)
+    if first is None:
+        first = sites[rng.integers(len(sites))]
+    elif first not in arrays:
+        raise ValueError(f"there is no site {first!r}; name one of {some(sites)}.")
+    with one_thread():
+        fits = [
+            _awasthi_sheffet(points, n_local, n_init, rng, site) for site, points in arrays.items()
+        ]
+    centres = np.concatenate([means for means, _ in fits])
+    owner = np.repeat(np.arange(len(sites)), n_local)
+    chosen = _farthest_first(centres, np.flatnonzero(owner == sites.index(first)), n_clusters)
+    group, final = _lloyd_rounds(centres, centres[chosen], rounds)
+    follow = [group[owner == i][labels] for i, (_, labels) in enumerate(fits)]
+    index = {site: _index(data[site], len(points)) for site, points in arrays.items()}
+    nearest = _squared(np.concatenate(list(arrays.values())), final).argmin(axis=1)
+    return {"faithful": split(np.concatenate(follow), index), "nearest": split(nearest, index)}
+
+
+def _awasthi_sheffet(
+    points: Floats, n_clusters: int, n_init: int, rng: np.random.Generator, site: Any
+) -> tuple[Floats, Integers]:
+    """Centres (K, p) and labels (n,) of one site."""
+    axes = np.linalg.svd(points, full_matrices=False)[2][:n_clusters]
+    projected = points @ axes.T  # coordinates in the subspace: the same distances
+    state = int(rng.integers(2**31))
+    rough = fit_kmeans(projected, n_clusters, n_init, state, f"the site {site!r}")
+    far = np.sqrt(_squared(projected, rough.cluster_centers_))
+    near = np.sort(far, axis=1)
+    core = near[:, 0] <= near[:, 1] / 3 if n_clusters > 1 else np.ones(len(points), dtype=bool)
+    labels = far.argmin(axis=1)
+    means = np.array(rough.cluster_centers_ @ axes)
+    for k in np.unique(labels):
+        own = labels == k
+        clear = core & own
+        means[k] = points[clear if clear.any() else own].mean(axis=0)
+    final = _kmeans(n_clusters, means, 1, state, points)
+    return final.cluster_centers_, final.labels_
+
+
+def _farthest_first(centres: Floats, start: NDArray[np.intp], n: int) -> list[int]:
+    """Numbers of n centres: those of one site, then always the farthest from all chosen."""
+    chosen = [int(i) for i in start[:n]]
+    nearest = _squared(centres, centres[chosen]).min(axis=1)
+    while len(chosen) < n:
+        if nearest.max() == 0:
+            raise ValueError(
+                f"the sites' centres are only {len(chosen)} different points, too few for {n} "
+                "clusters; ask for fewer, or for more clusters at each site (n_local)."
+            )
+        chosen.append(int(nearest.argmax()))
+        nearest = np.minimum(nearest, _squared(centres, centres[chosen[-1:]])[:, 0])
+    return chosen
+
+
+def _lloyd_rounds(points: Floats, centres: Floats, rounds: int) -> tuple[Integers, Floats]:
+    """The group of each point, and the groups' means; a group left empty keeps its centre."""
+
+    def means(group: Integers) -> Floats:
+        return np.array(
+            [
+                points[group == k].mean(axis=0) if (group == k).any() else centre
+                for k, centre in enumerate(centres)
+            ]
+        )
+
+    group = _squared(points, centres).argmin(axis=1)
+    for _ in range(rounds):
+        centres = means(group)
+        before, group = group, _squared(points, centres).argmin(axis=1)
+        if (before == group).all():
+            break
+    return group, means(group)
+
+
+def _squared(points: Floats, centres: Floats) -> Floats:
+    columns = [((points - centre) ** 2).sum(axis=1) for centre in centres]
+    return np.stack(columns, axis=1)
+
+
+def fit_kmeans(points: Floats, n_clusters: int, n_init: int, seed: int, what: str) -> Any:
+    """Scikit-learn's K-means on the rows, which errors call `what`."""
+    n_clusters = whole_number(n_clusters, 1, "n_clusters")
+    n_init = whole_number(n_init, 1, "n_init")
+    if len(points) < n_clusters:
+        raise ValueError(
+            f"{what} has {len(points)} patients, too few for {n_clusters} clusters; ask for fewer "
+            "clusters or leave the site out."
+        )
+    return _kmeans(n_clusters, plain_seeds, n_init, seed, points)
+
+
+def _kmeans(n_clusters: int, init: Any, n_init: int, seed: int, points: Floats) -> Any:
+    from sklearn.cluster import KMeans
+
+    with one_thread():
+        return KMeans(n_clusters, init=init, n_init=n_init, tol=0.0, random_state=seed).fit(points)
+
+
+def _arrays(data: Mapping[Any, ArrayLike]) -> dict[Any, Floats]:
+    if not isinstance(data, Mapping) or not data:
+        raise TypeError(
+            f"data must be a dict {{site: (n, p)}} with at least one site; found "
+            f"{type(data).__name__}."
+        )
+    arrays = {site: np.asarray(points, dtype=float) for site, points in data.items()}
+    shapes = {site: points.shape for site, points in arrays.items()}
+    width = next(iter(shapes.values()))[1:]
+    if wrong := [s for s, shape in shapes.items() if len(shape) != 2 or shape[1:] != width]:
+        raise ValueError(
+            f"every site needs a table of patients × the same variables; found the shapes "
+            f"{some(shapes[site] for site in wrong)} at the sites {some(wrong)}."
+        )
+    if wrong := [site for site, points in arrays.items() if not np.isfinite(points).all()]:
+        raise ValueError(
+            f"the data of the sites {some(wrong)} hold missing or infinite values; fill them or "
+            "leave these patients out."
+        )
+    return arrays
+
+
+def _index(data: Any, n: int) -> pd.Index:
+    return data.index if isinstance(data, pd.DataFrame) else pd.RangeIndex(n)

@@ -1,0 +1,109 @@
+"""The command line. Commands parse, call the library and print; they compute nothing.
+
+Exit codes: 0 done; 2 the input or a file is at fault, said in one sentence on standard error; 1
+anything else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from font.spelling import spelled
+from mmlca import __version__
+from mmlca.cli.centre import centre_app, exchange_app
+from mmlca.cli.data import fit, prep, select
+from mmlca.cli.display import STOPPED
+from mmlca.cli.options import PLAIN, as_option
+from mmlca.cli.simulate import simulate
+from mmlca.cli.site import site_app
+from mmlca.cli.study import demo, study_app
+
+UsageError: Any = typer.BadParameter.__base__  # typer has no other public name for it
+
+
+class Commands(TyperGroup):
+    """All commands, in the order in which a newcomer needs them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        first = ["demo", "study", "prep", "fit", "select", "site", "centre", "exchange"]
+        return [*first, *(name for name in super().list_commands(ctx) if name not in first)]
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with _one_sentence():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _one_sentence(), spelled(as_option):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Turn what is wrong with the input into a sentence and an exit code."""
+    code = 2
+    try:
+        yield
+        return
+    except BrokenPipeError:  # the reader of a pipe has left; typer ends quietly
+        raise
+    except UsageError as error:
+        if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        message = error.format_message().replace("Value error, ", "").rstrip(".")
+        end = "" if message.endswith("?") else "."
+        sentence = f"{message}{end} See `{error.ctx.command_path} --help`."
+    except OSError as error:
+        place = "" if error.filename is None else f": {error.filename}"
+        sentence = f"{error}" if error.strerror is None else f"{error.strerror}{place}."
+    except (ValueError, TypeError) as error:
+        sentence = f"{error}"
+    except RecursionError:
+        sentence = "a file is nested too deeply to be read; mend it."
+    except MemoryError:
+        sentence = "the memory of this computer is too small for this; give it less data."
+    except KeyboardInterrupt as error:
+        code, sentence = 1, f"{error}" or STOPPED
+    typer.echo(f"mmlca: {' '.join(sentence.splitlines())}", err=True)
+    raise typer.Exit(code)
+
+
+app = typer.Typer(
+    name="mmlca",
+    help="Mixture-Markov latent class analysis of treatment sequences, federated across hospitals.",
+    cls=Commands,
+    pretty_exceptions_enable=False,
+    **PLAIN,
+)
+for _command in (demo, prep, fit, select, simulate):
+    app.command()(_command)
+for _group in (study_app, site_app, centre_app, exchange_app):
+    app.add_typer(_group)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mmlca {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    os.environ["MPLBACKEND"] = "agg"  # a command draws into files and needs no screen
+
+
+def main() -> None:
+    """Run the command that the user typed."""
+    app()

@@ -1,0 +1,299 @@
+"""Commands of the centre, and of anyone who wants to know what an exchange file holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mmlca.cli.display import say, working, wrote
+from mmlca.cli.options import (
+    FILE,
+    PLAIN,
+    KeysFile,
+    Out,
+    Quiet,
+    StudyFile,
+    StudyMinCount,
+    StudyName,
+    StudySeed,
+    from_study,
+)
+from mmlca.cli.site import make_key_pair, read_keys_file, study_name
+
+centre_app = typer.Typer(
+    name="centre", help="What the centre does: keys, combine, refine.", **PLAIN
+)
+exchange_app = typer.Typer(name="exchange", help="Look at exchange files.", **PLAIN)
+centre_app.command("keys")(make_key_pair)
+
+
+@centre_app.command("combine")
+def centre_combine(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES",
+            help="Model files and labels or masked files of all sites, .json.",
+            **FILE,
+        ),
+    ],
+    study: StudyName = None,
+    study_file: StudyFile = None,
+    clusters: Annotated[
+        int | None,
+        from_study("the sites' vote", "--clusters", "-k", min=1, help="Number of clusters."),
+    ] = None,
+    expect: Annotated[
+        str | None,
+        from_study("none", help="Sites that should take part; the report names those absent."),
+    ] = None,
+    weights: Annotated[
+        Literal["spectral", "centred", "equal", "sparse"] | None,
+        from_study("spectral", help="How the models are weighted."),
+    ] = None,
+    distance: Annotated[
+        Literal["euclidean", "hellinger", "total-variation"] | None,
+        from_study("euclidean", help="Distance between classes."),
+    ] = None,
+    method: Annotated[
+        Literal["kmeans", "latent"] | None,
+        typer.Option(help="How the clusters are found.", show_default="latent"),
+    ] = None,
+    min_count: StudyMinCount = None,
+    unequal: Annotated[
+        bool, typer.Option("--unequal", help="Let sites send different numbers of models.")
+    ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Take masked files only, and read nothing but their sum."),
+    ] = False,
+    keys: KeysFile = None,
+    signing_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="The centre's private key, to sign the ensemble with.",
+            show_default="do not sign",
+            **FILE,
+        ),
+    ] = None,
+    seed: StudySeed = None,
+    out: Out = Path("to_sites"),
+    quiet: Quiet = False,
+) -> None:
+    """Combine all sites' models and counts: the ensemble file for all sites, and a report."""
+    from font.exchange.files import read_labels, read_models, write_ensemble
+    from font.exchange.privacy import MIN_COUNT
+    from font.exchange.report import Absent, round_report
+    from font.exchange.rounds import combine
+    from font.exchange.schema import claimed_kind
+    from font.files import atomic_write, keep_inputs
+    from mmlca.federation.hospital import SOFTWARE
+
+    name = study_name(study, study_file)
+    keep_inputs([out / "ensemble.json", out / "report.md"], files)
+    options: dict[str, Any] = {
+        "n_clusters": clusters,
+        "weights": weights,
+        "distance": distance,
+        "method": method,
+        "seed": seed,
+    }
+    settings = {key: value for key, value in options.items() if value is not None}
+    expected = [site.strip() for site in (expect or "").split(",") if site.strip()]
+    if study_file is not None:
+        from mmlca.study.config import read_study
+
+        read = read_study(study_file, files=False)
+        name, expected = read.name, expected or list(read.sites)
+        in_common = read.ensemble.model_dump(
+            exclude={"method", "refine"}
+        )  # for one process, for later
+        settings = {**in_common, "seed": read.seed, **settings}
+        min_count = min_count or read.privacy.min_count
+        if isinstance(read.classes.number, int):
+            settings.setdefault("n_clusters", read.classes.number)
+    rules: dict[str, Any] = {"study": name, "min_count": min_count or MIN_COUNT}
+    rules["keys"] = read_keys_file(keys, study_file)
+    kinds = {path: claimed_kind(path) for path in files}
+    counts = "masked" if secure else "labels"
+    odd = [path for path, kind in kinds.items() if kind not in ("model", counts)]
+    if odd:
+        found = "an ensemble already" if kinds[odd[0]] == "ensemble" else f"a {kinds[odd[0]]} file"
+        hint = "; masked files go with --secure" if kinds[odd[0]] == "masked" else ""
+        raise ValueError(f"{odd[0]} is {found}; give model and {counts} files only{hint}.")
+    models = read_models([p for p, kind in kinds.items() if kind == "model"], **rules)
+    tables_files = [path for path, kind in kinds.items() if kind == counts]
+    if not tables_files:
+        option = " --secure" * secure
+        raise ValueError(
+            f"there is no {counts} file; each site makes one with `mmlca site label{option}`."
+        )
+    if secure:
+        from font.exchange.secure import read_masked, sum_of_labels
+
+        masked = [read_masked(path, **rules) for path in tables_files]
+        counted = {part.site for part in masked}
+        parts = [sum_of_labels(masked, models)]
+    else:
+        parts = [read_labels(path, models, **rules) for path in tables_files]
+        counted = {str(site) for part in parts for site in part.tables}
+    with working("Combining", quiet=quiet):
+        result, tables = combine(models, parts, unequal=unequal, **settings)
+    path = out / "ensemble.json"
+    heard = {model.site for model in models.values()} | counted
+    absent = [Absent(site, "fit", "no model came") for site in expected if site not in heard]
+    text = round_report(
+        result, models, tables, study=name, absent=absent, min_count=rules["min_count"]
+    )
+    write_ensemble(path, result, models, study=name, software=SOFTWARE, signing_key=signing_key)
+    atomic_write(out / "report.md", text.encode())
+    say(
+        quiet,
+        text,
+        wrote([path, out / "report.md"]),
+        "Withheld: each site's own counts, which nobody here can read; their sum was rounded at "
+        "random."
+        if secure
+        else "Withheld: nothing more; all counts were rounded at random before they left their "
+        "sites.",
+        f"Next: send {path.name} to all sites; each runs `mmlca site assign`.",
+    )
+
+
+@centre_app.command("refine")
+def centre_refine(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES",
+            help="The ensemble or shared file that was sent last, and all sites' sums, .json.",
+            **FILE,
+        ),
+    ],
+    study: StudyName = None,
+    study_file: StudyFile = None,
+    rounds: Annotated[
+        str | None,
+        from_study(1, help='Step with which the refinement ends, or "converge".'),
+    ] = None,
+    expect: Annotated[
+        str | None,
+        from_study("none", help="Sites that should take part; those absent are named."),
+    ] = None,
+    min_count: StudyMinCount = None,
+    keys: KeysFile = None,
+    signing_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="The centre's private key, to sign the shared model with.",
+            show_default="do not sign",
+            **FILE,
+        ),
+    ] = None,
+    out: Out = Path("to_sites"),
+    quiet: Quiet = False,
+) -> None:
+    """Add all sites' sums of a step: the shared model for all sites."""
+    from font.checks import some
+    from font.exchange.privacy import MIN_COUNT
+    from font.exchange.schema import read_file
+    from font.exchange.sums import parameter_change, read_step, read_sums, share
+    from font.files import keep_inputs
+    from mmlca.federation.hospital import SOFTWARE
+
+    name = study_name(study, study_file)
+    expected = [site.strip() for site in (expect or "").split(",") if site.strip()]
+    number: int | str | None = None if rounds is None else _rounds(rounds)
+    if study_file is not None:
+        from mmlca.study.config import read_study
+
+        read = read_study(study_file, files=False)
+        name, expected = read.name, expected or list(read.sites)
+        if number is None and read.ensemble.refine != "none":
+            number = read.ensemble.refine
+        min_count = min_count or read.privacy.min_count
+    number = 1 if number is None else number
+    pinned = read_keys_file(keys, study_file)
+    kinds = {path: read_file(path, study=name, keys=pinned).kind for path in files}
+    sent = [path for path, kind in kinds.items() if kind in ("ensemble", "shared")]
+    odd = [str(path) for path, kind in kinds.items() if kind in ("model", "labels")]
+    if odd:
+        raise ValueError(f"{odd[0]} is a {kinds[Path(odd[0])]} file; give sums files.")
+    if len(sent) != 1:
+        raise ValueError(
+            f"found {len(sent)} ensemble or shared files; give the one that the sums answer."
+        )
+    before = read_step(sent[0], study=name, keys=pinned)
+    path = out / f"shared-{before.step}.json"
+    keep_inputs([path], files)
+    parts = [
+        read_sums(p, study=name, min_count=min_count or MIN_COUNT, keys=pinned)
+        for p, kind in kinds.items()
+        if kind == "sums"
+    ]
+    result = share(
+        before,
+        parts,
+        study=name,
+        rounds=number,
+        path=path,
+        software=SOFTWARE,
+        signing_key=signing_key,
+    )
+    absent = [site for site in expected if site not in result.sites]
+    lines = [f"Step {result.step} of the refinement: sums of {len(parts)} sites."]
+    if absent:
+        lines.append(f"No sums came from {some(absent)}; these sites cannot go on.")
+    if before.shared is not None:
+        change = parameter_change(before.shared, result)
+        lines.append(f"The largest change of a parameter was {change:.4f}.")
+    following = (
+        "it is the last: each runs `mmlca site refine` with it for its patients' clusters."
+        if result.last
+        else f"each runs `mmlca site refine` with it and sends its sums of step {result.step + 1}."
+    )
+    say(
+        quiet,
+        *lines,
+        wrote([path]),
+        "Withheld: nothing more; all sums were rounded at random before they left their sites.",
+        f"Next: send {path.name} to all sites; {following}",
+    )
+
+
+def _rounds(text: str) -> int | str:
+    """--rounds as a number or "converge"."""
+    if text == "converge":
+        return text
+    if not text.isdecimal():
+        raise ValueError(f'--rounds takes a whole number or "converge"; found {text!r}.')
+    return int(text)
+
+
+@exchange_app.command("check")
+def exchange_check(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="An exchange file of any kind.", **FILE)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Page to write: all that is in the file.", dir_okay=False),
+    ] = None,
+) -> None:
+    """Explain in plain words what a file contains and what it reveals."""
+    import json
+
+    from font.exchange.explain import describe_file, explain, explain_page
+    from font.files import atomic_write, keep_inputs
+
+    keep_inputs([html] if html is not None else [], [file])
+    if as_json:
+        typer.echo(json.dumps(describe_file(file), ensure_ascii=False, indent=1))
+    else:
+        typer.echo(explain(file))
+    if html is not None:
+        atomic_write(html, explain_page(file).encode())
+        typer.echo(f"Wrote {html}.", err=as_json)

@@ -1,0 +1,234 @@
+"""Arguments and options that several commands share, each written once.
+
+Where a study file may give a value, the option's own default is None, and the help says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from typer import Argument, Option
+
+PLAIN: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": None,  # plain help starts twice as fast
+}
+
+
+def _plain_file(value: Any) -> Any:
+    """A file that was named on the command line, or several of them."""
+    from font.files import check_regular
+
+    for path in value if isinstance(value, (list, tuple)) else [value]:
+        if path is not None:
+            check_regular(path)
+    return value
+
+
+FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "callback": _plain_file}
+
+
+def from_study(other: object, *names: str, **settings: Any) -> Any:
+    """An option whose default is in the study file, if there is one, and `other` if not."""
+    return Option(*names, show_default=f"from the study file, else {other}", **settings)
+
+
+def rule(other: object, *names: str, **settings: Any) -> Any:
+    """An option whose default is in the preset, if there is one, and `other` if not."""
+    return Option(*names, show_default=f"{other}, or the preset's", **settings)
+
+
+# --- input ----------------------------------------------------------------------------
+
+SequencesFile = Annotated[
+    Path, Argument(metavar="SEQUENCES", help="Sequences, a .csv or .parquet file.", **FILE)
+]
+SequencesFiles = Annotated[
+    list[Path],
+    Argument(metavar="SEQUENCES", help="Sequences, one .csv or .parquet file per site.", **FILE),
+]
+Columns = Annotated[
+    str | None,
+    Option(help="Columns that hold the states, such as t1:t12.", show_default="all but the id"),
+]
+States = Annotated[
+    str | None,
+    Option(help="All states in their order, separated by commas.", show_default="as in the file"),
+]
+RecordsFiles = Annotated[
+    list[Path] | None,
+    Option(
+        "--records",
+        help="Medication records in place of sequences, one or several files; see `mmlca prep`.",
+        **FILE,
+    ),
+]
+DrugsFile = Annotated[
+    Path | None,
+    Option(
+        "--drugs",
+        help="Drug map of your own, a .csv file of name and class; with --omop also an Atlas file.",
+        show_default="drugs for rheumatoid arthritis",
+        **FILE,
+    ),
+]
+DrugNames = Annotated[
+    Path | None,
+    Option(
+        "--drug-names",
+        help="What codes in the drug column stand for: a table of code and name, such as OMOP's "
+        "concept.",
+        **FILE,
+    ),
+]
+PatientsFile = Annotated[
+    Path | None,
+    Option("--patients", help="Patients' table that goes with the records.", **FILE),
+]
+StudyArgument = Annotated[Path, Argument(help="The study file.", metavar="STUDY_FILE", **FILE)]
+StudyFile = Annotated[
+    Path | None,
+    Option(help="Study file; other options override what it says.", metavar="FILE", **FILE),
+]
+StudyName = Annotated[
+    str | None,
+    Option(
+        "--study",
+        metavar="NAME",
+        help="Name of the study, the same at all sites.",
+        show_default="from the study file",
+    ),
+]
+SiteName = Annotated[
+    str | None,
+    Option(
+        "--site",
+        metavar="NAME",
+        help="Name of this hospital.",
+        show_default="the only one in the study file",
+    ),
+]
+
+KeysFile = Annotated[
+    Path | None,
+    Option(
+        "--keys",
+        help="Public keys of sites and centre, a .toml file; what they did not sign is refused.",
+        show_default="from the study file",
+        **FILE,
+    ),
+]
+
+# --- analysis -------------------------------------------------------------------------
+
+_SEED: dict[str, Any] = {"min": 0, "help": "The same seed gives the same result."}
+_N_INIT: dict[str, Any] = {"min": 1, "help": "Number of random starts of each fit."}
+_N_JOBS: dict[str, Any] = {"min": 1, "help": "Number of threads; it does not change the result."}
+_MIN_COUNT: dict[str, Any] = {"min": 1, "help": "Fewest patients that a shared number rests on."}
+
+Classes = Annotated[int, Option("--classes", "-k", min=1, help="Number of classes.")]
+Seed = Annotated[int, Option("--seed", **_SEED)]
+StudySeed = Annotated[int | None, from_study(1, "--seed", **_SEED)]
+NInit = Annotated[int, Option("--n-init", **_N_INIT)]
+StudyNInit = Annotated[int | None, from_study(40, "--n-init", **_N_INIT)]
+NJobs = Annotated[int, Option("--n-jobs", **_N_JOBS)]
+StudyNJobs = Annotated[int | None, from_study(1, "--n-jobs", **_N_JOBS)]
+StudyMinCount = Annotated[int | None, from_study(11, "--min-count", **_MIN_COUNT)]
+
+Preset = Annotated[
+    Literal["ra"] | None,
+    Option("--preset", help="Rules of a known study; ra: rheumatoid arthritis."),
+]
+
+# --- output ---------------------------------------------------------------------------
+
+Out = Annotated[Path, Option("--out", "-o", help="Folder for the results.", file_okay=False)]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print nothing but errors.")]
+NoProgress = Annotated[bool, Option("--no-progress", help="Show no progress bar.")]
+Json = Annotated[bool, Option("--json", help="Print the numbers as JSON and nothing else.")]
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """The numbers that an option lists.
+
+    >>> whole_numbers("1-4,6", "--classes")
+    [1, 2, 3, 4, 6]
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([1-9]\d{0,3})(?:-(\d{1,4}))?\s*", part)
+        run = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not run:
+            raise ValueError(
+                f"{option} takes whole numbers from 1 such as 1-8 or 2,3,5; found {text!r}."
+            )
+        numbers += run
+    return list(dict.fromkeys(numbers))
+
+
+# --- advice in messages ---------------------------------------------------------------
+
+_CALLED = {
+    "patient": "--patient-column",
+    "date": "--date-column",
+    "drug": "--drug-column",
+    "end": "--end-column",
+    "supply": "--supply-column",
+    "patients_columns": "--patients-column",
+    "labs_columns": "--labs-column",
+    "observation_columns": "--observation-column",
+    "first_on_or_after": "--since",
+    "combinations": "--combination",
+    "max_windows": "--windows",
+}
+
+
+def roles(texts: list[str] | None, option: str) -> dict[str, str] | None:
+    """What options such as --patients-column birth_date=Geb name, by role.
+
+    >>> roles(["patient=PatNr", "birth_date=Geb"], "--patients-column")
+    {'patient': 'PatNr', 'birth_date': 'Geb'}
+    """
+    named = {}
+    for text in texts or []:
+        role, sign, column = text.partition("=")
+        if not (role.strip() and sign and column):
+            raise ValueError(
+                f"{option} takes what a column is and its name, as in "
+                f"patient=PatNr; found {text!r}."
+            )
+        named[role.strip()] = column
+    return named or None
+
+
+def as_option(name: str, value: object) -> str:
+    """A Python argument as an option of a command; see `font.spelling`.
+
+    >>> as_option("date_format", "%d %m %Y")
+    "--date-format '%d %m %Y'"
+    """
+    called = _CALLED.get(name, f"--{name.replace('_', '-')}")
+    if isinstance(value, dict):
+        value = " ".join(f"{role}={column}" for role, column in value.items())
+    return called if value is None else f"{called} {shlex.quote(str(value))}"
+
+
+def as_key(name: str, value: object) -> str:
+    """A Python argument as a key of a study file.
+
+    >>> as_key("patients_columns", {"birth_date": "Geb"})
+    '[patients.columns] birth_date = "Geb"'
+    """
+    if name.endswith("_columns"):
+        table = f"[{name.removesuffix('_columns')}.columns]"
+        named = value if isinstance(value, dict) else {}
+        keys = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in named.items()]
+        return " ".join([table, *keys])
+    if name in ("patient", "date", "drug", "end", "supply"):
+        return as_key("records_columns", {name: value}) if value else f"[records.columns] {name}"
+    name = {"test": "lab"}.get(name, name)
+    return name if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"

@@ -1,0 +1,107 @@
+"""The command `mmlca simulate`: the ensemble and its competitors on simulated sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mmlca.cli.display import say, working, wrote
+from mmlca.cli.options import NJobs, Out, Quiet, Seed
+
+
+def simulate(
+    data: Annotated[
+        Literal["gaussian", "chains"],
+        typer.Option(help="Gaussian mixtures with K-means at each site, or sequences."),
+    ] = "gaussian",
+    settings: Annotated[
+        str, typer.Option(help="Among homogeneous, imbalanced, contaminated.")
+    ] = "homogeneous,imbalanced,contaminated",
+    sites: Annotated[str, typer.Option(help="Numbers of sites.")] = "5,10,50",
+    variances: Annotated[
+        str, typer.Option(help="Variances of the noise of gaussian data.")
+    ] = "0.05,0.1,0.3",
+    quarters: Annotated[str, typer.Option(help="Lengths of the sequences of chains.")] = "8,16,32",
+    replicates: Annotated[
+        int, typer.Option(min=2, help="Smallest number of replicates of each combination.")
+    ] = 100,
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            help="Add replicates until all standard errors are at most this, for the first n_init."
+        ),
+    ] = None,
+    n_init: Annotated[
+        str, typer.Option(help="Numbers of random starts of local models, each a study.")
+    ] = "10,1",
+    extensions: Annotated[
+        bool, typer.Option(help="Measure the extensions too, for gaussian data.")
+    ] = True,
+    seed: Seed = 1,
+    n_jobs: NJobs = 1,
+    out: Out = Path("simulation"),
+    resume: Annotated[bool, typer.Option(help="Keep replicates that are in the folder.")] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Compare the ensemble with its competitors on simulated sites.
+
+    Writes results, tables, claims beside numbers, and figures. An interrupted run goes on where it
+    stopped. Options that take several values separate them by commas.
+    """
+    from font.files import hold
+    from font.simulation.extensions import run_extensions
+    from font.simulation.report import simulation_text, write_simulation
+    from font.simulation.run import grid_scenarios, run_simulation
+    from font.simulation.sources import GaussianSource
+
+    source: Any = GaussianSource()
+    levels: list[Any] = _list(variances, float, "--variances")
+    if data == "chains":
+        from mmlca.federation.chain_sites import ChainSource
+
+        source, levels = ChainSource(), _list(quarters, int, "--quarters")
+    grid = {
+        "setting": _list(settings, str, "--settings"),
+        "n_sites": _list(sites, int, "--sites"),
+        source.axis: levels,
+    }
+    grid_scenarios(grid, source)  # checks the grid before any work
+    common: dict[str, Any] = {
+        "seed": seed,
+        "n_jobs": n_jobs,
+        "folder": out / "scenarios",
+        "resume": resume,
+    }
+    results: dict[int, Any] = {}
+    more = None
+    with hold(out), working("Starting", quiet=quiet, resumes=True) as show:
+
+        def advance(text: str) -> Callable[[int, int], None]:
+            return lambda done, total: show(text, done / total)
+
+        for n in _list(n_init, int, "--n-init"):
+            results[n] = run_simulation(
+                grid,
+                replicates,
+                n_init=n,
+                precision=precision if not results else None,
+                source=source,
+                progress=advance(f"{n} random start{'s' * (n != 1)}"),
+                **common,
+            )
+        if extensions and data == "gaussian":
+            more = run_extensions(None, replicates, progress=advance("extensions"), **common)
+        written = write_simulation(results, out, more)
+    say(quiet, simulation_text(results, more), wrote(written))
+
+
+def _list(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:
+    try:
+        return list(dict.fromkeys(convert(part.strip()) for part in text.split(",")))
+    except ValueError:
+        raise ValueError(
+            f"{option} takes values separated by commas, such as 5,10; found {text!r}."
+        ) from None

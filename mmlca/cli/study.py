@@ -1,0 +1,244 @@
+"""Commands for whole studies: from a study file, or on a synthetic cohort."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from font.spelling import spelled
+from mmlca.cli.display import note, say, working
+from mmlca.cli.options import (
+    PLAIN,
+    DrugNames,
+    DrugsFile,
+    Json,
+    NoProgress,
+    Out,
+    Preset,
+    Quiet,
+    Seed,
+    StudyArgument,
+    as_key,
+)
+
+if TYPE_CHECKING:
+    from mmlca.study.config import Study
+
+study_app = typer.Typer(name="study", help="A whole study: init, run, sensitivity.", **PLAIN)
+
+
+def demo(
+    out: Out = Path("demo"),
+    seed: Seed = 1,
+    scale: Annotated[
+        float, typer.Option(min=0.02, max=20, help="Size of the cohort; 1: 5,322 patients.")
+    ] = 1.0,
+    omop: Annotated[
+        bool, typer.Option("--omop", help="Keep the cohort in OMOP tables (Parquet).")
+    ] = False,
+    no_progress: NoProgress = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """See a whole study at work, on a synthetic cohort.
+
+    Makes up rheumatoid arthritis patients of two hospitals and runs the study on them. The study
+    file is left beside the data, to be changed and run again.
+    """
+    from ehr_prep.synthetic.cohort import ra_cohort
+    from ehr_prep.synthetic.omop import omop_files, write_omop
+    from font.files import hold
+    from mmlca.study.config import read_study, write_study_file
+
+    folder = out / "cohort"
+    with hold(out):
+        try:
+            cohort = ra_cohort(seed, scale)
+            sites: Any = tuple(cohort)
+            if omop:
+                write_omop(cohort, folder)
+                sites = {site: omop_files(site) for site in cohort}
+            else:
+                cohort.write(folder)
+            name = "Rheumatoid arthritis medication study, synthetic cohort"
+            write_study_file(
+                folder / "study.toml",
+                sites,
+                name=name,
+                seed=seed,
+                synthetic=True,
+                preset="ra",
+            )
+        except OSError as error:
+            raise OSError(
+                f"cannot write to {folder} ({error.strerror}); choose another --out."
+            ) from None
+        _run(read_study(folder / "study.toml"), out, no_progress, quiet, as_json)
+
+
+@study_app.command("init")
+def study_init(
+    path: Annotated[
+        Path, typer.Argument(help="File to write.", metavar="STUDY_FILE", dir_okay=False)
+    ] = Path("study.toml"),
+    site: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a site; repeat it for each.", show_default="MGB and VA"),
+    ] = None,
+    records: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[SITE=]FILE",
+            help="Records of a site, to be looked at; repeat it for further files and sites.",
+        ),
+    ] = None,
+    patients: Annotated[
+        list[str] | None, typer.Option(metavar="[SITE=]FILE", help="Patients' table of a site.")
+    ] = None,
+    labs: Annotated[
+        list[str] | None, typer.Option(metavar="[SITE=]FILE", help="Lab tests of a site.")
+    ] = None,
+    drugs: DrugsFile = None,
+    drug_names: DrugNames = None,
+    name: Annotated[str, typer.Option(help="Name of the study.")] = "Treatment courses",
+    preset: Preset = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a commented study file to start from.
+
+    With --records it looks at the files, writes what it saw (columns, dates, drugs) into the study
+    file, and prints a preview: the flow so far and ten patients' sequences, without their ids.
+    """
+    from font.files import keep_inputs
+    from mmlca.study.config import write_study_file
+
+    if path.exists() and not force:
+        raise ValueError(f"{path} exists; choose another name, or replace it with --force.")
+    if not records:
+        for option, given in (("--patients", patients), ("--labs", labs), ("--drugs", drugs)):
+            if given:
+                raise ValueError(f"{option} goes with --records; give both, or neither.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_study_file(path, site or ("MGB", "VA"), name=name, preset=preset)
+        say(quiet, f"Wrote {path}. Change the paths in it, then: {_next(path)}")
+        return
+    if site:
+        raise ValueError("--records names the sites, as in MGB=mgb.csv; leave --site out.")
+    from mmlca.study.look import look_at_sites
+
+    by_site, people = _by_site(records, "--records"), _by_site(patients, "--patients")
+    tests = _by_site(labs, "--labs")
+    files = [f for table in (by_site, people, tests) for part in table.values() for f in part]
+    keep_inputs([path], [*files, drugs, drug_names])
+    shared = {"drugs": drugs, "drug_names": drug_names}
+    with working("Reading", quiet=quiet), spelled(as_key):
+        known = {key: file for key, file in shared.items() if file is not None}
+        looks = look_at_sites(by_site, people, tests, known, path.parent, preset)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    relative = {k: Path(os.path.relpath(f, path.parent)).as_posix() for k, f in shared.items() if f}
+    write_study_file(
+        path,
+        {site: look.settings for site, look in looks.items()},
+        name=name,
+        preset=preset,
+        records=relative,
+        notes={site: look.notes() for site, look in looks.items()},
+    )
+    say(quiet, *(f"--- {site}\n{look.preview()}\n" for site, look in looks.items()))
+    unread = [site for site, look in looks.items() if look.sequences is None]
+    if unread:
+        note(quiet, f"{', '.join(unread)} cannot be used yet; mend what is said above in {path}.")
+    say(quiet, f"Wrote {path}. Look through it, then: {_next(path)}")
+
+
+def _next(path: Path) -> str:
+    return f"mmlca study run {path} --out results"
+
+
+def _by_site(texts: list[str] | None, option: str) -> dict[str, list[Path]]:
+    """The files of options such as --records MGB=mgb.csv, by site; "" where none is named."""
+    from ehr_prep.files import files_of
+    from font.files import check_regular
+
+    files: dict[str, list[Path]] = {}
+    for text in texts or []:
+        site, sign, file = text.partition("=")
+        if not sign or Path(text).exists():
+            site, file = "", text
+        for path in files_of(file.strip()):
+            if not path.is_file():
+                raise ValueError(
+                    f"there is no file {str(path)!r} ({option} {text}); mend the path, or write "
+                    "the site and the file as in MGB=mgb.csv."
+                )
+            check_regular(path)
+            files.setdefault(site.strip(), []).append(path)
+    return files
+
+
+@study_app.command("run")
+def study_run(
+    study_file: StudyArgument,
+    out: Out = Path("results"),
+    no_progress: NoProgress = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a study: tables, figures and a report.
+
+    An interrupted run goes on where it stopped, and finished steps are not repeated.
+    """
+    from mmlca.study.config import read_study
+
+    _run(read_study(study_file), out, no_progress, quiet, as_json)
+
+
+@study_app.command("sensitivity")
+def study_sensitivity(
+    study_file: StudyArgument,
+    out: Out = Path("sensitivity"),
+    no_progress: NoProgress = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Repeat a study under other choices, and see what changes.
+
+    The choices stand under [sensitivity] in the study file: one at a time, or all combinations.
+    """
+    from mmlca.study.config import read_study
+    from mmlca.study.sensitivity import run_sensitivity
+
+    study = read_study(study_file)
+    calm = no_progress or quiet or as_json
+    with working("Reading", quiet=calm, resumes=True) as show, spelled(as_key):
+        content = run_sensitivity(study, out, progress=show)
+    if as_json:
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        files = "sensitivity.csv, numbers.csv, ranges.csv and sensitivity.png"
+        say(quiet, *content["summary"], f"\nWrote {files} to {out}.")
+
+
+def _run(study: Study, out: Path, no_progress: bool, quiet: bool, as_json: bool) -> None:
+    from mmlca.study.run import run_study
+
+    calm = no_progress or quiet or as_json
+    with working("Reading", quiet=calm, resumes=True) as show, spelled(as_key):
+        content = run_study(study, out, progress=show)
+    if as_json:
+        kept = ("study", "synthetic", "sites", "n_clusters", "summary", "careful", "numbers")
+        numbers = {name: content[name] for name in kept} | {"report": str(out / "report.html")}
+        typer.echo(json.dumps(numbers, indent=2, ensure_ascii=False))
+    else:
+        say(
+            quiet,
+            *content["summary"],
+            f"\nThe report is {out / 'report.html'}; tables and figures are beside it. The folders "
+            f"{out / 'patients'} and {out / 'models'} hold patients' ids and exact numbers: keep "
+            "them inside the hospital.",
+        )

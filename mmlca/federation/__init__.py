@@ -1,0 +1,1 @@
+"""The part of one hospital in a federated study."""

@@ -1,0 +1,150 @@
+"""Simulated sites of treatment sequences: the simulation study's grid with mixtures of chains."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmlca.model.estimator import MixtureMarkov
+from mmlca.model.params import MarkovParams
+from mmlca.model.simulate import simulate
+from mmlca.sequences.type import Sequences
+
+Floats = NDArray[np.float64]
+SETTINGS = ("homogeneous", "imbalanced", "contaminated")
+
+
+class ChainSites(NamedTuple):
+    """Simulated sites.
+
+    Parameters
+    ----------
+    data : {site: Sequences}
+    truth : {site: (n,)} class of each patient; −1 is an outlying one, not to be scored
+    means : (K, S + S²) initial and transition probabilities of the classes
+    contaminated : names of the sites with outlying patients
+    """
+
+    data: dict[str, Sequences]
+    truth: dict[str, NDArray[np.int64]]
+    means: Floats
+    contaminated: tuple[str, ...]
+
+
+def simulate_chains(
+    setting: str,
+    n_sites: int,
+    quarters: int,
+    seed: int | np.random.Generator = 0,
+    *,
+    n_classes: int = 3,
+    n_states: int = 4,
+    stay: float = 2.0,
+    sizes: tuple[int, int] = (50, 500),
+    concentration: float = 1.0,
+    contaminated_sites: float = 0.2,
+    outlying: float = 0.2,
+) -> ChainSites:
+    """Sites whose patients' sequences come from one mixture of Markov chains.
+
+    The classes' first states are Dirichlet(1, …, 1), their transition rows the same with `stay`
+    more on the present state. Shorter sequences make the classes harder to tell apart.
+
+    Parameters
+    ----------
+    setting : "homogeneous", "imbalanced" or "contaminated"
+        Equal class proportions; proportions of each site from a Dirichlet distribution; the
+        same with patients at some sites whose chains are nobody else's.
+    n_sites, quarters : int
+        Sites, and the length of every sequence.
+    seed : int or Generator
+    n_classes, n_states, stay, sizes, concentration
+        As described; the smallest and largest number of patients of a site; the parameter of
+        the Dirichlet distribution of its class proportions.
+    contaminated_sites, outlying : float
+        Share of the sites with outlying patients (at least one), and how many come on top of
+        the site's own, as a share of these.
+
+    Examples
+    --------
+    >>> sites = simulate_chains("contaminated", 5, 16, seed=1)
+    >>> len(sites.data), sites.means.shape, len(sites.contaminated)
+    (5, (3, 20), 1)
+    """
+    if setting not in SETTINGS:
+        raise ValueError(f"setting must be one of {', '.join(SETTINGS)}; found {setting!r}.")
+    for value, what in ((n_sites, "n_sites"), (quarters, "quarters"), (n_classes, "n_classes")):
+        if not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"{what} must be a whole number of at least 1; found {value!r}.")
+    rng = np.random.default_rng(seed)
+    classes = _chains(n_classes, n_states, stay, rng)
+    n_dirty = max(1, round(contaminated_sites * n_sites)) if setting == "contaminated" else 0
+    dirty = set(rng.choice(n_sites, n_dirty, replace=False).tolist())
+    data, truth = {}, {}
+    for number in range(n_sites):
+        n = int(rng.integers(sizes[0], sizes[1] + 1))
+        share = np.full(n_classes, 1 / n_classes)
+        if setting != "homogeneous":
+            share = rng.dirichlet(np.full(n_classes, concentration))
+        n_out = round(outlying * n) if number in dirty else 0
+        chains = MarkovParams(share, classes.initial, classes.transition)
+        drawn, true = simulate(chains, n, int(quarters), rng)
+        parts = [drawn.codes]
+        for _ in range(n_out):
+            strange = _chains(1, n_states, 0.0, rng)
+            parts.append(simulate(strange, 1, int(quarters), rng)[0].codes)
+        name = f"site {number + 1}"
+        data[name] = Sequences.from_codes(np.concatenate(parts), range(n_states))
+        truth[name] = np.append(true.to_numpy(), np.full(n_out, -1))
+    means = np.hstack([classes.initial, classes.transition.reshape(n_classes, -1)])
+    return ChainSites(data, truth, means, tuple(f"site {i + 1}" for i in sorted(dirty)))
+
+
+def _chains(n: int, n_states: int, stay: float, rng: np.random.Generator) -> MarkovParams:
+    initial = rng.dirichlet(np.ones(n_states), n)
+    rows = [rng.dirichlet(1 + stay * np.eye(n_states)[i], n) for i in range(n_states)]
+    return MarkovParams(np.full(n, 1 / n), initial, np.stack(rows, axis=1))
+
+
+class ChainSource:
+    """Sequences for `font.run_simulation(source=…)`, with mixtures of chains as local models."""
+
+    axis = "quarters"
+    levels = (8, 16, 32)
+    defaults: Mapping[str, Any] = {
+        "n_classes": 3,
+        "n_states": 4,
+        "stay": 2.0,
+        "sizes": (50, 500),
+        "concentration": 1.0,
+        "contaminated_sites": 0.2,
+        "outlying": 0.2,
+    }
+    methods = ("local", "consensus", "FONT equal", "FONT", "pooled", "best local")
+
+    def simulate(self, rng: np.random.Generator, **scenario: Any) -> ChainSites:
+        return simulate_chains(**scenario, seed=rng)
+
+    def fit(self, data: Sequences, n_classes: int, n_init: int, seed: int) -> Any:
+        with warnings.catch_warnings():  # a maximum found once is no news in a thousand fits
+            warnings.simplefilter("ignore", UserWarning)
+            return MixtureMarkov(n_classes, n_init=n_init, seed=seed).fit(data)
+
+    def fit_groups(
+        self, data: Sequences, groups: NDArray[Any], n_classes: int, n_init: int, seed: int
+    ) -> NDArray[Any]:
+        """Everyone's classes under one model with class proportions of each site."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            model = MixtureMarkov(n_classes, n_init=n_init, seed=seed)
+            return model.fit_predict(data, groups=groups)
+
+    def take(self, data: Sequences, rows: NDArray[np.intp]) -> Sequences:
+        return data[rows]
+
+    def join(self, parts: Sequence[Sequences]) -> Sequences:
+        return Sequences.from_codes(np.concatenate([p.codes for p in parts]), parts[0].states)

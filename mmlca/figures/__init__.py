@@ -1,0 +1,1 @@
+"""Figures, each drawn from a table of `mmlca.tables`."""

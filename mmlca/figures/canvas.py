@@ -1,0 +1,333 @@
+"""What all figures of sequences share: the grid of panels, axes, legends and notes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from mmlca.figures.colours import INK, MISSING
+from mmlca.sequences.type import Sequences
+from mmlca.tables.groups import Groups, Keys, SequencesBySite, split
+from mmlca.tables.suppress import check_min_count, is_small, not_shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+
+TEXT, SMALL = 7.0, 6.0
+_ONE_COLUMN, _TWO_COLUMNS = 3.5, 7.2
+_MAX_IN_LEGEND = 14
+
+
+# --- panels ----------------------------------------------------------------------------
+
+
+class Panel(NamedTuple):
+    """One Axes, the patients to draw in it, their site and group, and whether it begins a row."""
+
+    ax: Axes
+    data: Sequences
+    keys: Keys
+    first: bool
+
+    def rows(self, table: pd.DataFrame, n: int | None = None) -> pd.DataFrame:
+        """The rows of this panel's site and group, of which there should be n."""
+        mine = np.ones(len(table), dtype=bool)
+        for name in ("site", "group"):
+            if name in table or name in self.keys:
+                known = name in table and name in self.keys
+                mine &= (table[name] == self.keys[name]).to_numpy() if known else False
+        if n is not None and mine.sum() != n:
+            where = f" for {group_name(self.keys)}" if self.keys else ""
+            raise ValueError(
+                f"the table has {mine.sum():,} rows{where}, expected {n:,}; give the table of the "
+                "same sequences and groups."
+            )
+        return table[mine]
+
+
+@dataclass
+class Page:
+    """The panels of a figure, the Axes or Figure that the caller gets, and the notes below it.
+
+    In an Axes of the caller (`inside`) the legend stays within it, since what is beside it is
+    the caller's.
+    """
+
+    panels: list[Panel]
+    whole: Axes | Figure
+    width: float
+    n_columns: int
+    min_count: int
+    inside: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def panel_points(self) -> float:
+        """Rough width of a panel in points."""
+        return 72 * self.width / self.n_columns * 0.75
+
+    @property
+    def title_letters(self) -> int:
+        """How many letters of a title fit above a panel."""
+        return max(12, int(72 * self.width / self.n_columns * 0.95 / (0.55 * TEXT)))
+
+    @property
+    def states(self) -> list[str]:
+        """All states of all panels, in order."""
+        return list(dict.fromkeys(state for panel in self.panels for state in panel.data.states))
+
+    @property
+    def n_times(self) -> int:
+        return max(panel.data.shape[1] for panel in self.panels)
+
+    def hidden(self, n: int, noun: str, others: int = 0) -> None:
+        """Note that n things were of too few patients to show, and others would reveal them."""
+        if n:
+            self.notes.append(not_shown(n, noun, self.min_count, others))
+
+    def left_out(self, few: int, empty: int) -> None:
+        """Note how many groups had too few patients or none."""
+        if empty:
+            self.notes.append(f"{empty} group{'s' * (empty > 1)} without patients left out")
+        self.hidden(few, "group")
+
+    def finish(
+        self,
+        xlabel: str,
+        ylabel: str,
+        colours: Mapping[str, Any] | None = None,
+        grey: str = "",
+    ) -> Axes | Figure:
+        """Write labels, notes and the legend of states and of grey; return Axes or Figure."""
+        from matplotlib.axes import Axes
+
+        wrap = int(72 * self.width / (0.52 * TEXT)) - 8
+        notes = textwrap.wrap("; ".join(dict.fromkeys(self.notes)), wrap)
+        below = "\n".join([*([xlabel] if xlabel else []), *notes])
+        handles = _legend_handles(colours or {}, grey)
+        look: dict[str, Any] = {
+            "frameon": False,
+            "fontsize": SMALL,
+            "handlelength": 1.1,
+            "handleheight": 1.0,
+        }
+        if isinstance(self.whole, Axes):
+            self.whole.set_xlabel(below, fontsize=TEXT)
+            self.whole.set_ylabel(ylabel, fontsize=TEXT)
+            if handles:
+                place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02)}
+                if self.inside:
+                    place, look["frameon"] = {"loc": "best"}, True
+                self.whole.legend(handles=handles, **place, **look)
+            return self.whole
+        if below:
+            self.whole.supxlabel(below, fontsize=TEXT)
+        if ylabel:
+            self.whole.supylabel(ylabel, fontsize=TEXT)
+        if handles:
+            longest = max(len(str(handle.get_label())) for handle in handles)
+            fit = int(72 * self.width / (SMALL * (0.55 * longest + 4)))
+            self.whole.legend(
+                handles=handles,
+                loc="outside upper center",
+                ncols=max(1, min(len(handles), fit)),
+                **look,
+            )
+        return self.whole
+
+
+def lay_out(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups,
+    min_count: int,
+    ax: Axes | None,
+    figure: Figure | None,
+    height: float = 1.75,
+) -> Page:
+    """Panels for sites × groups: rows and columns, or wrapped at four if only one of them.
+
+    Groups without patients, and those of fewer than `min_count`, are left out and noted.
+    """
+    if ax is not None and figure is not None:
+        raise ValueError("both ax and figure were given; give one of them.")
+    shown, few, empty = enough(sequences, groups, min_count)
+    simple = isinstance(sequences, Sequences) and groups is None
+    if ax is not None and len(shown) > 1:
+        raise ValueError(
+            f"one Axes cannot hold {len(shown)} panels (sites × groups); pass figure= or "
+            "neither, or draw one group at a time."
+        )
+    places, shape = _places([keys for keys, _ in shown])
+    grid, whole = _surface(ax, figure, simple, shape, height)
+    root = whole if whole is not grid[0, 0] else whole.figure
+    share = 1 / shape[1] if whole is root else max(whole.get_position().width, 0.1)
+    page = Page(
+        *([], whole, root.bbox.width / root.dpi, max(1, round(1 / share))),
+        min_count=min_count,
+        inside=ax is not None,
+    )
+    for (keys, data), (row, column) in zip(shown, places, strict=True):
+        style(grid[row, column])
+        title = _title(keys, data, page.title_letters)
+        grid[row, column].set_title(title, fontsize=TEXT, color=INK)
+        first = column == min(c for r, c in places if r == row)
+        page.panels.append(Panel(grid[row, column], data, keys, first))
+    for row, column in set(np.ndindex(grid.shape)) - set(places):
+        grid[row, column].set_axis_off()
+    page.left_out(few, empty)
+    return page
+
+
+def _surface(
+    ax: Axes | None, figure: Any, simple: bool, shape: tuple[int, int], height: float
+) -> tuple[Any, Any]:
+    """The Axes by row and column, and the Axes or Figure that the caller gets."""
+    n_rows, n_columns = shape
+    if ax is None and figure is None:
+        import matplotlib.pyplot as plt
+
+        width = _ONE_COLUMN if n_columns == 1 else max(_TWO_COLUMNS, 1.4 * n_columns)
+        size = (width, n_rows * height + 0.75 + 0.3 * simple)
+        figure = plt.figure(figsize=size, layout="constrained")
+        if simple:
+            ax = figure.subplots()
+    if ax is not None:
+        return np.array([[ax]], dtype=object), ax
+    if figure.get_layout_engine() is None:
+        figure.figure.set_layout_engine("constrained")  # a subfigure has its parent's
+    return figure.subplots(n_rows, n_columns, squeeze=False), figure
+
+
+def enough(
+    sequences: Sequences | SequencesBySite, groups: Groups, min_count: int
+) -> tuple[list[tuple[Keys, Sequences]], int, int]:
+    """The groups to draw, and how many have too few patients or none.
+
+    Patients of weight 0 do not count.
+    """
+    check_min_count(min_count)
+    parts = [(keys, _counted(data)) for keys, data in split(sequences, groups)]
+    sizes = np.array([len(data) for _, data in parts])
+    small = is_small(sizes, min_count)
+    shown = [part for part, hide in zip(parts, small | (sizes == 0), strict=True) if not hide]
+    if not shown:
+        raise ValueError(
+            f"there is nothing to draw: the largest group has {sizes.max(initial=0):,} patients "
+            f"and min_count is {min_count}."
+        )
+    return shown, int(small.sum()), int((sizes == 0).sum())
+
+
+def _counted(data: Sequences) -> Sequences:
+    return data if (data.weights > 0).all() else data[data.weights > 0]
+
+
+def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """Row and column of each panel, and the shape of the grid."""
+    if "site" in keys[0] and "group" in keys[0]:
+        sites = list(dict.fromkeys(key["site"] for key in keys))
+        groups = list(dict.fromkeys(key["group"] for key in keys))
+        if all(isinstance(group, (int, float, np.number)) for group in groups):
+            groups = sorted(groups)  # type: ignore[type-var]
+        places = [(sites.index(key["site"]), groups.index(key["group"])) for key in keys]
+        return places, (len(sites), len(groups))
+    n_columns = min(len(keys), 4)
+    places = [divmod(i, n_columns) for i in range(len(keys))]
+    return places, (-(-len(keys) // n_columns), n_columns)
+
+
+def _title(keys: Keys, data: Sequences, letters: int) -> str:
+    n = f"n = {len(data):,}"
+    if (data.weights != 1).any():
+        n += f" (weight {data.weights.sum():,.0f})"
+    return f"{textwrap.fill(group_name(keys), letters)}\n{n}" if keys else n
+
+
+def group_name(keys: Keys) -> str:
+    """The name of a panel, such as "MGB, group 2"."""
+    parts = [str(keys["site"])] if "site" in keys else []
+    if "group" in keys:
+        group = keys["group"]
+        number = isinstance(group, (int, float, np.number))
+        parts.append(f"group {group}" if number else str(group))
+    return ", ".join(parts)
+
+
+# --- pieces of a panel -----------------------------------------------------------------
+
+
+def new_axes(ax: Axes | None, height: float = 2.6) -> Axes:
+    """The caller's Axes, or a new one as wide as a journal column, styled."""
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        _, ax = plt.subplots(figsize=(_ONE_COLUMN, height), layout="constrained")
+    style(ax)
+    return ax
+
+
+def style(ax: Axes) -> None:
+    ax.tick_params(labelsize=SMALL, length=2, width=0.5, pad=1.5, colors=INK)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_linewidth(0.5)
+
+
+def rectangles(
+    ax: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, colour: Any
+) -> PolyCollection:
+    """Many bars as one artist, which stays quick; the caller sets the limits."""
+    from matplotlib.collections import PolyCollection
+
+    x, y, w, h = np.broadcast_arrays(*np.atleast_1d(left, bottom, width, height))
+    corners = np.stack(
+        [np.stack([x, x + w, x + w, x], axis=-1), np.stack([y, y, y + h, y + h], axis=-1)], axis=-1
+    )
+    bars = PolyCollection(list(corners), facecolors=colour, edgecolors="none", linewidths=0)
+    if np.ndim(width) == 0 and width == 1:
+        bars.set_antialiased(False)  # else adjoining bars show a seam
+    ax.add_collection(bars, autolim=False)
+    return bars
+
+
+def time_axis(
+    ax: Axes, data: Sequences, n_times: int, points: float, below: list[str] | None = None
+) -> None:
+    """Ticks at the first time and about four more, with texts below them."""
+    labels = data.times
+    step = max(1, -(-len(labels) // 4))
+    widest = max(len(text) for text in [*labels, *(below or [])])
+    while step < len(labels) and points * step / n_times < 0.62 * SMALL * widest:
+        step *= 2
+    at = [0, *range(step - 1, len(labels), step)] if step > 1 else list(range(len(labels)))
+    if len(at) > 1 and points * (at[1] - at[0]) / n_times < 0.6 * SMALL * widest:
+        del at[1]
+    at = list(dict.fromkeys(at))
+    text = [labels[t] if below is None else f"{labels[t]}\n{below[t]}" for t in at]
+    ax.set_xticks([t + 1 for t in at], text)
+    ax.set_xlim(0.5, n_times + 0.5)
+
+
+def percent_axis(ax: Axes, first: bool) -> None:
+    ax.set_ylim(0, 1)
+    ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"] if first else [""] * 5)
+
+
+def _legend_handles(colours: Mapping[str, Any], grey: str) -> list[Any]:
+    from matplotlib.patches import Patch
+
+    names = list(colours)
+    handles = [Patch(facecolor=colours[name], label=name) for name in names[:_MAX_IN_LEGEND]]
+    if len(names) > _MAX_IN_LEGEND:
+        more = len(names) - _MAX_IN_LEGEND
+        handles.append(Patch(facecolor="none", label=f"and {more} more"))
+    if grey:
+        handles.append(Patch(facecolor=MISSING, label=grey))
+    return handles

@@ -1,0 +1,120 @@
+"""The colours of all figures: one for each state and each group, and of text on them.
+
+Okabe & Ito's and Tol's colours can be told apart by people with any kind of colour vision. The
+first groups have none of the colours of the drug classes, so that a cluster is not taken for one.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+from mmlca.sequences.checks import some
+
+Colours: TypeAlias = Mapping[str, Any] | Sequence[Any]
+INK, PALE, MISSING = "#333333", "#BBBBBB", "#E6E6E6"
+_GROUPS = (
+    *("#332288", "#999933", "#882255", "#33BBEE", "#661100", "#777777"),
+    *("#6699CC", "#44AA99", "#CC6677", "#117733", "#DDCC77", "#AA4499"),
+)
+_DRUG_CLASSES = {
+    "tnfi": "#0072B2",
+    "tnfinhibitor": "#0072B2",
+    "ctla4ig": "#E69F00",
+    "il6r": "#009E73",
+    "il6rinhibitor": "#009E73",
+    "jak": "#CC79A7",
+    "jaki": "#CC79A7",
+    "jakinhibitor": "#CC79A7",
+    "anticd20": "#D55E00",
+}
+_ABSENT = {"none": "#999999", "notreatment": "#999999", "missing": "#CCCCCC", "unknown": "#CCCCCC"}
+_ORDER = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442"),
+    *("#332288", "#882255", "#44AA99", "#999933", "#CC6677", "#117733", "#88CCEE"),
+    *("#AA4499", "#DDCC77", "#661100", "#6699CC"),
+)
+
+
+def state_colours(states: Iterable[str], colours: Colours | None = None) -> dict[str, Any]:
+    """One colour per state, the same in every figure.
+
+    The drug classes of rheumatoid arthritis have fixed colours however they are spelled
+    (CTLA4-Ig, CTLA4_Ig); "none" and "missing" are grey; other states take the colours of
+    Okabe & Ito and of Tol in the order of `states`, and further ones after these.
+
+    Parameters
+    ----------
+    states : state labels, in order
+    colours : {state: colour} or list of colours, optional
+        These are taken as given, a list in the order of `states`. A dict may name states that do
+        not occur, so that one serves all figures; a name that is nearly that of a state is
+        taken for a slip and refused.
+
+    Examples
+    --------
+    >>> state_colours(["TNFi", "JAK_inhibitor", "other", "none"], {"other": "black"})
+    {'TNFi': '#0072B2', 'JAK_inhibitor': '#CC79A7', 'other': 'black', 'none': '#999999'}
+    """
+    names = list(dict.fromkeys(states))
+    plain = {name: "".join(c for c in name.lower() if c.isalnum()) for name in names}
+    wanted = _wanted(names, colours)
+    chosen: dict[str, Any] = {}
+    for name in names:
+        known = _DRUG_CLASSES.get(plain[name]) or _ABSENT.get(plain[name])
+        if name in wanted or known:
+            chosen[name] = wanted.get(name, known)
+    taken = {str(colour).upper() for colour in chosen.values()}
+    if any(key in _DRUG_CLASSES for key in plain.values()):
+        taken |= set(_DRUG_CLASSES.values())
+    free = (colour for colour in _endless_colours() if colour not in taken)
+    return {name: chosen[name] if name in chosen else next(free) for name in names}
+
+
+def _wanted(states: list[str], colours: Colours | None) -> dict[str, Any]:
+    """The caller's colours by state."""
+    if colours is None:
+        return {}
+    if isinstance(colours, str):
+        raise TypeError(
+            f"colours must be a dict {{state: colour}} or a list of colours, found {colours!r}."
+        )
+    if not isinstance(colours, Mapping):
+        given = list(colours)
+        if len(given) < len(states):
+            raise ValueError(
+                f"found {len(given)} colours for {len(states)} states ({some(states)}); give one "
+                "for each, or a dict {state: colour}."
+            )
+        return dict(zip(states, given, strict=False))
+    for name in colours:
+        near = get_close_matches(str(name), states, n=1, cutoff=0.75)
+        if name not in states and near and near[0] not in colours:
+            raise ValueError(
+                f"colours names {name!r}, which is not a state; did you mean {near[0]!r}?"
+            )
+    return dict(colours)
+
+
+def _endless_colours() -> Iterator[str]:
+    """The fixed palette, then hues by the golden ratio in four shades."""
+    yield from _ORDER
+    for i in range(1_000):
+        shade, strength = ((0.35, 0.6), (0.55, 0.45), (0.72, 0.7), (0.45, 0.9))[i % 4]
+        rgb = colorsys.hls_to_rgb(i * 0.618034 % 1, shade, strength)
+        yield "#" + "".join(f"{round(255 * part):02X}" for part in rgb)
+
+
+def group_colour(number: int) -> str:
+    """The colour of a site, class or cluster by its position from 0; repeated after twelve."""
+    return _GROUPS[number % len(_GROUPS)]
+
+
+def text_colour(background: Any) -> str:
+    """Black or white, whichever can be read on this colour."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = to_rgb(background)
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"

@@ -1,0 +1,257 @@
+"""Figures of whole sequences: the index plot, the most frequent ones, and representatives.
+
+They follow the rules of `mmlca.figures.distribution`: an Axes for one panel, a Figure for
+sites × groups.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmlca.figures.canvas import SMALL, TEXT, Panel, lay_out, rectangles, time_axis
+from mmlca.figures.colours import INK, MISSING, Colours, state_colours
+from mmlca.sequences.type import Sequences
+from mmlca.tables.describe import Frequent, frequent, sequence_frequencies
+from mmlca.tables.groups import Groups, SequencesBySite
+from mmlca.tables.representatives import medoid_rows, representative_sequences
+from mmlca.tables.suppress import HIDDEN, hides
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_RASTER = 10_000
+_OTHER = "#F2F2F2"
+
+
+def plot_index(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    sort: str | None = "start",
+    colours: Colours | None = None,
+    min_count: int = 0,
+    xlabel: str = "Time",
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """Every patient's sequence as a thin line. Draws `Sequences.to_frame`.
+
+    The lines are one picture; of more than 10,000 patients it holds 10,000 lines at even
+    steps through the sorted patients, more than paper can show.
+
+    Parameters
+    ----------
+    sequences, groups, colours, xlabel, ax, figure : as in `plot_state_distribution`
+    sort : "start" (by the states from the first time on), "end" (from the last time back), or
+        None for the patients' own order
+    min_count : groups, and sequences that fewer patients have, are not shown
+    """
+    if sort not in ("start", "end", None):
+        raise ValueError(f'sort must be "start", "end" or None, found {sort!r}.')
+    page = lay_out(sequences, groups, min_count, ax, figure)
+    colour = state_colours(page.states, colours)
+    any_missing, n_rare = False, 0
+    for panel in page.panels:
+        data = panel.data
+        _, number = data.distinct()
+        common = frequent(data, None, min_count).rows if hides(min_count) else slice(None)
+        rare = ~np.isin(number, number[common])
+        n_rare += int(rare.sum())
+        data = data[~rare] if rare.any() else data
+        codes = _with_missing(data)
+        any_missing |= bool((codes == data.n_states).any())
+        codes = codes[_sorted_rows(codes, sort)]
+        _draw_raster(panel.ax, codes, len(data), [colour[state] for state in data.states])
+        panel.ax.set_ylim(max(len(data), 1), 0)
+        panel.ax.set_yticks([0, len(data)], ["0", f"{len(data):,}"])
+        time_axis(panel.ax, data, page.n_times, page.panel_points)
+    if n_rare:
+        page.notes.append(f"{n_rare:,} patients with a rare sequence not shown")
+    return page.finish(xlabel, "Patients", colour, "not known" if any_missing else "")
+
+
+def _with_missing(data: Sequences) -> NDArray[np.int16]:
+    """Codes with S for missing and S + 1 for void."""
+    followed = np.arange(data.shape[1]) < data.lengths[:, None]
+    missing, void = np.int16(data.n_states), np.int16(data.n_states + 1)
+    return np.where(data.codes >= 0, data.codes, np.where(followed, missing, void))
+
+
+def _sorted_rows(codes: NDArray[np.int16], sort: str | None) -> NDArray[np.intp]:
+    """Positions of the lines to draw, top to bottom."""
+    if sort is None:
+        order = np.arange(len(codes))
+    else:
+        order = np.lexsort(codes.T[::-1] if sort == "start" else codes.T)
+    if len(order) > _MAX_RASTER:
+        order = order[np.linspace(0, len(order) - 1, _MAX_RASTER).astype(np.intp)]
+    return order
+
+
+def _draw_raster(ax: Axes, codes: NDArray[np.int16], n: int, colours: list[Any]) -> None:
+    from matplotlib.colors import to_rgba_array
+
+    rgba = np.round(255 * to_rgba_array([*colours, MISSING, "white"])).astype(np.uint8)
+    if len(codes):
+        extent = (0.5, codes.shape[1] + 0.5, float(n), 0.0)
+        ax.imshow(rgba[codes], aspect="auto", interpolation="nearest", extent=extent)
+
+
+def plot_frequencies(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    top: int = 30,
+    shared_by: int = 5,
+    table: pd.DataFrame | None = None,
+    colours: Colours | None = None,
+    min_count: int = 0,
+    xlabel: str = "Time",
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """The most frequent sequences, each as high as it is frequent. Draws `sequence_frequencies`.
+
+    The height of every panel is all its patients. Sequences that only a few share are not drawn,
+    since which of them came first would be an accident of sorting: the pale part stands for them,
+    and the title says which share of the patients is drawn.
+
+    Parameters
+    ----------
+    sequences, groups, colours, xlabel, ax, figure : as in `plot_state_distribution`
+    top : how many sequences
+    shared_by : sequences of fewer patients are not drawn
+    table : DataFrame, optional
+        What `sequence_frequencies` returned for the same sequences, groups and `top`, with the
+        larger of `shared_by` and `min_count` as its `min_count`.
+    min_count : groups, and sequences that fewer patients have, are not shown
+    """
+    page = lay_out(sequences, groups, min_count, ax, figure, height=2.3)
+    colour = state_colours(page.states, colours)
+    least = max(shared_by, min_count)
+    if table is None:
+        table = sequence_frequencies(sequences, groups, top, min_count=least)
+    any_missing = any_other = False
+    for panel in page.panels:
+        common, share = _of_table(panel, table, top, least)
+        codes = _with_missing(panel.data)[common.rows]
+        any_missing |= bool((codes == panel.data.n_states).any())
+        below = np.cumsum(share)
+        names = [colour[state] for state in panel.data.states] + [MISSING]
+        for code in np.unique(codes[codes <= panel.data.n_states]):
+            row, time = np.nonzero(codes == code)
+            bars = rectangles(panel.ax, time + 0.5, below[row], 1.0, -share[row], names[code])
+            bars.set_label([*panel.data.states, "not known"][code])
+        covered = float(share.sum())
+        widths = np.minimum(0.4, 0.2 * 150 * share[:-1])  # a wider line would swallow thin bars
+        panel.ax.hlines(below[:-1], 0.5, page.n_times + 0.5, color="white", linewidth=widths)
+        if covered < 1 - 1e-9:
+            any_other = True
+            rectangles(panel.ax, 0.5, covered, page.n_times, 1 - covered, _OTHER)
+        panel.ax.set_ylim(1, 0)
+        _coverage(panel, len(share), covered, page.title_letters)
+        time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
+    if any_other:
+        few = f", or those of fewer than {least} patients" if least > 1 else ""
+        page.notes.append(f"pale: rarer sequences{few}")
+    grey = "not known" if any_missing else ""
+    return page.finish(xlabel, "Patients (%)", colour, grey)
+
+
+def _of_table(
+    panel: Panel, table: pd.DataFrame, top: int, min_count: int
+) -> tuple[Frequent, NDArray[np.float64]]:
+    """The panel's sequences, and the share of each that the table gives."""
+    common = frequent(panel.data, top, min_count)
+    rows = panel.rows(table, len(common.rows))
+    if not np.allclose(rows["count"], common.weight):
+        raise ValueError(
+            "the counts in the table are not those of the sequences; give the table of the same "
+            "sequences, groups, top and min_count."
+        )
+    return common, rows["share"].to_numpy(dtype=float)
+
+
+def _coverage(panel: Panel, n: int, covered: float, letters: int) -> None:
+    """Write into the title which share of the group is shown."""
+    ax = panel.ax
+    if not n:
+        ax.text(0.5, 0.5, "none to show", transform=ax.transAxes, ha="center", fontsize=TEXT)
+    title, share = ax.get_title(), f"{n} sequence{'s' * (n != 1)}: {covered:.0%}"
+    fits = len(title.split("\n")[-1]) + len(share) + 2 <= letters
+    ax.set_title(f"{title}; {share}" if fits else f"{title}\n{share}", fontsize=TEXT, color=INK)
+    ticks = np.linspace(0, 1, 5)
+    names = [f"{100 * value:.0f}" if panel.first else "" for value in ticks]
+    ax.set_yticks(ticks, names)
+
+
+def plot_representatives(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    n: int = 5,
+    shared_by: int = 5,
+    table: pd.DataFrame | None = None,
+    colours: Colours | None = None,
+    min_count: int = 0,
+    xlabel: str = "Time",
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """A few sequences that stand for all of a group. Draws `representative_sequences`.
+
+    A bar is as high as the share of patients that its sequence represents, which is written at
+    its right. Where these numbers are hidden all bars are equally high.
+
+    Parameters
+    ----------
+    sequences, groups, colours, xlabel, ax, figure : as in `plot_state_distribution`
+    n, shared_by : as in `representative_sequences`
+    table : DataFrame, optional
+        What `representative_sequences` returned for the same arguments.
+    min_count : groups of fewer patients are not shown, nor sequences that fewer share
+    """
+    page = lay_out(sequences, groups, min_count, ax, figure, height=1.9)
+    colour = state_colours(page.states, colours)
+    least = max(shared_by, min_count)
+    if table is None:
+        table = representative_sequences(
+            sequences, groups, n=n, shared_by=shared_by, min_count=min_count
+        )
+    any_missing = False
+    for panel in page.panels:
+        medoids = medoid_rows(panel.data, n, least)
+        rows = panel.rows(table, len(medoids.rows))
+        share = rows["share"].to_numpy(dtype=float)
+        hidden = bool(np.isnan(share).any())
+        share = np.full(len(share), 1 / len(share)) if hidden else share
+        codes = _with_missing(panel.data)[medoids.rows]
+        any_missing |= bool((codes == panel.data.n_states).any())
+        names = [colour[state] for state in panel.data.states] + [MISSING]
+        below = np.cumsum(share)
+        for code in np.unique(codes[codes <= panel.data.n_states]):
+            row, time = np.nonzero(codes == code)
+            rectangles(panel.ax, time + 0.5, below[row], 1.0, -share[row], names[code])
+        for line, value in zip(below, share, strict=True):
+            panel.ax.axhline(line, color="white", linewidth=1.2)
+            panel.ax.text(
+                *(page.n_times + 0.8, line - value / 2, HIDDEN if hidden else f"{value:.0%}"),
+                va="center", fontsize=SMALL, color=INK,
+            )  # fmt: skip
+        panel.ax.set_ylim(1, 0)
+        if not len(share):
+            panel.ax.text(
+                0.5, 0.5, "none to show", transform=panel.ax.transAxes, ha="center", fontsize=TEXT
+            )
+        panel.ax.set_yticks([])
+        panel.ax.spines["left"].set_visible(False)
+        time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
+    page.notes.append(
+        f"right: patients whose course is nearest; only courses that at least {least} share"
+    )
+    return page.finish(xlabel, "", colour, "not known" if any_missing else "")

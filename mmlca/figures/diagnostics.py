@@ -1,0 +1,131 @@
+"""Figures of how well a model fits: residuals of the states over time, and lengths of stays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mmlca.figures.canvas import SMALL, TEXT, style
+from mmlca.figures.colours import INK, MISSING, state_colours
+from mmlca.tables.suppress import check_min_count
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from mmlca.tables.diagnostics import Diagnostics
+
+_MOST = 4.0
+
+
+def plot_residuals(
+    result: Diagnostics, *, min_count: int = 0, xlabel: str = "Time", figure: Figure | None = None
+) -> Figure:
+    """Residuals of the states over time, one panel per class. Draws `result.states`.
+
+    Blue: more patients in the state than the chains expect, red: fewer, in standard errors; beyond
+    2 something is amiss. Grey: nobody is expected there, or the patients are too few to show.
+
+    Parameters
+    ----------
+    result : Diagnostics
+        From `diagnose`.
+    min_count : cells of fewer patients, and those that would reveal them, are grey
+    xlabel : str
+        What a time is called.
+    figure : Figure, optional
+    """
+    import matplotlib as mpl
+
+    check_min_count(min_count)
+    table = result.shown(min_count).states
+    classes, states = list(table["class"].unique()), list(dict.fromkeys(table["state"]))
+    times = list(dict.fromkeys(table["time"]))
+    figure, panels = _panels(figure, len(classes), 0.55 + 0.2 * len(states))
+    colours = mpl.colormaps["RdBu"].with_extremes(bad=MISSING)
+    for i, (ax, name) in enumerate(zip(panels, classes, strict=True)):
+        mine = table[table["class"] == name]
+        grid = mine["residual"].to_numpy().reshape(len(times), len(states)).T
+        image = ax.imshow(
+            np.ma.masked_invalid(grid), cmap=colours, vmin=-_MOST, vmax=_MOST, aspect="auto"
+        )
+        _name_axes(ax, name, states if i == 0 else [""] * len(states), times)
+    bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.01, aspect=12)
+    bar.set_label("Residual", fontsize=SMALL)
+    bar.ax.tick_params(labelsize=SMALL, length=2)
+    figure.supxlabel(xlabel, fontsize=TEXT)
+    return figure
+
+
+def plot_stays(
+    result: Diagnostics, *, min_count: int = 0, xlabel: str = "Times", figure: Figure | None = None
+) -> Figure:
+    """How likely patients leave a state, by how long they have been in it. Draws `result.stays`.
+
+    Dots are the patients, lines what a Markov chain expects: the same share at all durations
+    (geometric lengths of stay).
+
+    Parameters
+    ----------
+    result : Diagnostics
+        From `diagnose`.
+    min_count : shares of fewer patients are not shown
+    xlabel : str
+        What times are called, in the plural.
+    figure : Figure, optional
+    """
+    check_min_count(min_count)
+    table = result.shown(min_count).stays
+    classes, states = list(table["class"].unique()), list(dict.fromkeys(table["state"]))
+    colour = state_colours(states)
+    figure, panels = _panels(figure, len(classes), 1.9)
+    for i, (ax, name) in enumerate(zip(panels, classes, strict=True)):
+        for state in states:
+            rows = table[(table["class"] == name) & (table["state"] == state)]
+            rows = rows[rows["leaving"].notna()]
+            if not len(rows):
+                continue
+            dots: dict[str, Any] = {"color": colour[state], "markersize": 2.8}
+            ax.plot(rows["duration"], rows["leaving"], "o", label=str(state), **dots)
+            ax.plot(rows["duration"], rows["expected"], color=colour[state], linewidth=1)
+        ax.set_title(f"class {name}", fontsize=TEXT, color=INK)
+        ax.set_ylim(bottom=0)
+        ax.grid(axis="y", linewidth=0.4, alpha=0.5)
+        if i == 0:
+            ax.set_ylabel("Share who leave next", fontsize=TEXT)
+    top = max((ax.get_ylim()[1] for ax in panels), default=1.0)
+    for ax in panels:
+        ax.set_ylim(0, top)
+    handles = {
+        text: handle
+        for ax in panels
+        for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    if handles:
+        figure.legend(
+            list(handles.values()), list(handles), frameon=False, fontsize=SMALL,
+            loc="outside upper center", ncols=min(len(handles), 6),
+        )  # fmt: skip
+    figure.supxlabel(f"{xlabel} in the state so far", fontsize=TEXT)
+    return figure
+
+
+def _panels(figure: Any, n: int, height: float) -> tuple[Any, list[Any]]:
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        width = 3.5 if n == 1 else max(7.2, 1.5 * n)
+        figure = plt.figure(figsize=(width, height + 0.6), layout="constrained")
+    panels = list(figure.subplots(1, n, squeeze=False)[0])
+    for ax in panels:
+        style(ax)
+    return figure, panels
+
+
+def _name_axes(ax: Any, name: Any, states: list[str], times: list[str]) -> None:
+    step = max(1, len(times) // 4)
+    at = [0, *range(step - 1, len(times), step)] if step > 1 else list(range(len(times)))
+    at = list(dict.fromkeys(at))
+    ax.set_xticks(at, [times[t] for t in at])
+    ax.set_yticks(range(len(states)), states)
+    ax.set_title(f"class {name}", fontsize=TEXT, color=INK)

@@ -1,0 +1,269 @@
+"""Figures of the states at each time. Each figure draws a table that a public function returns.
+
+Functions that draw one panel per site and group take `ax` (for one panel) or `figure` (for all
+of them), and return an Axes for a single `Sequences` without groups or where `ax` was given,
+otherwise the Figure. The others take `ax` and return it. Where a table was computed already,
+`table=` draws it; it must be that of the same sequences and groups. What rests on fewer patients
+than `min_count` is not shown, and the figure says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmlca.figures.canvas import (
+    SMALL,
+    Page,
+    Panel,
+    enough,
+    group_name,
+    lay_out,
+    new_axes,
+    percent_axis,
+    rectangles,
+    time_axis,
+)
+from mmlca.figures.colours import INK, MISSING, Colours, group_colour, state_colours
+from mmlca.sequences.type import Sequences
+from mmlca.tables.counts import state_patients
+from mmlca.tables.describe import entropy_by_time, modal_states, state_distribution, time_in_state
+from mmlca.tables.groups import Groups, SequencesBySite, split
+from mmlca.tables.suppress import count_text, few_patients, hidden_parts, is_small
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LINES = ("-", "--", ":", "-.")
+
+
+def plot_state_distribution(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    table: pd.DataFrame | None = None,
+    colours: Colours | None = None,
+    min_count: int = 0,
+    xlabel: str = "Time",
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """Share of each state at each time among those observed, as 100 % stacked bars.
+
+    The number observed is under the axis. Draws `state_distribution`.
+
+    Parameters
+    ----------
+    sequences, groups : as in `state_distribution`; rows are sites and columns groups
+    table : DataFrame, optional
+        What `state_distribution` returned for the same sequences and groups, or the
+        distribution of `rounded_courses`.
+    colours : {state: colour} or list of colours, optional
+        In place of those of `state_colours`.
+    min_count : groups and times of fewer patients are not shown
+        States that fewer patients are in at a time are grey, all of them together, with another
+        state where they would follow from the rest.
+    xlabel : what a time is, such as "Quarter"
+    ax, figure : where to draw, optional
+    """
+    page = lay_out(sequences, groups, min_count, ax, figure)
+    colour = state_colours(page.states, colours)
+    table = state_distribution(sequences, groups) if table is None else table
+    any_grey, n_hidden = False, 0
+    for panel in page.panels:
+        n_times, n_states = panel.data.shape[1], panel.data.n_states
+        rows = panel.rows(table, n_times * n_states)
+        patients = state_patients(panel.data)
+        count = rows["count"].to_numpy(dtype=float).reshape(n_times, n_states)
+        share = rows["share"].to_numpy(dtype=float).reshape(n_times, n_states)
+        if "hidden" in rows:  # rounded counts, which may be shown
+            hidden, hidden_n = np.zeros((n_times, n_states), dtype=bool), np.zeros(n_times, bool)
+        else:
+            hidden, hidden_n = hidden_parts(count, min_count, is_small(patients, min_count))
+        shown = ~hidden_n
+        share = np.where(hidden, 0.0, np.nan_to_num(share))[shown]
+        top = np.cumsum(share, axis=1)
+        width = bar_width(page.n_times)
+        left = np.flatnonzero(shown) + 1 - width / 2
+        for k, state in enumerate(panel.data.states):
+            bars = rectangles(
+                panel.ax, left, top[:, k] - share[:, k], width, share[:, k], colour[state]
+            )
+            bars.set_label(state)
+        rest = np.where(count.sum(axis=1)[shown] > 0, 1 - top[:, -1], 0.0)
+        if (rest > 1e-9).any():
+            any_grey = True
+            rectangles(panel.ax, left, 1 - rest, width, rest, MISSING)
+        n_hidden += int((~shown).sum())
+        n = rows["n"].to_numpy(dtype=float).reshape(n_times, n_states)[:, 0]
+        _finish_time_panel(page, panel, n, n if "hidden" in rows else patients.sum(axis=1))
+    page.hidden(n_hidden, "time")
+    grey = few_patients(min_count) if any_grey else ""
+    return page.finish(f"{xlabel} (below: number observed)", "Patients (%)", colour, grey)
+
+
+def plot_modal_states(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    table: pd.DataFrame | None = None,
+    colours: Colours | None = None,
+    min_count: int = 0,
+    xlabel: str = "Time",
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """The most frequent state at each time, as high as its share. Draws `modal_states`.
+
+    Parameters are those of `plot_state_distribution`; a state of fewer than `min_count` patients
+    is not shown, even if it is the most frequent.
+    """
+    page = lay_out(sequences, groups, min_count, ax, figure)
+    colour = state_colours(page.states, colours)
+    table = modal_states(sequences, groups) if table is None else table
+    n_hidden = 0
+    for panel in page.panels:
+        rows = panel.rows(table, panel.data.shape[1])
+        patients = state_patients(panel.data)
+        code = pd.Categorical(rows["state"], panel.data.states).codes
+        in_state = np.where(code >= 0, patients[np.arange(len(code)), code], 0)
+        small = is_small(in_state, min_count)
+        n_hidden += int(small.sum())
+        shown = (in_state > 0) & ~small
+        width = bar_width(page.n_times)
+        rectangles(
+            panel.ax,
+            np.flatnonzero(shown) + 1 - width / 2,
+            0,
+            width,
+            rows["share"].to_numpy(dtype=float)[shown],
+            [colour[state] for state in rows["state"][shown]],
+        )
+        _finish_time_panel(page, panel, rows["n"].to_numpy(dtype=float), patients.sum(axis=1))
+    page.hidden(n_hidden, "time")
+    return page.finish(f"{xlabel} (below: number observed)", "Most frequent state (%)", colour)
+
+
+def bar_width(n_times: int) -> float:
+    """The width of a bar: with a gap, or without one where gaps would be a pattern of stripes."""
+    return 0.92 if n_times <= 24 else 1.0
+
+
+def _finish_time_panel(
+    page: Page, panel: Panel, n: NDArray[np.float64], patients: NDArray[np.float64]
+) -> None:
+    below = [count_text(*pair) for pair in zip(n, [page.min_count] * len(n), patients, strict=True)]
+    time_axis(panel.ax, panel.data, page.n_times, page.panel_points, below)
+    percent_axis(panel.ax, panel.first)
+
+
+def plot_time_in_state(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    table: pd.DataFrame | None = None,
+    colours: Colours | None = None,
+    min_count: int = 0,
+    xlabel: str = "Mean number of times",
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """Mean time in each state, written beside its bar. Draws `time_in_state`.
+
+    Parameters are those of `plot_state_distribution`; states that fewer than `min_count` patients
+    were ever in are not shown.
+    """
+    page = lay_out(sequences, groups, min_count, ax, figure)
+    colour = state_colours(page.states, colours)
+    table = time_in_state(sequences, groups) if table is None else table
+    parts = [panel.rows(table, panel.data.n_states) for panel in page.panels]
+    longest = max(float(rows["mean"].max()) for rows in parts)
+    at = {state: i for i, state in enumerate(page.states)}
+    n_hidden = 0
+    for panel, rows in zip(page.panels, parts, strict=True):
+        ever = [(panel.data.codes == k).any(axis=1).sum() for k in range(panel.data.n_states)]
+        small = is_small(ever, min_count)
+        n_hidden += int(small.sum())
+        rows = rows[~small]
+        y = np.array([at[state] for state in rows["state"]])
+        mean = rows["mean"].to_numpy(dtype=float)
+        rectangles(panel.ax, 0, y - 0.4, mean, 0.8, [colour[s] for s in rows["state"]])
+        if len(at) <= 20:
+            for where, value in zip(y, mean, strict=True):
+                panel.ax.text(
+                    value + 0.02 * longest, where, f"{value:.{1 if value >= 1 else 2}f}",
+                    va="center", fontsize=SMALL, color=INK,
+                )  # fmt: skip
+        panel.ax.set_xlim(0, 1.22 * longest)
+        panel.ax.set_ylim(len(at) - 0.5, -0.5)
+        names = list(at) if panel.first and len(at) <= 40 else [""] * len(at)
+        panel.ax.set_yticks(range(len(at)), names)
+        panel.ax.tick_params(axis="y", length=0)
+    page.hidden(n_hidden, "state")
+    return page.finish(xlabel, "", {} if len(at) <= 40 else colour)
+
+
+def plot_entropy(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    table: pd.DataFrame | None = None,
+    min_count: int = 0,
+    xlabel: str = "Time",
+    ax: Axes | None = None,
+) -> Axes:
+    """How mixed the states are at each time: one line per group. Draws `entropy_by_time`.
+
+    Groups differ in colour, sites in the style of the line.
+
+    Parameters
+    ----------
+    sequences, groups : as in `entropy_by_time`
+    table : DataFrame, optional
+        What `entropy_by_time` returned for the same sequences and groups.
+    min_count : groups and times of fewer patients are not shown
+    xlabel : what a time is
+    ax : Axes, optional
+    """
+    shown, few, empty = enough(sequences, groups, min_count)
+    table = entropy_by_time(sequences, groups) if table is None else table
+    n_wide = 2 if max(len(group_name(keys)) for keys, _ in shown) <= 12 and len(shown) > 1 else 1
+    ax = new_axes(ax, height=2.3 + 0.13 * -(-len(shown) // n_wide))
+    everyone = [keys for keys, _ in split(sequences, groups)]  # a hidden group keeps its colour
+    sites = list(dict.fromkeys(keys.get("site") for keys in everyone))
+    labels = list(dict.fromkeys(keys.get("group") for keys in everyone))
+    lone = len(labels) == 1  # then the colours are free to tell sites apart
+    n_hidden = 0
+    for keys, data in shown:
+        site, label = sites.index(keys.get("site")), labels.index(keys.get("group"))
+        small = is_small((data.codes >= 0).sum(axis=0), min_count)
+        n_hidden += int(small.sum())
+        rows = Panel(ax, data, keys, first=True).rows(table, data.shape[1])
+        value = rows["entropy"].to_numpy(dtype=float)
+        ax.plot(
+            np.arange(1, len(value) + 1),
+            np.where(small, np.nan, value),
+            color=group_colour(site if lone else label),
+            linestyle=_LINES[site % len(_LINES)],
+            marker=".",
+            markersize=3,
+            linewidth=1.2,
+            label=f"{group_name(keys) or 'all'} (n = {len(data):,})",
+        )
+    longest = max((data for _, data in shown), key=lambda data: data.shape[1])
+    time_axis(ax, longest, longest.shape[1], 72 * 2.5)
+    ax.set_ylim(0, 1)
+    page = Page([], ax, ax.figure.bbox.width / ax.figure.dpi, 1, min_count)
+    page.left_out(few, empty)
+    page.hidden(n_hidden, "time")
+    page.finish(xlabel, "Entropy (0: all alike, 1: even)")
+    ax.grid(axis="y", linewidth=0.4, alpha=0.5)
+    ax.legend(
+        frameon=False, fontsize=SMALL, loc="lower center", bbox_to_anchor=(0.5, 1.0),
+        ncols=n_wide, handlelength=2.4,
+    )  # fmt: skip
+    return ax

@@ -1,0 +1,160 @@
+"""Figure of treatment lines and the flows between them.
+
+It follows the rules of `mmlca.figures.distribution`: an Axes for one panel, a Figure for
+sites × groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmlca.figures.canvas import SMALL, Panel, lay_out, rectangles
+from mmlca.figures.colours import INK, MISSING, PALE, Colours, state_colours
+from mmlca.sequences.type import Sequences
+from mmlca.tables.groups import Groups, SequencesBySite
+from mmlca.tables.lines import branch_names, treatment_paths
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_GAP = 0.03  # between the blocks of a line, as a share of the height
+_CURVE = np.linspace(0, 1, 24)
+
+
+def plot_lines(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    max_lines: int = 4,
+    table: pd.DataFrame | None = None,
+    colours: Colours | None = None,
+    min_count: int = 0,
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """Treatment lines and the flows between them (alluvial plot). Draws `treatment_paths`.
+
+    A block is as high as the share of all patients who had the state as that line. The pale
+    block "no further" holds those whose last line was the one before: they stayed on it to the
+    end of their follow-up.
+
+    Parameters
+    ----------
+    sequences, groups, max_lines : as in `treatment_paths`
+    table : DataFrame, optional
+        What `treatment_paths` returned for the same sequences, groups and `min_count`.
+    colours : {state: colour} or list of colours, optional
+    min_count : groups of fewer patients are not shown, and smaller branches are put together
+    ax, figure : where to draw, optional
+    """
+    page = lay_out(sequences, groups, min_count, ax, figure, height=2.2)
+    colour = state_colours(page.states, colours)
+    ended, rare = branch_names(page.states)[-2:]
+    colour |= {ended: PALE, rare: MISSING}
+    if table is None:
+        table = treatment_paths(sequences, groups, max_lines=max_lines, min_count=min_count)
+    shown = set()
+    for panel in page.panels:
+        rows = panel.rows(table)
+        names = branch_names(panel.data.states)
+        rows = rows.replace({"state": {names[-2]: ended, names[-1]: rare}})
+        shown |= set(rows["state"])
+        _draw_lines(panel, rows, colour, page.n_columns > 2)
+    legend = {name: shade for name, shade in colour.items() if name in shown}
+    return page.finish("Treatment line (below: patients)", "", legend)
+
+
+def _draw_lines(panel: Panel, table: pd.DataFrame, colour: Mapping[str, Any], narrow: bool) -> None:
+    """Draw blocks and ribbons. In a narrow panel only the blocks of the first line are named."""
+    ax, names = panel.ax, list(colour)
+    total, first = panel.data.weights.sum(), table.loc[table["line"] == 1, "count"].sum()
+    if "hidden" in table:  # rounded counts
+        total = max(first, 1.0)
+    elif not np.isclose(total, first):
+        raise ValueError(
+            f"the table has {first:,.0f} patients, expected {total:,.0f}; give the table of the "
+            "same sequences and groups."
+        )
+    size = line_blocks(table, names) / total
+    bottom = _stack(size)
+    on_line = size[:, :-2].sum(axis=1) + size[:, -1]  # all but those without a further line
+    n_lines = int(np.flatnonzero(on_line > 0).max(initial=0)) + 1
+    for k, name in enumerate(names):
+        at = np.flatnonzero(size[:n_lines, k] > 0)
+        if not len(at):
+            continue
+        bars = rectangles(ax, at + 0.94, bottom[at, k], 0.12, size[at, k], colour[name])
+        bars.set_label(name)
+        for line in at[(size[at, k] > 0.06) & ((at == 0) | (not narrow))]:
+            last = line == n_lines - 1
+            ax.text(
+                *(line + (0.92 if last else 1.08), bottom[line, k] + size[line, k] / 2, name),
+                ha="right" if last else "left", va="center", fontsize=SMALL - 1, color=INK,
+                zorder=4,
+            )  # fmt: skip
+    _draw_ribbons(ax, table[table["line"] <= n_lines], size, bottom, total, colour)
+    n = [f"{on_line[k] * total:,.0f}" for k in range(n_lines)]
+    ax.set_xticks(range(1, n_lines + 1), [f"{k + 1}\n{n[k]}" for k in range(n_lines)])
+    ax.set_xlim(0.85, max(n_lines, 2) + 0.15)
+    ax.set_ylim(-0.01, 1 + _GAP * max(len(names) - 1, 0) + 0.01)
+    ax.set_yticks([])
+    ax.spines[["left", "bottom"]].set_visible(False)
+
+
+def line_blocks(table: pd.DataFrame, names: list[str]) -> NDArray[np.float64]:
+    """Weighted number of patients with each state as each line, (lines, names)."""
+    size = np.zeros((max(int(table["line"].max()), 2), len(names)))
+    code = {name: k for k, name in enumerate(names)}
+    at = table["state"].map(code).to_numpy(dtype=np.intp)
+    np.add.at(size, (table["line"].to_numpy() - 1, at), table["count"].to_numpy(dtype=float))
+    return size
+
+
+def _stack(size: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lower edge of each block: the first state on top, all lines from the same height."""
+    gap = np.where(size > 0, _GAP, 0.0)
+    top = 1 + _GAP * (size.shape[1] - 1)
+    bottom: NDArray[np.float64] = top - np.cumsum(size + gap, axis=1) + gap
+    return bottom
+
+
+def _draw_ribbons(
+    ax: Axes,
+    table: pd.DataFrame,
+    size: NDArray[np.float64],
+    bottom: NDArray[np.float64],
+    total: float,
+    colour: Mapping[str, Any],
+) -> None:
+    from matplotlib.collections import PolyCollection
+
+    names = list(colour)
+    code = {name: k for k, name in enumerate(names)}
+    flows = table[table["before"].notna()].groupby(["line", "before", "state"], sort=False)
+    flow = flows["count"].sum().reset_index()
+    flow = flow.assign(i=flow["before"].map(code), j=flow["state"].map(code))
+    flow = flow.sort_values(["line", "i", "j"], kind="stable")
+    leaving, entering = bottom + size, bottom + size  # how far each block is used from its top
+    ribbons, colours = [], []
+    ease = 3 * _CURVE**2 - 2 * _CURVE**3
+    for line, i, j, count in zip(flow["line"], flow["i"], flow["j"], flow["count"], strict=True):
+        height = count / total
+        start, end = leaving[line - 2, i], entering[line - 1, j]
+        leaving[line - 2, i] -= height
+        entering[line - 1, j] -= height
+        x = line - 1 + 0.06 + 0.88 * _CURVE
+        upper = start + (end - start) * ease
+        ribbons.append(
+            np.column_stack([np.append(x, x[::-1]), np.append(upper, upper[::-1] - height)])
+        )
+        colours.append(colour[names[j] if j >= len(names) - 2 else names[i]])
+    if ribbons:
+        drawn = PolyCollection(ribbons, facecolors=colours, edgecolors="none", alpha=0.45)
+        drawn.set_gid("flows")
+        ax.add_collection(drawn, autolim=False)

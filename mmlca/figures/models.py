@@ -1,0 +1,137 @@
+"""Figures of models: how certain membership is, and the number of classes compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from mmlca.figures.canvas import SMALL, TEXT, Page, new_axes, rectangles
+from mmlca.figures.colours import INK, group_colour
+from mmlca.model.criteria import CRITERIA
+from mmlca.tables.clusters import certainty_by_class
+from mmlca.tables.suppress import is_small
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MARKERS = "osD^vP*X"
+
+
+def plot_certainty(
+    model: Any, *, weights: ArrayLike | None = None, min_count: int = 0, ax: Axes | None = None
+) -> Axes:
+    """How certain membership is, class by class. Draws `certainty_by_class`.
+
+    The box holds the middle half of a class's patients, the line nine in ten; the bar is
+    the median and the dot the mean.
+
+    Parameters
+    ----------
+    model : fitted MixtureMarkov, or a table like its `posterior_`
+    weights : (n,), optional
+        Case weights of the patients.
+    min_count : classes of fewer patients are not shown
+    ax : Axes, optional
+    """
+    table = certainty_by_class(model, weights)
+    table["colour"] = [group_colour(i) for i in range(len(table))]
+    shown = table[~is_small(table["patients"], min_count)].reset_index(drop=True)
+    if not len(shown):
+        raise ValueError(
+            f"there is nothing to draw: the largest class has {table['patients'].max():,} "
+            f"patients and min_count is {min_count}."
+        )
+    ax = new_axes(ax, height=0.9 + 0.28 * len(shown))
+    for i, row in shown.iterrows():
+        ax.hlines(i, row["q05"], row["q95"], color=row["colour"], linewidth=1)
+        rectangles(ax, row["q25"], i - 0.28, row["q75"] - row["q25"], 0.56, row["colour"])
+        ax.vlines(row["median"], i - 0.28, i + 0.28, color=INK, linewidth=1.4)
+        ax.plot(row["mean"], i, "o", color="white", markeredgecolor=INK, markersize=3.5)
+        ax.text(
+            1.02, i, f"{row['sure']:.0%}", transform=ax.get_yaxis_transform(),
+            va="center", fontsize=SMALL, color=INK,
+        )  # fmt: skip
+    low = min(0.5, float(shown[["q05", "mean"]].min().min()))
+    ax.set_xlim(low - 0.02, 1.02)
+    ax.set_ylim(len(shown) - 0.5, -0.5)
+    names = [
+        f"{label} (n = {n:,})" for label, n in zip(shown["class"], shown["patients"], strict=True)
+    ]
+    ax.set_yticks(range(len(shown)), names)
+    ax.set_title("above 0.8", fontsize=SMALL, color=INK, loc="right")
+    ax.grid(axis="x", linewidth=0.4, alpha=0.5)
+    page = Page([], ax, ax.figure.bbox.width / ax.figure.dpi, 1, min_count)
+    page.hidden(len(table) - len(shown), "class")
+    page.finish("Probability of the patient's own class", "Class")
+    return ax
+
+
+def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None = None) -> Axes:
+    """The criterion against the number of classes: one line per site, its choice filled.
+
+    Shown is the difference to the best, since sites differ in size; above 10 the scale is
+    logarithmic, so that the minimum can be read beside the large values of too few classes.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `select_n_classes`.
+    criterion : column to draw
+    ax : Axes, optional
+    """
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    if criterion not in CRITERIA:
+        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
+    ax = new_axes(ax, height=2.8)
+    several = "site" in table.columns
+    groups = table.groupby("site", sort=False) if several else [("", table)]
+    chosen: list[int] = []
+    largest = 0.0
+    for i, (site, rows) in enumerate(groups):
+        colour = group_colour(i)
+        value = rows[criterion] - rows[criterion].min()
+        marker = _MARKERS[i % len(_MARKERS)]
+        ax.plot(
+            rows["classes"],
+            value,
+            marker=marker,
+            color=colour,
+            markerfacecolor="white",
+            linewidth=1.2,
+            markersize=5,
+            label=str(site) if several else None,
+        )
+        best = value.idxmin()
+        ax.plot(rows["classes"][best], value[best], marker=marker, color=colour, markersize=6)
+        chosen.append(int(rows["classes"][best]))
+        largest = max(largest, float(value.max()))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    name = criterion.upper()
+    pseudo = several and table["site"].astype(str).str.contains("/").any()
+    whose = "pseudo-site" if pseudo else "site"
+    if largest > 50:
+        ax.set_yscale("symlog", linthresh=10, linscale=0.6)
+        ticks = [0, 10, *(10.0**k for k in range(2, 12) if 10.0**k < 1.5 * largest)]
+        ax.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+        ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_ylim(-0.06 * max(min(largest, 50), 1e-9), 1.4 * max(largest, 1e-9))
+    for number in sorted(set(chosen)):
+        times = f" ({chosen.count(number)} of {len(chosen)})" if several else ""
+        ax.axvline(number, color=INK, linewidth=0.5, linestyle=":", zorder=0)
+        ax.annotate(
+            f"{number}{times}", (number, 1), xycoords=("data", "axes fraction"),
+            ha="center", va="bottom", fontsize=SMALL, color=INK,
+        )  # fmt: skip
+    ax.set_xlabel("Number of classes (top: chosen)", fontsize=TEXT)
+    best = f"{whose}'s best" if several else "best"
+    ax.set_ylabel(f"{name} above the {best}", fontsize=TEXT)
+    ax.grid(axis="y", linewidth=0.4, alpha=0.5)
+    if several:
+        ax.legend(
+            frameon=False, fontsize=SMALL, title=whose.capitalize(), title_fontsize=SMALL,
+            ncols=1 + len(chosen) // 6,
+        )  # fmt: skip
+    return ax

@@ -1,0 +1,284 @@
+"""The figure of `site_differences`: where the courses of a cluster differ between two sites."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmlca.figures.colours import INK, text_colour
+from mmlca.sequences.checks import some
+from mmlca.tables.site_differences import SiteDifferences, p_text
+from mmlca.tables.suppress import check_min_count, few_patients, hides
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = "PuOr_r"
+_NEVER, _HATCH = "#C8C8C8", "#B0B0B0"
+_LINES = "//////"
+_WIDTH = 7.2
+_MOST_ANNOTATED = 8
+_SMALL, _TINY = 6.5, 5.5
+
+
+def plot_site_differences(
+    result: SiteDifferences,
+    figure: Figure | None = None,
+    *,
+    sites: str | None = None,
+    memberships: Sequence[str] | None = None,
+    min_count: int = 0,
+    table: pd.DataFrame | None = None,
+) -> Figure:
+    """Heat maps of the differences between two sites, from −1 to 1.
+
+    One row per membership; in it one map per cluster for the transitions (from ↓, to →) and one
+    for the first states of all clusters. Above are the norms of the transitions, plain and by
+    occupancy. Rows with fewer than `min_support` steps at one of the sites are hatched; rows
+    never visited at one of them are grey and not in the norm.
+
+    Parameters
+    ----------
+    result : SiteDifferences
+        Drawn are `result.differences` and `result.norms`.
+    figure : Figure, optional
+        Where to draw; by default a new one, 7.2 inches wide for up to four clusters.
+    sites : str, optional
+        Which pair, as in the column "sites", if there are more than two sites. Default: the
+        first.
+    memberships : names, optional
+        Default: "ensemble" and, if there, "local".
+    min_count : int
+        Rows that fewer patients leave at one of the sites are grey too.
+    table : DataFrame, optional
+        What to draw in place of `result.shown(min_count)`.
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from mmlca import Sequences, site_differences
+    >>> data = Sequences.from_lists([["A", "A", "B"], ["B", "B", "B"]])
+    >>> clusters = {"MGB": [1, 1], "VA": [1, 1]}
+    >>> result = site_differences({"MGB": data, "VA": data}, clusters, n_boot=10, seed=1)
+    >>> figure = plot_site_differences(result, Figure())
+    >>> figure.axes[0].get_title()
+    'Cluster 1\\nn = 2 and 2'
+    """
+    pair = _chosen_pair(result, sites)
+    names = _chosen_memberships(result, memberships)
+    table = result.shown(check_min_count(min_count)) if table is None else table
+    table = table[table["sites"] == pair]
+    maps = {name: _Maps(table[table["membership"] == name], result.states) for name in names}
+    n_columns = max(len(m.labels) for m in maps.values()) + 1
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        width = max(_WIDTH, _WIDTH / 5 * n_columns)
+        height = 1.25 + len(names) * (0.5 + (width - 1.1) / n_columns)
+        figure = plt.figure(figsize=(width, height), layout="constrained")
+    heights = [0.2, 1] * len(names) + [0.07]
+    grid = figure.add_gridspec(len(heights), n_columns, height_ratios=heights)
+    for row, name in enumerate(names):
+        axes = [figure.add_subplot(grid[2 * row + 1, column]) for column in range(n_columns)]
+        _draw_row(axes, maps[name], result.states)
+        _write(figure.add_subplot(grid[2 * row, :]), _row_text(name, result.norms, pair))
+    half = (n_columns + 1) // 2
+    _draw_scale(figure, figure.add_subplot(grid[-1, :half]), pair)
+    weak = any((~m.supported & ~np.isnan(m.difference).all(axis=2)).any() for m in maps.values())
+    grey = any(np.isnan(m.difference).any() for m in maps.values())
+    _draw_key(figure.add_subplot(grid[-1, half:]), result.min_support, min_count, weak, grey)
+    return figure
+
+
+class _Maps:
+    """Differences (K, S + 1, S), supported rows (K, S + 1) and n of one membership."""
+
+    def __init__(self, table: pd.DataFrame, states: tuple[str, ...]) -> None:
+        self.labels = list(dict.fromkeys(table["cluster"]))
+        shape = (len(self.labels), len(states) + 1, len(states))
+        self.difference = table["difference"].to_numpy(dtype=float).reshape(shape)
+        self.supported = table["supported"].to_numpy(dtype=bool).reshape(shape)[:, :, 0]
+        n = table[["n_first", "n_second"]].to_numpy(dtype=float).reshape(*shape, 2)[:, -1, 0]
+        self.n = [
+            "n = " + " and ".join("few" if np.isnan(value) else f"{value:,.0f}" for value in pair)
+            for pair in n
+        ]
+
+
+def _draw_row(axes: list[Axes], maps: _Maps, states: tuple[str, ...]) -> None:
+    for k, ax in enumerate(axes[:-1]):
+        if k >= len(maps.labels):
+            ax.set_axis_off()
+            continue
+        _heat_map(ax, maps.difference[k, :-1], maps.supported[k, :-1])
+        _label(
+            ax,
+            f"{_cluster_name(maps.labels[k])}\n{maps.n[k]}",
+            states,
+            states if k == 0 else [],
+        )
+    _heat_map(axes[-1], maps.difference[:, -1], maps.supported[:, -1])
+    _label(axes[-1], "First states by cluster", states, [str(label) for label in maps.labels])
+
+
+def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.bool_]) -> None:
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    colours = colormaps[_COLOURS].with_extremes(bad=_NEVER)
+    ax.imshow(np.ma.masked_invalid(difference), cmap=colours, vmin=-1, vmax=1)
+    n_rows, n_columns = difference.shape
+    for i in range(n_rows):
+        if not supported[i] and not np.isnan(difference[i]).all():
+            corner = (-0.5, i - 0.5)
+            ax.add_patch(
+                Rectangle(
+                    corner,
+                    n_columns,
+                    1,
+                    fill=False,
+                    hatch=_LINES,
+                    edgecolor=_HATCH,
+                    linewidth=0,
+                )
+            )
+        for j in range(n_columns):
+            if n_columns <= _MOST_ANNOTATED and not np.isnan(difference[i, j]):
+                _annotate(ax, i, j, difference[i, j], bool(supported[i]))
+    ax.set_xticks(np.arange(n_columns + 1) - 0.5, minor=True)
+    ax.set_yticks(np.arange(n_rows + 1) - 0.5, minor=True)
+    ax.grid(which="minor", color="white", linewidth=0.8)
+    ax.tick_params(which="both", length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_anchor("N")
+
+
+def _annotate(ax: Axes, i: int, j: int, value: float, supported: bool) -> None:
+    from matplotlib import colormaps
+
+    shade = colormaps[_COLOURS]((value + 1) / 2)
+    box = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}
+    ax.text(
+        j,
+        i,
+        difference_text(value),
+        ha="center",
+        va="center",
+        fontsize=_TINY,
+        color=text_colour(shade),
+        bbox=None if supported else box,
+    )
+
+
+def difference_text(value: float) -> str:
+    """Two decimals without the leading 0, with a real minus: "−.12", ".05", "0", "1"."""
+    text = f"{abs(value):.2f}"
+    if text == "0.00":
+        return "0"
+    text = "1" if text == "1.00" else text.removeprefix("0")
+    return f"−{text}" if value < 0 else text
+
+
+def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
+    ax.set_title(title, fontsize=_SMALL, pad=3)
+    turn = 45 if max(map(len, columns), default=0) > 3 else 0
+    align = "right" if turn else "center"
+    ax.set_xticks(
+        range(len(columns)), columns, rotation=turn, ha=align, rotation_mode="anchor",
+        fontsize=_TINY,
+    )  # fmt: skip
+    ax.set_yticks(range(len(rows)), rows, fontsize=_TINY)
+
+
+def _cluster_name(label: Any) -> str:
+    return label if isinstance(label, str) else f"Cluster {label}"
+
+
+def _row_text(name: str, norms: pd.DataFrame, pair: str) -> str:
+    """The membership, and on a line each the plain norm and that by occupancy."""
+    rows = norms[(norms["membership"] == name) & (norms["sites"] == pair)].to_dict("records")
+    title = f"{name[:1].upper()}{name[1:]}"
+    return "\n".join(
+        [
+            _norm_text(f"{title}: norm of the transitions", rows[0], 2),
+            _norm_text("by occupancy", rows[1], 3),
+        ]
+    )
+
+
+def _norm_text(label: str, row: dict[Hashable, Any], digits: int) -> str:
+    norm, debiased, low, high = (
+        f"{row[column]:.{digits}f}" for column in ("norm", "debiased", "low", "high")
+    )
+    if np.isnan(row["p_value"]):
+        return f"{label} {norm}"
+    p = p_text(row["p_value"], row["n_boot"])
+    return f"{label} {norm}, without sampling noise {debiased} (95 % interval {low} to {high}), {p}"
+
+
+def _write(ax: Axes, text: str) -> None:
+    """The text at the left of an Axes of its own, above the maps."""
+    ax.set_axis_off()
+    written = ax.text(0, 0, text, va="bottom", fontsize=_SMALL, color=INK, transform=ax.transAxes)
+    written.set_in_layout(False)
+
+
+def _draw_scale(figure: Figure, ax: Axes, pair: str) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    scale = ScalarMappable(Normalize(-1, 1), cmap=_COLOURS)
+    bar = figure.colorbar(scale, cax=ax, orientation="horizontal", ticks=[-1, -0.5, 0, 0.5, 1])
+    bar.set_label(
+        f"Difference in the probability of going from row to column, {pair}", fontsize=_SMALL
+    )
+    bar.ax.tick_params(labelsize=_TINY, length=2, width=0.5)
+    bar.outline.set_visible(False)
+
+
+def _draw_key(ax: Axes, min_support: float, min_count: int, weak: bool, grey: bool) -> None:
+    """What hatched and grey cells are, as far as there are any."""
+    from matplotlib.patches import Patch
+
+    key: dict[str, Any] = {}
+    if weak:
+        text = f"fewer than {min_support:g} steps at a site"
+        key[text] = Patch(facecolor="white", edgecolor=_HATCH, hatch=_LINES, linewidth=0)
+    if grey:
+        few = f"; or {few_patients(min_count)}" if hides(min_count) else ""
+        key["nobody at a site, not in the norm" + few] = Patch(facecolor=_NEVER)
+    if key:
+        ax.legend(key.values(), key.keys(), loc="center right", fontsize=_TINY, frameon=False)
+    ax.set_axis_off()
+
+
+def _chosen_pair(result: SiteDifferences, sites: str | None) -> str:
+    known = list(dict.fromkeys(result.norms["sites"]))
+    if sites is None:
+        return str(known[0])
+    if sites not in known:
+        raise ValueError(f"sites must be one of {some(known)}, found {sites!r}.")
+    return sites
+
+
+def _chosen_memberships(result: SiteDifferences, names: Sequence[str] | None) -> list[str]:
+    known = list(dict.fromkeys(result.norms["membership"]))
+    if names is None:
+        return [name for name in ("ensemble", "local") if name in known]
+    if isinstance(names, str):
+        names = [names]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ValueError(
+            f"memberships must be some of {some(known)}, found {some(unknown) or 'none'}."
+        )
+    return list(names)

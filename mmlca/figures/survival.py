@@ -1,0 +1,127 @@
+"""Figure of survival by cluster, with numbers at risk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mmlca.figures.canvas import SMALL, TEXT, new_axes
+from mmlca.figures.colours import INK, group_colour
+from mmlca.tables.suppress import HIDDEN, check_min_count, hides
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from mmlca.tables.survival import Survival
+
+_LINES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+
+
+def plot_survival(
+    result: Survival,
+    *,
+    unit: str = "",
+    min_count: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Share without the event by cluster since the landmark. Draws `result.curves`.
+
+    With a `min_count` the curves are those of `result.shown(min_count)`: dots are the values at
+    the times shown, and straight lines join them. The numbers below are the patients at risk then.
+
+    Parameters
+    ----------
+    result : Survival
+        From `survival_by_cluster`.
+    unit : str
+        Of time, for the axis: "years".
+    min_count : see `Survival.shown`
+    ax : Axes, optional
+
+    Examples
+    --------
+    >>> import matplotlib; matplotlib.use("Agg")
+    >>> from mmlca import survival_by_cluster
+    >>> time, event, group = [5, 6, 9, 8, 5, 7], [1, 1, 0, 1, 0, 1], [1, 1, 1, 2, 2, 2]
+    >>> plot_survival(survival_by_cluster(time, event, group, window=4)).get_ylabel()
+    'Share without the event (%)'
+    """
+    check_min_count(min_count)
+    curves = result.shown(min_count).curves
+    every = list(result.excluded["group"])
+    shown = [group for group in every if (curves["group"] == group).any()]
+    if not shown:
+        raise ValueError(
+            f"there is nothing to draw: every group has fewer than min_count = {min_count} events "
+            "or patients."
+        )
+    ax = new_axes(ax, height=2.7 + 0.14 * len(shown))
+    end = float(curves["time"].max())
+    for group in shown:
+        number = every.index(group)
+        rows = curves[curves["group"] == group]
+        _draw(ax, rows, str(group), number, steps=not hides(min_count))
+    ax.set_xlim(0, end * 1.02)
+    ax.set_ylim(0, 1.02)
+    ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"])
+    ax.set_ylabel("Share without the event (%)", fontsize=TEXT)
+    ax.grid(axis="y", linewidth=0.4, alpha=0.5)
+    ax.legend(frameon=False, fontsize=SMALL, loc="lower left", handlelength=3)
+    label = f"Time since the landmark{f' ({unit})' if unit else ''}"
+    note = ""
+    if len(shown) < len(every):
+        hidden = len(every) - len(shown)
+        note = f"\n{hidden} group{'s' * (hidden > 1)} of fewer than {min_count} events not shown"
+    # empty lines of the label keep room for the numbers, which stand some points below the axis
+    ax.set_xlabel(label + note + "\n" * (len(shown) + 2), fontsize=TEXT)
+    first = 30 + 9 * bool(note)
+    _write(ax, 0, first, "At risk", INK)
+    for line, group in enumerate(shown, start=1):
+        rows = curves[curves["group"] == group]
+        _write_numbers(ax, rows, first + 8 * line, group_colour(every.index(group)), end)
+    return ax
+
+
+def _draw(ax: Axes, rows: pd.DataFrame, name: str, number: int, steps: bool) -> None:
+    colour, line = group_colour(number), _LINES[number % len(_LINES)]
+    time = np.append(0, rows["time"])
+    style: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.3}
+    band: dict[str, Any] = {"color": colour, "alpha": 0.13, "linewidth": 0}
+    share, low, high = (
+        np.append(1.0, rows[column].fillna(rows["survival"]))
+        for column in ("survival", "low", "high")
+    )
+    if steps:
+        ax.step(time, share, where="post", label=name, **style)
+        ax.fill_between(time, low, high, step="post", **band)
+    else:
+        ax.plot(time, share, marker="o", markersize=2.6, label=name, **style)
+        ax.fill_between(time, low, high, **band)
+
+
+def _write_numbers(ax: Axes, rows: pd.DataFrame, below: float, colour: str, end: float) -> None:
+    """Numbers at risk at the start and after each time shown, as far as they do not touch."""
+    times = np.append(0, rows["time"].to_numpy()[:-1])
+    last = -np.inf
+    for time, n in zip(times, rows["at_risk"], strict=True):
+        if time - last >= 0.14 * end:
+            _write(ax, time, below, HIDDEN if np.isnan(n) else f"{n:,.0f}", colour)
+            last = time
+
+
+def _write(ax: Axes, time: float, below: float, text: str, colour: str) -> None:
+    """A text some points below the axis at a time."""
+    ax.annotate(
+        text,
+        (time, 0),
+        (0, -below),
+        xycoords=ax.get_xaxis_transform(),
+        textcoords="offset points",
+        fontsize=SMALL,
+        color=colour,
+        ha="left" if time == 0 else "center",
+        va="center",
+        annotation_clip=False,
+    )

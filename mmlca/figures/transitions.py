@@ -1,0 +1,348 @@
+"""Figures of transitions between states: heat map and graph.
+
+They follow the rules of `mmlca.figures.distribution`: an Axes for one panel, a Figure for
+sites × groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmlca.figures.canvas import SMALL, TEXT, Page, Panel, lay_out
+from mmlca.figures.colours import INK, MISSING, Colours, state_colours, text_colour
+from mmlca.sequences.type import Sequences
+from mmlca.tables.counts import leaving_patients, step_patients
+from mmlca.tables.describe import time_in_state, transition_counts
+from mmlca.tables.groups import Groups, SequencesBySite
+from mmlca.tables.suppress import HIDDEN, hidden_parts, is_small
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from mmlca.model.estimator import MixtureMarkov
+
+
+# --- heat map --------------------------------------------------------------------------
+
+
+def plot_transitions(
+    sequences: Sequences | SequencesBySite | MixtureMarkov,
+    groups: Groups = None,
+    *,
+    lag: int = 1,
+    min_support: int = 20,
+    errors: pd.DataFrame | None = None,
+    table: pd.DataFrame | None = None,
+    min_count: int = 0,
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """Transition rates as a heat map, with their values. Draws `transition_counts`.
+
+    At the right of each row is the number of transitions it rests on, with a star if it is below
+    `min_support`; a state that nothing follows is grey.
+
+    For a fitted model in place of sequences the figure shows the *estimated* matrices, one panel
+    per class with its first states above, and `errors` their intervals.
+
+    Parameters
+    ----------
+    sequences, groups, lag : as in `transition_counts`; or a fitted `MixtureMarkov` alone
+    min_support : rows of fewer transitions have a star
+    errors : DataFrame, optional
+        What `model.standard_errors(sequences)` returned: the limits of each probability are
+        written below it.
+    table : DataFrame, optional
+        What `transition_counts` returned for the same sequences, groups and lag.
+    min_count : groups, and rates of fewer patients, are not shown
+    ax, figure : where to draw, optional
+    """
+    if not isinstance(sequences, (Sequences, Mapping)):
+        return plot_estimates(sequences, errors, ax=ax, figure=figure)
+    if errors is not None:
+        raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
+    page = lay_out(sequences, groups, min_count, ax, figure, height=1.9)
+    table = transition_counts(sequences, groups, lag=lag) if table is None else table
+    image: Any = None
+    n_small = n_hidden = 0
+    for panel in page.panels:
+        heat = _Heat(panel, table, lag, min_count)
+        n_small += int(heat.small.sum())
+        n_hidden += int(heat.hidden.sum())
+        image = _draw_heat(panel, heat, min_support, page)
+    page.hidden(n_small, "rate", n_hidden - n_small)
+    if _room(page, page.panels[0]):
+        page.notes.insert(0, f"right: number of transitions (*: fewer than {min_support})")
+    colour_bar(image, [panel.ax for panel in page.panels], "Rate")
+    return page.finish("To", "From")
+
+
+def colour_bar(image: Any, axes: list[Axes], label: str) -> None:
+    """The scale of a heat map, beside all its panels."""
+    bar = axes[0].figure.colorbar(image, ax=axes, shrink=0.6, aspect=25, pad=0.02)
+    bar.ax.tick_params(labelsize=SMALL, length=2, width=0.5)
+    bar.outline.set_visible(False)
+    bar.set_label(label, fontsize=SMALL)
+
+
+class _Heat:
+    """A panel's rates (S, S), NaN where hidden or never left, and n of each row.
+
+    `hidden` are all rates that are not shown, `small` those that rest on few patients.
+    """
+
+    def __init__(self, panel: Panel, table: pd.DataFrame, lag: int, min_count: int) -> None:
+        size = panel.data.n_states
+        rows = panel.rows(table, size * size)
+        self.n = rows["n"].to_numpy(dtype=float).reshape(size, size)[:, 0]
+        leaving = leaving_patients(panel.data, lag)
+        small = is_small(step_patients(panel.data, lag), min_count)
+        self.small = small | is_small(leaving, min_count)[:, None]
+        count = rows["count"].to_numpy(dtype=float).reshape(size, size)
+        if "hidden" in rows:  # rounded counts, which may be shown but for those of few patients
+            parts = self.small = rows["hidden"].to_numpy(dtype=bool).reshape(size, size)
+            self.hidden_n = np.zeros(size, dtype=bool)
+        else:
+            parts, self.hidden_n = hidden_parts(count, min_count, self.small)
+        self.hidden = parts | self.hidden_n[:, None]
+        rate = rows["rate"].to_numpy(dtype=float).reshape(size, size)
+        self.rate = np.where(self.hidden, np.nan, rate)
+
+
+def _room(page: Page, panel: Panel) -> bool:
+    """Whether the values fit into the cells of the map."""
+    return page.panel_points * 0.7 / panel.data.n_states > 2.2 * (SMALL - 1)
+
+
+def _draw_heat(panel: Panel, heat: _Heat, min_support: int, page: Page) -> Any:
+    import matplotlib as mpl
+
+    ax, rate, size = panel.ax, heat.rate, len(heat.rate)
+    shades = mpl.colormaps["Blues"].with_extremes(bad=MISSING)
+    image = ax.imshow(rate, cmap=shades, vmin=0, vmax=1, aspect="auto")
+    roomy = _room(page, panel)
+    for i in range(size):
+        weak = 0 < heat.n[i] < min_support
+        if roomy:
+            for j in range(size):
+                if heat.hidden[i, j]:
+                    ax.text(j, i, "–", ha="center", va="center", fontsize=SMALL - 1, color=INK)
+                elif np.isfinite(rate[i, j]):
+                    ax.text(
+                        j, i, rate_text(rate[i, j]), ha="center", va="center",
+                        color=text_colour(shades(rate[i, j])), fontsize=SMALL - 1,
+                    )  # fmt: skip
+            n = HIDDEN if heat.hidden_n[i] else f"{heat.n[i]:,.0f}{'*' * bool(weak)}"
+            ax.text(size - 0.4, i, n, va="center", fontsize=SMALL - 1, color=INK)
+    names = panel.data.states
+    every = max(1, size // 25)
+    named = panel.first or names != page.panels[0].data.states
+    turn = 90 if max(map(len, names)) > 3 else 0
+    ax.set_xticks(range(0, size, every), names[::every], rotation=turn)
+    ax.set_yticks(range(0, size, every), names[::every] if named else [])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return image
+
+
+def rate_text(rate: float) -> str:
+    """Two decimals without the leading zero; rates near 0 and 1 as "<.01" and ">.99"."""
+    if rate in (0, 1):
+        return f"{rate:.0f}"
+    if rate < 0.005:
+        return "<.01"
+    if rate > 0.995:
+        return ">.99"
+    return f"{rate:.2f}"[1:]
+
+
+# --- estimated matrices ----------------------------------------------------------------
+
+
+def plot_estimates(
+    model: MixtureMarkov,
+    errors: pd.DataFrame | None = None,
+    *,
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """The estimated transition matrices of a model, one panel per class. Draws its parameters.
+
+    The row "first" above each matrix holds the probabilities of the first state. With `errors`,
+    the limits of each probability stand below it. `plot_transitions(model)` is the same.
+
+    Parameters
+    ----------
+    model : fitted MixtureMarkov
+    errors : DataFrame, optional
+        What `model.standard_errors(sequences)` returned.
+    ax : Axes, for a model of one class; figure : Figure, optional
+    """
+    import matplotlib as mpl
+
+    if not hasattr(model, "params_"):
+        raise TypeError(
+            f"plot_transitions draws Sequences or a fitted model, found {type(model).__name__}"
+            f"{' that is not fitted' * hasattr(model, 'fit')}."
+        )
+    params, states = model.params_, list(model.states_)
+    n_classes, size = params.initial.shape
+    axes, whole = _panels(n_classes, size, ax, figure)
+    shades = mpl.colormaps["Blues"].with_extremes(bad=MISSING)
+    image: Any = None
+    for k, panel in enumerate(axes):
+        value = np.vstack([params.initial[k], params.transition[k]])
+        image = panel.imshow(value, cmap=shades, vmin=0, vmax=1, aspect="auto")
+        limits = None if errors is None else _limits(errors, k + 1, states)
+        for (i, j), rate in np.ndenumerate(value) if size <= 12 else ():
+            text = rate_text(rate)
+            if limits is not None and np.isfinite(limits[i, j]).all():
+                text += "\n" + "–".join(f"{limit:.2f}".removeprefix("0") for limit in limits[i, j])
+            panel.text(
+                j, i, text, ha="center", va="center", color=text_colour(shades(rate)),
+                fontsize=SMALL - (1 if limits is None else 1.5), linespacing=0.95,
+            )  # fmt: skip
+        panel.axhline(0.5, color="white", linewidth=2)
+        panel.set_title(f"Class {k + 1} ({params.weights[k]:.0%})", fontsize=TEXT, color=INK)
+        every = max(1, size // 25)
+        turn = 90 if max(map(len, states)) > 3 else 0
+        panel.set_xticks(range(0, size, every), states[::every], rotation=turn)
+        names = ["first", *states]
+        place = panel.get_subplotspec()
+        first = place is None or place.is_first_col()
+        panel.set_yticks(range(0, size + 1, every), names[::every] if first else [])
+        panel.tick_params(length=0, labelsize=SMALL)
+        panel.spines[:].set_visible(False)
+    colour_bar(image, axes, "Estimated probability")
+    note = "To" if errors is None else "To (below each probability: 95 % limits)"
+    if whole is axes[0]:
+        axes[0].set_xlabel(note, fontsize=TEXT)
+        axes[0].set_ylabel("From", fontsize=TEXT)
+    else:
+        whole.supxlabel(note, fontsize=TEXT)
+        whole.supylabel("From", fontsize=TEXT)
+    return cast("Axes | Figure", whole)
+
+
+def _panels(n: int, size: int, ax: Axes | None, figure: Any) -> tuple[list[Axes], Any]:
+    """One Axes per class, and the Axes or Figure that the caller gets."""
+    if ax is not None:
+        if n > 1:
+            raise ValueError(f"one Axes cannot hold {n} classes; pass figure= or neither.")
+        return [ax], ax
+    n_columns = min(n, 4 if size <= 6 else 2)
+    n_rows = -(-n // n_columns)
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        figure = plt.figure(figsize=(7.2, n_rows * 2.1 + 0.5), layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for empty in grid[n:]:
+        empty.set_axis_off()
+    return list(grid[:n]), figure
+
+
+def _limits(errors: pd.DataFrame, label: int, states: list[str]) -> NDArray[np.float64]:
+    """Lower and upper limits of a class's first states and transitions, (S + 1, S, 2)."""
+    code = {state: k for k, state in enumerate(states)}
+    limits = np.full((len(states) + 1, len(states), 2), np.nan)
+    for row in errors[errors["class"] == label].to_dict("records"):
+        if row["parameter"] == "initial":
+            limits[0, code[row["to"]]] = row["low"], row["high"]
+        elif row["parameter"] == "transition":
+            limits[1 + code[row["from"]], code[row["to"]]] = row["low"], row["high"]
+    return limits
+
+
+# --- graph -----------------------------------------------------------------------------
+
+
+def plot_transition_graph(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    lag: int = 1,
+    at_least: float = 0.02,
+    table: pd.DataFrame | None = None,
+    colours: Colours | None = None,
+    min_count: int = 0,
+    ax: Axes | None = None,
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """States on a circle with arrows as wide as the rate. Draws `transition_counts`.
+
+    A state's area is its share of all times (`time_in_state`); the number in it is the rate
+    of staying. An arrow has the colour of the state it leaves.
+
+    Parameters
+    ----------
+    sequences, groups, lag : as in `transition_counts`
+    at_least : smaller rates are not drawn
+    table : DataFrame, optional
+        What `transition_counts` returned for the same sequences, groups and lag.
+    colours : {state: colour} or list of colours, optional
+    min_count : groups, and rates of fewer patients, are not shown
+    ax, figure : where to draw, optional
+    """
+    page = lay_out(sequences, groups, min_count, ax, figure, height=2.0)
+    colour = state_colours(page.states, colours)
+    table = transition_counts(sequences, groups, lag=lag) if table is None else table
+    n_small = n_hidden = 0
+    for panel in page.panels:
+        heat = _Heat(panel, table, lag, min_count)
+        n_small += int(heat.small.sum())
+        n_hidden += int(heat.hidden.sum())
+        area = time_in_state(panel.data)["share"].to_numpy()
+        _draw_graph(panel, heat.rate, area, at_least, [colour[s] for s in panel.data.states])
+    if at_least > 0:
+        page.notes.append(f"rates below {at_least:g} not drawn")
+    page.hidden(n_small, "rate", n_hidden - n_small)
+    return page.finish("", "", colour)
+
+
+def _draw_graph(
+    panel: Panel,
+    rate: NDArray[np.float64],
+    area: NDArray[np.float64],
+    at_least: float,
+    colours: list[Any],
+) -> None:
+    from matplotlib.patches import Circle, FancyArrowPatch
+
+    ax, size = panel.ax, len(rate)
+    angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
+    place = np.column_stack([np.cos(angle), np.sin(angle)]) * (size > 1)
+    largest = min(0.36, 2.2 / max(size, 2))
+    smallest = min(0.17, 1.2 / max(size, 2))
+    radius = smallest + (largest - smallest) * np.sqrt(np.nan_to_num(area))
+    nodes = [Circle(tuple(place[k]), radius[k], fc=colours[k], ec="white", lw=0.6, zorder=3)
+             for k in range(size)]  # fmt: skip
+    for i, j in np.argwhere(np.nan_to_num(rate) >= max(at_least, 1e-12)):
+        if i != j:
+            ax.add_patch(
+                FancyArrowPatch(
+                    tuple(place[i]), tuple(place[j]), patchA=nodes[i], patchB=nodes[j],
+                    connectionstyle="arc3,rad=0.16", arrowstyle="-|>", shrinkA=0, shrinkB=0,
+                    mutation_scale=4 + 8 * rate[i, j], linewidth=0.4 + 5 * rate[i, j],
+                    color=colours[i], alpha=0.85, zorder=2, gid=f"{i}-{j}",
+                )
+            )  # fmt: skip
+    for k in range(size):
+        ax.add_patch(nodes[k])
+        if size <= 12 and np.isfinite(rate[k, k]):
+            ax.text(
+                place[k, 0], place[k, 1], rate_text(rate[k, k]),
+                ha="center", va="center", fontsize=SMALL - 0.5,
+                color=text_colour(colours[k]), zorder=4,
+            )  # fmt: skip
+    ax.set_xlim(-1.4, 1.4)
+    ax.set_ylim(-1.4, 1.4)
+    ax.set_aspect("equal")
+    ax.set(xticks=[], yticks=[])  # not set_axis_off, which would hide the note below too
+    ax.spines[:].set_visible(False)

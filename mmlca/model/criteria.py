@@ -1,0 +1,85 @@
+"""How well a model fits for its size, and how clearly it tells patients apart."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from mmlca.model.em import cells_of
+from mmlca.model.params import MarkovParams
+
+Criterion = Literal["bic", "aic", "sabic", "caic", "icl"]
+CRITERIA = get_args(Criterion)
+Count = Literal["sequences", "timepoints"]
+
+
+class InformationCriteria:
+    """Criteria of a fitted mixture: those of `CRITERIA`, and the entropy R²."""
+
+    params_: MarkovParams
+    loglik_: float
+    n_parameters_: int
+    n_sequences_: float
+    n_timepoints_: float
+    classification_entropy_: float
+
+    def bic(self, n: Count = "sequences") -> float:
+        """Bayesian information criterion, −2 log L + p log n; smaller is better.
+
+        n is the (weighted) number of sequences, as is usual in latent class analysis, or with
+        "timepoints" that of observed states, as in seqHMM.
+        """
+        return -2 * self.loglik_ + self.n_parameters_ * float(np.log(self._n(n)))
+
+    def sabic(self, n: Count = "sequences") -> float:
+        """BIC adjusted for sample size (Sclove 1987): (n + 2) / 24 in place of n."""
+        return -2 * self.loglik_ + self.n_parameters_ * float(np.log((self._n(n) + 2) / 24))
+
+    def caic(self, n: Count = "sequences") -> float:
+        """Consistent AIC (Bozdogan 1987): −2 log L + p (log n + 1); stricter than BIC."""
+        return self.bic(n) + self.n_parameters_
+
+    def aic(self) -> float:
+        """Akaike's information criterion, −2 log L + 2p; smaller is better."""
+        return -2 * self.loglik_ + 2 * self.n_parameters_
+
+    def icl(self, n: Count = "sequences") -> float:
+        """Integrated completed likelihood (Biernacki et al. 2000): BIC + 2·entropy."""
+        return self.bic(n) + 2 * self.classification_entropy_
+
+    def entropy(self) -> float:
+        """How clearly patients belong to classes, from 0 (not at all) to 1 (certain).
+
+        The entropy R² of Ramaswamy et al. (1993): 1 − Σᵢ Σₖ −pᵢₖ log pᵢₖ / (n log K); 1 if K = 1.
+        """
+        check_is_fitted(self)
+        k = self.params_.n_classes
+        if k == 1:
+            return 1.0
+        return 1 - self.classification_entropy_ / (self.n_sequences_ * float(np.log(k)))
+
+    def _n(self, n: str) -> float:
+        check_is_fitted(self)
+        if n not in ("sequences", "timepoints"):
+            raise ValueError(f'n must be "sequences" or "timepoints", found {n!r}.')
+        return self.n_sequences_ if n == "sequences" else self.n_timepoints_
+
+
+def classification_entropy(posterior: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """−Σᵢ wᵢ Σₖ pᵢₖ log pᵢₖ: how uncertain the patterns' classes are altogether."""
+    logs = np.log(posterior, out=np.zeros_like(posterior), where=posterior > 0)
+    return float(-(weights @ (posterior * logs).sum(axis=1))) + 0.0
+
+
+def count_parameters(
+    params: MarkovParams, zeros: NDArray[np.bool_], init: MarkovParams | None, n_groups: int = 1
+) -> int:
+    """G(K − 1) + K(S − 1) + K·S(S − 1), less the cells that must be zero."""
+    k, s = params.n_classes, params.n_states
+    fixed = np.broadcast_to(zeros, (k, len(zeros)))
+    if init is not None:
+        fixed = fixed | (cells_of(init) == 0)
+    return n_groups * (k - 1) + k * (s - 1) + k * s * (s - 1) - int(fixed.sum())

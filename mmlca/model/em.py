@@ -1,0 +1,228 @@
+"""One EM run on a pattern table, and the E-step that everything else needs.
+
+A class is a row of C = S·(S + 1) cells: its transition probabilities row by row, then its initial
+distribution (as in `mmlca.sequences.patterns.Patterns`). `run_em` prepares the arrays for
+`_kernels.em`, where the loop over E-step, M-step and extrapolation stands; `mmlca.model.search`
+decides where runs begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmlca.model.params import MarkovParams
+from mmlca.sequences.patterns import Patterns
+
+
+class Settings(NamedTuple):
+    """How EM runs. `prior`: pseudo-count of each cell and class; `zeros` (C,): forbidden cells."""
+
+    prior: float
+    zeros: NDArray[np.bool_]
+    max_iter: int
+    tol: float
+    accelerate: bool
+    n_confirm: int = 10
+
+
+@dataclass(eq=False)
+class Run:
+    """One EM run: its last parameters, and the path of the log-likelihood that led there.
+
+    `shares` (H, K) are the proportions of the classes in each group of patients, `members` (K,)
+    the expected patients of each class.
+    """
+
+    cells: NDArray[np.float64]
+    shares: NDArray[np.float64]
+    path: NDArray[np.float64]
+    converged: bool
+    members: NDArray[np.float64] = field(repr=False)
+
+    @cached_property
+    def value(self) -> float:
+        """The penalised log-likelihood; −inf for a run that failed."""
+        return -np.inf if self.failed else float(self.path[-1, 1])
+
+    @cached_property
+    def failed(self) -> str:
+        """Why the run is of no use; empty if it is of use."""
+        if not np.isfinite(self.path[-1, 1]):
+            return "impossible data"
+        return "a class emptied" if (self.members < 1e-6).any() else ""
+
+    @cached_property
+    def overall(self) -> NDArray[np.float64]:
+        """The proportions of the classes among all patients, (K,)."""
+        members = np.maximum(self.members, 0)
+        overall: NDArray[np.float64] = members / members.sum() if members.any() else members
+        return self.shares[0].copy() if len(self.shares) == 1 else overall
+
+    @property
+    def status(self) -> str:
+        """How the run ended, in words."""
+        if self.failed:
+            return f"failed: {self.failed}"
+        return "converged" if self.converged else "stopped at max_iter"
+
+
+class EStep(NamedTuple):
+    """What an E-step gives for U patterns and K classes.
+
+    Log-likelihoods (U,), class probabilities (U, K), expected visits of cells (K, C).
+    """
+
+    logliks: NDArray[np.float64]
+    posterior: NDArray[np.float64]
+    visits: NDArray[np.float64]
+
+
+def run_em(
+    patterns: Patterns,
+    cells: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    settings: Settings,
+    zeros: NDArray[np.bool_] | None = None,
+) -> Run:
+    """EM from cells (K, C) and shares (K,) or (H, K); cells in `zeros` (K, C) stay zero."""
+    from mmlca.model import _kernels
+
+    n_classes, n_cells = cells.shape
+    if settings.zeros.any():
+        table = np.where(settings.zeros, 0, cells).reshape(n_classes, -1, patterns.n_states)
+        sums = table.sum(axis=-1, keepdims=True)
+        cells = np.divide(table, sums, out=table, where=sums > 0).reshape(cells.shape)
+    forbidden = np.broadcast_to(settings.zeros, cells.shape)
+    prior = np.full((n_classes, n_cells + 1), settings.prior)
+    prior[:, :-1][forbidden if zeros is None else forbidden | zeros] = -1
+    chance, share = _kernel_arrays(patterns, cells, shares)
+    path = np.empty((settings.max_iter + 1, 2))
+    n_done, converged = _kernels.em(
+        _table(patterns),
+        _lanes(prior, -1.0),
+        chance,
+        share,
+        settings.max_iter,
+        float(settings.tol),
+        settings.accelerate,
+        settings.n_confirm,
+        path,
+    )
+    shares = share.reshape(len(share), -1)[:, :n_classes].copy()
+    size = group_sizes(patterns)[:, None]
+    members = shares * (size + n_classes * settings.prior) - settings.prior
+    return Run(
+        _unlanes(chance, n_classes)[:, :n_cells],
+        shares,
+        path[: n_done + 1].copy(),
+        converged,
+        members.sum(axis=0),
+    )
+
+
+def e_step(
+    patterns: Patterns, params: MarkovParams, shares: NDArray[np.float64] | None = None
+) -> EStep:
+    """Likelihoods, class probabilities and expected visits of patterns, given the parameters.
+
+    `shares` (H, K) are proportions by group, in place of the parameters' own.
+    """
+    from mmlca.model import _kernels
+
+    n_classes, n_cells = params.n_classes, params.n_states * (params.n_states + 1)
+    proportions = params.weights if shares is None else shares
+    chance, share = _kernel_arrays(patterns, cells_of(params), proportions)
+    expected, members = np.empty_like(chance), np.empty_like(share)
+    posterior, logs = np.empty((len(chance), len(patterns), 4)), np.empty(len(patterns))
+    _kernels.e_step(_table(patterns), chance, share, expected, members, posterior, logs)
+    of_pattern = posterior.transpose(1, 0, 2).reshape(len(patterns), -1)[:, :n_classes]
+    return EStep(logs, of_pattern, _unlanes(expected, n_classes)[:, :n_cells])
+
+
+def group_sizes(patterns: Patterns) -> NDArray[np.float64]:
+    """The patients of each group by weight, (H,)."""
+    if patterns.starts is None:
+        return np.array([patterns.weights.sum()])
+    ends = np.append(0.0, np.cumsum(patterns.weights))
+    return np.diff(ends[patterns.starts])
+
+
+def gap_logs(patterns: Patterns, cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logarithms of the cells (K, C) and, behind them, of the gaps' probabilities (K, C + G)."""
+    from mmlca.model import _kernels
+
+    chance, share = _kernel_arrays(patterns, cells, np.ones(len(cells)))
+    _kernels.gap_chances(patterns.n_states, patterns.gaps, share[0], chance)
+    with np.errstate(divide="ignore"):
+        return np.log(_unlanes(chance, len(cells)))
+
+
+def fill_gaps(
+    patterns: Patterns, cells: NDArray[np.float64], visits: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Visits of cells (K, C) from those of cells and gaps (K, C + G), given the cells."""
+    from mmlca.model import _kernels
+
+    n_classes, n_cells = cells.shape
+    chance, share = _kernel_arrays(patterns, cells, np.ones(n_classes))
+    expected = _lanes(visits, 0.0)
+    _kernels.gap_chances(patterns.n_states, patterns.gaps, share[0], chance)
+    _kernels.spread_gaps(patterns.n_states, patterns.gaps, share[0], chance, expected)
+    return _unlanes(expected, n_classes)[:, :n_cells]
+
+
+def cells_of(params: MarkovParams) -> NDArray[np.float64]:
+    """The classes' probabilities as rows of cells, (K, C)."""
+    return np.hstack([params.transition.reshape(params.n_classes, -1), params.initial])
+
+
+def params_of(cells: NDArray[np.float64], shares: NDArray[np.float64]) -> MarkovParams:
+    """Parameters from cells (K, C) and shares (K,), the inverse of `cells_of`."""
+    s = round(np.sqrt(cells.shape[1] + 0.25) - 0.5)
+    return MarkovParams(shares, cells[:, s * s :], cells[:, : s * s].reshape(-1, s, s))
+
+
+# --- the layout of the kernels ---------------------------------------------------------
+
+
+def _kernel_arrays(
+    patterns: Patterns, cells: NDArray[np.float64], shares: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`chance` with room for the gaps' probabilities, and `share`, in lanes of four classes."""
+    chance = _lanes(np.hstack([cells, np.ones((len(cells), len(patterns.gaps)))]), 0.5)
+    n_groups = 1 if patterns.starts is None else len(patterns.starts) - 1
+    share = np.zeros((n_groups, 4 * len(chance)))
+    share[:, : len(cells)] = shares
+    return chance, share.reshape(n_groups, len(chance), 4)
+
+
+def _table(patterns: Patterns) -> tuple[Any, ...]:
+    return (
+        patterns.n_states,
+        patterns.indptr,
+        patterns.tokens,
+        patterns.cell,
+        patterns.times,
+        patterns.gaps,
+        patterns.weights,
+        np.array([0, len(patterns)]) if patterns.starts is None else patterns.starts,
+    )
+
+
+def _lanes(rows: NDArray[np.float64], filler: float) -> NDArray[np.float64]:
+    """(K, R) → (L, R, 4), the layout of the kernels; lanes without a class get the filler."""
+    n_classes, n_rows = rows.shape
+    n_lanes = -(-n_classes // 4)
+    padded = np.full((4 * n_lanes, n_rows), filler)
+    padded[:n_classes] = rows
+    return np.ascontiguousarray(padded.reshape(n_lanes, 4, n_rows).transpose(0, 2, 1))
+
+
+def _unlanes(lanes: NDArray[np.float64], n_classes: int) -> NDArray[np.float64]:
+    """(L, R, 4) → (K, R)."""
+    return lanes.transpose(0, 2, 1).reshape(-1, lanes.shape[1])[:n_classes]

@@ -1,0 +1,413 @@
+"""How sure the parameters are: standard errors, intervals, and tests of covariates."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import chi2, norm
+from sklearn.utils.validation import check_is_fitted
+
+from mmlca.model import em
+from mmlca.model.checks import AnySequences, forbidden_cells, in_states
+from mmlca.model.covariates import AnyCovariates, Design, align
+from mmlca.model.expected import Floats, Visits
+from mmlca.model.information import (
+    Kind,
+    Point,
+    conditional_covariance,
+    covariance,
+    information,
+    point_of,
+)
+from mmlca.model.membership import Mixture, make_rows
+from mmlca.model.params import MarkovParams
+from mmlca.sequences.checks import some
+from mmlca.sequences.type import Sequences
+
+
+class Inference:
+    """What a fitted mixture says about its own precision."""
+
+    params_: MarkovParams
+    states_: tuple[str, ...]
+    coefficients_: pd.DataFrame
+    prior: float
+    zeros: Iterable[tuple[Any, Any]] | None
+    missing: str
+    _design: Design | None
+    group_weights_: pd.DataFrame
+
+    def standard_errors(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates | None = None,
+        *,
+        information: Kind = "opg",
+        level: float = 0.95,
+    ) -> pd.DataFrame:
+        """Standard errors and intervals of all probabilities.
+
+        Intervals are symmetric on the logit scale, so that they stay between 0 and 1. A
+        probability on the boundary (fewer than half an expected visit, or all visits of its row)
+        has no standard error; its interval is the exact one for "never" or "always" in as many
+        visits as its row has.
+
+        Parameters
+        ----------
+        sequences : those of the fit, with the same weights
+        covariates : those of the fit, if there were any
+        information : "observed", "opg" or "sandwich"
+            "opg" sums the outer products of the patterns' scores. "observed" is the curvature of
+            the log-likelihood (Louis 1982). Both cover equally well where each row of each chain
+            has many visits; where many are rare, "opg" is wider and covers better. "sandwich" also
+            holds where weights are not counts of patients, or the chains are not quite Markov.
+        level : of the intervals
+
+        Returns
+        -------
+        DataFrame
+            One row per probability: `parameter` ("weight", "initial" or "transition"), `class`,
+            `from`, `to`, `estimate`, `se`, `low`, `high`, `boundary`, and a `note` where
+            there is no standard error.
+
+        Examples
+        --------
+        >>> from mmlca import MarkovParams, MixtureMarkov, simulate
+        >>> two = MarkovParams([0.5, 0.5], [[1, 0], [0, 1]], [[[0.9, 0.1], [0.5, 0.5]],
+        ...                                                   [[0.5, 0.5], [0.1, 0.9]]])
+        >>> sequences, _ = simulate(two, 500, 12, seed=1)
+        >>> table = MixtureMarkov(2, seed=1).fit(sequences).standard_errors(sequences)
+        >>> table.loc[table["parameter"] == "weight", ["estimate", "se"]].round(2).values.tolist()
+        [[0.52, 0.02], [0.48, 0.02]]
+        """
+        check_is_fitted(self)
+        _check(information, level)
+        point, _ = self._point(sequences, covariates)
+        spread, lost = self._covariance(point, information)
+        zero = point.cells == 0  # with a prior only what is forbidden is zero
+        if not self.prior:
+            zero &= forbidden_cells(self.zeros, in_states(sequences, self.states_))
+        return _table(point, spread, lost, zero, self.params_, self.states_, level)
+
+    def coefficient_table(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates,
+        *,
+        information: Kind = "observed",
+        conditional: bool = False,
+        level: float = 0.95,
+    ) -> pd.DataFrame:
+        """Effects of covariates on membership, with standard errors and odds ratios.
+
+        Parameters
+        ----------
+        sequences, covariates : those of the fit
+        information : as in `standard_errors`
+            The default differs: for coefficients the curvature is the usual choice, and other
+            programs report it.
+        conditional : bool
+            Take the classes as known, as some programs do; such standard errors are too small.
+        level : of the intervals
+
+        Returns
+        -------
+        DataFrame
+            One row per class but the first and term: `term`, `class`, `estimate` (log-odds against
+            the first class), `se`, `z`, `p`, `low`, `high`, `odds_ratio`, `or_low`, `or_high`.
+        """
+        check_is_fitted(self)
+        _check(information, level)
+        point, design = self._point(sequences, covariates)
+        spread, lost, names = self._coefficient_covariance(point, design, information, conditional)
+        estimate = self.coefficients_.to_numpy()[:, 1:].T.ravel()
+        se = np.where(lost, np.nan, np.sqrt(np.diagonal(spread)))
+        z = estimate / se
+        width = norm.ppf(0.5 + level / 2) * se
+        table = pd.DataFrame(
+            {
+                "term": names * (self.params_.n_classes - 1),
+                "class": np.repeat(np.arange(2, self.params_.n_classes + 1), len(names)),
+                "estimate": estimate,
+                "se": se,
+                "z": z,
+                "p": 2 * norm.sf(np.abs(z)),
+                "low": estimate - width,
+                "high": estimate + width,
+            }
+        )
+        with np.errstate(over="ignore"):
+            for name, source in (
+                ("odds_ratio", "estimate"),
+                ("or_low", "low"),
+                ("or_high", "high"),
+            ):
+                table[name] = np.exp(table[source])
+        return table
+
+    def term_tests(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates,
+        *,
+        test: Literal["wald", "lr"] = "wald",
+        information: Kind = "observed",
+    ) -> pd.DataFrame:
+        """Whether each covariate matters at all, over all classes and levels together.
+
+        Parameters
+        ----------
+        sequences, covariates : those of the fit
+        test : "wald" or "lr"
+            Wald tests need this fit alone. Likelihood-ratio tests fit the model again without
+            each term, from the present chains on, and are the better ones in small samples.
+        information : as in `standard_errors`, for Wald tests
+
+        Returns
+        -------
+        DataFrame
+            One row per term: `term`, `statistic`, `df`, `p`.
+        """
+        check_is_fitted(self)
+        _check(information, 0.95)
+        if test not in ("wald", "lr"):
+            raise ValueError(f'test must be "wald" or "lr", found {test!r}.')
+        point, design = self._point(sequences, covariates)
+        k = self.params_.n_classes
+        terms = list(dict.fromkeys(design.term_of[1:]))
+        spread = np.empty((0, 0))
+        if test == "wald":
+            spread, _, _ = self._coefficient_covariance(point, design, information, False)
+        rows = []
+        for term in terms:
+            columns = np.flatnonzero([name == term for name in design.term_of])
+            if test == "wald":
+                place = (columns + len(design.columns) * np.arange(k - 1)[:, None]).ravel()
+                effect = self.coefficients_.to_numpy()[columns, 1:].T.ravel()
+                statistic = float(effect @ np.linalg.pinv(spread[np.ix_(place, place)]) @ effect)
+            else:
+                statistic = self._likelihood_ratio(point, columns)
+            df = len(columns) * (k - 1)
+            rows.append(
+                {"term": term, "statistic": statistic, "df": df, "p": float(chi2.sf(statistic, df))}
+            )
+        return pd.DataFrame(rows, columns=["term", "statistic", "df", "p"])
+
+    # --- inside ---------------------------------------------------------------------------
+
+    def _point(
+        self, sequences: AnySequences, covariates: AnyCovariates | None
+    ) -> tuple[Point, Design]:
+        """Data and parameters; without covariates the design is an intercept alone."""
+        data = in_states(sequences, self.states_)
+        if len(getattr(self, "group_weights_", ())):
+            raise ValueError(
+                "the model has class proportions by group, whose errors are not computed this way; "
+                "fit with the groups as a covariate, which is the same model."
+            )
+        self._check_covariates(covariates)  # type: ignore[attr-defined]
+        if self._design is None or covariates is None:
+            design = Design((), ())
+            rows = make_rows(data.patterns, data.weights)
+            shares = np.maximum(self.params_.weights, 1e-300)
+            coefficients = np.log(shares / shares[0])[None]
+        else:
+            design = self._design
+            data, matrix = _complete_rows(design, align(covariates, data), data, self.missing)
+            rows = make_rows(data.patterns, data.weights, design.standardised(matrix))
+            coefficients = np.linalg.solve(design.back, self.coefficients_.to_numpy())
+        visits = Visits(data.patterns)
+        point = point_of(visits, rows, self.params_, coefficients, float(self.prior))
+        if not np.isfinite(point.posterior[rows.weights > 0]).all():
+            raise ValueError("some patients are impossible under the model; give those of the fit.")
+        return point, design
+
+    def _covariance(self, point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
+        spread, lost = covariance(information(point), kind)
+        if lost.any():
+            warnings.warn(
+                f"the data do not determine {int(lost.sum())} of {point.size} parameters, which "
+                "get no standard error; ask for fewer classes or covariates.",
+                stacklevel=4,
+            )
+        return spread, lost
+
+    def _coefficient_covariance(
+        self, point: Point, design: Design, kind: Kind, conditional: bool
+    ) -> tuple[Floats, NDArray[np.bool_], list[str]]:
+        """Of the coefficients as reported, by class and term; which are lost; terms' names."""
+        n = point.n_coefficients
+        if conditional:
+            spread, lost = conditional_covariance(point), np.zeros(n, dtype=bool)
+        else:
+            whole, all_lost = self._covariance(point, kind)
+            spread, lost = whole[:n, :n], all_lost[:n]
+        back = np.kron(np.eye(self.params_.n_classes - 1), design.back)
+        return back @ spread @ back.T, lost, design.columns
+
+    def _likelihood_ratio(self, point: Point, columns: NDArray[np.intp]) -> float:
+        """Twice the log-likelihood that is lost without some columns of the design."""
+        settings = em.Settings(float(self.prior), np.zeros(0, dtype=bool), 2_000, 1e-7, True)
+        kept = np.setdiff1d(np.arange(len(point.coefficients)), columns)
+        values = []
+        for used in (np.arange(len(point.coefficients)), kept):
+            rows = point.rows._replace(design=point.rows.design[:, used])
+            fixed = settings._replace(zeros=np.zeros(point.cells.shape[1], dtype=bool))
+            run = Mixture(point.visits, rows, fixed, point.cells == 0).run(
+                point.cells, point.coefficients[used], fixed.max_iter, fixed.tol, True
+            )
+            values.append(run.value)
+        return max(0.0, 2 * (values[0] - values[1]))
+
+
+def _check(kind: str, level: float) -> None:
+    if kind not in get_args(Kind):
+        raise ValueError(f"information must be one of {', '.join(get_args(Kind))}, found {kind!r}.")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
+
+
+def _complete_rows(
+    design: Design, frame: pd.DataFrame, data: Sequences, missing: str
+) -> tuple[Sequences, Floats]:
+    """The patients who lack no covariate, as in the fit, and their columns."""
+    matrix = design.matrix(frame)
+    known = ~np.isnan(matrix).any(axis=1)
+    if known.all():
+        return data, matrix
+    if missing == "error":
+        raise ValueError(
+            f"{int((~known).sum()):,} of {len(data):,} patients lack covariates (patients "
+            f"{some(data.ids[~known])}); give the patients of the fit."
+        )
+    return data[known], matrix[known]
+
+
+# --- the table of probabilities ------------------------------------------------------------
+
+
+def parameter_names(params: MarkovParams, states: tuple[str, ...]) -> pd.DataFrame:
+    """One row per probability: weights by class, then initial and transition by class."""
+    k, s = params.n_classes, params.n_states
+    each = np.arange(1, k + 1)
+    labels = np.array(states, dtype=object)
+    parts = [
+        pd.DataFrame({"parameter": "weight", "class": each, "from": "", "to": ""}),
+        pd.DataFrame(
+            {
+                "parameter": "initial",
+                "class": np.repeat(each, s),
+                "from": "",
+                "to": np.tile(labels, k),
+            }
+        ),
+        pd.DataFrame(
+            {
+                "parameter": "transition",
+                "class": np.repeat(each, s * s),
+                "from": np.tile(np.repeat(labels, s), k),
+                "to": np.tile(labels, k * s),
+            }
+        ),
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def parameter_values(params: MarkovParams) -> Floats:
+    """The probabilities in the order of `parameter_names`."""
+    return np.concatenate([params.weights, params.initial.ravel(), params.transition.ravel()])
+
+
+def _as_values(weights: NDArray[Any], cells: NDArray[Any]) -> NDArray[Any]:
+    """Weights (K,) and cells (K, C) in the order of `parameter_names`."""
+    s = round(np.sqrt(cells.shape[1] + 0.25) - 0.5)
+    return np.concatenate([weights, cells[:, s * s :].ravel(), cells[:, : s * s].ravel()])
+
+
+def _table(
+    point: Point,
+    spread: Floats,
+    lost: NDArray[np.bool_],
+    zero: NDArray[np.bool_],
+    params: MarkovParams,
+    states: tuple[str, ...],
+    level: float,
+) -> pd.DataFrame:
+    """Estimates, errors and intervals; `zero` (K, C) are cells that must be zero."""
+    k, s = params.n_classes, params.n_states
+    weight_se, weight_lost = _weight_errors(point, spread, lost)
+    cell_se, cell_lost = _cell_errors(point, spread, lost)
+    visits = point.visits.rows(point.expected).sum(axis=-1)
+    estimate, se = parameter_values(params), _as_values(weight_se, cell_se)
+    unknown = _as_values(weight_lost, cell_lost)
+    boundary = _as_values(np.full(k, k == 1), ~point.inside)
+    fixed = _as_values(np.full(k, k == 1), zero)
+    in_row = _as_values(np.full(k, point.rows.weights.sum()), np.repeat(visits, s, axis=1))
+    low, high = _logit_interval(estimate, se, level)
+    # exact limits for "never" and "always" in as many visits as the row has
+    tail = ((1 - level) / 2) ** (1 / np.maximum(in_row, 1e-9))
+    cases: list[tuple[NDArray[np.bool_], str, Any, Any]] = [
+        (boundary & (estimate < 0.5), "never or hardly ever", 0.0, np.maximum(1 - tail, estimate)),
+        (boundary & (estimate >= 0.5), "(nearly) always", np.minimum(tail, estimate), 1.0),
+        (unknown, "not determined by the data", 0.0, 1.0),
+        (boundary & (in_row < 1e-6), "nobody is seen here", 0.0, 1.0),
+        (fixed, "fixed", estimate, estimate),
+    ]
+    note = np.full(len(estimate), "", dtype=object)
+    for case, words, least, most in cases:
+        note[case] = words
+        low, high = np.where(case, least, low), np.where(case, most, high)
+    se = np.where(fixed, 0.0, np.where(boundary | unknown, np.nan, se))
+    table = parameter_names(params, states)
+    return table.assign(estimate=estimate, se=se, low=low, high=high, boundary=boundary, note=note)
+
+
+def _logit_interval(estimate: Floats, se: Floats, level: float) -> tuple[Floats, Floats]:
+    """Symmetric on the logit scale."""
+    inside = np.clip(estimate, 1e-300, 1 - 1e-16)
+    logit = np.log(inside) - np.log1p(-inside)
+    width = norm.ppf(0.5 + level / 2) * se / (inside * (1 - inside))
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(width - logit)), 1 / (1 + np.exp(-width - logit))
+
+
+def _weight_errors(
+    point: Point, spread: Floats, lost: NDArray[np.bool_]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Of the average shares of classes, by the delta method."""
+    k_all, n = len(point.cells), point.n_coefficients
+    weights = point.rows.weights / point.rows.weights.sum()
+    slopes = np.zeros((k_all, n))
+    for k in range(k_all):
+        residual = point.shares[:, [k]] * ((np.arange(k_all) == k) - point.shares)
+        slope = (residual * weights[:, None]).T @ point.rows.design  # (K, P)
+        slopes[k] = slope[1:].ravel()
+    variance = np.einsum("ij,jk,ik->i", slopes, spread[:n, :n], slopes)
+    return np.sqrt(np.maximum(variance, 0)), np.full(k_all, bool(lost[:n].any()))
+
+
+def _cell_errors(
+    point: Point, spread: Floats, lost: NDArray[np.bool_]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Of the cells (K, C), by the delta method."""
+    errors = np.zeros(point.cells.shape)
+    unknown = np.zeros(point.cells.shape, dtype=bool)
+    s = point.visits.n_states
+    for k, cells in enumerate(point.cells):
+        free, place = np.flatnonzero(point.free[k]), point.place(k)
+        block, gone = spread[place, place], lost[place]
+        for i in range(s + 1):
+            mine = np.flatnonzero(free // s == i)
+            if not len(mine):
+                continue
+            columns = np.arange(i * s, (i + 1) * s)
+            slopes = cells[columns, None] * ((columns[:, None] == free[mine]) - cells[free[mine]])
+            variance = np.einsum("ij,jk,ik->i", slopes, block[np.ix_(mine, mine)], slopes)
+            errors[k, columns] = np.sqrt(np.maximum(variance, 0))
+            unknown[k, columns] = gone[mine].any()
+    return errors, unknown & point.inside

@@ -1,0 +1,226 @@
+"""The information that data carry about the parameters, and its inverse.
+
+The free parameters are log-odds: for each class but the first the coefficients of the membership
+(only an intercept where there are no covariates), and for each row of each chain the log-odds of
+its cells against the row's largest. Given the class of a row of data, its score for a cell is the
+cell's visits less what the row of the chain expects; the score of the data is the mean of this
+over classes (Louis 1982). Missing times enter through expected visits. A cell that almost nobody
+visits lies on the boundary: it is held fixed, since no derivative describes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax, softmax
+
+from mmlca.model.em import cells_of
+from mmlca.model.expected import Floats, Visits, sum_over_gaps
+from mmlca.model.membership import Rows, by_pattern, class_joint, logit_information
+from mmlca.model.params import MarkovParams
+
+Kind = Literal["observed", "opg", "sandwich"]
+
+_FEW = 0.5  # expected visits below which a cell lies on the boundary
+_BLOCK = 2048
+_SINGULAR = 1e-9  # smallest eigenvalue of the information scaled to a diagonal of ones
+_LOST = 1e-2  # part of a parameter that lies in directions without information
+
+
+@dataclass(eq=False)
+class Point:
+    """Where the information is computed: data, parameters, and which of them are free.
+
+    `coefficients` (P, K) are those of `rows.design`, which is standardised; `prior` is the
+    pseudo-count of each cell (K, C), `class_prior` that of each class (0 with covariates).
+    """
+
+    visits: Visits
+    rows: Rows
+    cells: Floats
+    coefficients: Floats
+    prior: Floats
+    class_prior: float
+
+    def __post_init__(self) -> None:
+        joint = class_joint(self.visits, self.rows, self.cells, self.coefficients)
+        self.posterior: Floats = softmax(joint, axis=1)
+        self.shares: Floats = np.exp(log_softmax(self.rows.design @ self.coefficients, axis=1))
+        self.memberships = by_pattern(self.rows, self.posterior, self.visits)
+        self.expected = self.visits.expected(self.cells, self.memberships)
+        rows = self.visits.rows(self.expected)
+        inside = (rows >= _FEW) & (self.visits.rows(self.cells) > 0)
+        inside &= inside.sum(axis=-1, keepdims=True) > 1
+        largest = np.where(inside, rows, -1).argmax(axis=-1)[..., None] == np.arange(rows.shape[-1])
+        shape = self.cells.shape
+        self.inside: NDArray[np.bool_] = inside.reshape(shape)
+        self.free: NDArray[np.bool_] = (inside & ~largest).reshape(shape)
+
+    @property
+    def n_coefficients(self) -> int:
+        """Free coefficients: P for each class but the first."""
+        n_terms, n_classes = self.coefficients.shape
+        return int(n_terms * (n_classes - 1))
+
+    def place(self, k: int) -> slice:
+        """Where the free cells of class k stand among all free parameters."""
+        before = self.n_coefficients + int(self.free[:k].sum())
+        return slice(before, before + int(self.free[k].sum()))
+
+    @property
+    def size(self) -> int:
+        """Number of free parameters."""
+        return self.n_coefficients + int(self.free.sum())
+
+
+class Information(NamedTuple):
+    """Sums over the data at a point: observed information, and outer products of scores.
+
+    `prior` is what the prior adds to either; `squares` weighs the outer products by squared
+    weights, for the sandwich.
+    """
+
+    observed: Floats
+    outer: Floats
+    squares: Floats
+    prior: Floats
+
+
+def information(point: Point) -> Information:
+    """Observed information and outer products of scores, in one pass over the rows."""
+    size, n_first = point.size, point.n_coefficients
+    outer, squares, missing = (np.zeros((size, size)) for _ in range(3))
+    k_all = len(point.cells)
+    rows = point.rows
+    for begin in range(0, len(rows.weights), _BLOCK):
+        part = slice(begin, begin + _BLOCK)
+        posterior, weights = point.posterior[part], rows.weights[part]
+        scores = np.empty((len(posterior), size))
+        scores[:, :n_first] = _logit_scores(rows.design[part], posterior - point.shares[part])
+        for k in range(k_all):
+            place = point.place(k)
+            inner = _class_scores(point, k, rows.pattern[part])
+            scores[:, place] = posterior[:, k, None] * inner
+            # the spread of the complete data's scores over classes: what not knowing them costs
+            weighted = (weights * posterior[:, k])[:, None] * inner
+            missing[place, place] += weighted.T @ inner
+            certain = np.broadcast_to(np.eye(k_all)[k], posterior.shape)
+            if n_first:
+                logit = _logit_scores(rows.design[part], certain - point.shares[part])
+                missing[:n_first, place] += logit.T @ weighted
+                missing[:n_first, :n_first] += logit.T @ (
+                    logit * (weights * posterior[:, k])[:, None]
+                )
+        outer += scores.T @ (scores * weights[:, None])
+        squares += scores.T @ (scores * rows.squares[part, None])
+    missing[n_first:, :n_first] = missing[:n_first, n_first:].T
+    observed = _complete(point, point.expected, rows.weights) + outer - missing
+    for k in range(k_all if len(point.visits.gaps) else 0):
+        observed[point.place(k), point.place(k)] -= _gap_curvature(point, k)
+    prior = np.zeros((size, size))
+    if point.prior.any() or point.class_prior:
+        one = np.zeros(len(rows.weights))
+        one[0] = point.class_prior * k_all
+        prior = _complete(point, point.prior, one)
+    return Information(observed, outer, squares, prior)
+
+
+def covariance(parts: Information, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
+    """Covariance of the free parameters, and which of them the data say nothing about.
+
+    "observed": inverse of the observed information; "opg": inverse of the outer products of
+    scores; "sandwich": outer products between two inverses of the observed information.
+    """
+    if kind == "opg":
+        return _inverse(parts.outer + parts.prior)
+    inverse, lost = _inverse(parts.observed + parts.prior)
+    return (inverse if kind == "observed" else inverse @ parts.squares @ inverse), lost
+
+
+def conditional_covariance(point: Point) -> Floats:
+    """Covariance of the coefficients as if classes were known; it takes the chains as given."""
+    known = logit_information(point.rows.design, point.rows.weights, point.shares)
+    return np.asarray(np.linalg.inv(known), dtype=float)
+
+
+def point_of(
+    visits: Visits, rows: Rows, params: MarkovParams, coefficients: Floats, prior: float
+) -> Point:
+    """The point of a fitted model; cells that must be zero get no prior."""
+    cells = cells_of(params)
+    with_covariates = rows.design.shape[1] > 1
+    return Point(
+        visits,
+        rows,
+        cells,
+        coefficients,
+        np.where(cells > 0, prior, 0.0),
+        0.0 if with_covariates else prior,
+    )
+
+
+# --- pieces ------------------------------------------------------------------------------
+
+
+def _logit_scores(design: Floats, residual: Floats) -> Floats:
+    """Residuals of the classes but the first times the design, (B, (K − 1)·P)."""
+    scores = residual[:, 1:, None] * design[:, None, :]
+    return scores.reshape(len(design), -1)
+
+
+def _class_scores(point: Point, k: int, patterns: NDArray[np.intp]) -> Floats:
+    """Scores of the free cells of class k, given that the patterns are of that class."""
+    visits = point.visits.within(point.cells[k], patterns)
+    table = point.visits.rows(visits)
+    scores = visits - point.cells[k] * np.repeat(table.sum(axis=-1), table.shape[-1], axis=-1)
+    free: Floats = scores[:, point.free[k]]
+    return free
+
+
+def _complete(point: Point, expected: Floats, weights: Floats) -> Floats:
+    """Information if classes and missing states were known."""
+    result = np.zeros((point.size, point.size))
+    n_first = point.n_coefficients
+    if n_first:
+        result[:n_first, :n_first] = logit_information(point.rows.design, weights, point.shares)
+    s = point.visits.n_states
+    for k, cells in enumerate(point.cells):
+        totals = np.repeat(point.visits.rows(expected[k]).sum(axis=-1), s)
+        same_row = np.kron(np.eye(s + 1), np.ones((s, s)))
+        block = (np.diag(cells) - np.outer(cells, cells) * same_row) * totals[:, None]
+        result[point.place(k), point.place(k)] = block[np.ix_(point.free[k], point.free[k])]
+    return result
+
+
+def _gap_curvature(point: Point, k: int) -> Floats:
+    """How the expected score of class k changes because visits inside gaps depend on the chain.
+
+    The derivative is taken along the imaginary axis, which is exact to rounding.
+    """
+    step = 1e-30
+    visits, free = point.visits, np.flatnonzero(point.free[k])
+    passed = point.visits.over.T @ point.memberships[:, k]
+    chain = visits.rows(point.cells[k])
+    moved = np.repeat(chain[None].astype(complex), len(free), axis=0)
+    for f, cell in enumerate(free):
+        i, j = divmod(int(cell), visits.n_states)
+        moved[f, i] += 1j * step * chain[i, j] * ((np.arange(visits.n_states) == j) - chain[i])
+    slope: NDArray[Any] = sum_over_gaps(visits.gaps, passed, moved).imag / step
+    score = slope - chain * slope.sum(axis=-1, keepdims=True)
+    curvature: Floats = score.reshape(len(free), -1)[:, free]
+    return (curvature + curvature.T) / 2
+
+
+def _inverse(matrix: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Inverse by eigenvalues; parameters in directions without information are marked."""
+    diagonal = np.diagonal(matrix)
+    scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    values, vectors = np.linalg.eigh(matrix * np.outer(scale, scale))
+    sound = values > _SINGULAR
+    kept = vectors[:, sound]
+    inverse = (kept / values[sound]) @ kept.T * np.outer(scale, scale)
+    lost = (vectors[:, ~sound] ** 2).sum(axis=1) > _LOST
+    return inverse, lost

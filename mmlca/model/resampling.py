@@ -1,0 +1,366 @@
+"""The bootstrap: the same fit on resampled patients, many times.
+
+Drawing n patients with replacement changes nothing but the weights of their patterns. Each
+refit begins at the model's own classes, and at perturbations of them; its classes are paired with
+the model's by the patients they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from os import cpu_count
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.special import softmax
+from sklearn.utils.validation import check_is_fitted
+
+from font.checks import whole_number
+from mmlca.model import em
+from mmlca.model.checks import AnySequences, forbidden_cells, in_states
+from mmlca.model.covariates import AnyCovariates, Design
+from mmlca.model.expected import Floats
+from mmlca.model.inference import parameter_names, parameter_values
+from mmlca.model.information import Point
+from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
+from mmlca.model.params import MarkovParams, Seed
+
+if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
+
+STABLE, DISSOLVED = 0.75, 0.5  # Jaccard similarities of Hennig (2007)
+_MAX_ITER, _TOL = 500, 1e-4  # of a refit; what is left of the log-likelihood is far below its noise
+_TRY, _BEHIND = 20, 4.0  # updates of a perturbed start, and how far below the best it is given up
+_SMOOTH = 0.1  # pseudo-steps that a start takes from all patients' chain, so that no cell is zero
+
+
+@dataclass(frozen=True, eq=False)
+class Bootstrap:
+    """What `bootstrap` gives.
+
+    Parameters
+    ----------
+    intervals : DataFrame
+        One row per number: `parameter` ("weight", "initial", "transition", "time in state" in
+        windows, "coefficient"), `class`, `from`, `to`, `estimate`, `se`, `low`, `high`.
+    stability : DataFrame
+        One row per class: `patients` whose likeliest class it is, mean `jaccard` similarity to the
+        class in the refits, and the shares of refits where it was `found_again` (similarity of at
+        least 0.75) or `dissolved` (below 0.5).
+    replicates : (n, number of rows of `intervals`)
+        The numbers of each refit, classes paired with those of the model.
+    n_failed : int
+        Refits that lost a class and do not count.
+    level : of the intervals
+    """
+
+    intervals: pd.DataFrame
+    stability: pd.DataFrame
+    replicates: Floats
+    n_failed: int
+    level: float
+
+    def __repr__(self) -> str:
+        worst = self.stability.loc[self.stability["jaccard"].idxmin()]
+        failed = f", {self.n_failed} failed" if self.n_failed else ""
+        return (
+            f"Bootstrap: {len(self.replicates):,} refits{failed}; least stable is class "
+            f"{worst['class']:.0f}, found again in {worst['found_again']:.0%} of them"
+        )
+
+
+def bootstrap(
+    model: MixtureMarkov,
+    sequences: AnySequences,
+    n: int = 500,
+    seed: Seed = None,
+    *,
+    covariates: AnyCovariates | None = None,
+    n_fresh: int = 2,
+    n_times: int | None = None,
+    level: float = 0.95,
+    n_jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> Bootstrap:
+    """Intervals and stability of classes from refits to resampled patients.
+
+    Unlike standard errors, the bootstrap needs no normal approximation, gives limits on the
+    boundary too, and shows whether a class is found again at all.
+
+    Parameters
+    ----------
+    model : fitted MixtureMarkov
+    sequences : those of the fit, with the same weights
+    n : number of refits
+    seed : int or Generator, optional
+    covariates : those of the fit, if there were any
+    n_fresh : int
+        Perturbed starts of each refit besides the one from the model's classes. They find maxima
+        that the first start would miss; 0 is faster, and shows less instability than there is.
+    n_times : int, optional
+        Windows over which time in state is counted. Default: those of the longest sequence.
+    level : of the intervals, which are percentiles of the refits
+    n_jobs : threads; −1: one per processor. They do not change the result
+    progress : called with the number of refits done and n
+
+    Returns
+    -------
+    Bootstrap
+        With the tables `intervals` and `stability`.
+
+    Examples
+    --------
+    >>> from mmlca import MarkovParams, MixtureMarkov, simulate
+    >>> two = MarkovParams([0.5, 0.5], [[1, 0], [0, 1]], [[[0.9, 0.1], [0.5, 0.5]],
+    ...                                                   [[0.5, 0.5], [0.1, 0.9]]])
+    >>> sequences, _ = simulate(two, 300, 12, seed=1)
+    >>> result = bootstrap(MixtureMarkov(2, seed=1).fit(sequences), sequences, 20, seed=1)
+    >>> result.stability["found_again"].tolist()
+    [1.0, 1.0]
+    """
+    check_is_fitted(model)
+    whole_number(n, 2, "n")
+    whole_number(n_fresh, 0, "n_fresh")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
+    data = in_states(sequences, model.states_)
+    n_times = data.shape[1] if n_times is None else n_times
+    whole_number(n_times, 1, "n_times")
+    point, design = model._point(data, covariates)
+    zeros = np.broadcast_to(forbidden_cells(model.zeros, data), point.cells.shape)
+    if model.init is not None:
+        zeros = zeros | (point.cells == 0)
+    settings = em.Settings(float(model.prior), zeros[0] & False, _MAX_ITER, _TOL, True, 2)
+    refit = partial(_refit, point, _alike(point), settings, zeros, n_fresh)
+    ends = []
+    rngs = np.random.default_rng(seed).spawn(n)
+    with ThreadPoolExecutor(n_jobs if n_jobs > 0 else cpu_count() or 1) as pool:
+        for done, end in enumerate(pool.map(refit, rngs) if n_jobs != 1 else map(refit, rngs), 1):
+            if end is not None:
+                ends.append(end)
+            if progress is not None:
+                progress(done, n)
+    if len(ends) < 2:
+        raise ValueError(
+            f"{n - len(ends)} of {n} refits lost a class, so that nothing can be said; ask for "
+            "fewer classes."
+        )
+    replicates = np.array([_numbers(end.cells, end.coefficients, point, design, n_times)
+                           for end in ends])  # fmt: skip
+    tail = (1 - level) / 2
+    low, high = np.quantile(replicates, [tail, 1 - tail], axis=0)
+    intervals = _names(model.params_, model.states_, design).assign(
+        estimate=_numbers(point.cells, point.coefficients, point, design, n_times),
+        se=replicates.std(axis=0, ddof=1),
+        low=low,
+        high=high,
+    )
+    stability = _stability(point, np.array([end.jaccard for end in ends]))
+    return Bootstrap(intervals, stability, replicates, n - len(ends), level)
+
+
+class _Alike(NamedTuple):
+    """Groups of patients who are alike in data and weight: their row, weight and number."""
+
+    row: NDArray[np.intp]
+    weight: Floats
+    size: NDArray[np.int64]
+
+
+def _alike(point: Point) -> _Alike:
+    counted = point.rows.each > 0
+    pairs = np.column_stack([point.rows.inverse, point.rows.each])[counted]
+    distinct, count = np.unique(pairs, axis=0, return_counts=True)
+    return _Alike(distinct[:, 0].astype(np.intp), distinct[:, 1], count)
+
+
+class _End(NamedTuple):
+    """A refit: cells (K, C), coefficients (P, K), and how like the model's its classes are."""
+
+    cells: Floats
+    coefficients: Floats
+    jaccard: Floats
+
+
+def _refit(
+    point: Point,
+    alike: _Alike,
+    settings: em.Settings,
+    zeros: NDArray[np.bool_],
+    n_fresh: int,
+    rng: np.random.Generator,
+) -> _End | None:
+    """One replicate, its classes paired with those of the model; None if a class was lost."""
+    total = int(alike.size.sum())
+    times = rng.multinomial(total, alike.size / total)
+    drawn = np.bincount(alike.row, times * alike.weight, len(point.rows.weights)).astype(float)
+    starts = [point.posterior, *(_perturbed(point.posterior, rng) for _ in range(n_fresh))]
+    fit = _fit_covariates if point.rows.design.shape[1] > 1 else _fit_plain
+    best = fit(point, point.rows._replace(weights=drawn), settings, zeros, starts)
+    if best is None:
+        return None
+    cells, coefficients = best
+    posterior = softmax(class_joint(point.visits, point.rows, cells, coefficients), axis=1)
+    overlap = (point.posterior * point.rows.weights[:, None]).T @ posterior
+    order = linear_sum_assignment(-overlap)[1]
+    return _End(
+        cells[order],
+        coefficients[:, order] - coefficients[:, order[:1]],
+        _jaccard(point, posterior[:, order]),
+    )
+
+
+def _perturbed(posterior: Floats, rng: np.random.Generator) -> Floats:
+    """Memberships after some rows got any class."""
+    n_rows, k = posterior.shape
+    changed = posterior.copy()
+    moved = np.flatnonzero(rng.random(n_rows) < rng.choice([0.15, 0.3]))
+    changed[moved] = np.eye(k)[rng.integers(k, size=len(moved))]
+    return changed
+
+
+def _fit_plain(
+    point: Point,
+    rows: Rows,
+    settings: em.Settings,
+    zeros: NDArray[np.bool_],
+    starts: list[Floats],
+) -> tuple[Floats, Floats] | None:
+    """The best of EM runs without covariates, where rows are patterns; chains and log-shares."""
+    used = np.flatnonzero(rows.weights)
+    patterns = point.visits.patterns.take(used, rows.weights[used])
+    begin = [_begin(point, rows, memberships) for memberships in starts]
+    run = em.run_em(patterns, *begin[0], settings, zeros)
+    for start in begin[1:]:
+        other = em.run_em(patterns, *start, settings._replace(max_iter=_TRY, tol=0.0), zeros)
+        if other.value > run.value - _BEHIND:
+            other = em.run_em(patterns, other.cells, other.shares, settings, zeros)
+            run = max(run, other, key=lambda one: one.value)
+    if run.failed:
+        return None
+    return run.cells, np.log(run.overall / run.overall[0])[None]
+
+
+def _fit_covariates(
+    point: Point,
+    rows: Rows,
+    settings: em.Settings,
+    zeros: NDArray[np.bool_],
+    starts: list[Floats],
+) -> tuple[Floats, Floats] | None:
+    """The best of EM runs with covariates."""
+    used = np.flatnonzero(rows.weights)
+    rows = rows._replace(
+        pattern=rows.pattern[used], design=rows.design[used], weights=rows.weights[used]
+    )
+    mixture = Mixture(point.visits, rows, settings, zeros)
+    best = None
+    for memberships in starts:
+        start = _begin(point, rows, memberships[used])[0], point.coefficients
+        run = mixture.run(*start, _TRY if best else settings.max_iter, settings.tol, True)
+        if best is None:
+            best = run
+        elif run.value > best.value - _BEHIND:
+            again = mixture.run(run.cells, run.coefficients, settings.max_iter, settings.tol, True)
+            best = max(best, again, key=lambda one: one.value)
+    if best is None or not np.isfinite(best.value):
+        return None
+    lost = (best.posterior * rows.weights[:, None]).sum(axis=0) < 1e-6
+    return None if lost.any() else (best.cells, best.coefficients)
+
+
+def _begin(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Floats]:
+    """Chains and shares of given memberships, smoothed so that no cell is zero."""
+    visits = point.visits
+    weighted = by_pattern(rows, memberships, visits)
+    pooled = visits.rows(weighted.sum(axis=1) @ visits.plain + 0.5)
+    pooled = pooled / pooled.sum(axis=-1, keepdims=True)
+    table = visits.rows(visits.expected(point.cells, weighted)) + _SMOOTH * pooled
+    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(point.cells.shape)
+    shares = weighted.sum(axis=0) + _SMOOTH
+    return cells, shares / shares.sum()
+
+
+# --- what is reported ----------------------------------------------------------------------
+
+
+def _numbers(
+    cells: Floats, coefficients: Floats, point: Point, design: Design, n_times: int
+) -> Floats:
+    """Probabilities, time in state and coefficients of a model, in the order of `_names`."""
+    weights = point.rows.weights
+    shares = softmax(point.rows.design @ coefficients, axis=1)
+    params = em.params_of(cells, weights @ shares / weights.sum())
+    parts = [parameter_values(params), time_in_state(params, n_times).ravel()]
+    if design.variables:
+        parts.append((design.back @ coefficients)[:, 1:].T.ravel())
+    return np.concatenate(parts)
+
+
+def _names(params: MarkovParams, states: tuple[str, ...], design: Design) -> pd.DataFrame:
+    k, s = params.n_classes, params.n_states
+    each = np.arange(1, k + 1)
+    parts = [
+        parameter_names(params, states),
+        pd.DataFrame(
+            {
+                "parameter": "time in state",
+                "class": np.repeat(each, s),
+                "from": "",
+                "to": list(states) * k,
+            }
+        ),
+    ]
+    if design.variables and k > 1:
+        columns = design.columns
+        parts.append(
+            pd.DataFrame(
+                {
+                    "parameter": "coefficient",
+                    "class": np.repeat(each[1:], len(columns)),
+                    "from": "",
+                    "to": columns * (k - 1),
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def time_in_state(params: MarkovParams, n_times: int) -> Floats:
+    """Expected number of the first windows that a class spends in each state, (K, S)."""
+    present = params.initial
+    total = present.copy()
+    for _ in range(n_times - 1):
+        present = np.einsum("ki,kij->kj", present, params.transition)
+        total += present
+    return total
+
+
+def _jaccard(point: Point, posterior: Floats) -> Floats:
+    """Similarity of each class's patients in the model and in a refit, |A ∩ B| / |A ∪ B|."""
+    each = np.arange(posterior.shape[1])
+    mine = point.posterior.argmax(axis=1)[:, None] == each
+    theirs = posterior.argmax(axis=1)[:, None] == each
+    both, either = (point.rows.weights @ x for x in (mine & theirs, mine | theirs))
+    similarity: Floats = np.divide(both, either, out=np.zeros(len(each)), where=either > 0)
+    return similarity
+
+
+def _stability(point: Point, jaccard: Floats) -> pd.DataFrame:
+    k = jaccard.shape[1]
+    likeliest = point.posterior.argmax(axis=1)
+    return pd.DataFrame(
+        {
+            "class": np.arange(1, k + 1),
+            "patients": np.bincount(likeliest, point.rows.weights, k),
+            "jaccard": jaccard.mean(axis=0),
+            "found_again": (jaccard >= STABLE).mean(axis=0),
+            "dissolved": (jaccard < DISSOLVED).mean(axis=0),
+        }
+    )

@@ -1,0 +1,412 @@
+"""Which maximum: many starts, kicks out of local maxima, and the best of what they reach.
+
+A search keeps a list of local maxima. It kicks one of them (`Starter.kick`) and runs EM from
+there in stages; a run that falls behind or returns to where it came from is dropped early, the
+others end at a maximum that joins the list. The next maximum to be kicked is the best one,
+unless it has been kicked so often that it is the turn of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, run_em
+from mmlca.model.params import MarkovParams
+from mmlca.model.starts import KICKS, KINDS, Place, Start, Starter
+from mmlca.sequences.patterns import Patterns
+
+SearchKind = Literal["default", "thorough"]
+Spread = Callable[[Callable[[Any], Run], Iterable[Any]], list[Run]]  # map, on several threads
+
+# Chosen by measurement on three data sets with K = 4 … 6 (tests/bench/test_bench_em.py).
+_SAME, _EQUAL = 0.01, 0.001  # two maxima this close count as the same; are kept as one
+_SHORT = 15  # updates of a start before they are compared
+_FOLLOWED = 12  # starts that are followed to their maximum
+_LONG, _ROUGH = 300, 1e-4  # most updates, and tolerance, of a run that is followed
+_SEARCHES, _PLAIN = 3, 2  # independent searches; of each three, from starts of the usual kinds
+_KICKED = 12  # kicks of a round
+_TRY = 30  # updates after a kick, then in each stage further ones if at most so far below the best
+_STAGES = ((40, 8.0), (80, 4.0), (_LONG, 2.0))
+_RETURNED = 0.05  # largest difference of a probability to the kicked maximum after a return
+_LAST, _ALIKE = 0.05, 0.001  # log-likelihood left to a run on its last steps to a known maximum;
+# largest difference of its shares to those there (maxima 0.004 apart differ by 0.002 in shares)
+_KEPT, _NEAR = 24, 5.0  # most maxima in the list of a search; how far below the best they may be
+_TURN = 0.06  # log-likelihood by which each kick puts a maximum back in the order of its turn
+_NOTHING = 3  # rounds without gain that a round without any new maximum counts for
+_ALONE, _TOGETHER = 0.75, 2.25  # patience of searches, in rounds without gain per start
+_FEWER, _GROWN = 0.75, 3  # the same with one class less; how many of its maxima are grown from
+_MORE, _MOST = 2, 12  # in a thorough search: times the searches and their patience; joint search
+_ROUNDS = 0.4  # most rounds, as a part of the patience
+_AGREED = 0.75  # part of it that is enough for searches that agree with each other
+_SETTLED = 3  # most rounds of kicks of the final run
+_SCREEN = 5_000  # patients in the search where there are more patterns than this
+
+
+class Fit(NamedTuple):
+    """A finished fit: classes by decreasing size, and the record of all starts.
+
+    `shares` (H, K) are the classes' proportions in each group of patients; `n_replicated` of the
+    `n_searches` independent searches reached the maximum.
+    """
+
+    params: MarkovParams
+    shares: NDArray[np.float64]
+    path: NDArray[np.float64]
+    converged: bool
+    posterior: NDArray[np.float64]
+    unsupported: NDArray[np.bool_]
+    starts: pd.DataFrame
+    n_replicated: int
+    n_searches: int
+
+
+def fit_from(patterns: Patterns, init: MarkovParams, settings: Settings) -> Fit:
+    """One EM run from exactly the given parameters; their zeros stay zero."""
+    run = run_em(patterns, cells_of(init), init.weights, settings, zeros=cells_of(init) == 0)
+    return _finish(patterns, run, [_row("given", run)], 1, 1)
+
+
+def fit_search(
+    patterns: Patterns,
+    n_classes: int,
+    settings: Settings,
+    n_init: int,
+    n_jobs: int,
+    rng: np.random.Generator,
+    thorough: bool = False,
+) -> Fit:
+    """The best of many starts.
+
+    1. `n_init` starts of different kinds make a few updates; the best twelve are followed to
+       their maxima. If half of them end at the best one, and a few kicks lead to none that is
+       better, the search is over.
+    2. Otherwise they begin the first of three searches that know nothing of each other. The
+       second has `n_init` starts of its own; the third begins at maxima with one class less,
+       from a short search of its own, to which a class is added. Each search makes rounds of
+       kicks, and ends sooner if they bring nothing new.
+    3. Unless all reached the same, their maxima are put together and searched further.
+
+    A thorough search makes steps 2 and 3 in any case, with twice as many searches of twice the
+    patience, and with twelve times the patience in step 3.
+
+    4. The best run goes on to the tolerance asked for, and is kicked a last time.
+
+    With very many patterns steps 1 to 3 look at a random sample of patients.
+    """
+    if n_classes == 1:
+        start = (Starter(patterns, 1, rng).pooled[None], np.ones(1))
+        run = run_em(patterns, *start, settings)
+        return _finish(patterns, run, [_row("pooled", run)], 1, 1)
+    sample = _sample(patterns, rng)
+    with ThreadPoolExecutor(n_jobs) as pool:
+
+        def spread(call: Callable[[Any], Run], items: Iterable[Any]) -> list[Run]:
+            return list(pool.map(call, items) if n_jobs > 1 else map(call, items))
+
+        outcome = _explore(sample, n_classes, settings, n_init, rng, spread, thorough)
+        maxima, record, n_replicated, n_searches = outcome
+        same = sample is patterns
+        finals = [maximum.run for maximum in maxima[: 1 if same else 3]]
+        ends = spread(partial(_go_on, patterns, settings=settings, same=same), finals)
+        best = max(ends, key=lambda run: run.value)
+        if same and len(maxima) > 1 and settings.tol > 0:
+            best = _settle(patterns, best, settings, rng, spread)
+    return _finish(patterns, best, record, n_replicated, n_searches)
+
+
+def _explore(
+    patterns: Patterns,
+    n_classes: int,
+    settings: Settings,
+    n_init: int,
+    rng: np.random.Generator,
+    spread: Spread,
+    thorough: bool,
+) -> tuple[list[Maximum], list[dict[str, Any]], int, int]:
+    """Steps 1 to 3 of `fit_search`: maxima, the best first; record; searches that reached it."""
+    starter = Starter(patterns, n_classes, rng)
+    runs = Runs(patterns, settings, spread)
+    searches: list[Search] = []
+    record: list[dict[str, Any]] = []
+    more = _MORE if thorough else 1
+    for i in range(more * _SEARCHES):
+        kinds = [KINDS[j % len(KINDS)] for j in range(n_init)]
+        if i % _SEARCHES >= _PLAIN and n_classes > 2:
+            kinds = ["grown"] * n_init
+            fewer = _fewer(patterns, n_classes - 1, runs, n_init, more, rng)
+            starts = [starter.grow(fewer[j % len(fewer)].place.posterior) for j in range(n_init)]
+        else:
+            starts = [starter.draw(kind) for kind in kinds]
+        search, followed, rows = _begin(starter, runs, kinds, starts)
+        record += rows
+        n_there = sum(run.value > search.best - _SAME for run in followed)
+        if i == 0 and 2 * n_there >= len(followed) and not thorough:
+            best = search.best
+            if n_there < len(followed):
+                _kick_on([search], _AGREED * _ALONE * n_init)
+            if search.best < best + _EQUAL:
+                return search.maxima, record, n_there, len(followed)
+        searches.append(search)
+    searches = [search for search in searches if search.maxima]
+    if not searches:  # every run failed; the best of them says why
+        return [runs.maximum(followed[0])], record, 0, i + 1
+    _kick_on(searches, more * _ALONE * n_init)
+    record += [_row("search", s.maxima[0].run, n_kicks=s.n_kicks) for s in searches]
+    together = Search(starter, runs, [m for search in searches for m in search.maxima])
+    if thorough or _n_at(together.best, searches) < len(searches):
+        _kick_on([together], (_MOST if thorough else 1) * _TOGETHER * n_init)
+        record.append(_row("joint search", together.maxima[0].run, n_kicks=together.n_kicks))
+    return together.maxima, record, _n_at(together.best, searches), len(searches)
+
+
+def _begin(
+    starter: Starter, runs: Runs, kinds: list[str], starts: list[Start]
+) -> tuple[Search, list[Run], list[dict[str, Any]]]:
+    """A search with the maxima of its best starts; these runs; the record of all starts."""
+    screened = runs.begin(starts, _SHORT)
+    order = sorted(range(len(starts)), key=lambda i: -screened[i].value)[:_FOLLOWED]
+    followed = runs.follow([screened[i] for i in order], _LONG)
+    rows = [_row(kind, run, "screened out") for kind, run in zip(kinds, screened, strict=True)]
+    search = Search(starter, runs)
+    for i, run in zip(order, followed, strict=True):
+        rows[i] = _row(kinds[i], run)
+        search.add(run)
+    return search, followed, rows
+
+
+def _fewer(
+    patterns: Patterns,
+    n_classes: int,
+    runs: Runs,
+    n_init: int,
+    more: int,
+    rng: np.random.Generator,
+) -> list[Maximum]:
+    """The best maxima of a short search with one class less."""
+    starter = Starter(patterns, n_classes, rng)
+    kinds = [KINDS[i % len(KINDS)] for i in range(n_init)]
+    search, followed, _ = _begin(starter, runs, kinds, [starter.draw(kind) for kind in kinds])
+    if not search.maxima:
+        return [runs.maximum(followed[0])]
+    _kick_on([search], more * _FEWER * n_init)
+    return search.maxima[:_GROWN]
+
+
+class Runs:
+    """EM runs of a search, several at a time."""
+
+    def __init__(self, patterns: Patterns, settings: Settings, spread: Spread) -> None:
+        self.patterns, self.spread = patterns, spread
+        self.max_iter = settings.max_iter
+        self.settings = settings._replace(tol=_ROUGH, accelerate=True, n_confirm=2)
+
+    def begin(self, starts: list[Start], n_updates: int) -> list[Run]:
+        """Runs from starting values."""
+        settings = self.settings._replace(max_iter=min(n_updates, self.max_iter), tol=0)
+        return self.spread(
+            lambda start: run_em(self.patterns, start[0], start[1], settings), starts
+        )
+
+    def follow(self, runs: list[Run], n_updates: int) -> list[Run]:
+        """The same runs taken further."""
+        settings = self.settings._replace(max_iter=min(n_updates, self.max_iter))
+        return self.spread(partial(_go_on, self.patterns, settings=settings), runs)
+
+    def maximum(self, run: Run) -> Maximum:
+        """Where a run ended."""
+        return Maximum(run, self.patterns)
+
+
+class Maximum:
+    """A local maximum: where it is, who belongs to which class there, how often it was kicked."""
+
+    def __init__(self, run: Run, patterns: Patterns) -> None:
+        self.run, self.n_kicks = run, 0
+        step = e_step(patterns, params_of(run.cells, run.overall), run.shares)
+        self.place = Place(run.cells, run.shares, step.posterior)
+        rows = step.visits.reshape(len(run.cells), -1, patterns.n_states)
+        supported = np.broadcast_to(rows.sum(axis=-1, keepdims=True) > 0.5, rows.shape)
+        self._compared = supported.reshape(run.cells.shape) & (run.cells > 0.01)
+
+    def is_near(self, run: Run) -> bool:
+        """Whether a run that left from here has returned."""
+        return bool(np.abs(run.cells - self.run.cells)[self._compared].max() < _RETURNED)
+
+
+class Search:
+    """Local maxima, the best first, and the kicks that led to them."""
+
+    def __init__(self, starter: Starter, runs: Runs, maxima: Iterable[Maximum] = ()) -> None:
+        self.starter, self.runs = starter, runs
+        self.maxima: list[Maximum] = []
+        self.seen: list[float] = []
+        self.n_kicks = self.n_fruitless = 0
+        self.n_tried, self.n_up = np.zeros(len(KICKS)), np.zeros(len(KICKS))
+        for maximum in maxima:
+            self._keep(maximum)
+
+    @property
+    def best(self) -> float:
+        return self.maxima[0].run.value if self.maxima else -np.inf
+
+    def add(self, run: Run) -> bool:
+        """Keep a run's maximum if it is new and not far below the best; returns whether it is."""
+        new = run.value > self.best - _NEAR and self._is_new(run)
+        if new:
+            self._keep(self.runs.maximum(run))
+        return new
+
+    def knows(self, run: Run) -> bool:
+        """Whether a run seems to be on its last steps to a maximum of the list."""
+        shares = np.sort(run.overall)
+        return any(
+            abs(run.value - m.run.value) < _LAST
+            and np.abs(shares - np.sort(m.run.overall)).max() < _ALIKE
+            for m in self.maxima
+        )
+
+    def _is_new(self, run: Run) -> bool:
+        return all(abs(run.value - value) >= _EQUAL for value in self.seen)
+
+    def _keep(self, maximum: Maximum) -> None:
+        if self._is_new(maximum.run):
+            self.seen.append(maximum.run.value)
+            self.maxima.append(maximum)
+            self.maxima.sort(key=lambda m: -m.run.value)
+            del self.maxima[_KEPT:]
+
+    def kicks(self, n: int) -> tuple[list[tuple[Maximum, str]], list[Start]]:
+        """The maxima whose turn it is with the kind of kick they get, and the starts from there.
+
+        Kinds of kicks that led further up more often come more often.
+        """
+        kicked, starts = [], []
+        share = (self.n_up + 1) / (self.n_tried + len(KICKS))
+        for kind in self.starter.rng.choice(KICKS, n, p=share / share.sum()):
+            one = min(self.maxima, key=lambda m: _TURN * m.n_kicks - m.run.value)
+            one.n_kicks += 1
+            self.n_tried[KICKS.index(kind)] += 1
+            others = [m.place for m in self.maxima if m is not one]
+            starts.append(self.starter.kick(kind, one.place, others))
+            kicked.append((one, kind))
+        self.n_kicks += n
+        return kicked, starts
+
+
+def _n_at(value: float, searches: list[Search]) -> int:
+    """How many searches reached a maximum of this value."""
+    return sum(search.best > value - _SAME for search in searches)
+
+
+def _kick_on(searches: list[Search], patience: float) -> None:
+    """Rounds of kicks in each search, two fifths of `patience` at most.
+
+    A search ends before if it has not gained for as long as `patience`; rounds that bring
+    nothing new count for more than one.
+    """
+    runs = searches[0].runs
+    for _ in range(int(_ROUNDS * patience) + 1):
+        live = [s for s in searches if s.n_fruitless < patience]
+        n_agreed = _n_at(max(s.best for s in searches), searches)
+        if 1 < len(searches) == n_agreed:
+            live = [s for s in searches if s.n_fruitless < _AGREED * patience]
+        if not live:
+            return
+        origin: list[tuple[Search, Maximum, str]] = []
+        starts: list[Start] = []
+        for search in live:
+            kicked, new = search.kicks(_KICKED)
+            origin += [(search, maximum, kind) for maximum, kind in kicked]
+            starts += new
+        going = list(zip(origin, runs.begin(starts, _TRY), strict=True))
+        for n_updates, most in _STAGES:
+            going = [
+                (where, run)
+                for where, run in going
+                if run.value > where[0].best - most
+                and not where[1].is_near(run)
+                and not where[0].knows(run)
+            ]
+            followed = runs.follow([run for _, run in going], n_updates)
+            going = [(where, run) for (where, _), run in zip(going, followed, strict=True)]
+        before = [(search.best, len(search.seen)) for search in live]
+        for (search, left, kind), run in going:
+            higher = run.value > left.run.value
+            search.n_up[KICKS.index(kind)] += search.add(run) and higher
+        for search, (best, n_seen) in zip(live, before, strict=True):
+            search.n_fruitless += 1 if len(search.seen) > n_seen else _NOTHING
+            if search.best > best + _EQUAL:
+                search.n_fruitless = 0
+
+
+def _settle(
+    patterns: Patterns, run: Run, settings: Settings, rng: np.random.Generator, spread: Spread
+) -> Run:
+    """Kick a converged run until no kick leads to a better end, however little better."""
+    starter = Starter(patterns, len(run.cells), rng)
+    for _ in range(_SETTLED):
+        place = Maximum(run, patterns).place
+        kinds = ("reassign",) * _KICKED
+        starts = [starter.kick(kind, place, []) for kind in kinds]
+        ends = spread(lambda start: run_em(patterns, start[0], start[1], settings), starts)
+        best = max(ends, key=lambda end: end.value)
+        if best.value <= run.value + settings.tol:
+            break
+        run = best
+    return run
+
+
+def _go_on(patterns: Patterns, run: Run, settings: Settings, same: bool = True) -> Run:
+    """Take a run further; its path goes on too if it was made on the same patterns."""
+    further = run_em(patterns, run.cells, run.shares, settings)
+    if same:
+        further.path = np.concatenate([run.path[:-1], further.path])
+    return further
+
+
+def _finish(
+    patterns: Patterns, run: Run, record: list[dict[str, Any]], n_replicated: int, n_searches: int
+) -> Fit:
+    """Order the classes by size, mark rows without support, and make the final E-step."""
+    s = patterns.n_states
+    order = np.argsort(-run.overall, kind="stable")
+    params, shares = params_of(run.cells[order], run.overall[order]), run.shares[:, order]
+    last = e_step(patterns, params, shares)
+    visits = last.visits.reshape(len(order), s + 1, s).sum(axis=-1)[:, :s]
+    return Fit(
+        params,
+        shares,
+        run.path,
+        run.converged,
+        last.posterior,
+        visits < 1e-6,
+        pd.DataFrame(record),
+        n_replicated,
+        n_searches,
+    )
+
+
+def _row(kind: str, run: Run, status: str = "", n_kicks: int = 0) -> dict[str, Any]:
+    """A line of the table of starts: what it was, and what became of it."""
+    return {
+        "kind": kind,
+        "loglik": float(run.path[-1, 0]),
+        "iterations": len(run.path) - 1,
+        "kicks": n_kicks,
+        "status": run.status if run.failed or not status else status,
+    }
+
+
+def _sample(patterns: Patterns, rng: np.random.Generator) -> Patterns:
+    """The patterns, or if they are too many those of a random sample of patients."""
+    if len(patterns) <= _SCREEN:
+        return patterns
+    counts = rng.multinomial(_SCREEN, patterns.weights / patterns.weights.sum())
+    return patterns.take(np.flatnonzero(counts), counts[counts > 0].astype(float))

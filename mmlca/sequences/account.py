@@ -1,0 +1,93 @@
+"""How sequences came about: an account that stays with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """Where sequences come from. `ehr_prep.build_sequences` writes it; see `Sequences.account`.
+
+    Parameters
+    ----------
+    flow : DataFrame
+        Patients and records that were dropped, by reason and in order: `stage`, `reason`,
+        `patients`, `records`, `patients_left`, `records_left`. It adds up to the input.
+    issues : DataFrame
+        What looked odd in the records, how often, what was done about it, and up to five
+        examples. Like `settings` it describes the whole cohort, also after a selection.
+    patients : DataFrame
+        One row per patient, in the order of the sequences: index date, end of follow-up, age
+        at the index date where it is known, and what else the patients' table holds.
+    n_records : (n,) int64
+        Number of records of each patient that the sequence rests on.
+    settings : dict
+        Every option, the columns used, and how many windows were empty or tied.
+    unmapped : DataFrame, optional
+        Drug texts that the map does not know: `drug`, `records`, `patients`, `did_you_mean`. It
+        is of the whole input.
+    """
+
+    flow: pd.DataFrame
+    issues: pd.DataFrame
+    patients: pd.DataFrame
+    n_records: NDArray[np.int64]
+    settings: dict[str, Any]
+    unmapped: pd.DataFrame | None = None
+
+    def take(self, rows: NDArray[np.intp]) -> Self:
+        """The account of some of the patients; the flow counts the others as not selected."""
+        n_records = self.n_records[rows]
+        patients = self.patients.iloc[rows]
+        if len(rows) == len(self.patients):
+            return replace(self, patients=patients, n_records=n_records)
+        step = {
+            "stage": "selected",
+            "reason": "not selected",
+            "patients": len(self.patients) - len(rows),
+            "records": int(self.n_records.sum() - n_records.sum()),
+            "patients_left": len(rows),
+            "records_left": int(n_records.sum()),
+        }
+        flow = pd.concat([self.flow, pd.DataFrame([step])], ignore_index=True)
+        return replace(self, flow=flow, patients=patients, n_records=n_records)
+
+
+class HasAccount:
+    """The parts of an account as attributes of what carries it."""
+
+    account: Account | None
+
+    @property
+    def flow(self) -> pd.DataFrame:
+        """Patients and records dropped, by reason; see `Account`."""
+        return self._known().flow
+
+    @property
+    def issues(self) -> pd.DataFrame:
+        """What looked odd in the records; see `Account`."""
+        return self._known().issues
+
+    @property
+    def patients(self) -> pd.DataFrame:
+        """One row per patient: index date, end of follow-up and more; see `Account`."""
+        return self._known().patients
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options with which the sequences were built; see `Account`."""
+        return self._known().settings
+
+    def _known(self) -> Account:
+        if self.account is None:
+            raise AttributeError(
+                "these sequences have no account of how they came about; those that "
+                "ehr_prep.build_sequences makes from records have one."
+            )
+        return self.account

@@ -1,0 +1,318 @@
+"""The ways into `Sequences`: each turns one form of data into checked fields.
+
+The public constructors are the class methods of `Sequences`, which document the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from font.checks import some
+from mmlca.sequences.checks import (
+    check_n_states,
+    check_n_times,
+    check_time_columns,
+    encode,
+    last_observed,
+    named_columns,
+    need_columns,
+    numbers_for,
+    one_weight,
+    patient_ids,
+    state_labels,
+    time_values,
+)
+
+if TYPE_CHECKING:
+    from mmlca.sequences.type import Sequences
+
+
+class Fields(NamedTuple):
+    """The fields of `Sequences`, checked; the arrays are read-only."""
+
+    codes: NDArray[np.int8]
+    states: tuple[str, ...]
+    ids: pd.Index
+    weights: NDArray[np.float64]
+    lengths: NDArray[np.int32]
+    times: tuple[str, ...]
+
+
+def checked(
+    codes: NDArray[np.int8],
+    states: tuple[str, ...],
+    ids: Any,
+    weights: ArrayLike | None,
+    lengths: ArrayLike | None,
+    times: Iterable[Any] | None,
+) -> Fields:
+    """The one gate: everything but the meaning of a state is checked here."""
+    n, n_times = codes.shape
+    check_n_times(n_times)
+    time_labels = tuple(str(t) for t in (range(1, n_times + 1) if times is None else times))
+    if len(time_labels) != n_times or len(set(time_labels)) != n_times:
+        raise ValueError(
+            f"{n_times} different time labels are needed, found {len(time_labels)} "
+            f"({some(time_labels)})."
+        )
+    index = patient_ids(ids, n)
+    weight = np.ones(n) if weights is None else numbers_for(weights, n, "weights")
+    bad = ~(np.isfinite(weight) & (weight >= 0))
+    if bad.any():
+        raise ValueError(
+            f"{bad.sum():,} weights are negative or not finite (patients "
+            f"{some(index[bad])}); weights must be 0 or more."
+        )
+    observed = last_observed(codes)
+    if not observed.all():
+        empty = observed == 0
+        raise ValueError(
+            f"{empty.sum():,} patients have no observed state (patients "
+            f"{some(index[empty])}); remove them first."
+        )
+    length = observed
+    if lengths is not None:
+        followed = numbers_for(lengths, n, "lengths")
+        bad = ~((followed >= observed) & (followed <= n_times) & (followed == np.round(followed)))
+        if bad.any():
+            raise ValueError(
+                f"{bad.sum():,} lengths are not whole numbers between the last observed "
+                f"state and {n_times} (patients {some(index[bad])})."
+            )
+        length = followed.astype(np.int32)
+    for array in (codes, weight, length):
+        array.flags.writeable = False
+    return Fields(codes, states, index, weight, length, time_labels)
+
+
+def from_codes(
+    codes: ArrayLike,
+    states: Iterable[Any] | None,
+    ids: Iterable[Hashable] | None,
+    weights: ArrayLike | None,
+    lengths: ArrayLike | None,
+    times: Iterable[Any] | None,
+) -> Fields:
+    """See `Sequences.from_codes`."""
+    array = np.asarray(codes)
+    if array.ndim != 2:
+        raise ValueError(
+            f"codes must have two dimensions (patients × times), found {array.ndim}; "
+            "reshape a single sequence with codes.reshape(1, -1)."
+        )
+    if array.dtype.kind not in "iu":
+        if array.size:
+            raise TypeError(
+                f"codes must be integers, found {array.dtype}; for state labels use "
+                "Sequences.from_frame or Sequences.from_lists."
+            )
+        array = array.astype(np.int8)
+    smallest, largest = (int(array.min()), int(array.max())) if array.size else (-1, -1)
+    if states is None:
+        check_n_states(range(largest + 1))
+        states = range(largest + 1)
+    labels = state_labels(states)
+    if smallest < -1 or largest >= len(labels):
+        raise ValueError(
+            f"codes must lie between −1 (missing) and {len(labels) - 1} (the last of "
+            f"{len(labels)} states), found {smallest if smallest < -1 else largest}; recode or "
+            "name all states."
+        )
+    check_n_states(labels)
+    codes = np.array(array, dtype=np.int8, order="C")
+    return checked(codes, labels, ids, weights, lengths, times)
+
+
+def from_frame(
+    wide: pd.DataFrame,
+    id: Hashable | None,
+    states: Iterable[Any] | None,
+    columns: str | Sequence[Hashable] | None,
+    weights: Hashable | None,
+    lengths: Hashable | None,
+    missing: Iterable[Any],
+    times: Iterable[Any] | None,
+) -> Fields:
+    """See `Sequences.from_frame`."""
+    special = [name for name in (id, weights, lengths) if name is not None]
+    need_columns(wide, special)
+    if columns is None:
+        names = [c for c in wide.columns if c not in special]
+    else:
+        names = named_columns(wide, columns)
+    if not names:
+        raise ValueError(
+            f"no column holds states: the table has only {some(wide.columns)}; "
+            "give one column for each time."
+        )
+    if columns is None and times is None:
+        check_time_columns(wide[names])
+    codes, labels = encode([wide[c] for c in names], states, missing)
+    return checked(
+        np.ascontiguousarray(codes.reshape(len(names), len(wide)).T),
+        labels,
+        wide.index if id is None else wide[id],
+        None if weights is None else wide[weights].to_numpy(),
+        None if lengths is None else wide[lengths].to_numpy(),
+        names if times is None else times,
+    )
+
+
+def other_columns(
+    wide: pd.DataFrame,
+    id: Hashable | None,
+    columns: str | Sequence[Hashable] | None,
+    weights: Hashable | None,
+    lengths: Hashable | None,
+    ids: pd.Index,
+) -> pd.DataFrame | None:
+    """The columns that a table has besides the states, by id; texts of numbers as numbers."""
+    if columns is None:
+        return None
+    used = {id, weights, lengths, *named_columns(wide, columns)}
+    rest: dict[Hashable, Any] = {}
+    for name in wide.columns:
+        if name not in used:
+            column = wide[name]
+            number = pd.to_numeric(column, errors="coerce")
+            rest[name] = number if number.notna().equals(column.notna()) else column
+    return pd.DataFrame(rest).set_axis(ids, axis=0) if rest else None
+
+
+def from_long(
+    frame: pd.DataFrame,
+    id: Hashable,
+    time: Hashable,
+    state: Hashable,
+    states: Iterable[Any] | None,
+    weights: Hashable | None,
+    missing: Iterable[Any],
+    times: Iterable[Any] | None,
+) -> Fields:
+    """See `Sequences.from_long`."""
+    need_columns(frame, [c for c in (id, time, state, weights) if c is not None])
+    if not len(frame):
+        raise ValueError("the table has no rows; one row for each patient and time is needed.")
+    if frame[id].isna().any() or frame[time].isna().any():
+        n_bad = int((frame[id].isna() | frame[time].isna()).sum())
+        raise ValueError(f"{n_bad:,} rows have no {id!r} or no {time!r}; fill or remove them.")
+    row, id_values = pd.factorize(frame[id])
+    all_times = time_values(frame[time], times)
+    column = all_times.get_indexer(pd.Index(frame[time]))
+    if (column < 0).any():
+        unknown = pd.unique(frame[time][column < 0])
+        raise ValueError(f"times= does not name {some(unknown)}, which the table contains.")
+    twice = pd.DataFrame({"r": row, "c": column}).duplicated().to_numpy()
+    if twice.any():
+        pairs = zip(frame[id][twice].head(5), frame[time][twice].head(5), strict=True)
+        bad = [f"{i!r} at {t!r}" for i, t in pairs]
+        raise ValueError(
+            f"{twice.sum():,} rows give a second state for the same patient and time "
+            f"({', '.join(bad)}); keep one row for each."
+        )
+    state_codes, labels = encode([frame[state]], states, missing)
+    codes = np.full((len(id_values), len(all_times)), -1, dtype=np.int8)
+    codes[row, column] = state_codes
+    lengths = np.zeros(len(id_values), dtype=np.int32)
+    np.maximum.at(lengths, row, (column + 1).astype(np.int32))
+    weight = None if weights is None else one_weight(frame[weights], row, id_values)
+    return checked(codes, labels, pd.Index(id_values), weight, lengths, list(all_times))
+
+
+def from_spells(
+    frame: pd.DataFrame,
+    id: Hashable,
+    start: Hashable,
+    end: Hashable,
+    state: Hashable,
+    states: Iterable[Any] | None,
+    weights: Hashable | None,
+    missing: Iterable[Any],
+    times: Iterable[Any] | None,
+) -> Fields:
+    """See `Sequences.from_spells`."""
+    need_columns(frame, [c for c in (id, start, end, state, weights) if c is not None])
+    bounds = {}
+    for name in (start, end):
+        numbers = pd.to_numeric(frame[name], errors="coerce")
+        bad = (numbers.isna() | (numbers != numbers.round())).to_numpy()
+        if bad.any():
+            raise ValueError(
+                f"{bad.sum():,} values of {name!r} are not whole numbers (patients "
+                f"{some(frame[id][bad])}); turn dates into window numbers first."
+            )
+        bounds[name] = numbers.to_numpy(dtype=np.int64)
+    repeats = bounds[end] - bounds[start] + 1
+    if (repeats < 1).any():
+        raise ValueError(
+            f"{(repeats < 1).sum():,} spells end before they start (patients "
+            f"{some(frame[id][repeats < 1])}); mend or remove them."
+        )
+    if len(frame):
+        check_n_times(int(bounds[end].max() - bounds[start].min()) + 1)
+    source = np.repeat(np.arange(len(frame)), repeats)
+    offset = np.arange(len(source)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    keep = [id, state] if weights is None else [id, state, weights]
+    long = frame[keep].iloc[source].reset_index(drop=True)
+    clock = "time" if "time" not in keep else "_time"
+    long[clock] = np.repeat(bounds[start], repeats) + offset
+    labels = None if times is None else [str(t) for t in times]
+    numbered = None if labels is None else range(1, len(labels) + 1)
+    fields = from_long(long, id, clock, state, states, weights, missing, numbered)
+    return fields if labels is None else fields._replace(times=tuple(labels))
+
+
+def from_lists(
+    lists: Iterable[Sequence[Any]],
+    states: Iterable[Any] | None,
+    ids: Iterable[Hashable] | None,
+    weights: ArrayLike | None,
+    missing: Iterable[Any],
+    times: Iterable[Any] | None,
+) -> Fields:
+    """See `Sequences.from_lists`."""
+    rows = [list(row) for row in lists]
+    lengths = np.array([len(row) for row in rows], dtype=np.int32)
+    flat = pd.Series([state for row in rows for state in row], dtype=object)
+    flat_codes, labels = encode([flat], states, missing)
+    codes = np.full((len(rows), int(lengths.max(initial=0))), -1, dtype=np.int8)
+    codes[np.arange(codes.shape[1]) < lengths[:, None]] = flat_codes
+    return checked(codes, labels, ids, weights, lengths, times)
+
+
+def concat(parts: Iterable[Sequences] | Mapping[str, Sequences]) -> Fields:
+    """See `Sequences.concat`."""
+    named = dict(parts) if isinstance(parts, Mapping) else dict(enumerate(parts))
+    blocks: list[Sequences] = list(named.values())
+    if not blocks:
+        raise ValueError("nothing to concatenate: give at least one Sequences object.")
+    states = blocks[0].states
+    for name, block in named.items():
+        if block.states != states:
+            raise ValueError(
+                f"the states differ: {list(states)} in the first part, {list(block.states)} "
+                f"in part {name!r}; build all with the same states=."
+            )
+    times = max((block.times for block in blocks), key=len)
+    codes = np.full((sum(map(len, blocks)), len(times)), -1, dtype=np.int8)
+    row = 0
+    for block in blocks:
+        codes[row : row + len(block), : block.shape[1]] = block.codes
+        row += len(block)
+    if isinstance(parts, Mapping):
+        ids = pd.Index([f"{site}/{i}" for site, block in named.items() for i in block.ids])
+    else:
+        ids = blocks[0].ids.append([block.ids for block in blocks[1:]])
+    return checked(
+        codes,
+        states,
+        ids,
+        np.concatenate([block.weights for block in blocks]),
+        np.concatenate([block.lengths for block in blocks]),
+        times,
+    )

@@ -1,0 +1,473 @@
+"""The sequence type: every patient's states over time, validated once, here."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from font.checks import some
+from mmlca.sequences import build, files
+from mmlca.sequences.account import Account, HasAccount
+from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes
+
+Labels: TypeAlias = pd.Series | pd.Categorical | Sequence[Hashable] | NDArray[Any]
+"""One label per patient: a Series indexed by id, or values in the order of the patients."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sequences(HasAccount):
+    """States of n patients at T equally spaced times.
+
+    Build one with `from_frame`, `from_long`, `from_spells`, `from_lists` or
+    `from_codes`; the plain constructor trusts its arguments. The arrays are
+    read-only, and every method returns a new object.
+
+    Two things look alike in a table and are kept apart here: a *missing* state
+    (the patient was followed but nothing is known; code −1 before the
+    sequence's length) and *void* (the sequence has ended; after its length).
+
+    Parameters
+    ----------
+    codes : (n, T) int8
+        Index into `states`; −1 is missing or void.
+    states : tuple of str
+        The state labels, in order.
+    ids : pandas.Index
+        One unique identifier per patient, integers or strings.
+    weights : (n,) float64
+        Non-negative case weights.
+    lengths : (n,) int32
+        Number of times each patient was followed.
+    times : tuple of str
+        A label for each time, for tables and axes.
+    account : Account, optional
+        How the sequences came about, for those that `ehr_prep.build_sequences` made: its
+        parts are also `flow`, `issues`, `patients` and `settings`. A selection keeps its own
+        patients and counts the others in the flow; `reweight` keeps the account; `concat`
+        drops it, since each part has a flow of its own.
+    absorbing : tuple of str
+        States that nobody leaves, such as "dead"; see `absorb`.
+
+    covariates : DataFrame, optional
+        By id: the columns of a wide table that hold neither states nor weights, such as age. A
+        selection keeps those of its patients; `concat` and files of `write` drop them.
+
+    Examples
+    --------
+    >>> s = Sequences.from_lists([["TNFi", "TNFi", "JAK"], ["TNFi", None, "TNFi"], ["JAK"]])
+    >>> s
+    Sequences: 3 patients × 3 times (1 … 3), 2 states
+      states    JAK, TNFi
+      lengths   1 to 3, median 3
+      missing   1 of 7 followed-up times (14.3 %)
+      distinct  3 sequences, 0.0 % of patients repeat one of them
+    """
+
+    codes: NDArray[np.int8]
+    states: tuple[str, ...]
+    ids: pd.Index
+    weights: NDArray[np.float64]
+    lengths: NDArray[np.int32]
+    times: tuple[str, ...]
+    account: Account | None = None
+    absorbing: tuple[str, ...] = ()
+    covariates: pd.DataFrame | None = None
+
+    # --- constructors -----------------------------------------------------------------
+
+    @classmethod
+    def from_codes(
+        cls,
+        codes: ArrayLike,
+        states: Iterable[Any] | None = None,
+        *,
+        ids: Iterable[Hashable] | None = None,
+        weights: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
+        times: Iterable[Any] | None = None,
+    ) -> Self:
+        """From an integer array (n, T); −1 is missing, or void after the last state.
+
+        Parameters
+        ----------
+        codes : (n, T) array of integers
+            Indices into `states`.
+        states : labels, optional
+            Without them the states are called "0", "1", … up to the largest code.
+        ids : optional
+            Default: 1 … n.
+        weights : (n,) array, optional
+            Default: 1 each.
+        lengths : (n,) array, optional
+            How many times each patient was followed, where that is longer than the
+            last observed state.
+        times : labels, optional
+            Default: "1" … "T".
+        """
+        return cls(*build.from_codes(codes, states, ids, weights, lengths, times))
+
+    @classmethod
+    def from_frame(
+        cls,
+        wide: pd.DataFrame,
+        id: Hashable | None = "id",
+        states: Iterable[Any] | None = None,
+        *,
+        columns: str | Sequence[Hashable] | None = None,
+        weights: Hashable | None = None,
+        lengths: Hashable | None = None,
+        missing: Iterable[Any] = (),
+        times: Iterable[Any] | None = None,
+    ) -> Self:
+        """From a wide table: one row per patient, one column per time.
+
+        NaN, None and "" are missing inside a sequence and void after its last state.
+
+        Parameters
+        ----------
+        wide : DataFrame
+        id : column name, or None for the index
+        states : labels in their order, optional
+            Default: the categories of categorical columns, else the sorted values.
+        columns : names of the columns that hold the states, in order of time, or "t1:t12"
+            The remaining columns become `covariates`. Default: all columns but those of `id`,
+            `weights` and `lengths`, which must then look like times: called alike ("t1", "t2",
+            …), with values that others have too.
+        weights, lengths : column names, optional
+            As in `from_codes`.
+        missing : further values that mean missing
+        times : labels, optional
+            Default: the column names.
+        """
+        fields = build.from_frame(wide, id, states, columns, weights, lengths, missing, times)
+        others = build.other_columns(wide, id, columns, weights, lengths, fields.ids)
+        return cls(*fields, covariates=others)
+
+    @classmethod
+    def from_long(
+        cls,
+        frame: pd.DataFrame,
+        id: Hashable = "id",
+        time: Hashable = "time",
+        state: Hashable = "state",
+        *,
+        states: Iterable[Any] | None = None,
+        weights: Hashable | None = None,
+        missing: Iterable[Any] = (),
+        times: Iterable[Any] | None = None,
+    ) -> Self:
+        """From a long table: one row per patient and time.
+
+        A patient is followed until their last row, even if its state is missing.
+
+        Parameters
+        ----------
+        frame : DataFrame
+        id, time, state : column names
+            Whole-number times are a regular grid: a number that no row has still is a time.
+            Categories keep their order; anything else is sorted.
+        states, missing : as in `from_frame`
+        weights : column name, optional
+            Must be the same in all rows of a patient.
+        times : all time values in their order, optional
+        """
+        return cls(*build.from_long(frame, id, time, state, states, weights, missing, times))
+
+    @classmethod
+    def from_spells(
+        cls,
+        frame: pd.DataFrame,
+        id: Hashable = "id",
+        start: Hashable = "start",
+        end: Hashable = "end",
+        state: Hashable = "state",
+        *,
+        states: Iterable[Any] | None = None,
+        weights: Hashable | None = None,
+        missing: Iterable[Any] = (),
+        times: Iterable[Any] | None = None,
+    ) -> Self:
+        """From a table of spells: a patient is in `state` from time `start` through `end`.
+
+        `start` and `end` are whole numbers and both inclusive. The times between two
+        spells are missing. Labels given as `times` belong to times 1, 2, …; the other
+        parameters are those of `from_long`.
+        """
+        return cls(
+            *build.from_spells(frame, id, start, end, state, states, weights, missing, times)
+        )
+
+    @classmethod
+    def from_lists(
+        cls,
+        lists: Iterable[Sequence[Any]],
+        states: Iterable[Any] | None = None,
+        *,
+        ids: Iterable[Hashable] | None = None,
+        weights: ArrayLike | None = None,
+        missing: Iterable[Any] = (),
+        times: Iterable[Any] | None = None,
+    ) -> Self:
+        """From one list of states per patient; the lists may differ in length."""
+        return cls(*build.from_lists(lists, states, ids, weights, missing, times))
+
+    @classmethod
+    def concat(cls, parts: Iterable[Sequences] | Mapping[str, Sequences]) -> Self:
+        """Stack several groups of patients; shorter ones are void at the end.
+
+        A dict {site: sequences} gives ids "site/id", so that two sites may both have
+        a patient 1; otherwise ids must not repeat. The result has no account.
+        """
+        blocks = list(parts.values() if isinstance(parts, Mapping) else parts)
+        joined = cls(*build.concat(parts if isinstance(parts, Mapping) else blocks))
+        kept = [s for s in joined.states if all(s in block.absorbing for block in blocks)]
+        return replace(joined, absorbing=tuple(kept))
+
+    # --- basics -----------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Patients, times."""
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def n_states(self) -> int:
+        return len(self.states)
+
+    @cached_property
+    def n_distinct(self) -> int:
+        """How many different sequences there are."""
+        return len(self.distinct()[0])
+
+    def distinct(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The first row of each different sequence, and the number of each patient's sequence.
+
+        Two sequences are the same if they agree in states, missing values and length.
+        """
+        return distinct_rows(self.codes, self.lengths)
+
+    @cached_property
+    def patterns(self) -> Patterns:
+        """The distinct transition patterns with their weights, computed once."""
+        table = reduce_codes(self.codes, self.n_states)
+        return table if (self.weights == 1).all() else table.reweight(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, key: Any) -> Self:
+        """Patients by position: a number, slice, mask or array of positions."""
+        rows = np.arange(len(self))[key]
+        return self._take(np.atleast_1d(rows))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequences):
+            return NotImplemented
+        return (
+            self.states == other.states
+            and self.absorbing == other.absorbing
+            and self.times == other.times
+            and self.ids.equals(other.ids)
+            and np.array_equal(self.codes, other.codes)
+            and np.array_equal(self.lengths, other.lengths)
+            and np.array_equal(self.weights, other.weights)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        n, n_times = self.shape
+        followed = int(self.lengths.sum(dtype=np.int64))
+        n_missing = followed - int((self.codes >= 0).sum())
+        lines = [
+            f"Sequences: {n:,} patients × {n_times:,} times "
+            f"({self.times[0]} … {self.times[-1]}), {self.n_states} states",
+            f"  states    {', '.join(self.states)}",
+        ]
+        if n:
+            share = 100 * (1 - self.n_distinct / n)
+            lines += [
+                f"  lengths   {self.lengths.min():,} to {self.lengths.max():,}, "
+                f"median {np.median(self.lengths):,.0f}",
+                f"  missing   {n_missing:,} of {followed:,} followed-up times "
+                f"({100 * n_missing / followed:.1f} %)",
+                f"  distinct  {self.n_distinct:,} sequences, "
+                f"{share:.1f} % of patients repeat one of them",
+            ]
+        if (self.weights != 1).any():
+            lines.append(f"  weights   sum {self.weights.sum():,.6g}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The account in words and the first patients' states, for notebooks."""
+        first = self[: min(5, len(self))].to_frame().to_html(na_rep="", border=0)
+        return f"<pre>{html.escape(repr(self))}</pre>\n{first}"
+
+    def select(self, which: ArrayLike | pd.Series) -> Self:
+        """The patients chosen by a mask (one boolean per patient) or by their ids, in that order.
+
+        A boolean Series is matched on its index if that holds the ids.
+        """
+        if isinstance(which, pd.Series) and which.dtype == bool and which.index.equals(self.ids):
+            which = which.to_numpy()
+        array = np.atleast_1d(np.asarray(which))
+        if array.dtype == bool:
+            if len(array) != len(self):
+                raise ValueError(
+                    f"the mask has {len(array):,} values for {len(self):,} patients; "
+                    "give one for each."
+                )
+            return self._take(np.flatnonzero(array))
+        return self._take(self.positions(array))
+
+    def positions(self, ids: Any) -> NDArray[np.intp]:
+        """The row of each of these patients; unknown ids are an error."""
+        wanted = pd.Index(ids)
+        rows: NDArray[np.intp] = self.ids.get_indexer(wanted)
+        if (rows < 0).any():
+            raise ValueError(
+                f"{(rows < 0).sum():,} ids are not among the patients: {some(wanted[rows < 0])}."
+            )
+        return rows
+
+    def reweight(self, weights: ArrayLike) -> Self:
+        """The same patients with other weights (the codes are shared, not copied)."""
+        fields = build.checked(self.codes, self.states, self.ids, weights, self.lengths, self.times)
+        other = replace(self, weights=fields.weights)
+        if "patterns" in self.__dict__:
+            other.__dict__["patterns"] = self.patterns.reweight(other.weights)
+        return other
+
+    def absorb(self, *states: str) -> Self:
+        """The same sequences with states that nobody leaves.
+
+        `MixtureMarkov` gives steps out of them the probability 0.
+
+        Examples
+        --------
+        >>> s = Sequences.from_lists([["TNFi", "dead", "dead"], ["TNFi", "TNFi", "TNFi"]])
+        >>> s.absorb("dead").absorbing
+        ('dead',)
+        """
+        unknown = [state for state in states if state not in self.states]
+        if unknown:
+            raise ValueError(f"there is no state {some(unknown)}; there are {some(self.states)}.")
+        for state in states:
+            inside = self.codes == self.states.index(state)
+            after = np.logical_or.accumulate(inside, axis=1)
+            leaves = (after & ~inside & (self.codes >= 0)).any(axis=1)
+            if leaves.any():
+                raise ValueError(
+                    f"{leaves.sum():,} patients leave the state {state!r} (patients "
+                    f"{some(self.ids[leaves])}), which absorbs; mend these or leave it out."
+                )
+        return replace(self, absorbing=tuple(s for s in self.states if s in states))
+
+    # --- tables -----------------------------------------------------------------------
+
+    def to_frame(self) -> pd.DataFrame:
+        """The wide table: ids as index, a categorical column for each time."""
+        categories = pd.CategoricalDtype(list(self.states), ordered=True)
+        columns = {
+            label: pd.Categorical.from_codes(self.codes[:, t], dtype=categories)
+            for t, label in enumerate(self.times)
+        }
+        return pd.DataFrame(columns, index=self.ids)
+
+    def to_long(self) -> pd.DataFrame:
+        """One row per patient and followed-up time: id, time, state, weight."""
+        followed = np.arange(self.shape[1]) < self.lengths[:, None]
+        row, column = np.nonzero(followed)
+        return pd.DataFrame(
+            {
+                "id": self.ids[row],
+                "time": pd.Categorical.from_codes(column, list(self.times), ordered=True),
+                "state": pd.Categorical.from_codes(
+                    self.codes[followed], list(self.states), ordered=True
+                ),
+                "weight": self.weights[row],
+            }
+        )
+
+    def to_spells(self) -> pd.DataFrame:
+        """One row per spell: id, start, end (times counted from 1, inclusive), state, weight.
+
+        A missing stretch is a spell without a state.
+        """
+        followed = np.arange(self.shape[1]) < self.lengths[:, None]
+        begins = followed.copy()
+        begins[:, 1:] &= self.codes[:, 1:] != self.codes[:, :-1]
+        row, start = np.nonzero(begins)
+        last_of_row = np.append(row[1:] != row[:-1], True)[: len(row)]
+        end = np.where(last_of_row, self.lengths[row], np.append(start[1:], 0)[: len(row)])
+        return pd.DataFrame(
+            {
+                "id": self.ids[row],
+                "start": start + 1,
+                "end": end,
+                "state": pd.Categorical.from_codes(
+                    self.codes[row, start], list(self.states), ordered=True
+                ),
+                "weight": self.weights[row],
+            }
+        )
+
+    # --- files ------------------------------------------------------------------------
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write a .csv or .parquet file that `read` gives back exactly.
+
+        The table is wide (id, weight, length, one column per time). The order of the
+        states is kept in the Parquet metadata, or in a first line of the CSV file that
+        starts with "#". The file appears whole or not at all, and only its owner may read it.
+        """
+        files.write_sequences(self, Path(path))
+
+    @classmethod
+    def read(
+        cls,
+        path: str | os.PathLike[str],
+        states: Iterable[Any] | None = None,
+        columns: str | Sequence[Hashable] | None = None,
+    ) -> Sequences:
+        """Read what `write` wrote, or any wide .csv or .parquet table with a column "id".
+
+        Columns called "weight" and "length" are taken as such. `states` (labels in order) and
+        `columns` (see `from_frame`) are for tables that do not say.
+        """
+        content, absorbing = files.read_sequences(Path(path), states, columns)
+        return Sequences.from_frame(**content).absorb(*absorbing)
+
+    def write_all(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Write the sequences to `path` and their account beside it; returns all the paths.
+
+        With "out/mgb.parquet" these are mgb.flow.csv, mgb.issues.csv, mgb.settings.json and
+        mgb.unmapped.csv. The table of patients is not written.
+        """
+        account = self._known()
+        self.write(path)
+        return [Path(path), *files.write_account(account, Path(path))]
+
+    # --- inside -----------------------------------------------------------------------
+
+    def _take(self, rows: NDArray[np.intp]) -> Self:
+        fields = build.checked(
+            np.ascontiguousarray(self.codes[rows]),
+            self.states,
+            self.ids[rows],
+            self.weights[rows],
+            self.lengths[rows],
+            self.times,
+        )
+        account = None if self.account is None else self.account.take(rows)
+        others = None if self.covariates is None else self.covariates.iloc[rows]
+        return type(self)(*fields, account, self.absorbing, others)

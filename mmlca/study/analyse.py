@@ -1,0 +1,429 @@
+"""The analysis of a study: classes, models, clusters, comparisons. The libraries compute."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ehr_prep.bootstrap import pseudo_sites
+from font.ensemble import Ensemble
+from font.labels import LabelPatterns, label
+from font.refinement import Refined, check_family, refine_clusters
+from font.stability import influence
+from font.suggest import suggest_n_clusters
+from mmlca.model.estimator import MixtureMarkov
+from mmlca.model.selection import select_n_classes, vote
+from mmlca.sequences.checks import listed
+from mmlca.sequences.type import Sequences
+from mmlca.study import read
+from mmlca.study.words import group_name
+from mmlca.tables.matching import memberships
+from mmlca.tables.rounded import Courses, rounded_courses
+from mmlca.tables.site_differences import SiteDifferences, site_differences
+from mmlca.tables.suppress import is_small
+
+if TYPE_CHECKING:
+    from ehr_prep.labs import Trend
+    from ehr_prep.tables import TableOne
+    from mmlca.study.config import Study
+    from mmlca.study.inference import Inference
+    from mmlca.study.numbers import Number
+
+Models = dict[str, MixtureMarkov]
+Fits = dict[tuple[str, int], MixtureMarkov]
+"""Models by data set and number of classes."""
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """Models, and every patient's cluster.
+
+    Parameters
+    ----------
+    sequences : {site: Sequences}
+    models : {pseudo-site: model}
+        The models of the ensemble.
+    own : {site: model}
+        One model per site, fitted to all its patients.
+    ensemble : Ensemble or None
+        None if there is one site or one class.
+    labels : {site: DataFrame, patients × models}
+        The labels of all models, `models` and `own`.
+    clusters, local : {site: Series by id}
+        Numbered from 1: the ensemble's clusters, and each site's own classes under the names
+        of the clusters that they match. With one site both are the classes of its model.
+    certainty : {site: DataFrame by id}
+        How clear each patient's cluster is, for the patients' files.
+    names : {cluster: short name}
+        For people; empty until the clusters are described.
+    refined : Refined or None
+        The refinement of the ensemble, if the study wants one.
+    refined_clusters : {site: Series by id}
+        Its clusters, numbered from 1 as those of the ensemble.
+    memberships : {site: DataFrame by id}
+        Each patient's probability of each of them.
+    """
+
+    sequences: dict[str, Sequences]
+    models: Models
+    own: Models
+    ensemble: Ensemble | None
+    labels: dict[str, pd.DataFrame]
+    clusters: dict[str, pd.Series]
+    local: dict[str, pd.Series]
+    certainty: dict[str, pd.DataFrame]
+    names: dict[Any, str] = field(default_factory=dict)
+    refined: Refined | None = None
+    refined_clusters: dict[str, pd.Series] = field(default_factory=dict)
+    memberships: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+    def n_patients(self) -> dict[str, float]:
+        """The number of patients behind each model."""
+        return {n: m.n_sequences_ for n, m in (*self.models.items(), *self.own.items())}
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """Everything that a study computes, for its tables, figures and texts.
+
+    `choice` is the table of numbers of classes, None if the number was given; `suggested` is what
+    models with more classes suggest (see `free_numbers`); `differences` and `influence` are None
+    if there is one site; `trends` holds a lab's course by view (see
+    `views`); `described` describes the clusters in numbers and words; `inference` is how sure
+    all this is, and what follows from the clusters.
+    """
+
+    analysis: Analysis
+    choice: pd.DataFrame | None
+    suggested: pd.DataFrame | None
+    numbers: list[Number]
+    described: pd.DataFrame
+    table_one: TableOne
+    courses: dict[str | None, Courses]
+    differences: SiteDifferences | None
+    influence: pd.DataFrame | None
+    trends: dict[str | None, Trend]
+    inference: Inference
+    refined_differences: SiteDifferences | None = None
+
+
+# --- models -------------------------------------------------------------------------------
+
+
+def resample(study: Study, data: Mapping[str, Sequences]) -> dict[str, Sequences]:
+    """The pseudo-sites; the sites themselves if there is one or no resamples are wanted."""
+    rules = study.pseudo_sites
+    if not rules.per_site or len(data) == 1:
+        return dict(data)
+    return pseudo_sites(data, n_per_site=rules.per_site, fraction=rules.fraction, seed=study.seed)
+
+
+def compare_numbers(
+    study: Study, data: Mapping[str, Sequences], progress: Progress | None = None
+) -> tuple[pd.DataFrame, Fits]:
+    """Fits of each candidate number of classes to each data set, as a table and as models."""
+    rules, fits = study.classes, {}
+
+    def keep(name: str, k: int, model: MixtureMarkov) -> None:
+        fits[name, k] = model
+
+    table = select_n_classes(
+        dict(data),
+        rules.candidates,
+        study.seed,
+        criterion=rules.criterion,
+        n=rules.count,
+        progress=None if progress is None else lambda name, k: progress(f"{name}, K = {k}"),
+        fitted=keep,
+        **_search(study),
+    )
+    return table.drop(columns="sizes"), fits  # a class may be of too few patients to show
+
+
+def check_number(study: Study, data: Mapping[str, Sequences]) -> None:
+    """Refuse a given number of classes of which not all could be shown."""
+    number, min_count = study.classes.number, study.privacy.min_count
+    site, part = min(data.items(), key=lambda pair: len(pair[1]))
+    if isinstance(number, int) and number > 1 and is_small(len(part) / number, min_count):
+        most = max(len(part) // min_count, 1)
+        raise ValueError(
+            f"classes.number is {number}, but {site} has {len(part):,} patients, too few for "
+            f"{number} classes of {min_count} (privacy.min_count); choose at most {most}, or "
+            '"vote".'
+        )
+
+
+def chosen_number(study: Study, choice: pd.DataFrame | None) -> int:
+    """The number that was given, or the one that most sites chose by their own data."""
+    number = study.classes.number
+    if isinstance(number, int):
+        return number
+    assert choice is not None
+    return vote(choice[choice["site"].isin(study.sites)])
+
+
+def fit_models(
+    study: Study,
+    data: Mapping[str, Sequences],
+    n_classes: int,
+    progress: Progress | None = None,
+) -> Models:
+    """One model for each of the data sets."""
+    models = {}
+    for name, part in data.items():
+        if progress is not None:
+            progress(name)
+        model = MixtureMarkov(n_classes, seed=study.seed, **_search(study))
+        with warnings.catch_warnings():
+            # the report's table of models and its cautions say so
+            warnings.filterwarnings("ignore", "the best of|EM stopped")
+            try:
+                models[name] = model.fit(part)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+    return models
+
+
+def free_numbers(
+    study: Study,
+    sequences: Mapping[str, Sequences],
+    resamples: Mapping[str, Sequences],
+    fits: Fits,
+    n_classes: int,
+) -> pd.DataFrame:
+    """Numbers of clusters that ensembles of models with one to three more classes suggest.
+
+    The models are those that compared numbers of classes; what is not among `fits` is fitted.
+    """
+    models = {}
+    for k in sorted({n_classes + 1, n_classes + 2, n_classes + 3} & {*study.classes.candidates}):
+        known = {name: fits[name, k] for name in resamples if (name, k) in fits}
+        missing = {name: part for name, part in resamples.items() if name not in known}
+        models[k] = known | fit_models(study, missing, k)
+    rules = study.ensemble
+    settings = {"weights": rules.weights, "distance": rules.distance, "method": rules.method}
+    return suggest_n_clusters(models, sequences, seed=study.seed, **settings).reset_index()
+
+
+def _search(study: Study) -> dict[str, Any]:
+    """The settings of every fit, also of those that compare numbers of classes."""
+    rules = study.model
+    return {"n_init": rules.n_init, "prior": rules.prior, "n_jobs": study.n_jobs or -1}
+
+
+# --- clusters -----------------------------------------------------------------------------
+
+
+def combine(
+    study: Study, data: Mapping[str, Sequences], models: Models, own: Models, n_clusters: int
+) -> Analysis:
+    """The ensemble of the models, and every patient's cluster."""
+    labels = {site: label({**models, **own}, part) for site, part in data.items()}
+    sure = {site: own[site].predict_proba(part).max(axis=1) for site, part in data.items()}
+    if len(data) == 1 or n_clusters == 1:
+        classes = {site: labels[site][site].rename("cluster") + 1 for site in data}
+        certainty = {
+            site: pd.DataFrame({"class": classes[site], "probability": sure[site]}) for site in data
+        }
+        return Analysis(dict(data), models, own, None, labels, classes, classes, certainty)
+    rules, voting = study.ensemble, {site: table[list(models)] for site, table in labels.items()}
+    ensemble = Ensemble(
+        n_clusters,
+        weights=rules.weights,
+        distance=rules.distance,
+        method=rules.method,
+        seed=study.seed,
+    ).fit(models, LabelPatterns.from_labels(voting))
+    certainty = {site: ensemble.confidence(table) for site, table in voting.items()}
+    clusters = {site: table["cluster"] + 1 for site, table in certainty.items()}
+    everywhere = {name: {site: labels[site][name] for site in data} for name in data}
+    matched = memberships(data, clusters, None, everywhere)["local"]
+    local = {
+        site: pd.Series([matched.labels[i] for i in codes], data[site].ids, name="cluster")
+        for site, codes in matched.codes.items()
+    }
+    patients = {
+        site: table.assign(
+            cluster=clusters[site],
+            runner_up=(table["runner_up"] + 1).where(table["runner_up"] >= 0),
+            own_class=local[site],
+            own_probability=sure[site],
+        )
+        for site, table in certainty.items()
+    }
+    analysis = Analysis(dict(data), models, own, ensemble, labels, clusters, local, patients)
+    return analysis if rules.refine == "none" else refined(analysis, rules.refine)
+
+
+def refined(analysis: Analysis, rounds: int | str) -> Analysis:
+    """The same with the refinement of the ensemble, which leads in the patients' files."""
+    data = analysis.sequences
+    begin = {site: part.to_numpy() - 1 for site, part in analysis.clusters.items()}
+    n_clusters = max(int(part.max()) for part in begin.values()) + 1
+    result = refine_clusters(check_family(analysis.models), data, begin, n_clusters, rounds)
+    members = {site: result.predict_proba(part, site) for site, part in data.items()}
+    clusters = {site: result.predict(part, site) + 1 for site, part in data.items()}
+    patients = {}
+    for site, table in analysis.certainty.items():
+        patients[site] = table.copy()
+        patients[site].insert(0, "refined_cluster", clusters[site].to_numpy())
+        patients[site].insert(1, "probability", members[site].max(axis=1).to_numpy())
+    return replace(
+        analysis,
+        certainty=patients,
+        refined=result,
+        refined_clusters=clusters,
+        memberships=members,
+    )
+
+
+def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
+    """The memberships that the report shows, by name; one without a name for a single site."""
+    if analysis.ensemble is None:
+        return [(None, analysis.clusters)]
+    return [("ensemble", analysis.clusters), ("local", analysis.local)]
+
+
+def named_groups(
+    study: Study, clusters: Mapping[str, pd.Series], names: Mapping[Any, str]
+) -> dict[str, pd.Series]:
+    """Each patient's group by name, such as "1: TNFi persisters", in the order of the numbers."""
+    return {site: _named(study, part, names) for site, part in clusters.items()}
+
+
+def _named(study: Study, clusters: pd.Series, short: Mapping[Any, str]) -> pd.Series:
+    # a class that matches no cluster has a name instead of a number
+    order = sorted(clusters.unique(), key=lambda c: (isinstance(c, str), c))
+    names = {c: group_name(study, c, short) for c in order}
+    return clusters.map(names).astype(pd.CategoricalDtype(list(names.values()), ordered=True))
+
+
+# --- comparisons --------------------------------------------------------------------------
+
+
+def compare_sites(study: Study, analysis: Analysis, n_boot: int) -> SiteDifferences | None:
+    """Differences between the sites, under the ensemble and under the sites' own models.
+
+    With a single class there is one membership: all patients of a site.
+    """
+    sites = analysis.sequences
+    if len(sites) == 1:
+        return None
+    if analysis.ensemble is None:
+        return site_differences(sites, analysis.clusters, n_boot=n_boot, seed=study.seed)
+    everywhere = {name: {site: analysis.labels[site][name] for site in sites} for name in sites}
+    return site_differences(
+        sites, analysis.clusters, models=everywhere, n_boot=n_boot, seed=study.seed
+    )
+
+
+def course_tables(study: Study, analysis: Analysis) -> dict[str | None, Courses]:
+    """Tables of the courses by membership, all from rounded counts."""
+    data, min_count = analysis.sequences, study.privacy.min_count
+    if analysis.ensemble is None:
+        return {
+            None: rounded_courses(
+                data, named_groups(study, analysis.clusters, analysis.names), min_count
+            )
+        }
+    tables: dict[str | None, Courses] = {}
+    everywhere = {name: {site: analysis.labels[site][name] for site in data} for name in data}
+    for name, rule in memberships(data, analysis.clusters, None, everywhere).items():
+        labels = {
+            site: pd.Series([rule.labels[i] for i in codes], data[site].ids)
+            for site, codes in rule.codes.items()
+        }
+        tables[name] = rounded_courses(data, named_groups(study, labels, analysis.names), min_count)
+    return tables
+
+
+def compare_sites_refined(study: Study, analysis: Analysis) -> SiteDifferences | None:
+    """The same differences under the refined clusters, without the other memberships."""
+    if analysis.refined is None:
+        return None
+    return site_differences(
+        analysis.sequences,
+        analysis.refined_clusters,
+        n_boot=study.outputs.bootstrap,
+        seed=study.seed,
+    )
+
+
+def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:
+    """Patients who would change cluster without a site.
+
+    Small numbers are hidden, and so are totals from which they would follow.
+    """
+    if analysis.ensemble is None:
+        return None
+    table, min_count = influence(analysis.ensemble), study.privacy.min_count
+    few = pd.DataFrame(
+        {
+            f"changed at {site}": is_small(table[f"changed at {site}"], min_count)
+            | is_small(len(data) - table[f"changed at {site}"], min_count)
+            for site, data in analysis.sequences.items()
+        },
+        table.index,
+    )
+    table[list(few)] = table[list(few)].mask(few)
+    total = few.any(axis=1) | is_small(table["changed"], min_count)
+    return table.assign(changed=table["changed"].mask(total), share=table["share"].mask(total))
+
+
+def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
+    """The course of a lab under each membership, at the sites that have labs and dates."""
+    from ehr_prep.labs import trend
+
+    sites = [site for site, files in study.sites.items() if files.labs is not None]
+    undated = [site for site in sites if analysis.sequences[site].account is None]
+    if undated:
+        warnings.warn(
+            f"the labs of {listed(undated)} are not used: sequences from a file have no dates; "
+            "give records instead.",
+            stacklevel=2,
+        )
+    labs = {site: read.read_labs(study, site) for site in sites if site not in undated}
+    if not labs:
+        return {}
+    dates = {site: analysis.sequences[site] for site in labs}
+    return {
+        view: trend(
+            labs,
+            named_groups(study, {site: clusters[site] for site in labs}, analysis.names),
+            dates,
+            test=study.outputs.lab,
+            min_count=study.privacy.min_count,
+        )
+        for view, clusters in views(analysis)
+    }
+
+
+def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame) -> TableOne:
+    """Table 1: the patients of each cluster."""
+    from ehr_prep.tables import table_one
+
+    wanted = study.outputs.table_one
+    patients = {s: read.patients_of(study, s, part) for s, part in analysis.sequences.items()}
+    if wanted is not None:
+        known = set.intersection(*(set(frame) for frame in patients.values()))
+        absent = [name for name in wanted if name not in known]
+        if absent:
+            raise ValueError(
+                f"outputs.table_one names {', '.join(absent)}, but the patients' tables of all "
+                f"sites have {', '.join(sorted(known)) or 'no columns'}."
+            )
+    groups: Any = named_groups(study, analysis.clusters, analysis.names)
+    texts = zip(described["cluster"], described["description"], strict=True)
+    (site, *others) = patients
+    return table_one(
+        patients if others else patients[site],
+        groups if others else groups[site],
+        variables=wanted,
+        descriptions={group_name(study, c, analysis.names): text for c, text in texts},
+        min_count=study.privacy.min_count,
+    )

@@ -1,0 +1,135 @@
+"""What reporting guidelines ask of such a study, and where this report answers.
+
+The questions are those of GRoLTS (guidelines for reporting on latent trajectory studies, van de
+Schoot and others, 2017, doi 10.1080/10705511.2016.1247646) and, for routinely collected data, some
+of RECORD-PE (Langan and others, 2018, doi 10.1136/bmj.k3532), in words of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from mmlca.study.words import period, span, window_name, windows_name
+
+if TYPE_CHECKING:
+    from mmlca.sequences.type import Sequences
+    from mmlca.study.analyse import Findings
+    from mmlca.study.config import Study
+
+NOT_DONE = "not done"
+
+
+def checklist(study: Study, findings: Findings, names: Collection[str]) -> pd.DataFrame:
+    """The questions of both guidelines with the answers of this report.
+
+    Parameters
+    ----------
+    study, findings
+    names : names of the items that the report has
+
+    Returns
+    -------
+    DataFrame
+        guideline, item, question and answer.
+    """
+    rows = [("GRoLTS", *row) for row in _grolts(study, findings, set(names))]
+    if study.from_records:
+        rows += [("RECORD-PE", *row) for row in _record_pe(study)]
+    return pd.DataFrame(rows, columns=["guideline", "item", "question", "answer"])
+
+
+def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple[str, str, str]]:
+    def there(name: str, text: str) -> str:
+        return text if any(part.startswith(name) for part in names) else NOT_DONE
+
+    data = findings.analysis.sequences
+    window, windows = window_name(study), windows_name(study)
+    choice, covariates = (
+        findings.choice,
+        there("covariate", "section “Covariates”, and the methods"),
+    )
+    missing = any(_has_gaps(part) for part in data.values())
+    yield (
+        *("1", "Which unit of time the model uses"),
+        f"one {window}, up to {period(study, data)}",
+    )
+    yield (
+        *("2", "Mean and variance of time within a wave"),
+        f"does not apply: time is counted in {windows} from each patient's first treatment",
+    )
+    yield "3a", "Why values are missing", NOT_DONE
+    yield "3b", "What missing values are related to", NOT_DONE
+    yield (
+        *("3c", "How missing values were handled"),
+        "methods; missing states are summed over in the likelihood"
+        if missing
+        else f"methods; no {window} is missing between the first and the last",
+    )
+    yield "4", "Distribution of the observed variables", "the figure “Treatment by …” and Table 1"
+    yield "5", "Software", "methods and provenance, with versions"
+    yield (
+        *("6", "Other forms of differences within and between classes"),
+        there("dependence", "section on model checks: whether a first-order chain is enough"),
+    )
+    yield "7", "Other shapes of the trajectories", "does not apply: chains have no shape to choose"
+    yield "8", "Covariates, so that the analysis can be repeated", covariates
+    yield "9", "Numbers of random starts and of iterations", "methods and the table “Models”"
+    yield (
+        *("10", "How models were compared"),
+        f"{study.classes.criterion.upper()}; methods"
+        if choice is not None
+        else "the number of classes was given beforehand",
+    )
+    tried = None if choice is None else tuple(sorted({int(k) for k in choice["classes"]}))
+    one = tried is not None and 1 in tried
+    yield (
+        *("11", "All models fitted, that with one class among them"),
+        NOT_DONE
+        if tried is None
+        else f"{span(tried)} classes{'' if one else '; one class was not tried'}: the table behind "
+        "the figure of the criterion",
+    )
+    yield (
+        *("12", "Class sizes of every model"),
+        "the same table" if choice is not None and "sizes" in choice else "of the chosen models",
+    )
+    yield "13", "Entropy", "the table “Models”"
+    yield "14a", "Plot of the final classes", "the figure “Treatment by …”"
+    yield "14b", "Plots of the models with other numbers of classes", NOT_DONE
+    yield (
+        *("14c", "Plot of single courses beside the estimated ones"),
+        "the most frequent courses and representative ones of each group; courses of few patients "
+        "are not shown",
+    )
+    yield (
+        *("15", "Final classes in numbers, with standard errors"),
+        there("parameters", "section “Models”, with standard errors")
+        if any(part.startswith("parameters") for part in names)
+        else "numbers without standard errors",
+    )
+    yield "16", "Code", "the settings below and mmlca give the same numbers again"
+
+
+def _has_gaps(data: Sequences) -> bool:
+    return int((data.codes >= 0).sum()) < int(data.lengths.sum(dtype=np.int64))
+
+
+def _record_pe(study: Study) -> Iterator[tuple[str, str, str]]:
+    yield "4.a", "Data sources and their links", f"{NOT_DONE}: describe your databases"
+    yield "6.1", "How patients were selected", "methods, and the flow of patients at each site"
+    yield (
+        "7.1",
+        "How exposure was defined, with the codes",
+        "methods; the drug map of the study file",
+    )
+    yield "8.a", "What happens between prescriptions", "methods: windows without a record"
+    yield (
+        "12.1",
+        "Access to the data, and cleaning",
+        "flow of patients and odd records at each site",
+    )
+    yield "19.1", "Limits of data not collected for research", "“What to be careful about”"

@@ -1,0 +1,294 @@
+"""The items of the report about courses: by cluster, between sites, and of laboratory values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mmlca.figures.colours import MISSING, PALE, state_colours
+from mmlca.figures.courses import plot_frequencies, plot_representatives
+from mmlca.figures.distribution import plot_state_distribution
+from mmlca.figures.lines import plot_lines
+from mmlca.figures.sites import plot_site_differences
+from mmlca.figures.transitions import plot_transitions
+from mmlca.sequences.checks import listed
+from mmlca.study.analyse import Findings, named_groups, views
+from mmlca.study.numbers import published_norm
+from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Grid, Layout, Plain
+from mmlca.study.words import group_name, group_word, window_name, windows_name
+from mmlca.tables import describe
+from mmlca.tables.clusters import hidden_sizes
+from mmlca.tables.lines import branch_names
+from mmlca.tables.representatives import representative_sequences
+from mmlca.tables.suppress import hidden_note, is_small, rounded_note
+
+if TYPE_CHECKING:
+    from mmlca.sequences.type import Sequences
+    from mmlca.study.config import Study
+    from mmlca.tables.rounded import Courses
+
+SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would be an accident
+_WHOSE = {
+    None: "Classes of the site's model.",
+    "ensemble": "Clusters of the ensemble.",
+    "local": "Each site's own model, its classes under the names of the clusters they match.",
+}
+
+
+def course_items(study: Study, findings: Findings) -> list[Item]:
+    """The courses by site and cluster, for the ensemble and for each site's own model."""
+    items: list[Item] = []
+    analysis = findings.analysis
+    for view, clusters in views(analysis):
+        shown = _without_revealing_groups(clusters, study.privacy.min_count)
+        data = {site: analysis.sequences[site] for site in shown}
+        data = {site: part[np.isin(part.ids, shown[site].index)] for site, part in data.items()}
+        if data:
+            groups = named_groups(study, shown, analysis.names)
+            items += _courses(study, data, groups, view, findings.courses[view])
+    return items
+
+
+def _without_revealing_groups(
+    clusters: Mapping[str, pd.Series], min_count: int
+) -> dict[str, pd.Series]:
+    """The patients of groups whose size does not reveal that of a small group.
+
+    Small groups stay: the tables blank them, and the figures say how many there are.
+    """
+    hidden, shown = hidden_sizes(clusters, min_count), {}
+    for site, part in clusters.items():
+        size = part.value_counts()
+        reveals = size.index[hidden.loc[site, size.index] & ~is_small(size, min_count)]
+        shown[site] = part[~part.isin(reveals)]
+    return {
+        site: part
+        for site, part in shown.items()
+        if not is_small(part.value_counts(), min_count).all()
+    }
+
+
+_IN_FILE_ONLY = ("n_boot", "rows_left_out", "clusters")
+
+
+def _out_of(row: Mapping[str, Any]) -> str:
+    return f"{row['count']:,.0f} of {row['n']:,.0f}"
+
+
+def _courses(
+    study: Study,
+    data: Mapping[str, Sequences],
+    groups: Mapping[str, Any],
+    view: str | None,
+    courses: Courses,
+) -> Iterator[Item]:
+    min_count, top = study.privacy.min_count, study.outputs.top
+    window, group = window_name(study), group_word(study)
+    options: dict[str, Any] = {"min_count": min_count, "xlabel": window.capitalize()}
+    ending, at_sites = "" if view is None else f"_{view}", f"at {listed(list(data))}"
+
+    def item(
+        name: str,
+        title: str,
+        caption: str,
+        alt: str,
+        table: pd.DataFrame,
+        layout: Layout,
+        draw: Callable[[], Any],
+        chart: Callable[[], str] | None = None,
+        section: str = "clusters",
+        note: str = rounded_note(min_count),
+    ) -> Item:
+        caption = f"{caption} {_WHOSE[view]} {note}".rstrip()
+        alt = f"{alt} {at_sites}."
+        return Item(
+            *(f"{name}{ending}", section, title, caption, table, layout, draw, alt, view),
+            chart=chart,
+        )
+
+    shares = courses.shown("distribution")
+    states = list(dict.fromkeys(state for part in data.values() for state in part.states))
+    colours = state_colours(states)
+    yield item(
+        "state_distribution",
+        f"Treatment by {window}",
+        f"Share of each drug class in each {window} among the patients still observed (their "
+        f"number is below the axis), by {group} and site.",
+        f"Stacked bars of the drug classes by {window}, one panel for each {group}",
+        shares,
+        Grid(
+            ("site", "group", "state"),
+            "time",
+            "share",
+            ("count", "n"),
+            _out_of,
+            text=f"Shares of patients in %; columns: {windows_name(study)}.",
+        ),
+        lambda: plot_state_distribution(data, groups, table=courses.distribution, **options),
+        lambda: legend(colours) + stacked_bars(shares, colours, window),
+        "courses",
+    )
+    least = max(SHARED_BY, min_count)
+    frequencies = describe.sequence_frequencies(data, groups, top, min_count=least)
+    yield item(
+        "frequencies",
+        f"The {top} most frequent courses",
+        f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
+        f"that fewer than {least} patients share: the pale part stands for all others.",
+        f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
+        frequencies,
+        Plain(shares=("share", "cumulative")),
+        lambda: plot_frequencies(
+            data, groups, top=top, shared_by=SHARED_BY, table=frequencies, **options
+        ),
+        note=hidden_note(min_count),
+    )
+    representatives = representative_sequences(
+        data, groups, shared_by=SHARED_BY, min_count=min_count
+    )
+    yield item(
+        "representatives",
+        "Representative courses",
+        "At most five courses that stand for all: each patient counts for the course that differs "
+        f"least from their own (in the share of {windows_name(study)} with another drug class). "
+        f"Only courses that at least {least} patients share are candidates.",
+        f"Coloured bars of a few representative treatment courses, one panel for each {group}",
+        representatives,
+        Plain(shares=("share", "distance")),
+        lambda: plot_representatives(
+            data, groups, shared_by=SHARED_BY, table=representatives, **options
+        ),
+        note=hidden_note(min_count),
+    )
+    paths = courses.shown("paths").dropna(subset="count")
+    rest = zip(branch_names(states)[-2:], (PALE, MISSING), strict=True)
+    seen = set(paths["state"])
+    branches = colours | {name: shade for name, shade in rest if name in seen}
+    yield item(
+        "lines",
+        "Treatment lines",
+        "From the first drug class to the next ones; a block is as high as the share of patients "
+        "who had it as that line. “No further”: the line before was the last during follow-up. "
+        "The rings show the same: the first line inside, what followed it outside.",
+        f"Flow diagram from the first treatment line to the following ones, by {group}",
+        paths,
+        Plain(shares=("share",), columns=tuple(paths.columns.drop(["parent", "before", "state"]))),
+        lambda: plot_lines(data, groups, table=courses.paths, min_count=min_count),
+        lambda: legend(branches) + sankey(paths, branches) + sunburst(paths, branches),
+    )
+    yield item(
+        "transitions",
+        "Transition rates",
+        f"Of all {windows_name(study)} in which a patient was on the drug class of the row and "
+        f"observed in the next {window} too, the share followed by the class of the column: shares "
+        f"of patient-{windows_name(study)}, since a patient counts once for each of them.",
+        f"Heat maps of the transition rates between drug classes, one for each {group}",
+        courses.shown("transitions"),
+        Grid(
+            ("site", "group", "from"),
+            "to",
+            "rate",
+            ("count", "n"),
+            _out_of,
+            text=f"Shares of patient-{windows_name(study)} in %; columns: the state after.",
+        ),
+        lambda: plot_transitions(data, groups, table=courses.transitions, min_count=min_count),
+    )
+
+
+# --- sites and labs -------------------------------------------------------------------------
+
+
+def _steps(row: Mapping[str, Any]) -> str:
+    few = "" if row["supported"] else ", few"
+    return f"from {row['n_first']:,.0f} and {row['n_second']:,.0f} steps{few}"
+
+
+def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Size of the differences between sites, and one figure per pair of sites."""
+    found = findings.differences
+    if found is None:
+        return
+    norms, n_boot = found.norms, study.outputs.bootstrap
+    if study.published is not None:
+        known = [published_norm(study, row) for row in norms.to_dict("records")]
+        norms = norms.assign(published=np.array(known, dtype=float))
+    yield Item(
+        "site_differences_norms",
+        "sites",
+        "Size of the differences",
+        "Frobenius norms of the differences, averaged over clusters. Debiased: without the part "
+        "that sampling adds, with its 95 % interval. p: permutation test that the sites do not "
+        "differ. By chance: the mean norm if they do not. Memberships are held fixed; "
+        f"{n_boot:,} bootstrap samples and permutations.",
+        norms,
+        Plain(n_keys=2, columns=tuple(name for name in norms if name not in _IN_FILE_ONLY)),
+    )
+    whose = "by cluster, for the ensemble and for the sites' own models"
+    if findings.analysis.ensemble is None:
+        whose = "of all patients"
+    pairs = list(dict.fromkeys(found.norms["sites"]))
+    min_count = study.privacy.min_count
+    own = next(iter(findings.courses.values()))  # the only one if there is a single class
+    shown = found.shown_with(
+        {name: findings.courses.get(name, own) for name in found.differences["membership"]},
+        lambda cluster: group_name(study, cluster, findings.analysis.names),
+    )
+    for number, pair in enumerate(pairs, start=1):
+        yield Item(
+            "site_differences" if len(pairs) == 1 else f"site_differences_{number}",
+            "sites",
+            f"Differences between the sites, {pair}",
+            f"Differences of the transition probabilities over one {window_name(study)} and of "
+            f"the first drug class, {whose}. "
+            f"Hatched: fewer than {found.min_support:g} steps at a site. Grey: never visited at "
+            "a site, or too few to show.",
+            shown[shown["sites"] == pair],
+            Grid(
+                ("membership", "sites", "cluster", "quantity", "from"),
+                "to",
+                "difference",
+                ("n_first", "n_second"),
+                _steps,
+                "difference",
+                text="Columns: the state after, or the first state.",
+            ),
+            lambda pair=pair: plot_site_differences(  # type: ignore[misc]
+                found, sites=pair, min_count=min_count, table=shown
+            ),
+            f"Heat maps of the differences {pair} in transition probabilities by cluster.",
+        )
+
+
+def lab_items(study: Study, findings: Findings) -> Iterator[Item]:
+    """The course of a lab by cluster, one figure per membership."""
+    from ehr_prep.plots import plot_trend
+
+    name = study.outputs.lab_label
+    for view, trend in findings.trends.items():
+        yield Item(
+            "lab" if view is None else f"lab_{view}",
+            "labs",
+            f"{name} around the first prescription",
+            f"{trend.caption()} {_WHOSE[view]}",
+            trend.curves,
+            Grid(
+                ("site", "group"),
+                "years",
+                "estimate",
+                (),
+                lambda row: f"band {row['low']:.3g} to {row['high']:.3g}",
+                "level",
+                step=0.5,
+                text="Columns: years since the first prescription, every half year.",
+            ),
+            lambda trend=trend: plot_trend(trend, label=name),  # type: ignore[misc]
+            f"Curves of {name} by {group_word(study)} from one year before to three years after "
+            "the first prescription.",
+            view,
+        )

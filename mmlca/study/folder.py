@@ -1,0 +1,278 @@
+"""The folder of results: every file whole or absent, every finished step remembered."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+from font.files import (
+    atomic,
+    check_regular,
+    clear_unfinished,
+    csv_text,
+    keep_inputs,
+    private_folder,
+)
+from mmlca import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mmlca.study.config import Study
+
+Progress = Callable[[str, float], None]
+"""Called with the name of the present step and the share that is done."""
+
+_SOFTWARE = ("numpy", "scipy", "pandas", "numba", "matplotlib", "scikit-learn")
+_PROVENANCE = "provenance.json"
+_PATIENTS = "patients/"
+_PRIVATE = (_PATIENTS, "models/")  # ids, and exact numbers from which small counts follow
+# what this program writes; it removes nothing else, whatever `provenance.json` says
+_NAMES = re.compile(
+    r"(results\.json|report\.html|choice\.json|(sensitivity|numbers|ranges)\.csv|sensitivity\.png"
+    r"|tables/[^/\\]+\.(csv|md|tex)|figures/[^/\\]+\.(csv|png)|variants/[^/\\]+\.json"
+    r"|models/(\w[\w .-]*/)?[^/\\]+\.json"  # resamples of a site are in a folder of its name
+    r"|patients/[^/\\]+_(sequences|issues|clusters|unmapped)\.csv)"
+)
+
+
+class Results:
+    """Writes results and keeps `provenance.json`, which names the files of each finished step.
+
+    A step has a key: a hash of everything that it depends on. It need not be done again if its
+    key is the same and its files are as they were written. Until the last step is finished
+    `provenance.json` says "finished": null. Files that hold patients' ids, in `patients/`, and the
+    models, whose exact numbers tell small counts, are for their owner's eyes alone, and so are
+    these folders. None of the `inputs` is overwritten.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any], inputs: Iterable[Path] = ()) -> None:
+        self.folder, self.about, self.inputs = folder, dict(about), tuple(inputs)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):  # can anything be written here?
+                pass
+            clear_unfinished(folder / _PATIENTS)
+        except OSError as error:
+            raise OSError(
+                f"cannot write to {folder} ({error.strerror}); choose another --out."
+            ) from None
+        self.record: dict[str, Any] = {
+            **about,
+            "started": _now(),
+            "finished": None,
+            "steps": self._earlier(),
+        }
+        self._files: dict[str, str] = {}
+
+    def _earlier(self) -> dict[str, Any]:
+        """The steps that an earlier run finished."""
+        try:
+            stored = json.loads((self.folder / _PROVENANCE).read_text(encoding="utf-8"))
+            steps = stored["steps"]
+            return {
+                str(name): {
+                    "key": str(step["key"]),
+                    "seconds": float(step["seconds"]),
+                    "files": {str(f): str(h) for f, h in step["files"].items()},
+                }
+                for name, step in steps.items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    @contextmanager
+    def step(self, name: str, key: str) -> Iterator[bool]:
+        """Whether a step must be done; the files that it writes are recorded at its end.
+
+        It need not be done if an earlier run finished it with the same key and all its files are
+        unchanged.
+        """
+        known = self.record["steps"].get(name)
+        if known is not None and known["key"] == key and self._intact(known["files"]):
+            yield False
+            return
+        self.forget(name)
+        self._files = {}
+        began = time.perf_counter()
+        yield True
+        seconds = round(time.perf_counter() - began, 3)
+        self.record["steps"][name] = {"key": key, "seconds": seconds, "files": self._files}
+        self._save()
+
+    def _intact(self, files: Mapping[str, str]) -> bool:
+        return all(self._unchanged(name, stored) for name, stored in files.items())
+
+    def _unchanged(self, name: str, stored: str) -> bool:
+        """Whether a file is one of ours, in its place and as it was written."""
+        path = self.folder / name
+        inside = [part for part in path.parents if part.is_relative_to(self.folder)]
+        plain = not any(part.is_symlink() for part in (path, *inside) if part != self.folder)
+        ours = _NAMES.fullmatch(name) is not None
+        return ours and plain and path.is_file() and file_hash(path) == stored
+
+    def forget(self, name: str) -> None:
+        """Remove a step and its files, unless someone changed them or they are read."""
+        step = self.record["steps"].pop(name, {"files": {}})
+        for file, stored in step["files"].items():
+            if self._unchanged(file, stored):
+                keep_inputs([self.folder / file], self.inputs)
+                (self.folder / file).unlink()
+        self._save()
+
+    def keep_only(self, steps: Sequence[str]) -> None:
+        """Remove the steps of earlier runs that this study does not have, with their files."""
+        for name in [n for n in self.record["steps"] if n not in steps]:
+            self.forget(name)
+
+    def finish(self) -> None:
+        self.record["finished"] = _now()
+        self._save()
+
+    def _save(self) -> None:
+        self._write(_PROVENANCE, _json(self.record))
+
+    # --- files ----------------------------------------------------------------------------
+
+    def table(self, name: str, frame: pd.DataFrame, index: bool = False) -> None:
+        """Write a CSV file; numbers have twelve digits, so that rounding errors do not show."""
+        self.text(name, csv_text(frame, index=index, float_format="%.12g"))
+
+    def read_json(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+    def json(self, name: str, content: Any) -> None:
+        self.write(name, _json(content))
+
+    def text(self, name: str, content: str) -> None:
+        self.write(name, content.encode())
+
+    def write(self, name: str, content: bytes) -> None:
+        self._write(name, content)
+        self._files[name] = hashlib.sha256(content).hexdigest()
+
+    def _write(self, name: str, content: bytes) -> None:
+        path, private = self.folder / name, name.startswith(_PRIVATE)
+        keep_inputs([path], self.inputs)
+        try:
+            if private:
+                self._keep_private(self.folder / Path(name).parts[0])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic(path, private=private) as file:
+                file.write(content)
+        except OSError as error:
+            raise OSError(
+                f"cannot write {path} ({error.strerror}); finished steps are kept, and the same "
+                "command goes on from there."
+            ) from None
+
+    def _keep_private(self, folder: Path) -> None:
+        """A folder of private files: no link to another place, and closed to others."""
+        if folder.is_symlink():
+            raise OSError(
+                errno.ELOOP, "it is a link, and patients' ids would go to another place", folder
+            )
+        private_folder(folder)
+        folder.chmod(0o700)
+
+
+def open_results(study: Study, out: str | os.PathLike[str]) -> tuple[Results, str]:
+    """The folder of a study's results, and the key of its files and of the software."""
+    inputs, versions = input_hashes(study), software()
+    about = {"study": study.name, "seed": study.seed, "settings": study.plain()}
+    about |= {"inputs": inputs, "software": versions}
+    results = Results(Path(out), about, input_files(study).values())
+    return results, make_key(inputs, versions)
+
+
+def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON can hold them, with None for missing values."""
+    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def input_hashes(study: Study) -> dict[str, Any]:
+    """Size and hash of every file that a study reads."""
+    for path in input_files(study).values():
+        check_regular(path)
+    return {
+        name: {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+        for name, path in input_files(study).items()
+    }
+
+
+def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
+    """Every file that a study reads, by site and role; patterns without a file are left out.
+
+    `folder` is that of the study file, where `read_study` has not resolved the paths.
+    """
+    from mmlca.study.site_files import expand
+
+    roles = (
+        "records",
+        "sequences",
+        "patients",
+        "labs",
+        "observation",
+        "truth",
+        "drugs",
+        "drug_names",
+    )
+    parts: dict[str, Any] = {**study.sites, "records": study.records}
+    files = {}
+    for place, part in parts.items():
+        for role in roles:
+            given = getattr(part, role, None)
+            tests = role == "labs" and getattr(part, "omop", None) is not None
+            if given is None or tests or (role, given) == ("drugs", "ra"):
+                continue
+            paths = []
+            with suppress(ValueError):
+                paths = expand(folder, given)
+            for path in paths:
+                more = f" ({path.name})" if len(paths) > 1 else ""
+                files[f"{place}.{role}{more}"] = path
+    return files
+
+
+def software() -> dict[str, str]:
+    """Versions of all that a result depends on."""
+    return {"mmlca": __version__} | {name: version(name) for name in _SOFTWARE}
+
+
+def make_key(*parts: Any) -> str:
+    """A hash of settings, earlier keys and so on."""
+    return hashlib.sha256(_json(parts)).hexdigest()[:16]
+
+
+def _json(content: Any) -> bytes:
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=_plain)
+    return text.encode() + b"\n"
+
+
+def _plain(part: Any) -> Any:
+    """A part of a study file, a date or a number of numpy as JSON can hold it."""
+    if hasattr(part, "model_dump"):
+        return part.model_dump(mode="json")
+    return part.item() if hasattr(part, "item") else str(part)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,307 @@
+"""How sure a study is, and what follows from its clusters: errors, fit, covariates, outcomes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mmlca.model.outcomes import ThreeStep, three_step
+from mmlca.model.resampling import bootstrap
+from mmlca.study import read
+from mmlca.study.words import group_name, groups_word
+from mmlca.tables.describe import state_distribution, transition_counts
+from mmlca.tables.diagnostics import Diagnostics, diagnose
+from mmlca.tables.effects import (
+    cluster_memberships,
+    hide_effects,
+    hide_outcomes,
+    inverse_variance,
+)
+from mmlca.tables.suppress import count_text, hide_parts
+from mmlca.tables.survival import Survival, survival_by_cluster
+
+if TYPE_CHECKING:
+    from mmlca.study.analyse import Analysis
+    from mmlca.study.config import Study
+
+_YEAR = 365.25
+_MONTH = _YEAR / 12
+_NO_ESTIMATE = (
+    "left out: too few patients or events in a group, or no finite solution; the functions of the "
+    "library say more inside the hospital."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """What `infer` found; parts that a study does not ask for are empty or None.
+
+    Small numbers are hidden in `parameters`, `effects`, `pooled`, `outcomes` and `tests`, and not
+    yet in `diagnostics` and `survival`, which have `shown`. `left_out` are sentences on what
+    could not be estimated.
+    """
+
+    parameters: pd.DataFrame | None = None
+    stability: pd.DataFrame | None = None
+    diagnostics: dict[str, Diagnostics] = field(default_factory=dict)
+    effects: pd.DataFrame | None = None
+    pooled: pd.DataFrame | None = None
+    outcomes: pd.DataFrame | None = None
+    tests: pd.DataFrame | None = None
+    survival: Survival | None = None
+    left_out: list[str] = field(default_factory=list)
+
+
+def infer(study: Study, analysis: Analysis) -> Inference:
+    """Everything of `[inference]`, `[covariates]` and `[outcomes]`."""
+    rules, notes = study.inference, list[str]()
+    sites, own = analysis.sequences, analysis.own
+    parts: dict[str, Any] = {}
+    if rules.standard_errors:
+        parts["parameters"] = _by_site({s: _parameters(study, own[s], sites[s]) for s in sites})
+    if rules.bootstrap:
+        refits = {s: bootstrap(own[s], sites[s], rules.bootstrap, study.seed) for s in sites}
+        parts["stability"] = hide_parts(
+            _by_site({site: result.stability for site, result in refits.items()}),
+            ["site"],
+            ["patients", "jaccard", "found_again", "dissolved"],
+            study.privacy.min_count,
+            count="patients",
+        )
+    if rules.diagnostics:
+        parts["diagnostics"] = {
+            s: diagnose(own[s], sites[s], n_sim=rules.simulations, seed=study.seed) for s in sites
+        }
+    if study.covariates.columns or study.outcomes.columns:
+        people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
+        _need_columns("covariates.columns", study.covariates.columns, people)
+        _need_columns("outcomes.columns", study.outcomes.columns, people)
+        third = _ThirdStep(study, analysis, people, notes)
+        if study.covariates.columns:
+            parts["effects"], parts["pooled"] = third.effects()
+        if study.outcomes.columns:
+            parts["outcomes"], parts["tests"] = third.outcomes()
+    if study.outcomes.event is not None:
+        parts["survival"] = _survival(study, analysis, notes)
+    return Inference(**parts, left_out=notes)
+
+
+def _by_site(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    parts = [table.assign(site=site) for site, table in tables.items()]
+    frame = pd.concat(parts, ignore_index=True)
+    return frame[["site", *(name for name in frame if name != "site")]]
+
+
+def _need_columns(key: str, wanted: tuple[str, ...], people: Mapping[str, pd.DataFrame]) -> None:
+    known = set.intersection(*(set(frame) for frame in people.values()))
+    absent = [name for name in wanted if name not in known]
+    if absent:
+        raise ValueError(
+            f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
+            f"{', '.join(sorted(known)) or 'no columns'}."
+        )
+
+
+# --- the models' own parameters -------------------------------------------------------------
+
+
+def _parameters(study: Study, model: Any, data: Any) -> pd.DataFrame:
+    """Probabilities with their intervals; those that rest on few patients are blank.
+
+    They rest on the patients assigned to the class who begin in the state, or make the step.
+    """
+    table = model.standard_errors(data).drop(columns=["boundary", "note"])
+    k, classes = model.params_.n_classes, pd.Series(model.predict(data) + 1, data.ids)
+    labels = classes.astype(pd.CategoricalDtype(list(range(1, k + 1))))
+    first = state_distribution(data, labels)
+    first = first[first["time"] == data.times[0]]
+    steps = transition_counts(data, labels)
+    size = classes.value_counts().reindex(range(1, k + 1), fill_value=0)
+    counts = pd.concat(
+        [
+            pd.Series(size.to_numpy(float)),
+            pd.Series(first["count"].to_numpy(float)),
+            pd.Series(steps["patients"].to_numpy(float)),
+        ],
+        ignore_index=True,
+    )
+    # nobody assigned is few as well: the number then comes from shares of uncertain patients
+    table = table.assign(patients=np.maximum(counts.to_numpy(), 1.0))
+    table["set"] = table["class"].where(table["parameter"] != "weight", 0)
+    numbers = ["estimate", "se", "low", "high"]
+    by = ["parameter", "set", "from"]
+    shown = hide_parts(table, by, numbers, study.privacy.min_count, count="patients")
+    return shown.drop(columns=["patients", "set"])
+
+
+# --- covariates and outcomes ----------------------------------------------------------------
+
+
+@dataclass
+class _ThirdStep:
+    """The third step at each site, or over all of them."""
+
+    study: Study
+    analysis: Analysis
+    people: dict[str, pd.DataFrame]
+    notes: list[str]
+
+    def __post_init__(self) -> None:
+        sites, clusters = self.analysis.sequences, self.analysis.clusters
+        names = {c: group_name(self.study, c) for part in clusters.values() for c in part.unique()}
+        self.clusters = {site: part.map(names) for site, part in clusters.items()}
+        self.memberships = {}
+        if self.analysis.ensemble is not None:
+            known = cluster_memberships(sites, clusters)
+            self.memberships = {s: p.rename(columns=names) for s, p in known.items()}
+
+    def _at_site(self, site: str, correction: Any, **data: Any) -> ThreeStep:
+        if self.memberships:
+            labels = self.clusters[site]
+            return three_step(
+                self.memberships[site], correction=correction, assignment=labels, **data
+            )
+        model, sequences = self.analysis.own[site], self.analysis.sequences[site]
+        names = [group_name(self.study, c) for c in model.weights_.index]
+        return three_step(model, correction=correction, sequences=sequences, names=names, **data)
+
+    def _note_missing(self, what: str, missing: pd.Series) -> None:
+        n, min_count = int(missing.sum()), self.study.privacy.min_count
+        if n:
+            shown = count_text(n, min_count)
+            self.notes.append(
+                f"Patients who lack {what} are left out of what concerns it ({shown})."
+            )
+
+    def effects(self) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+        """Log-odds of each cluster against the first, by site and together."""
+        rules, shown = self.study.covariates, {}
+        min_count = self.study.privacy.min_count
+        for site, people in self.people.items():
+            covariates = people[list(rules.columns)]
+            clusters = self.clusters[site]
+            self._note_missing(f"a covariate at {site}", covariates.isna().any(axis=1))
+            try:
+                with _without_counts():
+                    found = self._at_site(site, rules.correction, covariates=covariates)
+                table = pd.DataFrame(found)[["class", "term", "estimate", "se", "low", "high"]]
+                first = found.errors.index[0]
+                hidden = hide_effects(table, covariates, clusters, first, min_count)
+            except ValueError:
+                self.notes.append(f"The effects of the covariates at {site} are {_NO_ESTIMATE}")
+                continue
+            shown[site] = hidden
+        if not shown:
+            return None, None
+        pooled = inverse_variance(shown) if len(shown) > 1 else None
+        return _by_site(shown), pooled
+
+    def outcomes(self) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+        """Every outcome by cluster, all sites together, and the tests."""
+        tables, tests = [], []
+        sizes = pd.concat(self.clusters.values()).value_counts().to_dict()
+        for name in self.study.outcomes.columns:
+            missing = pd.concat([people[name].isna() for people in self.people.values()])
+            self._note_missing(f"the outcome {name}", missing)
+            try:
+                with _without_counts():
+                    found = self._over_sites(name)
+                table, test = hide_outcomes(found, sizes, self.study.privacy.min_count)
+            except ValueError:
+                self.notes.append(f"The outcome {name} is {_NO_ESTIMATE}")
+                continue
+            tables.append((name, table))
+            tests.append((name, test))
+        if not tables:
+            return None, None
+        return _named_first(tables), _named_first(tests)
+
+    def _over_sites(self, name: str) -> ThreeStep:
+        correction = self.study.outcomes.correction
+        if not self.memberships:
+            (site,) = self.people
+            return self._at_site(site, correction, outcome=self.people[site][name])
+        posterior, labels, outcome = (
+            pd.concat({site: part[site] for site in self.people})
+            for part in (
+                self.memberships,
+                self.clusters,
+                {site: people[name] for site, people in self.people.items()},
+            )
+        )
+        return three_step(posterior, outcome, correction=correction, assignment=labels)
+
+
+def _named_first(tables: list[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
+    """Tables below each other, behind the name of their outcome."""
+    parts = [table.assign(outcome=name) for name, table in tables]
+    frame = pd.concat(parts, ignore_index=True)
+    return frame[["outcome", *(column for column in frame if column != "outcome")]]
+
+
+@contextmanager
+def _without_counts() -> Iterator[None]:
+    """Keep warnings with numbers of patients out of the report, where they may be small."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".* (is missing for|patients lack)")
+        yield
+
+
+# --- survival -------------------------------------------------------------------------------
+
+
+def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | None:
+    """Time from the landmark to the event, over all sites, stratified by site."""
+    rules = study.outcomes
+    assert rules.event is not None
+    frames = {}
+    for site, data in analysis.sequences.items():
+        if data.account is None:
+            raise ValueError(
+                f"outcomes.event needs dates, and the sequences of {site} come from a file without "
+                "any; give records instead, or leave outcomes.event out."
+            )
+        known = data.patients
+        absent = [n for n in (rules.event, rules.competing) if n and n not in known]
+        if absent:
+            raise ValueError(
+                f"outcomes names the dates {', '.join(absent)}, but the patients' table of {site} "
+                f"has {', '.join(known)}."
+            )
+        frame = read.event_times(known, rules.event, rules.competing)
+        for name in study.covariates.columns:
+            frame[f"covariate {name}"] = known[name]
+        frames[site] = frame.assign(cluster=analysis.clusters[site], site=site)
+    every = pd.concat(frames, ignore_index=True)
+    every["cluster"] = every["cluster"].map(lambda cluster: group_name(study, cluster))
+    columns = {f"covariate {name}": name for name in study.covariates.columns}
+    window = study.rules.max_windows * (
+        study.rules.months * _MONTH if study.rules.days is None else study.rules.days
+    )
+    if rules.landmark is not None and rules.landmark < window / _YEAR - 0.01:
+        raise ValueError(
+            f"outcomes.landmark = {rules.landmark:g} years lies inside the windows that form the "
+            f"{groups_word(study)} ({window / _YEAR:.2f} years), so that what happens in them "
+            "would count twice; set it to their end or later, or leave it out."
+        )
+    try:
+        with _without_counts():
+            return survival_by_cluster(
+                every["time"],
+                every["event"],
+                every["cluster"],
+                window=window / _YEAR,
+                landmark=max(rules.landmark or 0.0, window / _YEAR),
+                competing=None if rules.competing is None else 2,
+                covariates=every[list(columns)].rename(columns=columns) if columns else None,
+                strata=every["site"] if len(frames) > 1 else None,
+            )
+    except ValueError:
+        notes.append(f"Survival is {_NO_ESTIMATE}")
+        return None

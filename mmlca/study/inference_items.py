@@ -1,0 +1,275 @@
+"""The items of the report on how sure the results are: fit, covariates, outcomes, survival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mmlca.figures.diagnostics import plot_residuals, plot_stays
+from mmlca.figures.effects import plot_effects
+from mmlca.figures.survival import plot_survival
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Grid, Plain
+from mmlca.study.words import group_word, groups_word, window_name, windows_name
+from mmlca.tables.suppress import hidden_note, hides
+
+if TYPE_CHECKING:
+    from mmlca.study.analyse import Findings
+    from mmlca.study.config import Study
+
+_CORRECTED = {
+    "BCH": "corrected for wrong assignments (BCH)",
+    "ML": "corrected for wrong assignments (maximum likelihood)",
+    None: "not corrected for wrong assignments",
+}
+
+
+def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Standard errors, stability, and what each site's own model does not explain."""
+    found, min_count = findings.inference, study.privacy.min_count
+    note = hidden_note(min_count)
+    shown = {site: part.shown(min_count) for site, part in found.diagnostics.items()}
+    if shown:
+        yield Item(
+            "fit_tests",
+            "fit",
+            "Do the models fit?",
+            "Each site's own model against its patients. Memory: does the next state depend on "
+            "the one before the present? Stays: does leaving a state depend on how long a patient "
+            "has been in it? States: are their shares over time as expected? Statistic, its "
+            f"typical value in {study.inference.simulations} sets of sequences drawn from the "
+            "model and fitted again, and the share of these with a larger one (p). A small p "
+            "speaks against the model.",
+            pd.concat(
+                [part.tests.assign(site=site) for site, part in shown.items()], ignore_index=True
+            )[["site", "test", "statistic", "typical", "p_value"]],
+            Plain(n_keys=2),
+        )
+        yield Item(
+            "classification",
+            "fit",
+            "How sure the assignments are",
+            "For the patients assigned to a class of the site's own model (row): their number, "
+            f"and their mean probability of each class (columns). {note}".rstrip(),
+            _classification({site: part.classification for site, part in shown.items()}),
+            Plain(n_keys=2),
+        )
+    for site, part in shown.items():
+        full = found.diagnostics[site]
+        yield Item(
+            f"residuals_{site}",
+            "fit",
+            f"States against what the model expects, {site}",
+            f"By class of the site's own model and {window_name(study)}: observed less expected "
+            "share of each state, in standard errors. Blue: more than expected; red: fewer. Beyond "
+            f"2 something is amiss. {note}".rstrip(),
+            part.states,
+            Grid(
+                ("class", "state"),
+                "time",
+                "residual",
+                ("n",),
+                _residual_note,
+                "difference",
+                text=f"Residuals in standard errors; columns: {windows_name(study)}.",
+            ),
+            lambda full=full: plot_residuals(  # type: ignore[misc]
+                full, min_count=min_count, xlabel=window_name(study).capitalize()
+            ),
+            f"Heat maps of residuals of the states by {window_name(study)} and class at {site}.",
+        )
+        yield Item(
+            f"stays_{site}",
+            "fit",
+            f"Lengths of stays, {site}",
+            "Share of patients who leave a state next, by how long they have been in it (dots), "
+            "and the share that a Markov chain expects at all lengths (lines). Dots that rise or "
+            f"fall along a line speak against the chain. {note}".rstrip(),
+            part.stays,
+            Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
+            lambda full=full: plot_stays(  # type: ignore[misc]
+                full, min_count=min_count, xlabel=windows_name(study).capitalize()
+            ),
+            f"Dots and lines of the share who leave each state by length of stay at {site}.",
+        )
+        yield Item(
+            f"steps_{site}",
+            "fit",
+            f"Steps in the first and the second half, {site}",
+            "Transition rates by class in either half of the time, and the model's, which is the "
+            "same in both. Steps that are both rare and rarely expected (below 0.5 %) are left "
+            f"out. {note}".rstrip(),
+            _common_steps(part.steps),
+            Plain(
+                shares=("observed", "expected"),
+                columns=("class", "half", "from", "to", "observed", "expected", "residual"),
+                n_keys=4,
+                left_out="observed",
+            ),
+        )
+    if found.parameters is not None:
+        yield Item(
+            "parameters",
+            "fit",
+            "Probabilities with standard errors",
+            "Weights of the classes, first states and transition probabilities of each site's own "
+            "model, with standard errors from the observed information and 95 % intervals. They "
+            f"hold if the model is right and the maximum was found. {note}".rstrip(),
+            found.parameters,
+            Plain(n_keys=5, empty={"from": "", "to": ""}, left_out="estimate"),
+        )
+    if found.stability is not None:
+        yield Item(
+            "stability",
+            "fit",
+            "Stability of the classes",
+            f"From {study.inference.bootstrap:,} refits of each site's own model to resampled "
+            "patients: how alike the patients of a class and of its counterpart are (Jaccard "
+            "index), and the share of refits in which the class was found again.",
+            found.stability,
+            Plain(shares=("found_again",), n_keys=2),
+        )
+
+
+def _common_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """Without those that hardly anybody makes or should make; hidden ones stay, blank."""
+    rare = (steps["observed"] < 0.005) & (steps["expected"] < 0.005)
+    return steps[~rare & (steps["n"] != 0)]
+
+
+def _classification(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    parts = []
+    for site, table in tables.items():
+        classes = {name: f"class {name}" for name in table if name != "patients"}
+        frame = table.rename(columns=classes).reset_index()
+        frame.insert(0, "site", site)
+        parts.append(frame)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _residual_note(row: Mapping[Any, Any]) -> str:
+    return f"observed {100 * row['observed']:.1f} %, expected {100 * row['expected']:.1f} %"
+
+
+def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Effects of covariates on membership, by site and over all sites."""
+    found = findings.inference
+    if found.effects is None:
+        return
+    how = _CORRECTED[study.covariates.correction]
+    group = group_word(study)
+    caption = (
+        f"Log-odds of each {group} against {group} 1, for one unit of a number or against the "
+        f"first level; {how}, with 95 % intervals. {hidden_note(study.privacy.min_count)}"
+    ).rstrip()
+    together = "" if found.pooled is None else " The diamonds are the sites together."
+    yield Item(
+        "effects",
+        "covariates",
+        f"Effects on membership in a {group}",
+        caption + together,
+        found.effects,
+        Plain(n_keys=3, empty={"estimate": "–"}),
+        lambda: plot_effects(found.effects, found.pooled),
+        f"Dot plot of the effects of covariates on membership in each {group}, by site.",
+    )
+    if found.pooled is not None:
+        yield Item(
+            "effects_pooled",
+            "covariates",
+            "Effects over all sites",
+            "The sites' effects, weighted by the inverse of their variances; Q, its p-value and I² "
+            "tell how much the sites differ. Effects that are hidden at a site do not contribute.",
+            found.pooled,
+            Plain(shares=("i2",), n_keys=2),
+        )
+
+
+def outcome_items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Outcomes by cluster, and the tests between clusters."""
+    found = findings.inference
+    if found.outcomes is None or found.tests is None:
+        return
+    groups, how = groups_word(study), _CORRECTED[study.outcomes.correction]
+    note = hidden_note(study.privacy.min_count)
+    several = findings.analysis.ensemble is not None
+    yield Item(
+        "outcomes",
+        "outcomes",
+        f"Outcomes of the {groups}",
+        f"Means and shares by {group_word(study)}{', all sites together' * several}; {how}, with "
+        f"95 % intervals. {note}".rstrip(),
+        found.outcomes,
+        Plain(n_keys=3),
+    )
+    yield Item(
+        "outcome_tests",
+        "outcomes",
+        f"Differences between the {groups} in outcomes",
+        "Wald tests that all are equal and of each pair, with p-values as they are and adjusted "
+        f"for the number of pairs (Holm). {note}".rstrip(),
+        found.tests,
+        Plain(n_keys=2),
+    )
+
+
+def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Curves, tests, hazards, and who did not reach the landmark."""
+    full, min_count = findings.inference.survival, study.privacy.min_count
+    if full is None:
+        return
+    shown, event = full.shown(min_count), study.outcomes.event
+    groups, note = groups_word(study), hidden_note(min_count)
+    what = (
+        "one less the cumulative incidence (Aalen–Johansen)"
+        if full.competing
+        else "the Kaplan–Meier estimate"
+    )
+    if len(shown.curves):
+        steps = (
+            f" It is shown at times between which at least {min_count} patients had the event or "
+            "left."
+            if hides(min_count)
+            else ""
+        )
+        yield Item(
+            "survival",
+            "outcomes",
+            f"Time to {event}",
+            f"Share of patients without the event by {group_word(study)}, in years since the "
+            f"landmark {full.landmark:.3g} years after the first treatment: {what}, with 95 % "
+            f"intervals.{steps} Only patients who reach the landmark count, and {groups} are as "
+            f"assigned. {note}".rstrip(),
+            shown.curves,
+            Plain(shares=("survival", "low", "high"), n_keys=2),
+            lambda: plot_survival(full, unit="years", min_count=min_count),
+            f"Curves of the share without {event} by {group_word(study)}.",
+        )
+    yield Item(
+        "survival_tests",
+        "outcomes",
+        f"Log-rank tests of the time to {event}",
+        f"That all {groups} have the same hazard, and of each pair; p-values as they are and "
+        f"adjusted for the number of pairs (Holm). {note}".rstrip(),
+        shown.tests.drop(columns="pair"),
+    )
+    yield Item(
+        "survival_hazards",
+        "outcomes",
+        f"Hazard ratios of {event}",
+        f"Cox regression{', stratified by site' * (len(study.sites) > 1)}: hazard ratios with 95 % "
+        "intervals and p-values; a small last p-value says that the ratio changes with time. "
+        "Events and others: the fewest patients with and without the event on either side of the "
+        f"comparison. {note}".rstrip(),
+        shown.hazards.drop(columns="group"),
+    )
+    yield Item(
+        "survival_excluded",
+        "outcomes",
+        "Patients before the landmark",
+        "Patients who had the event or a competing one, or whose follow-up ended, before the "
+        f"landmark; and those who reached it. {note}".rstrip(),
+        shown.excluded,
+    )

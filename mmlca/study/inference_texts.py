@@ -1,0 +1,119 @@
+"""Sentences on how sure a study is: its methods, and what to be careful about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mmlca.sequences.checks import listed
+from mmlca.study.words import group_word, groups_word
+
+if TYPE_CHECKING:
+    from mmlca.study.analyse import Findings
+    from mmlca.study.config import Study
+
+_CORRECTED = {
+    "BCH": "with the weights of Bolck, Croon and Hagenaars (BCH), which correct for wrong "
+    "assignments",
+    "ML": "by maximum likelihood with the classification errors fixed, which corrects for wrong "
+    "assignments",
+    None: "with assignments taken as true",
+}
+
+
+def inference_methods(study: Study, findings: Findings) -> list[str]:
+    """Sentences of the methods paragraph."""
+    found, rules, text = findings.inference, study.inference, []
+    if found.parameters is not None:
+        text.append(
+            "Standard errors of the probabilities of each site's own model are from the observed "
+            "information."
+        )
+    if found.stability is not None:
+        text.append(
+            f"Stability of the classes was judged by {rules.bootstrap:,} refits to patients drawn "
+            "with replacement."
+        )
+    if found.diagnostics:
+        text.append(
+            "The fit of each site's own model was judged by the mean probabilities of assigned "
+            "classes, by residuals of the states over time, and by tests of memory beyond one "
+            "step, of lengths of stays and of the states over time, with reference values from "
+            f"{rules.simulations} sets of sequences drawn from the model and fitted again."
+        )
+    if found.effects is not None or found.outcomes is not None:
+        text.append(_memberships(findings))
+    if found.effects is not None:
+        together = " and pooled with inverse-variance weights" if found.pooled is not None else ""
+        text.append(
+            f"Effects of {listed(list(study.covariates.columns))} on membership are from a "
+            f"multinomial logit after classification, {_CORRECTED[study.covariates.correction]}, "
+            f"at each site{together}."
+        )
+    if found.outcomes is not None:
+        text.append(
+            f"The {groups_word(study)} were compared in {listed(list(study.outcomes.columns))} "
+            f"{_CORRECTED[study.outcomes.correction]}, with sandwich standard errors and Wald "
+            "tests (pairs adjusted by Holm's method)."
+        )
+    if found.survival is not None:
+        text.append(_survival(study, findings))
+    return text
+
+
+def _memberships(findings: Findings) -> str:
+    if findings.analysis.ensemble is None:
+        return (
+            "Classification errors are those that the model's memberships imply, and the "
+            "uncertainty of the model is part of the standard errors."
+        )
+    return (
+        "The clusters of an ensemble have no memberships of their own; in their place stand those "
+        "of Markov chains estimated in each cluster over all sites and improved by one EM update, "
+        "with the shares of each site. They are taken as known, so that standard errors leave out "
+        "the uncertainty of the clustering."
+    )
+
+
+def _survival(study: Study, findings: Findings) -> str:
+    full = findings.inference.survival
+    assert full is not None
+    curve = "one less the Aalen–Johansen" if full.competing else "the Kaplan–Meier"
+    competing = (
+        f"; {study.outcomes.competing} was a competing event, and hazards are cause-specific"
+        if full.competing
+        else ""
+    )
+    adjusted = (
+        f" adjusted for {listed(list(study.covariates.columns))}"
+        if study.covariates.columns
+        else ""
+    )
+    strata = " and stratified by site" if len(study.sites) > 1 else ""
+    return (
+        f"Time to {study.outcomes.event} was counted from a landmark {full.landmark:.3g} years "
+        "after the first treatment, when all windows that form the "
+        f"{groups_word(study)} have passed, among those who reached it: {curve} estimate, log-rank "
+        f"tests and Cox regression{adjusted}{strata}{competing}."
+    )
+
+
+def inference_cautions(study: Study, findings: Findings) -> list[str]:
+    """What a reader should know before believing errors, effects and outcomes."""
+    found = findings.inference
+    notes = [
+        f"At {site}: {text[0].lower()}{text[1:]}"
+        for site, part in found.diagnostics.items()
+        for text in part.shown(study.privacy.min_count).cautions()
+    ]
+    if found.effects is not None or found.outcomes is not None:
+        notes.append(
+            f"Effects and outcomes of the {groups_word(study)} are associations: patients were not "
+            "assigned to treatments at random."
+        )
+    if found.survival is not None:
+        notes.append(
+            f"Survival is compared between {groups_word(study)} as assigned, without correction "
+            f"for patients who belong to another {group_word(study)}, and only among those who "
+            "reached the landmark."
+        )
+    return notes + found.left_out

@@ -1,0 +1,243 @@
+"""The headline numbers of a study, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from font.metrics import compare_clusterings
+from mmlca.study.read import read_truth
+from mmlca.study.words import group_name
+from mmlca.tables.clusters import hidden_sizes
+from mmlca.tables.suppress import hidden_note, is_small
+
+if TYPE_CHECKING:
+    from mmlca.study.analyse import Analysis
+    from mmlca.study.config import Study
+    from mmlca.tables.site_differences import SiteDifferences
+
+DOUBTFUL = 0.6
+"""A patient is called doubtful if the models of the cluster have less than this vote share."""
+
+Unit = Literal["count", "share", "index"]
+
+
+class Kind(StrEnum):
+    """What a headline number is about; the value is its name in tables."""
+
+    PATIENTS = "patients"
+    DISTINCT = "distinct sequences"
+    CLUSTERS = "number of clusters"
+    VOTES = "sites that chose this number"
+    STABILITY = "share of resamples that chose this number"
+    CONFIRMED = "fewest independent searches that reached a model's maximum"
+    SIZE = "share of"
+    VOTE_SHARE = "mean vote share"
+    DOUBTFUL = "patients with a vote share below 0.6"
+    DIFFERENCE = "site difference"
+    TRUTH = "adjusted Rand index against the truth"
+
+
+_UNITS: dict[Kind, Unit] = {
+    Kind.STABILITY: "share",
+    Kind.SIZE: "share",
+    Kind.VOTE_SHARE: "share",
+    Kind.DOUBTFUL: "share",
+    Kind.DIFFERENCE: "index",
+    Kind.TRUTH: "index",
+}
+
+
+@dataclass(frozen=True)
+class Number:
+    """One headline number. Fields that do not apply are "" or NaN.
+
+    Parameters
+    ----------
+    kind : Kind
+    value : float
+        NaN if it rests on too few patients to be shown.
+    sites : str
+        A site ("MGB"), a pair ("MGB − VA"), or "all".
+    group : str
+        "cluster 1" and so on, for the size of a cluster.
+    quantity, weighting : str
+        Of a difference between sites: "transition" or "initial"; "plain" or "occupancy".
+    membership : str
+        The rule that groups the patients: "ensemble", "local", "MGB everywhere".
+    debiased, low, high : float
+        A difference between sites without the part that sampling adds, and its 95 % interval.
+    p_value : float
+        Of the permutation test that the sites do not differ.
+    n_boot : int
+        Number of bootstrap samples and of permutations behind them.
+    chance : float
+        The difference that sampling alone would give if the sites did not differ.
+    published : float
+        The number of an earlier study.
+    n : float
+        Patients, for the size of a cluster.
+    """
+
+    kind: Kind
+    value: float
+    sites: str = ""
+    group: str = ""
+    quantity: str = ""
+    weighting: str = ""
+    membership: str = ""
+    debiased: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    p_value: float = np.nan
+    n_boot: int = 0
+    chance: float = np.nan
+    published: float = np.nan
+    n: float = np.nan
+
+    @property
+    def unit(self) -> Unit:
+        return _UNITS.get(self.kind, "count")
+
+    @property
+    def label(self) -> str:
+        """What a difference is of: "transition by occupancy"."""
+        return f"{self.quantity} by occupancy" if self.weighting == "occupancy" else self.quantity
+
+    @property
+    def name(self) -> str:
+        """The number's name for people, unlike that of any other number of the study."""
+        first = f"{self.kind} {self.group}".rstrip()
+        return ", ".join(filter(None, (first, self.label, self.membership, self.sites)))
+
+
+def pick(numbers: Sequence[Number], kind: Kind, **fields: str) -> list[Number]:
+    """The numbers of one kind, with these values of fields."""
+    return [
+        number
+        for number in numbers
+        if number.kind is kind and all(getattr(number, k) == v for k, v in fields.items())
+    ]
+
+
+def numbers_table(numbers: Sequence[Number]) -> pd.DataFrame:
+    """One row per number: its name, its fields and its unit."""
+    return pd.DataFrame([{"name": n.name, **asdict(n), "unit": n.unit} for n in numbers])
+
+
+# --- computing ----------------------------------------------------------------------------
+
+
+def headline(
+    study: Study,
+    analysis: Analysis,
+    choice: pd.DataFrame | None,
+    differences: SiteDifferences | None,
+) -> list[Number]:
+    """All headline numbers of a study."""
+    numbers = []
+    for site, data in analysis.sequences.items():
+        numbers.append(Number(Kind.PATIENTS, len(data), site))
+        numbers.append(Number(Kind.DISTINCT, data.n_distinct, site))
+    n_clusters = len({c for part in analysis.clusters.values() for c in part.unique()})
+    numbers.append(Number(Kind.CLUSTERS, n_clusters))
+    if choice is not None:
+        sites, resamples = (part == n_clusters for part in votes(study, choice))
+        numbers.append(Number(Kind.VOTES, int(sites.sum())))
+        if len(resamples):
+            numbers.append(Number(Kind.STABILITY, float(resamples.mean())))
+    confirmed = min(model.n_replicated_ for model in analysis.models.values())
+    numbers.append(Number(Kind.CONFIRMED, confirmed))
+    numbers += _sizes(study, analysis.clusters)
+    if analysis.ensemble is not None:
+        vote_share = np.concatenate([part["vote_share"] for part in analysis.certainty.values()])
+        doubtful = vote_share < DOUBTFUL
+        both = [doubtful.sum(), (~doubtful).sum()]
+        hidden = is_small(both, study.privacy.min_count).any()
+        numbers.append(Number(Kind.VOTE_SHARE, float(vote_share.mean())))
+        numbers.append(Number(Kind.DOUBTFUL, np.nan if hidden else float(doubtful.mean())))
+    if differences is not None:
+        numbers += [_difference(study, row) for row in differences.norms.to_dict("records")]
+    numbers += compared_with_truth(study, analysis)
+    if not hidden_note(study.privacy.min_count):
+        return numbers
+    return [_coarse(number) for number in numbers]
+
+
+def _coarse(number: Number) -> Number:
+    """An index with three decimals: more would tell counts that are not shown."""
+    if number.kind not in (Kind.DIFFERENCE, Kind.TRUTH, Kind.VOTE_SHARE, Kind.STABILITY):
+        return number
+    names = ("value", "debiased", "low", "high", "chance")
+    return replace(number, **{name: round(getattr(number, name), 3) for name in names})
+
+
+def votes(study: Study, choice: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """The number of classes that each site and each resample chose."""
+    chosen = choice[choice["chosen"]].set_index("site")["classes"]
+    of_site = chosen.index.isin(study.sites)
+    return chosen[of_site], chosen[~of_site]
+
+
+def _sizes(study: Study, clusters: Mapping[str, pd.Series]) -> Iterator[Number]:
+    hidden = hidden_sizes(clusters, study.privacy.min_count)
+    for site, part in clusters.items():
+        for cluster, n in sorted(part.value_counts().items()):
+            name = group_name(study, cluster)
+            if hidden.at[site, cluster]:
+                yield Number(Kind.SIZE, np.nan, site, name)
+            else:
+                yield Number(Kind.SIZE, n / len(part), site, name, n=n)
+
+
+def _difference(study: Study, row: Mapping[str, Any]) -> Number:
+    return Number(
+        Kind.DIFFERENCE,
+        row["norm"],
+        row["sites"],
+        quantity=row["quantity"],
+        weighting=row["weighting"],
+        membership=row["membership"],
+        debiased=row["debiased"],
+        low=row["low"],
+        high=row["high"],
+        p_value=row["p_value"],
+        n_boot=row["n_boot"],
+        chance=row["chance"],
+        published=published_norm(study, row),
+    )
+
+
+def published_norm(study: Study, row: Mapping[str, Any]) -> float:
+    """The published counterpart of a row of `SiteDifferences.norms`; NaN if there is none."""
+    if study.published is None or row["weighting"] != "plain":
+        return np.nan
+    value = getattr(study.published, f"{row['quantity']}_{row['membership']}", None)
+    return np.nan if value is None else value
+
+
+def compared_with_truth(study: Study, analysis: Analysis) -> list[Number]:
+    """Adjusted Rand indices against the true classes, where a synthetic cohort has them."""
+    truth = {
+        site: read_truth(files.truth, analysis.sequences[site])
+        for site, files in study.sites.items()
+        if files.truth is not None
+    }
+
+    def index(true: Any, clusters: Any, sites: str, membership: str = "") -> Number:
+        value = float(compare_clusterings(true, clusters)["adjusted_rand_index"])
+        return Number(Kind.TRUTH, value, sites, membership=membership)
+
+    ensemble = [index(true, analysis.clusters[site], site) for site, true in truth.items()]
+    if not truth or analysis.ensemble is None:
+        return ensemble
+    true, clusters = (
+        np.concatenate([part[site] for site in truth]) for part in (truth, analysis.clusters)
+    )
+    own = [index(true, analysis.local[site], site, "own model") for site, true in truth.items()]
+    return [index(true, clusters, "all"), *ensemble, *own]

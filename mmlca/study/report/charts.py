@@ -1,0 +1,245 @@
+"""Charts of the page as SVG: readable without scripts and on paper; a script adds values on hover.
+
+Each chart draws the table of its item, with small numbers already hidden in it. A mark carries its
+state and group, by which the script highlights all marks alike, and its value in words.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mmlca.figures.canvas import group_name
+from mmlca.figures.colours import MISSING, PALE
+from mmlca.tables.clusters import percent_text
+from mmlca.tables.suppress import HIDDEN
+
+_WIDTH, _HIGH = 220.0, 230.0
+_HIDDEN = "#D9D9D9"
+
+
+def _tag(name: str, text: str = "", **attributes: Any) -> str:
+    """An element; names of attributes end in an underscore where Python reserves them."""
+    inside = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(_plain(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{name}{inside}>{text}</{name}>" if text else f"<{name}{inside}/>"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def legend(colours: Mapping[str, str]) -> str:
+    """One button per state, by which the script highlights it everywhere."""
+    square = _tag("rect", width=10, height=10, fill="{}")
+    swatch = _tag("svg", square, viewBox="0 0 10 10", aria_hidden="true")
+    buttons = [
+        f'<button type="button" class="key" data-state="{html.escape(name)}" aria-pressed="false">'
+        f"{swatch.format(html.escape(str(shade)))} {html.escape(name)}</button>"
+        for name, shade in colours.items()
+    ]
+    return f'<div class="keys" role="group" aria-label="States">{"".join(buttons)}</div>'
+
+
+# --- panels -------------------------------------------------------------------------------
+
+
+def _panels(
+    table: pd.DataFrame, draw: Callable[[pd.DataFrame, str], tuple[str, list[str], float]]
+) -> str:
+    """One picture for each site and group: sites down, groups across; on a phone two a line.
+
+    `draw` gives the number of patients in words, the marks, and the height of the picture.
+    """
+    keys = [name for name in ("site", "group") if name in table]
+    parts: list[Any] = list(table.groupby(keys, sort=False, observed=True)) if keys else []
+    n_columns = table["group"].nunique() if "group" in keys else 1
+    pictures = []
+    for key, part in parts or [((), table)]:
+        named = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
+        title = group_name(named)
+        n, marks, height = draw(part, title)
+        label = html.escape(f"{title}, {n}" if title else n)
+        picture = _tag(
+            "svg", "".join(marks), viewBox=f"0 0 {_WIDTH:g} {height:g}", class_="chart", role="img",
+            aria_label=html.unescape(label),
+        )  # fmt: skip
+        group = html.escape(str(named.get("group", "")))
+        pictures.append(
+            f'<div class="panel" data-group="{group}"><p>'
+            f'<button type="button" class="pick" data-group="{group}">'
+            f"{html.escape(title)}</button><span>{html.escape(n)}</span></p>{picture}</div>"
+        )
+    return f'<div class="panels columns-{min(n_columns, 6)}">{"".join(pictures)}</div>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
+    return _tag("text", html.escape(text), x=x, y=y, text_anchor=anchor)
+
+
+# --- state distribution -------------------------------------------------------------------
+
+
+def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -> str:
+    """`state_distribution`: one stack of shares per time. Hidden shares are one grey part."""
+    height = 170.0
+    n_columns = table["group"].nunique() if "group" in table else 1
+
+    def draw(part: pd.DataFrame, title: str) -> tuple[str, list[str], float]:
+        marks: list[str] = []
+        step = _WIDTH / max(part["time"].nunique(), 1)
+        known = part["n"].dropna()
+        every = 4 if n_columns <= 4 else 8
+        for t, (time, rows) in enumerate(part.groupby("time", sort=False, observed=True)):
+            x, y, where = t * step, height, f"{title}, {window} {time}"
+            for row in rows[rows["share"] > 0].to_dict("records"):
+                high = height * row["share"]
+                y -= high
+                more = f"{where}: {row['state']} {percent_text(row['share'])}"
+                if np.isfinite(row["count"]) and np.isfinite(row["n"]):
+                    more += f" ({row['count']:,.0f} of {row['n']:,.0f})"
+                marks.append(
+                    _bar(x, y, 0.92 * step, high, colours[row["state"]], row["state"], more)
+                )
+            if rows["n"].notna().any() and y > 0.5:
+                marks.append(_bar(x, 0, 0.92 * step, y, _HIDDEN, None, f"{where}: too few to show"))
+            if t == 0 or (t + 1) % every == 0:
+                marks.append(_text(x + step / 2, height + 13, str(time)))
+                observed = rows["n"].dropna()
+                n = f"{observed.iloc[0]:,.0f}" if len(observed) else HIDDEN
+                marks.append(_text(x + step / 2, height + 24, n))
+        return f"n = {known.iloc[0]:,.0f}" if len(known) else "", marks, height + 28
+
+    return _panels(table, draw)
+
+
+def _bar(
+    x: float, y: float, width: float, height: float, fill: str, state: str | None, more: str
+) -> str:
+    return _tag(
+        "rect", x=x, y=y, width=width, height=height, fill=fill, class_="mark", data_state=state,
+        data_more=more,
+    )  # fmt: skip
+
+
+# --- treatment lines ----------------------------------------------------------------------
+
+
+def sankey(table: pd.DataFrame, colours: Mapping[str, str]) -> str:
+    """`treatment_paths` as blocks by line, and ribbons between them."""
+
+    def draw(part: pd.DataFrame, title: str) -> tuple[str, list[str], float]:
+        total = part.loc[part["line"] == 1, "count"].sum()
+        return f"n = {total:,.0f}", _flows(part, colours, title, total), _HIGH + 18
+
+    return _panels(table, draw)
+
+
+def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: float) -> list[str]:
+    order = {name: k for k, name in enumerate(colours)}
+    n_lines, gap, bar = int(part["line"].max()), 5.0, 9.0
+    scale = (_HIGH - gap * len(order)) / max(total, 1e-9)
+    step = (_WIDTH - bar) / max(n_lines - 1, 1)
+    sizes = part.groupby(["line", "state"], sort=False)["count"].sum()
+    leaving: dict[tuple[int, str], float] = {}  # how far each block is used from its top
+    blocks, ribbons = [], []
+    for line in range(1, n_lines + 1):
+        x, y = (line - 1) * step, 0.0
+        for name in sorted(sizes[line].index, key=order.__getitem__):
+            count = sizes[line, name]
+            leaving[line, name] = y
+            more = f"{title}, line {line}: {name}, {count:,.0f} patients "
+            more += f"({percent_text(count / total)})"
+            high = max(count * scale, 0.5)
+            blocks.append(_bar(x, y, bar, high, colours[name], name, more))
+            y += high + gap
+        blocks.append(_text(x + bar / 2, _HIGH + 13, str(line)))
+    entering = dict(leaving)
+    flows = part[part["before"].notna()].groupby(["line", "before", "state"], sort=False)["count"]
+    table = flows.sum().reset_index()
+    table = table.assign(i=table["before"].map(order), j=table["state"].map(order))
+    for row in table.sort_values(["line", "i", "j"]).to_dict("records"):
+        line, before, after, high = row["line"], row["before"], row["state"], row["count"] * scale
+        start, end = leaving[line - 1, before], entering[line, after]
+        leaving[line - 1, before] += high
+        entering[line, after] += high
+        more = (
+            f"{title}, line {line - 1} to {line}: {before} → {after}, {row['count']:,.0f} patients"
+        )
+        shade = colours[after if colours[after] in (PALE, MISSING) else before]
+        ribbons.append(
+            _tag(
+                "path",
+                d=_ribbon((line - 2) * step + bar, (line - 1) * step, start, end, high),
+                fill=shade,
+                fill_opacity=0.45,
+                class_="mark",
+                data_state=before,
+                data_more=more,
+            )
+        )
+    return ribbons + blocks
+
+
+def _ribbon(x0: float, x1: float, start: float, end: float, high: float) -> str:
+    bend = (x1 - x0) * 0.45
+    return (
+        f"M{x0:.1f},{start:.1f}C{x0 + bend:.1f},{start:.1f} {x1 - bend:.1f},{end:.1f} "
+        f"{x1:.1f},{end:.1f}V{end + high:.1f}C{x1 - bend:.1f},{end + high:.1f} "
+        f"{x0 + bend:.1f},{start + high:.1f} {x0:.1f},{start + high:.1f}Z"
+    )
+
+
+# --- sunburst -----------------------------------------------------------------------------
+
+
+def sunburst(table: pd.DataFrame, colours: Mapping[str, str]) -> str:
+    """`treatment_paths` as rings: the first line inside, each continuation outside its path."""
+
+    def draw(part: pd.DataFrame, title: str) -> tuple[str, list[str], float]:
+        total = part.loc[part["line"] == 1, "count"].sum()
+        ring = (_WIDTH / 2 - 4) / (int(part["line"].max()) + 0.6)
+        used: dict[str, float] = {}  # how far the arc of a path is taken by its continuations
+        slices = []
+        for one in part.to_dict("records"):
+            turn, parent = one["count"] / max(total, 1e-9), one["parent"]
+            start = used.setdefault(parent, 0.0)
+            used[parent] += turn
+            used[one["path"]] = start
+            inner = ring * (one["line"] - 0.4)
+            more = f"{title}: {one['path']}, {one['count']:,.0f} patients ({percent_text(turn)})"
+            slices.append(
+                _tag(
+                    "path",
+                    d=_arc(_WIDTH / 2, _WIDTH / 2, inner, inner + ring, start, turn),
+                    fill=colours[one["state"]],
+                    class_="mark slice",
+                    data_state=one["state"],
+                    data_more=more,
+                )
+            )
+        return f"n = {total:,.0f}", slices, _WIDTH
+
+    return _panels(table, draw)
+
+
+def _arc(x: float, y: float, inner: float, outer: float, start: float, turn: float) -> str:
+    """The outline of a ring's part; angles are shares of a turn, from the top clockwise."""
+    turn = min(turn, 0.999)  # a whole ring would begin where it ends
+    a, b = (2 * np.pi * value - np.pi / 2 for value in (start, start + turn))
+    large = int(turn > 0.5)
+
+    def at(radius: float, angle: float) -> str:
+        return f"{x + radius * np.cos(angle):.2f},{y + radius * np.sin(angle):.2f}"
+
+    return (
+        f"M{at(outer, a)}A{outer:.2f},{outer:.2f} 0 {large} 1 {at(outer, b)}"
+        f"L{at(inner, b)}A{inner:.2f},{inner:.2f} 0 {large} 0 {at(inner, a)}Z"
+    )

@@ -1,0 +1,172 @@
+(() => {
+  "use strict";
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  // Tables sort by a click on a header: up, down, as they were.
+  const words = new Intl.Collator("en", { numeric: true });
+  const valueOf = (cell) => ("value" in cell.dataset ? Number(cell.dataset.value) : null);
+  const compare = (a, b) => {
+    const [x, y] = [valueOf(a), valueOf(b)];
+    return x !== null && y !== null ? x - y : words.compare(a.textContent, b.textContent);
+  };
+  const isMissing = (cell, numeric) =>
+    numeric ? valueOf(cell) === null : cell.textContent.trim() === "–";
+
+  for (const table of all("table.sortable")) {
+    const body = table.tBodies[0];
+    const original = [...body.rows];
+    const headers = [...table.tHead.rows[0].cells];
+    headers.forEach((header, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...header.childNodes);
+      header.append(button);
+      button.addEventListener("click", () => {
+        const turn = { ascending: "descending", descending: null };
+        const now = header.getAttribute("aria-sort");
+        const next = now ? turn[now] : "ascending";
+        headers.forEach((other) => other.removeAttribute("aria-sort"));
+        let rows = original;
+        if (next) {
+          header.setAttribute("aria-sort", next);
+          const sign = next === "ascending" ? 1 : -1;
+          const numeric = original.some((row) => valueOf(row.cells[column]) !== null);
+          const missing = (row) => isMissing(row.cells[column], numeric);
+          rows = original.filter((row) => !missing(row));
+          rows.sort((a, b) => sign * compare(a.cells[column], b.cells[column]));
+          rows.push(...original.filter(missing));
+        }
+        body.append(...rows);
+      });
+    });
+  }
+
+  // Values: what a number rests on, for the pointer and for the arrow keys.
+  const readout = document.getElementById("readout");
+  const hide = () => {
+    readout.hidden = true;
+  };
+  const wording = (cell) => {
+    if (!cell.matches("td")) return cell.dataset.more;
+    const header = cell.closest("table").tHead.rows[0].cells[cell.cellIndex];
+    const names = [...all("th", cell.parentElement), header].map((part) => part.textContent.trim());
+    return `${names.join(", ")}: ${cell.dataset.more}`;
+  };
+  const show = (cell) => {
+    readout.textContent = wording(cell);
+    readout.hidden = false;
+    const [box, tip] = [cell.getBoundingClientRect(), readout.getBoundingClientRect()];
+    const room = document.documentElement.clientWidth - tip.width - 8;
+    readout.style.left = `${Math.max(8, Math.min(box.left, room))}px`;
+    readout.style.top = `${box.top > tip.height + 8 ? box.top - tip.height - 4 : box.bottom + 4}px`;
+  };
+  const explained = (event) => event.target.closest?.("[data-more]");
+  document.addEventListener("pointerover", (event) => {
+    const cell = explained(event);
+    if (cell) show(cell);
+    else hide();
+  });
+  document.addEventListener("focusin", (event) => {
+    const cell = explained(event);
+    if (cell) show(cell);
+    else hide();
+  });
+  document.addEventListener("scroll", hide, { capture: true, passive: true });
+  for (const table of all("table")) {
+    const first = table.querySelector("td[data-more]");
+    if (first) first.tabIndex = 0;
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hide();
+    const cell = document.activeElement?.closest("td[data-more]");
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!cell || !step) return;
+    event.preventDefault();
+    const rows = cell.closest("tbody").rows;
+    let [r, c] = [cell.parentElement.sectionRowIndex + step[0], cell.cellIndex + step[1]];
+    while (rows[r]?.cells[c] && !rows[r].cells[c].matches("td[data-more]")) {
+      r += step[0];
+      c += step[1];
+    }
+    const next = rows[r]?.cells[c];
+    if (!next) return;
+    cell.removeAttribute("tabindex");
+    cell.removeAttribute("aria-describedby");
+    next.tabIndex = 0;
+    next.setAttribute("aria-describedby", "readout");
+    next.scrollIntoView({ block: "nearest", inline: "nearest" });
+    next.focus({ preventScroll: true });
+    requestAnimationFrame(() => requestAnimationFrame(() => show(next)));
+  });
+
+  // A state or a group, chosen by a click, stands out in all charts until it is clicked again.
+  const chosen = { state: null, group: null };
+  const highlight = () => {
+    for (const mark of all(".mark")) {
+      const { state } = mark.dataset;
+      mark.classList.toggle("dim", chosen.state !== null && state !== chosen.state);
+    }
+    for (const panel of all(".panel")) {
+      panel.classList.toggle("dim", chosen.group !== null && panel.dataset.group !== chosen.group);
+    }
+    for (const [kind, value] of Object.entries(chosen)) {
+      for (const button of all(`button[data-${kind}]`)) {
+        button.setAttribute("aria-pressed", String(button.dataset[kind] === value));
+      }
+    }
+  };
+  document.addEventListener("click", (event) => {
+    const part = event.target.closest?.("button[data-state], button[data-group], .mark[data-state]");
+    if (!part) return;
+    const kind = "state" in part.dataset ? "state" : "group";
+    chosen[kind] = chosen[kind] === part.dataset[kind] ? null : part.dataset[kind];
+    highlight();
+  });
+
+  // One choice of view for the whole page.
+  const choose = (view) => {
+    for (const part of all(".view")) part.hidden = part.dataset.view !== view;
+    for (const input of all(".switch input")) input.checked = input.value === view;
+  };
+  const switches = all(".switch");
+  for (const part of switches) {
+    part.hidden = false;
+    part.addEventListener("change", (event) => {
+      const before = part.getBoundingClientRect().top;
+      choose(event.target.value);
+      window.scrollBy(0, part.getBoundingClientRect().top - before);
+    });
+  }
+  if (switches.length) choose(all("input", switches[0])[0].value);
+
+  // Only what scrolls needs a stop of the Tab key.
+  const stops = () => {
+    for (const box of all(".scroll")) {
+      const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+      if (scrolls) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  stops();
+  window.addEventListener("resize", stops);
+  window.addEventListener("load", stops);
+  document.addEventListener("toggle", stops, true);
+  document.addEventListener("change", stops);
+
+  // Copy a text.
+  for (const button of all("[data-copy]")) {
+    button.parentElement.hidden = false;
+    const status = button.parentElement.querySelector("[role=status]");
+    button.addEventListener("click", async () => {
+      const source = document.getElementById(button.dataset.copy);
+      try {
+        await navigator.clipboard.writeText(source.textContent);
+        status.textContent = "Copied.";
+      } catch {
+        getSelection().selectAllChildren(source);
+        const done = document.execCommand("copy");
+        status.textContent = done ? "Copied." : "Selected; press Ctrl+C.";
+      }
+    });
+  }
+})();

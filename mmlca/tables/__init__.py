@@ -1,0 +1,1 @@
+"""Tables: what the sequences of a group look like, and how groups and sites differ."""

@@ -1,0 +1,228 @@
+"""Outcomes and covariates of clusters at several sites: memberships, pooling, small numbers.
+
+The clusters of an ensemble have no memberships of their own. In their place stand those of Markov
+chains, estimated in each cluster over all sites and improved by one EM update, with each site's own
+shares of the clusters. `mmlca.three_step` takes them with the clusters as the assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmlca.model import em
+from mmlca.model.outcome_inputs import design
+from mmlca.model.outcomes import ThreeStep
+from mmlca.model.params import MarkovParams
+from mmlca.sequences.type import Sequences
+from mmlca.tables.counts import pattern_steps
+from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
+from mmlca.tables.matching import common_membership
+from mmlca.tables.suppress import hidden_parts, hide_rows, is_small
+
+_Z95 = 1.959963984540054
+_PRIOR = 1e-2  # pseudo-count of each cell, so that no step that someone makes is impossible
+_ROUNDS = 50
+_NUMBERS = ["estimate", "se", "low", "high"]
+
+
+def cluster_memberships(
+    sequences: SequencesBySite, clusters: LabelsBySite
+) -> dict[str, pd.DataFrame]:
+    """Probability of each cluster for each patient under chains estimated in the clusters.
+
+    Parameters
+    ----------
+    sequences : {site: Sequences}
+    clusters : {site: cluster of each patient}
+
+    Returns
+    -------
+    {site: DataFrame}
+        Patients × clusters, with the clusters' names as columns.
+
+    Examples
+    --------
+    >>> one = Sequences.from_lists([["A", "A", "A"]] * 30 + [["B", "B", "A"]] * 10)
+    >>> p = cluster_memberships({"X": one}, {"X": np.repeat([1, 2], [30, 10])})["X"]
+    >>> p.iloc[[0, -1]].round(2).to_numpy().tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    sites = checked_sites(sequences, at_least=1)
+    members = common_membership(sites, clusters, "clusters")
+    k, patients = len(members.labels), {site: len(data) for site, data in sites.items()}
+    counts = np.sum(
+        [_cluster_counts(data, members.codes[site], k) for site, data in sites.items()], axis=0
+    )
+    shares = {
+        site: np.bincount(members.codes[site], minlength=k) / n for site, n in patients.items()
+    }
+    params = {site: _chains(counts, shares[site], data.n_states) for site, data in sites.items()}
+    steps = {site: em.e_step(data.patterns, params[site]) for site, data in sites.items()}
+    counts = np.sum([step.visits for step in steps.values()], axis=0)
+    result = {}
+    for site, data in sites.items():
+        share, weight = shares[site], data.patterns.weights
+        for _ in range(_ROUNDS):
+            step = em.e_step(data.patterns, _chains(counts, share, data.n_states))
+            share = weight @ step.posterior / weight.sum()
+        rows = step.posterior[data.patterns.inverse]
+        result[site] = pd.DataFrame(rows, data.ids, members.labels)
+    return result
+
+
+def _cluster_counts(data: Sequences, codes: NDArray[np.intp], k: int) -> NDArray[np.float64]:
+    """First states and steps of each cluster's patients, (K, S·(S + 1))."""
+    weight = np.zeros((k, len(data.patterns)))
+    np.add.at(weight, (codes, data.patterns.inverse), data.weights)
+    counts: NDArray[np.float64] = weight @ pattern_steps(data)
+    return counts
+
+
+def _chains(
+    counts: NDArray[np.float64], shares: NDArray[np.float64], n_states: int
+) -> MarkovParams:
+    table = (counts + _PRIOR).reshape(len(counts), -1, n_states)
+    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(counts.shape)
+    share = np.maximum(shares, 1e-6)
+    return em.params_of(cells, share / share.sum())
+
+
+# --- pooling --------------------------------------------------------------------------------
+
+
+def inverse_variance(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Estimates of several sites together, each weighted by the inverse of its variance.
+
+    Parameters
+    ----------
+    tables : {site: DataFrame with class, term, estimate and se}
+        Estimates that are missing at a site are left out there.
+
+    Returns
+    -------
+    DataFrame
+        class, term, `sites` (how many contribute), `estimate`, `se`, `low`, `high`, and of the
+        differences between sites `q`, `df`, `p_heterogeneity` and `i2` (share of the
+        variation that sampling does not explain); missing with fewer than two sites.
+
+    Examples
+    --------
+    >>> a = pd.DataFrame({"class": [2], "term": ["age"], "estimate": [1.0], "se": [0.1]})
+    >>> both = inverse_variance({"A": a, "B": a.assign(estimate=2.0, se=0.2)})
+    >>> both[["estimate", "se"]].round(3).to_numpy().tolist()
+    [[1.2, 0.089]]
+    """
+    from scipy.stats import chi2
+
+    rows = []
+    every = pd.concat(tables.values(), ignore_index=True)
+    for (label, term), part in every.groupby(["class", "term"], sort=False):
+        known = part[part["estimate"].notna() & (part["se"] > 0)]
+        if len(known) < 2:
+            rows.append({"class": label, "term": term, "sites": len(known)})
+            continue
+        weight = 1 / known["se"].to_numpy() ** 2
+        value = known["estimate"].to_numpy()
+        mean, se = weight @ value / weight.sum(), weight.sum() ** -0.5
+        q, df = float(weight @ (value - mean) ** 2), len(known) - 1
+        rows.append(
+            {
+                "class": label,
+                "term": term,
+                "sites": len(known),
+                "estimate": mean,
+                "se": se,
+                "low": mean - _Z95 * se,
+                "high": mean + _Z95 * se,
+                "q": q,
+                "df": df,
+                "p_heterogeneity": float(chi2.sf(q, df)),
+                "i2": max(0.0, 1 - df / q) if q > 0 else 0.0,
+            }
+        )
+    names = ["class", "term", "sites", *_NUMBERS, "q", "df", "p_heterogeneity", "i2"]
+    return pd.DataFrame(rows, columns=names)
+
+
+# --- small numbers --------------------------------------------------------------------------
+
+
+def hide_outcomes(
+    result: ThreeStep, sizes: Mapping[Hashable, int], min_count: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table and the tests of an outcome without what rests on few patients.
+
+    An estimate is blank where few patients of the class have an outcome, or few are in one of its
+    categories; then the differences from that class are blank too, since it would follow from them.
+    Numbers of patients are blank where few of the class lack the outcome.
+
+    Parameters
+    ----------
+    result : ThreeStep
+        From `mmlca.three_step`, for an outcome.
+    sizes : {class: patients, with and without the outcome}
+        They are known from elsewhere.
+    min_count : int
+    """
+    table = pd.DataFrame(result)
+    seen = table.groupby("class", sort=False)["patients"].first()
+    lacking = [n - seen.get(label, 0) for label, n in sizes.items()]
+    known = dict(zip(sizes, ~hidden_parts(lacking, min_count)[0], strict=True))
+    counted = table["class"].map(known).fillna(True).astype(bool)
+    hidden = is_small(table["patients"], min_count)
+    for _, rows in table[table["cases"].notna()].groupby("class", sort=False):
+        first = rows["patients"].iloc[0] - rows["cases"].sum()
+        parts, _ = hidden_parts([first, *rows["cases"]], min_count)
+        hidden[rows.index] |= parts[1:] | (len(rows) == 1 and parts[0])
+    classes = set(table["class"][hidden])
+    # where one category is hidden its differences are, and those of the others with them
+    unsafe = [
+        isinstance(pair, tuple) and bool(classes & set(pair)) for pair in result.tests["pair"]
+    ]
+    shown = hide_rows(table, ["class", "term"], hidden)
+    shown = shown.assign(**{name: shown[name].where(counted) for name in ("patients", "cases")})
+    tests = hide_rows(result.tests, ["test", "pair"], unsafe).drop(columns="pair")
+    return shown, tests
+
+
+def hide_effects(
+    effects: pd.DataFrame,
+    covariates: pd.DataFrame,
+    clusters: pd.Series,
+    reference: Hashable,
+    min_count: int,
+) -> pd.DataFrame:
+    """Effects of covariates on membership without those that rest on few patients.
+
+    An effect compares a class with the first one. It is blank where one of the two has few
+    patients, or few with or without the trait.
+
+    Parameters
+    ----------
+    effects : DataFrame
+        From `mmlca.three_step` without an outcome, for these covariates.
+    covariates : DataFrame by id
+    clusters : Series by id
+    reference : the class that the others are compared with
+    min_count : int
+    """
+    terms, x = design(covariates, len(covariates), covariates.index)
+    known = ~np.isnan(x).any(axis=1)
+    label = clusters.reindex(covariates.index).to_numpy()
+    hidden = []
+    for row in effects.to_dict("records"):
+        cells = []
+        for group in (row["class"], reference):
+            mine = known & (label == group)
+            cells.append(mine.sum())
+            if row["term"] in terms:
+                column = x[:, terms.index(row["term"])]
+                levels = np.unique(column[known])
+                if len(levels) == 2:
+                    cells += [(mine & (column == level)).sum() for level in levels]
+        hidden.append(bool((is_small(cells, min_count) | (np.array(cells) == 0)).any()))
+    return hide_rows(effects, ["class", "term"], hidden)

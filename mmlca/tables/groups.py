@@ -1,0 +1,138 @@
+"""Patients by site and group: the labels that callers give, checked and matched to patients.
+
+Labels come for each patient as a Series indexed by id or as an array in the patients' order;
+where sequences come as a dict {site: Sequences}, labels come as a dict {site: labels}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from mmlca.sequences.checks import patient_labels, some
+from mmlca.sequences.type import Labels as Labels
+from mmlca.sequences.type import Sequences
+
+SequencesBySite: TypeAlias = Mapping[str, Sequences]
+LabelsBySite: TypeAlias = Mapping[str, Labels]
+Groups: TypeAlias = Labels | LabelsBySite | None
+Keys: TypeAlias = dict[str, Hashable]
+
+
+def by_group(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups,
+    table: Callable[[Sequences], pd.DataFrame],
+) -> pd.DataFrame:
+    """The tables of all sites and groups one below the other, behind "site" and "group"."""
+    parts = []
+    for keys, data in split(sequences, groups):
+        frame = table(data)
+        for position, (name, value) in enumerate(keys.items()):
+            frame.insert(position, name, [value] * len(frame), allow_duplicates=True)
+        parts.append(frame)
+    if not parts:
+        raise ValueError("there are no patients to describe.")
+    parts = [part for part in parts if len(part)] or parts[:1]  # an empty one has no types
+    if len(parts) == 1:
+        return parts[0]
+    for name in parts[0].columns[parts[0].dtypes == "category"]:
+        if any(part[name].dtype != parts[0][name].dtype for part in parts):  # unlike states
+            for part in parts:
+                part[name] = part[name].astype(object)
+    parts = [part for part in parts if len(part)] or parts[:1]
+    for name in parts[0].columns:  # pandas 2 warns of columns that are empty in one part alone
+        types = {part[name].dtype for part in parts if part[name].notna().any()}
+        if len(types) == 1:
+            for part in parts:
+                part[name] = part[name].astype(*types)
+    return pd.concat(parts, ignore_index=True)
+
+
+def split(
+    sequences: Sequences | SequencesBySite, groups: Groups = None
+) -> Iterator[tuple[Keys, Sequences]]:
+    """Each site's and group's patients, with {"site": …, "group": …} as far as they apply."""
+    if hasattr(groups, "predict"):
+        groups = classes_of(groups, sequences)
+    if isinstance(sequences, Mapping):
+        labels = None if groups is None else _of_sites(sequences, groups, "groups")
+        for site, part in sequences.items():
+            for keys, subset in split(part, None if labels is None else labels[site]):
+                yield {"site": site, **keys}, subset
+    elif groups is None:
+        yield {}, sequences
+    else:
+        values = patient_labels(sequences.ids, groups, "groups")
+        levels = (
+            values.cat.categories
+            if isinstance(values.dtype, pd.CategoricalDtype)
+            else np.sort(values.unique())
+        )
+        for level in levels:
+            yield {"group": level}, sequences[(values == level).to_numpy()]
+
+
+def classes_of(model: Any, sequences: Sequences | SequencesBySite) -> Labels | LabelsBySite:
+    """Each patient's class under a fitted model, numbered from 1, as people see them."""
+    if isinstance(sequences, Mapping):
+        return {site: model.predict(data) + 1 for site, data in sequences.items()}
+    return model.predict(sequences) + 1
+
+
+def plain_labels(
+    sites: SequencesBySite, labels: LabelsBySite, name: str
+) -> dict[str, list[Hashable]]:
+    """Each patient's label at each site as a plain value; whole floats become integers."""
+    by_site = _of_sites(sites, labels, name)
+    plain = {}
+    for site, data in sites.items():
+        values = patient_labels(data.ids, by_site[site], name, site)
+        if values.dtype.kind == "f" and (values == values.round()).all():
+            values = values.astype(int)
+        plain[site] = values.tolist()
+    return plain
+
+
+def _of_sites(sites: SequencesBySite, labels: Any, name: str) -> LabelsBySite:
+    """The labels as a dict that has all sites."""
+    if not isinstance(labels, Mapping):
+        raise TypeError(
+            f"sequences come by site, so {name} must be a dict {{site: Series by id}} too; found "
+            f"{type(labels).__name__}."
+        )
+    absent = [site for site in sites if site not in labels]
+    if absent:
+        raise ValueError(f"{name} are missing for the sites {some(absent)}; give them for all.")
+    return labels
+
+
+def checked_sites(sequences: Any, at_least: int = 2) -> dict[str, Sequences]:
+    """A dict of enough sites with patients, all with the same states."""
+    if not isinstance(sequences, Mapping):
+        raise TypeError(
+            f"sequences must be a dict {{site: Sequences}}, found {type(sequences).__name__}; "
+            "put each site's patients under the site's name."
+        )
+    sites = dict(sequences)
+    if len(sites) < at_least:
+        raise ValueError(
+            f"found {len(sites)} site{'' if len(sites) == 1 else 's'} ({some(sites)}), at least "
+            f"{at_least} are needed; give sequences as {{site: Sequences}}."
+        )
+    for site, data in sites.items():
+        if not isinstance(data, Sequences):
+            raise TypeError(f"site {site!r} holds {type(data).__name__}, Sequences are needed.")
+        if not data.weights.sum() > 0:
+            raise ValueError(f"site {site!r} has no patients; leave it out.")
+    first, *others = sites
+    for site in others:
+        if sites[site].states != sites[first].states:
+            raise ValueError(
+                f"the states differ: {list(sites[first].states)} at {first!r}, "
+                f"{list(sites[site].states)} at {site!r}; build all with the same states=."
+            )
+    return sites

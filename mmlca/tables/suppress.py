@@ -1,0 +1,352 @@
+"""Small numbers: the one place that decides what a table or a figure may not show.
+
+A number that rests on at least one and fewer than `min_count` different patients is *small*. It
+is blank (NaN) in a table, "<11" or "–" in a text, and left out of a figure, which says so. Nothing
+else in the package compares a number with `min_count`.
+
+Where numbers add up to totals that are shown, some numbers that are not small are hidden with the
+small ones, because these would follow by subtraction. After that each small number could still
+have any of `min_count` − 1 different values, for all that the sums tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from mmlca.tables.complementary import Sum, hide_further
+
+HIDDEN = "–"
+Name = tuple[Hashable, ...]
+Draw = Callable[[Name], float]
+"""A uniform random number for each name."""
+_ATTEMPTS = 40
+
+
+def check_min_count(min_count: int) -> int:
+    """A whole number of at least 0; 0 and 1 hide nothing."""
+    if isinstance(min_count, bool) or not isinstance(min_count, (int, np.integer)) or min_count < 0:
+        raise ValueError(f"min_count must be a whole number of at least 0, found {min_count!r}.")
+    return int(min_count)
+
+
+def hides(min_count: int) -> bool:
+    """Whether a threshold can hide anything: 0 and 1 do not."""
+    return min_count > 1
+
+
+def is_small(patients: ArrayLike, min_count: int) -> NDArray[np.bool_]:
+    """Whether numbers of patients are above 0 and below `min_count`.
+
+    Examples
+    --------
+    >>> is_small([0, 1, 10, 11], min_count=11).tolist()
+    [False, True, True, False]
+    """
+    n = np.asarray(patients, dtype=float)
+    small: NDArray[np.bool_] = (n > 0) & (n < min_count)
+    return small
+
+
+def hidden_cells(
+    values: ArrayLike,
+    sums: Sequence[Sum],
+    min_count: int,
+    small: NDArray[np.bool_] | None = None,
+    *,
+    blank: NDArray[np.bool_] | None = None,
+    known: NDArray[np.bool_] | None = None,
+) -> NDArray[np.bool_]:
+    """The cells of a table that may not be shown: small ones, and those that would reveal them.
+
+    Parameters
+    ----------
+    values : (n,)
+        All cells in one row, totals too.
+    sums : for each total its position and those of the parts that add up to it
+    min_count : int
+    small : (n,), optional
+        The cells to hide in any case, where that is decided by other numbers than `values`.
+    blank, known : (n,), optional
+        Cells that show nothing anyway, and cells that cannot be hidden.
+
+    Examples
+    --------
+    >>> hidden_cells([24, 1, 40, 65], [(3, [0, 1, 2])], min_count=11).tolist()
+    [True, True, False, False]
+    """
+    small = is_small(values, min_count) if small is None else small
+    width = max(min_count - 2, 1)
+    return hide_further(values, sums, small, width, blank=blank, known=known)
+
+
+def hidden_parts(
+    counts: ArrayLike, min_count: int, small: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which counts (…, n), and which sums over their last axis (…), may not be shown.
+
+    `small` is as in `hidden_cells`, for the counts.
+
+    Examples
+    --------
+    >>> parts, total = hidden_parts([[30, 3, 12, 0], [6, 0, 6, 0]], min_count=11)
+    >>> parts.tolist(), total.tolist()
+    ([[False, True, True, False], [True, False, True, False]], [False, False])
+    """
+    count = np.asarray(counts, dtype=float)
+    small = is_small(count, min_count) if small is None else small
+    cells = np.concatenate([count, count.sum(axis=-1, keepdims=True)], axis=-1)
+    few = np.concatenate([small, is_small(cells[..., -1:], min_count)], axis=-1)
+    at = np.arange(cells.size).reshape(-1, cells.shape[-1])
+    sums: list[Sum] = [(int(row[-1]), row[:-1]) for row in at]
+    hidden = hidden_cells(cells.ravel(), sums, min_count, few.ravel()).reshape(cells.shape)
+    return hidden[..., :-1], hidden[..., -1]
+
+
+def hidden_grid(
+    table: ArrayLike, min_count: int, small: NDArray[np.bool_] | None = None, **masks: Any
+) -> NDArray[np.bool_]:
+    """What may not be shown of a table with a last row and a last column of totals.
+
+    `small` and the `masks` blank and known are as in `hidden_cells`.
+
+    Examples
+    --------
+    >>> hidden_grid([[30, 3, 33], [40, 50, 90], [70, 53, 123]], min_count=11).tolist()
+    [[True, True, False], [True, True, False], [False, False, False]]
+    """
+    values = np.asarray(table, dtype=float)
+    at = np.arange(values.size).reshape(values.shape)
+    sums: list[Sum] = [(int(line[-1]), line[:-1]) for lines in (at, at.T) for line in lines]
+    few = None if small is None else small.ravel()
+    flat = {name: np.ravel(mask) for name, mask in masks.items()}
+    return hidden_cells(values.ravel(), sums, min_count, few, **flat).reshape(values.shape)
+
+
+def round_row(
+    counts: Sequence[float], names: Sequence[Name], most: float, min_count: int, draw: Draw
+) -> NDArray[np.float64]:
+    """Counts of one row, rounded so that no small one is narrowed down by what the row has at most.
+
+    Each count is known to lie less than `min_count` from what is written, none is below 0, and
+    together they are at most `most`. After that a small count could still have any of
+    `min_count` − 1 values; else the row is drawn again, and last of all rounded down.
+
+    Examples
+    --------
+    >>> round_row([3, 30], ["a", "b"], 33, 1, lambda name: 0.5).tolist()
+    [3.0, 30.0]
+    """
+    values, unit = np.asarray(counts, dtype=float), max(min_count, 1)
+    below = np.floor(values / unit)
+    part = values / unit - below
+    small = is_small(values, min_count)
+    for attempt in range(_ATTEMPTS):
+        uniform = np.array([draw((*_tuple(name), attempt)) for name in names])
+        rounded: NDArray[np.float64] = unit * (below + (uniform < part))
+        if not small.any():
+            return rounded
+        low = np.maximum(rounded - unit + 1, 0.0)
+        high = np.minimum(rounded + unit - 1, most - (low.sum() - low))
+        if (high - low)[small].min() >= unit - 2:
+            return rounded
+    return np.asarray(unit * below)
+
+
+def _tuple(name: Any) -> Name:
+    return name if isinstance(name, tuple) else (name,)
+
+
+def add_totals(counts: ArrayLike) -> NDArray[np.float64]:
+    """A table with a last row and a last column of totals, for `hidden_grid`."""
+    table = np.asarray(counts, dtype=float)
+    rows = np.vstack([table, table.sum(axis=0)])
+    return np.column_stack([rows, rows.sum(axis=1)])
+
+
+def hide_parts(
+    table: pd.DataFrame,
+    by: Sequence[str],
+    numbers: Sequence[str],
+    min_count: int,
+    *,
+    count: str = "count",
+    patients: Sequence[str] | None = None,
+    totals: Sequence[str] = (),
+) -> pd.DataFrame:
+    """The table with `numbers` blank where a count is small or would reveal a small one.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The counts of each set of rows with the same `by` add up to a total that is shown.
+    by, numbers, count : columns; those of `by` that the table lacks are passed over
+    min_count : int
+    patients : columns of the numbers of patients that decide what is small; default: the count
+    totals : columns that are blank only where the total may not be shown either
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"time": [1, 1, 1], "state": list("ABC"), "count": [30, 14, 3]})
+    >>> hide_parts(table, ["time"], ["count"], min_count=11)["count"].to_list()
+    [30.0, nan, nan]
+    """
+    small = np.zeros(len(table), dtype=bool)
+    for column in patients or [count]:
+        small |= is_small(table[column], min_count)
+    keys = [name for name in by if name in table]
+    hidden, no_total = small.copy(), np.zeros(len(table), dtype=bool)
+    sets = table.groupby(keys, sort=False, observed=True, dropna=False) if keys else None
+    for rows in [np.arange(len(table))] if sets is None else sets.indices.values():
+        if small[rows].any():
+            parts, total = hidden_parts(table[count].to_numpy()[rows], min_count, small[rows])
+            hidden[rows], no_total[rows] = parts | total, total
+    blank = {name: table[name].astype(float).mask(hidden) for name in numbers}
+    blank |= {name: table[name].astype(float).mask(no_total) for name in totals}
+    return table.assign(**blank)
+
+
+def hide(
+    table: pd.DataFrame, numbers: Sequence[str], patients: Sequence[str], min_count: int
+) -> pd.DataFrame:
+    """The table with `numbers` blank in rows where one of the columns `patients` is small.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"state": ["A", "B"], "count": [30, 3], "share": [0.9, 0.1]})
+    >>> hide(table, ["count", "share"], ["count"], min_count=11)
+      state  count  share
+    0     A   30.0    0.9
+    1     B    NaN    NaN
+    """
+    small = np.zeros(len(table), dtype=bool)
+    for column in patients:
+        small |= is_small(table[column], min_count)
+    blank = {name: table[name].astype(float).mask(small) for name in numbers}
+    return table.assign(**blank)
+
+
+def count_text(n: float, min_count: int, patients: float | None = None) -> str:
+    """A number as text: "1,234", or "<11" where the patients it rests on are few.
+
+    Parameters
+    ----------
+    n : number to write
+    min_count : int
+    patients : number of different patients behind it, if that is another number
+
+    Examples
+    --------
+    >>> count_text(1234, 11), count_text(3, 11), count_text(0, 11), count_text(30, 11, patients=3)
+    ('1,234', '<11', '0', '<11')
+    """
+    small = is_small(n if patients is None else patients, min_count)
+    return few_text(min_count) if small else f"{n:,.0f}"
+
+
+def hidden_note(min_count: int) -> str:
+    """The sentence below a table or in a caption; nothing if nothing can be hidden."""
+    if min_count < 2:
+        return ""
+    return (
+        f"Numbers that rest on fewer than {min_count} patients, and those that would reveal them, "
+        "are not shown."
+    )
+
+
+def rounded_note(min_count: int) -> str:
+    """The sentence below tables of rounded counts; nothing if nothing is rounded."""
+    if min_count < 2:
+        return ""
+    return (
+        f"Numbers of patients and steps are rounded at random, up or down, to multiples of "
+        f"{min_count}, and shares are those of the rounded numbers; groups and steps of fewer "
+        "patients are not shown."
+    )
+
+
+def few_text(min_count: int) -> str:
+    """What stands in place of a small number: "<11"."""
+    return f"<{min_count}"
+
+
+def few_patients(min_count: int) -> str:
+    """What stands in place of a small group's description."""
+    return f"fewer than {min_count} patients"
+
+
+def hide_rows(table: pd.DataFrame, kept: Sequence[str], hidden: ArrayLike) -> pd.DataFrame:
+    """The table with everything but the columns `kept` blank in the rows `hidden`.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"cluster": [1, 2], "n": [30, 3], "first": ["TNFi", "JAK"]})
+    >>> hide_rows(table, ["cluster"], is_small(table["n"], min_count=11))
+       cluster     n first
+    0        1  30.0  TNFi
+    1        2   NaN   NaN
+    """
+    blank = np.asarray(hidden, dtype=bool)
+    return table.assign(**{name: table[name].mask(blank) for name in table if name not in kept})
+
+
+def not_shown(n: int, noun: str, min_count: int, others: int = 0) -> str:
+    """The note below a figure that n things, and others for their sake, are left out of it.
+
+    Examples
+    --------
+    >>> not_shown(2, "class", min_count=11)
+    '2 classes of fewer than 11 patients not shown'
+    >>> not_shown(1, "rate", min_count=11, others=1)
+    '1 rate of fewer than 11 patients and 1 that would reveal it not shown'
+    """
+    plural = "" if n == 1 else "es" if noun.endswith("s") else "s"
+    those = f" and {others:,} that would reveal {'it' if n == 1 else 'them'}" if others else ""
+    return f"{n:,} {noun}{plural} of fewer than {min_count} patients{those} not shown"
+
+
+def coarse_times(counts: ArrayLike, min_count: int) -> NDArray[np.intp]:
+    """The times at which a curve may show its value, so that no stretch rests on few patients.
+
+    Each step of a survival curve tells how many had the event or left; so may the numbers at risk.
+    Between two times shown, and after the last before the end, each kind of event and leaving is
+    that of nobody or of at least `min_count` patients.
+
+    Parameters
+    ----------
+    counts : (times, kinds)
+        Patients who have each kind of event, or leave, at each time; everybody in the end.
+    min_count : int
+
+    Returns
+    -------
+    array
+        Positions of the times; empty if even all of them together are too few.
+
+    Examples
+    --------
+    >>> coarse_times([[4, 0], [8, 1], [3, 11], [9, 12]], min_count=11).tolist()
+    [3]
+    >>> coarse_times([[4, 0], [8, 0], [3, 11], [9, 12]], min_count=11).tolist()
+    [1, 3]
+    """
+    table = np.asarray(counts, dtype=float)
+    kept: list[int] = []
+    since = np.zeros(table.shape[1])
+    for i, row in enumerate(table):
+        since += row
+        if since.any() and not is_small(since, min_count).any():
+            kept.append(i)
+            since[:] = 0
+    while since.any() and is_small(since, min_count).any():  # the last stretch joins those before
+        if not kept:
+            return np.array([], dtype=np.intp)
+        kept.pop()
+        since = table[(kept[-1] + 1 if kept else 0) :].sum(axis=0)
+    if since.any():
+        kept.append(len(table) - 1)
+    return np.array(kept, dtype=np.intp)

@@ -1,0 +1,61 @@
+"""What uncertainty costs, in fits of the same data."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from ra_like import cpu, ra_like
+
+import mmlca
+from mmlca import MixtureMarkov
+
+pytestmark = pytest.mark.bench
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def test_bootstrap_and_standard_errors() -> None:
+    """A cohort of the size of the published one: 500 refits cost less than 20 fits."""
+    data = ra_like(2_172)
+    model = MixtureMarkov(4, seed=1).fit(data)
+    fit = cpu(lambda: MixtureMarkov(4, seed=1).fit(data))
+    mmlca.bootstrap(model, data, 2, seed=1)
+    refits = cpu(lambda: mmlca.bootstrap(model, data, 500, seed=1), repeat=1)
+    errors = {
+        kind: cpu(lambda kind=kind: model.standard_errors(data, information=kind))
+        for kind in ("opg", "observed", "sandwich")
+    }
+    print(
+        f"\na default fit {fit:.2f} s; 500 refits {refits:.2f} s = {refits / fit:.1f} fits; "
+        "standard errors " + ", ".join(f"{k} {1e3 * t:.0f} ms" for k, t in errors.items())
+    )
+    assert refits < 20 * fit
+    assert max(errors.values()) < fit
+
+
+def test_likelihood_ratio_test_ends_early() -> None:
+    """Where one class more brings nothing, few simulations say so."""
+    data = ra_like(2_172)
+    mmlca.bootstrap_lrt(data, 2, n=1, seed=1)
+    fit = cpu(lambda: MixtureMarkov(5, seed=1).fit(data), repeat=1)
+    early = cpu(lambda: mmlca.bootstrap_lrt(data, 5, n=99, seed=1), repeat=1)
+    print(f"\na default fit of 5 classes {fit:.2f} s; a test of 5 against 4 {early:.2f} s")
+    assert early < 99 * fit / 2
+
+
+def test_covariates_cost() -> None:
+    import numpy as np
+    import pandas as pd
+
+    data = ra_like(2_172)
+    table = pd.DataFrame({"x": np.random.default_rng(1).normal(size=len(data))})
+    plain = cpu(lambda: MixtureMarkov(4, seed=1).fit(data))
+    both = cpu(lambda: MixtureMarkov(4, seed=1).fit(data, covariates=table), repeat=2)
+    print(f"\na fit {plain:.2f} s, with a continuous covariate {both:.2f} s")
+    assert both < 10 * plain

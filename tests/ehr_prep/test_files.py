@@ -1,0 +1,331 @@
+"""Files as hospitals write them: encodings, delimiters, decimals, Excel, packed, several."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import zstandard
+from paths import SHARED
+
+import ehr_prep
+from ehr_prep.numbers import decimal_sign, to_numbers
+from font.sniff import sniff
+from font.spelling import spelled
+from mmlca.cli.options import as_key, as_option
+
+N = 40
+GOOD = pd.DataFrame(
+    {
+        "patient_id": np.arange(N) % 8 + 1,
+        "date": [f"20{10 + i % 5}-0{1 + i % 9}-{13 + i % 15}" for i in range(N)],
+        "drug": [("Humira", "Orencia", "Rinvoq", "für später")[i % 4] for i in range(N)],
+        "days_supply": [30.5] * N,
+    }
+)
+
+
+def same(a: ehr_prep.Records, b: ehr_prep.Records) -> bool:
+    return (
+        list(a.ids) == list(b.ids)
+        and bool((a.date == b.date).all() and (a.end == b.end).all())
+        and bool((a.state == b.state).all())
+        and a.unmapped.equals(b.unmapped)
+    )
+
+
+def german(frame: pd.DataFrame) -> str:
+    dates = pd.to_datetime(frame["date"]).dt.strftime("%d.%m.%Y")
+    return frame.assign(date=dates).to_csv(index=False, sep=";", decimal=",")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16"])
+@pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "csv.zst"])
+def test_a_german_file_reads_like_the_table(encoding: str, ending: str, tmp_path: Path) -> None:
+    content = german(GOOD).encode(encoding)
+    pack = {"csv.gz": gzip.compress, "csv.zst": zstandard.compress}.get(ending, bytes)
+    path = tmp_path / f"r.{ending}"
+    path.write_bytes(pack(content))
+    records = ehr_prep.read_records(path)
+    assert same(records, ehr_prep.read_records(GOOD))
+    (file,) = records.settings["files"]
+    assert file["delimiter"] == "semicolon"
+    assert file["encoding"] == {"utf-8-sig": "utf-8"}.get(encoding, encoding)
+    assert f"{path.name} (encoding {file['encoding']}, delimiter semicolon)" in repr(records)
+
+
+def test_letters_beyond_the_first_bytes_decide_the_encoding_too(tmp_path: Path) -> None:
+    many = pd.concat([GOOD[GOOD["drug"] != "für später"]] * 3000, ignore_index=True)
+    late = pd.concat([many, GOOD], ignore_index=True)
+    path = tmp_path / "r.csv"
+    path.write_bytes(late.to_csv(index=False).encode("cp1252"))
+    assert path.stat().st_size > 1 << 20
+    records = ehr_prep.read_records(path)
+    assert records.settings["files"][0]["encoding"] == "cp1252"
+    assert records.unmapped["drug"].to_list() == ["für später"]
+
+
+def test_excel_takes_the_sheet_with_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "r.xlsx"
+    with pd.ExcelWriter(path) as book:
+        pd.DataFrame({"note": ["made up"]}).to_excel(book, sheet_name="about", index=False)
+        dated = GOOD.assign(date=pd.to_datetime(GOOD["date"]))
+        dated.to_excel(book, sheet_name="data", index=False)
+    records = ehr_prep.read_records(path)
+    assert same(records, ehr_prep.read_records(GOOD))
+    assert records.settings["files"] == [{"file": "r.xlsx", "sheet": "data"}]
+    with pytest.raises(
+        ValueError, match=r"no sheet of r\.xlsx \('about', 'data'\) can be used; in"
+    ):
+        ehr_prep.read_records(path, drug="Wirkstoff")
+
+
+def test_without_openpyxl_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    GOOD.to_excel(tmp_path / "r.xlsx", index=False)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(ValueError, match=r"`pip install 'mmlca\[files\]'`"):
+        ehr_prep.read_records(tmp_path / "r.xlsx")
+
+
+def test_several_files_are_one_table_however_each_is_written(tmp_path: Path) -> None:
+    first, second, third = GOOD[:10], GOOD[10:25], GOOD[25:]
+    (tmp_path / "r_1.csv").write_text(first.to_csv(index=False))
+    (tmp_path / "r_2.csv").write_bytes(
+        second.rename(columns={"patient_id": "PatientID"})
+        .to_csv(index=False, sep=";")
+        .encode("cp1252")
+    )
+    third.to_parquet(tmp_path / "r_3.parquet")
+    expected = ehr_prep.read_records(GOOD)
+    names = ["r_1.csv", "r_2.csv", "r_3.parquet"]
+    records = ehr_prep.read_records([tmp_path / name for name in names])
+    assert same(records, expected)
+    assert [file["file"] for file in records.settings["files"]] == names
+    assert records.settings["source"] == "r_1.csv and 2 other files"
+    assert same(ehr_prep.read_records(str(tmp_path / "r_*")), expected)
+    third.to_excel(tmp_path / "r_3.xlsx", index=False)
+    assert same(
+        ehr_prep.read_records([*(tmp_path / n for n in names[:2]), tmp_path / "r_3.xlsx"]), expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("none_*.csv", "no file matches '.*none_"),
+        (".", r"is a folder; name the files in it, as in '.*/\*.csv'"),
+        ("r.zip", "unpack it first"),
+        ("r.xls", "save it as .xlsx"),
+        ("damaged.csv.gz", "cannot be unpacked"),
+        ("binary.csv", "holds zero bytes"),
+        ("title.csv", r"a later line \('patient_id', .*\) looks like it; delete the lines"),
+    ],
+)
+def test_files_that_cannot_be_read(source: str, words: str, tmp_path: Path) -> None:
+    text = GOOD.to_csv(index=False)
+    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "damaged.csv.gz").write_bytes(b"no gzip at all")
+    (tmp_path / "binary.csv").write_bytes(b"a,b\n\0\0\0")
+    (tmp_path / "title.csv").write_text(f"Export of 2024-05-01\nPharmacy\n{text}")
+    with pytest.raises(ValueError, match=words):
+        ehr_prep.read_records(str(tmp_path / source))
+    with pytest.raises(ValueError, match="named twice"):
+        ehr_prep.read_records([tmp_path / "a.csv", tmp_path / "a.csv"])
+
+
+def test_rows_of_one_site_among_several() -> None:
+    both = GOOD.assign(site=["MGB", "VA"] * (N // 2))
+    expected = ehr_prep.read_records(both[both["site"] == "VA"])
+    assert same(ehr_prep.read_records(both, where={"site": "VA"}), expected)
+    with pytest.raises(ValueError, match="no row with site = 'XX'; it has 'MGB', 'VA'"):
+        ehr_prep.read_records(both, where={"site": "XX"})
+
+
+# --- columns ------------------------------------------------------------------------------
+
+
+def test_advice_names_the_likeliest_column_as_the_user_writes_it(tmp_path: Path) -> None:
+    columns = {"patient_id": "PatNr", "date": "Tag", "drug": "Arznei", "days_supply": "x"}
+    path = tmp_path / "r.csv"
+    path.write_text(
+        GOOD.rename(columns=columns)[["x", "Arznei", "Tag", "PatNr"]].to_csv(index=False)
+    )
+
+    def said(**named: str) -> str:
+        with pytest.raises(ValueError, match="the closest are") as caught:
+            ehr_prep.read_records(path, **named)
+        return str(caught.value)
+
+    assert said().endswith("as in patient='PatNr'.")
+    with spelled(as_option):
+        assert said(patient="PatNr").endswith("as in --date-column Tag.")  # its values are dates
+    with spelled(as_key):
+        text = said(patient="PatNr", date="Tag")
+        assert text.endswith('as in [records.columns] drug = "Arznei".')
+        people = pd.DataFrame({"PatNr": [1], "sex": ["F"]})
+        with pytest.raises(ValueError, match=r'as in \[patients.columns\] patient = "PatNr"\.'):
+            ehr_prep.read_records(GOOD, patients=people)
+    with pytest.raises(ValueError, match=r"has no column 'drugs'; .* the closest are 'drug', "):
+        ehr_prep.read_records(GOOD, drug="drugs")
+
+
+def test_columns_of_every_table_can_be_named() -> None:
+    people = pd.DataFrame({"Nr": range(1, 9), "Geb": ["1950-01-01"] * 8, "sex": ["F"] * 8})
+    labs = pd.DataFrame({"Nr": [1], "Tag": ["2020-01-05"]})
+    records = ehr_prep.read_records(
+        GOOD,
+        patients=people,
+        patients_columns={"patient": "Nr", "birth_date": "Geb"},
+        labs=labs,
+        labs_columns={"patient": "Nr", "date": "Tag"},
+    )
+    assert records.patients is not None
+    assert list(records.patients.columns) == ["birth_date", "sex"]
+    assert records.last_seen[0] == np.datetime64("2020-01-05").astype(int)
+    with pytest.raises(ValueError, match="patients_columns names 'geb'; known are patient, "):
+        ehr_prep.read_records(GOOD, patients=people, patients_columns={"geb": "Geb"})
+
+
+# --- numbers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "sign"),
+    [
+        (["12,5", "7", ">3"], ","),
+        (["12.5", "7"], "."),
+        (["1,234", "12.5"], "."),
+        (["7", "8"], "."),
+        (["1.234,5"], "."),
+        (["0,125"], ","),
+    ],
+)
+def test_the_decimal_sign_shows_in_the_values(texts: list[str], sign: str) -> None:
+    assert decimal_sign(texts, "t") == sign
+
+
+def test_decimals_by_hand() -> None:
+    assert to_numbers(["1.234,5", "0,5", "7", 3, " 2,0 "], ",").tolist() == [1234.5, 0.5, 7, 3, 2]
+    assert to_numbers(["1,234.5", ".5", "7", 3.5], ".").tolist() == [1234.5, 0.5, 7, 3.5]
+    assert np.isnan(to_numbers(["1,5", "<2", "", "1,23.4"], ".")).all()
+    with pytest.raises(ValueError, match=r"decimal comma or sets thousands apart.*decimal=','"):
+        decimal_sign(["1,234", "2,000"], "labs.csv")
+    with pytest.raises(ValueError, match="decimal must be a point or a comma, found ';'"):
+        ehr_prep.read_records(GOOD, decimal=";")
+
+
+def test_labs_with_commas_and_dots(tmp_path: Path) -> None:
+    path = tmp_path / "labor.csv"
+    path.write_bytes(
+        "PatNr;Tag;Wert;Test\n1;13.01.2020;7,4;Größe\n1;14.01.2020;<2;Größe\n".encode("cp1252")
+    )
+    labs = ehr_prep.read_labs(path, patient="PatNr", date="Tag", value="Wert")
+    assert labs["value"].to_list() == [7.4, "<2"]
+    assert labs["date"].dt.day.to_list() == [13, 14]
+    assert labs["test"].to_list() == ["Größe", "Größe"]
+
+
+def test_a_delimiter_and_an_encoding_may_be_stated(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_bytes(GOOD.to_csv(index=False, sep="~").encode("cp1252"))
+    assert len(ehr_prep.read_records(path, delimiter="~")) == 30
+    path.write_text(GOOD.to_csv(index=False, sep="\t"))
+    assert sniff(path, delimiter="tab").delimiter == sniff(path).delimiter == "\t"
+    for wrong in ("", "ab", "x", '"'):
+        with pytest.raises(ValueError, match="delimiter must be one sign"):
+            ehr_prep.read_records(path, delimiter=wrong)
+
+
+# --- drugs --------------------------------------------------------------------------------
+
+
+def test_codes_get_their_names() -> None:
+    frame = GOOD.assign(drug_concept_id=[1, 2, 3, 4] * (N // 4), drug="7.0")
+    names = pd.DataFrame({"concept_id": [1, 2, 3], "concept_name": ["Humira", "Orencia", "x"]})
+    records = ehr_prep.read_records(frame, drug_names=names)
+    assert records.settings["columns"]["drug"] == "drug_concept_id"
+    assert records.drugs["class"].to_list() == ["TNFi", "CTLA4-Ig", None, None]
+    assert records.unmapped["drug"].to_list() == ["x", 4]
+    with pytest.raises(ValueError, match="say what the codes stand for, as in drug_names="):
+        ehr_prep.read_records(frame.assign(drug="308182.0").drop(columns="drug_concept_id"))
+    with pytest.raises(ValueError, match="rename it to concept_name"):
+        ehr_prep.read_records(frame, drug_names=pd.DataFrame({"concept_id": [1], "x": ["a"]}))
+
+
+def test_a_drug_map_may_be_written_in_any_way(tmp_path: Path) -> None:
+    table = pd.DataFrame({"drug": ["für später", "Humira"], "class": ["B", "A"]})
+    (tmp_path / "a.csv").write_bytes(f"# ä\n{table.to_csv(index=False, sep=';')}".encode("cp1252"))
+    (tmp_path / "b.csv").write_text(table.to_csv(index=False), encoding="utf-8-sig")
+    table.to_excel(tmp_path / "c.xlsx", index=False)
+    for name in ("a.csv", "b.csv", "c.xlsx"):
+        known = ehr_prep.drug_map(tmp_path / name)
+        assert known.table["drug"].to_list() == table["drug"].to_list(), name
+        assert known.states == ("B", "A")
+
+
+def test_code_columns_by_rxcui_and_ndc() -> None:
+    drugs = pd.DataFrame(
+        {
+            "drug": ["327361", "0074-3799-02", "L04AB*"],
+            "class": ["A", "A", "B"],
+            "vocabulary": ["rxcui", "ndc", "atc"],
+        }
+    )
+    for column, values in {
+        "RxCUI": [327361, 5],
+        "rxnorm": ["327361.0", "5.0"],
+        "NDC": ["00074379902", "1"],
+        "ndc_code": ["0074-3799-02", "1"],
+        "ATC": ["L04AB04", "M01"],
+    }.items():
+        frame = pd.DataFrame({"id": [1, 1], "date": ["2010-01-05", "2010-02-05"], column: values})
+        read = ehr_prep.read_records(frame, drugs)
+        assert read.drugs["class"].notna().to_list() == [True, False], column
+        assert ehr_prep.drug_report(read)["class"].isna().to_list() == [True, False]
+
+
+# --- exports that nobody here made --------------------------------------------------------
+
+OWN = {"lisinopril": "ACE", "simvastatin": "statin", "hydrochlorothiazide": "diuretic"}
+
+
+@pytest.mark.skipif(not (SHARED / "synthea").exists(), reason="no reference data")
+def test_a_synthea_export() -> None:
+    folder = SHARED / "synthea"
+    read = ehr_prep.read_records(folder / "medications.csv", OWN, patients=folder / "patients.csv")
+    assert read.settings["columns"] == {
+        "patient": "PATIENT",
+        "date": "START",
+        "drug": "DESCRIPTION",
+        "end": "STOP",
+    }
+    table = pd.read_csv(folder / "medications.csv")
+    ours = table["DESCRIPTION"].str.lower().str.contains("|".join(OWN))
+    assert len(read.ids) == table.loc[ours, "PATIENT"].nunique()
+    assert len(ehr_prep.build_sequences(read, first_on_or_after=None)) > 0
+
+
+@pytest.mark.skipif(not (SHARED / "omop").exists(), reason="no reference data")
+def test_tables_of_an_omop_database() -> None:
+    folder = SHARED / "omop"
+    read = ehr_prep.read_records(
+        folder / "drug_exposure.parquet",
+        OWN,
+        patients=folder / "person.parquet",
+        labs=folder / "measurement.parquet",
+        drug_names=folder / "concept.parquet",
+    )
+    exposure = pd.read_parquet(folder / "drug_exposure.parquet")
+    names = pd.read_parquet(folder / "concept.parquet").set_index("concept_id")["concept_name"]
+    text = exposure["drug_concept_id"].map(names).str.lower()
+    ours = text.str.contains("|".join(OWN)).fillna(False).astype(bool)
+    assert list(read.ids) == sorted(exposure.loc[ours, "person_id"].unique())
+    assert read.flow["records_left"].iloc[0] == len(exposure)
+    labs = ehr_prep.read_labs(folder / "measurement.parquet")
+    assert labs["value"].map(lambda v: isinstance(v, float)).mean() > 0.5

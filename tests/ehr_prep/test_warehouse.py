@@ -1,0 +1,274 @@
+"""Databases and files must give the same: sequences, flow and Table 1, under every rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from omop_data import DRUGS, as_frames, make_tables
+
+import ehr_prep
+import mmlca
+from ehr_prep.synthetic import write_omop
+
+ibis = pytest.importorskip("ibis")
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "general": {},
+    "ra": {"preset": "ra", "first_on_or_after": "2009-06-01"},
+    "days": {"by": "days", "ties": "latest", "impute": "missing"},
+    "supplied": {"impute": "carry_forward_supplied", "gap_days": 10, "months": 1},
+    "combinations": {"states": "combinations", "combination_days": 10, "death": "state"},
+    "combined days": {
+        "states": "combinations",
+        "by": "days",
+        "gap_days": 0,
+        "combination_days": 3,
+        "combinations": ["A+C"],
+        "ties": "previous",
+    },
+    "washout": {
+        "washout_days": 60,
+        "first_on_or_after": "2009-09-01",
+        "min_history_days": 30,
+        "min_follow_up_days": 90,
+        "min_age": 20,
+    },
+    "last record": {"follow_up": "last_record", "death": "state", "data_cut": "2012-01-31"},
+    "one day": {"follow_up": "2011-12-31", "death": "state", "by": "days", "max_windows": 30},
+    "odd windows": {"days": 45.7, "by": "days", "max_windows": 9},
+}
+
+
+def connect(tables: dict[str, Any]) -> Any:
+    con = ibis.duckdb.connect()
+    for name, table in tables.items():
+        con.create_table(name, table)
+    return con
+
+
+def check_same(got: mmlca.Sequences, expected: mmlca.Sequences) -> None:
+    """Sequences, flow, patients and Table 1; issues but for their examples."""
+    assert got.states == expected.states
+    np.testing.assert_array_equal(got.codes, expected.codes)
+    np.testing.assert_array_equal(got.lengths, expected.lengths)
+    assert got.ids.equals(expected.ids)
+    pd.testing.assert_frame_equal(got.flow, expected.flow)
+    pd.testing.assert_frame_equal(got.patients, expected.patients)
+    assert got.account is not None
+    assert expected.account is not None
+    np.testing.assert_array_equal(got.account.n_records, expected.account.n_records)
+    for name in ("windows", "combinations_taken"):
+        assert got.settings[name] == expected.settings[name]
+    counts = [dict(zip(s.issues["issue"], s.issues["n"], strict=True)) for s in (got, expected)]
+    missing = "person without a year of birth"
+    counts[0].pop(missing, None)
+    assert counts[0] == counts[1]
+    groups = pd.Series(np.arange(len(got)) % 2, index=got.ids)
+    assert str(ehr_prep.table_one(got.patients, groups)) == str(
+        ehr_prep.table_one(expected.patients, groups)
+    )
+
+
+@pytest.fixture(scope="module")
+def sources() -> Any:
+    tables = make_tables(1)
+    con = connect(tables)
+    both = {
+        place: ehr_prep.read_omop(con, drugs=DRUGS, reduce=place, latest="2020-01-01")
+        for place in ("memory", "database")
+    }
+    return ehr_prep.read_records(**as_frames(tables), latest="2020-01-01"), both
+
+
+# each rule makes queries of its own, which take a second to compile
+QUICK = ("ra", "days", "combinations", "last record")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in OPTIONS],
+)
+def test_files_memory_and_database_agree(sources: Any, name: str) -> None:
+    files, databases = sources
+    expected = ehr_prep.build_sequences(files, **OPTIONS[name])
+    for place, records in databases.items():
+        got = ehr_prep.build_sequences(records, **OPTIONS[name])
+        assert (
+            got.settings["reduced"] == {"memory": "in memory", "database": "in the database"}[place]
+        )
+        check_same(got, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+def test_other_random_records(seed: int) -> None:
+    tables = make_tables(seed, 25)
+    expected = ehr_prep.read_records(**as_frames(tables), latest="2020-01-01")
+    records = ehr_prep.read_omop(
+        connect(tables), drugs=DRUGS, reduce="database", latest="2020-01-01"
+    )
+    got = ehr_prep.build_sequences(records, **OPTIONS["combinations"])
+    check_same(got, ehr_prep.build_sequences(expected, **OPTIONS["combinations"]))
+
+
+def test_batches_of_patients_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ehr_prep.warehouse._BATCH", 60)
+    tables = make_tables(1)
+    records = ehr_prep.read_omop(
+        connect(tables), drugs=DRUGS, reduce="database", latest="2020-01-01"
+    )
+    assert len(records.batches()) > 3
+    expected = ehr_prep.read_records(**as_frames(tables), latest="2020-01-01")
+    got = ehr_prep.build_sequences(records, **OPTIONS["combinations"])
+    check_same(got, ehr_prep.build_sequences(expected, **OPTIONS["combinations"]))
+
+
+def test_the_number_of_records_decides(monkeypatch: pytest.MonkeyPatch, sources: Any) -> None:
+    records = sources[1]["memory"]
+    by_number = replace(records, reduce="auto")
+    assert not by_number.stays
+    monkeypatch.setattr("ehr_prep.warehouse.IN_MEMORY", len(records) - 1)
+    assert by_number.stays
+
+
+def test_repetitions_may_be_kept() -> None:
+    tables = make_tables(1)
+    frames = as_frames(tables)
+    expected = ehr_prep.read_records(**frames, latest="2020-01-01", duplicates="keep")
+    got = ehr_prep.read_omop(
+        connect(tables), drugs=DRUGS, latest="2020-01-01", duplicates="keep", reduce="database"
+    )
+    a, b = ehr_prep.build_sequences(got), ehr_prep.build_sequences(expected)
+    np.testing.assert_array_equal(a.codes, b.codes)
+    pd.testing.assert_frame_equal(a.flow, b.flow)
+
+
+# --- the published cohort, made up: files, and the same in a database -------------------------
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ehr_prep.SyntheticCohort]:
+    folder = tmp_path_factory.mktemp("cohort")
+    made = ehr_prep.ra_cohort(5, 0.02)
+    made.write(folder / "files")
+    write_omop(made, folder / "omop")
+    return folder, made
+
+
+def from_files(folder: Path, site: str, **rules: Any) -> mmlca.Sequences:
+    """The files, with the words and ids of the database."""
+    place = folder / "files" / site
+    people = pd.read_csv(place / "patients.csv")
+    people["sex"] = people["sex"].map({"F": "FEMALE", "M": "MALE"})
+    number = {text: i for i, text in enumerate(people["patient_id"], start=1)}
+    tables = [people, pd.read_csv(place / "medications.csv"), pd.read_csv(place / "labs.csv")]
+    for table in tables:
+        table["patient_id"] = table["patient_id"].map(number)
+    people, records, labs = tables
+    read = ehr_prep.read_records(records, patients=people, labs=labs, latest="2024-01-01")
+    return ehr_prep.build_sequences(read, **rules)
+
+
+def check_cohort(records: Any, folder: Path, **rules: Any) -> None:
+    got = ehr_prep.build_sequences(records, **rules)
+    expected = from_files(folder, "MGB", **rules)
+    np.testing.assert_array_equal(got.codes, expected.codes)
+    assert got.ids.equals(expected.ids)
+    # in the database the end of follow-up is that of the observation period
+    flow = got.flow[got.flow["reason"] != "outside the observation periods"]
+    pd.testing.assert_frame_equal(flow.reset_index(drop=True), expected.flow)
+    groups = pd.Series(np.arange(len(got)) % 3, index=got.ids)
+    assert str(ehr_prep.table_one(got.patients, groups)) == str(
+        ehr_prep.table_one(expected.patients, groups)
+    )
+
+
+RULES: list[dict[str, Any]] = [
+    {"preset": "ra"},
+    {"states": "combinations", "impute": "carry_forward_supplied"},
+]
+
+
+@pytest.mark.parametrize("place", [pytest.param("memory", marks=[pytest.mark.slow]), "database"])
+def test_a_cohort_in_files_and_in_parquet(cohort: Any, place: str) -> None:
+    folder, _ = cohort
+    url = f"parquet:{folder / 'omop' / 'MGB'}"
+    records = ehr_prep.read_omop(url, labs="ESR", reduce=place, latest="2024-01-01")
+    for rules in RULES:
+        check_cohort(records, folder, **rules)
+
+
+def test_labs_from_a_database_make_the_same_trend(cohort: Any) -> None:
+    folder, made = cohort
+    records = ehr_prep.read_omop(f"parquet:{folder / 'omop' / 'MGB'}", labs="ESR")
+    sequences = ehr_prep.build_sequences(records, preset="ra")
+    groups = pd.Series(1, index=sequences.ids)
+    assert records.labs is not None
+    got = ehr_prep.trend(records.labs, groups, sequences)
+    number = {text: i for i, text in enumerate(made["MGB"].patients["patient_id"], start=1)}
+    labs = made["MGB"].labs.assign(patient_id=made["MGB"].labs["patient_id"].map(number))
+    expected = ehr_prep.trend(labs, groups, sequences)
+    pd.testing.assert_frame_equal(got.curves, expected.curves)
+
+
+# --- other engines ----------------------------------------------------------------------------
+
+
+def check_engine(random: Any, cdm: Any, folder: Path) -> None:
+    """Random tables under rules with combinations, stopping and death; the cohort under its own."""
+    tables = make_tables(1)
+    expected = ehr_prep.read_records(**as_frames(tables), latest="2020-01-01")
+    rules_of = {"memory": ["supplied"], "database": ["combinations", "washout", "one day"]}
+    for place, names in rules_of.items():
+        records = ehr_prep.read_omop(*random, drugs=DRUGS, reduce=place, latest="2020-01-01")
+        for name in names:
+            got = ehr_prep.build_sequences(records, **OPTIONS[name])
+            check_same(got, ehr_prep.build_sequences(expected, **OPTIONS[name]))
+    records = ehr_prep.read_omop(*cdm, labs="ESR", reduce="database", latest="2024-01-01")
+    for rules in RULES:
+        check_cohort(records, folder, **rules)
+
+
+def test_postgresql_gives_the_same(postgres: str, cohort: Any) -> None:
+    import psycopg
+
+    folder, made = cohort
+    con = ibis.postgres.from_connection(psycopg.connect(postgres, autocommit=True))
+    con.create_database("random")
+    for name, table in make_tables(1).items():
+        con.create_table(name, table, database="random")
+    write_omop(made, con)
+    con.raw_sql("CREATE ROLE reader LOGIN")
+    for schema in ("random", "mgb"):
+        con.raw_sql(f"GRANT USAGE ON SCHEMA {schema} TO reader")
+        con.raw_sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO reader")
+    con.raw_sql("REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC")  # not even temporary tables
+    con.con.close()
+    url = postgres.replace("postgres@", "reader@")
+    check_engine((url, "random"), (url, "mgb"), folder)
+    with psycopg.connect(postgres) as asked:
+        left = "SELECT count(*) FROM pg_class WHERE relpersistence = 't' AND relkind IN ('r', 'v')"
+        assert asked.execute(left).fetchone() == (0,)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark's sockets
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_spark_gives_the_same(spark: Any, cohort: Any, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    folder, _ = cohort
+    for name, table in make_tables(1).items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    for schema, place in (("random", tmp_path), ("mgb", folder / "omop" / "MGB")):
+        spark.create_database(schema)
+        for path in place.glob("*.parquet"):
+            spark.create_table(path.stem, spark.read_parquet(path), database=schema)
+    before = set(spark.list_tables())
+    check_engine((spark, "random"), (spark, "mgb"), folder)
+    assert set(spark.list_tables()) == before

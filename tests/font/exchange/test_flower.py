@@ -1,0 +1,197 @@
+"""Flower's messages carry the files; a grid in this process stands in for the network."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_fakes import NAMES, SmallSite, in_process, sites_in
+
+import font
+from font.exchange.rounds import Round
+
+pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from font.exchange import flower
+
+TROUBLE = "PID000123 has two rows"
+
+
+@pytest.fixture(autouse=True)
+def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower only makes messages inside a task; here it is none of its own."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class FakeGrid:
+    """Hands each message to the app at once; some nodes never answer."""
+
+    def __init__(self, app: Callable, nodes: dict[int, dict], silent: Iterable[int] = ()) -> None:
+        self.app, self.nodes, self.silent = app, nodes, set(silent)
+        self.seen: list[Message] = []
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def send_and_receive(self, messages: list[Message], *, timeout: float) -> list[Message]:
+        self.seen += messages
+        assert timeout > 0
+        return [
+            self.app(message, context(self.nodes[message.metadata.dst_node_id]))
+            for message in messages
+            if message.metadata.dst_node_id not in self.silent
+        ]
+
+
+def context(node: dict, **run: object) -> Context:
+    return Context(1, 2, node, RecordDict(), run)
+
+
+def play(folder: Path, site: Callable[[Context], SmallSite], **said: Any) -> tuple:
+    nodes = {i + 1: {"site": name} for i, name in enumerate(NAMES)}
+    grid = FakeGrid(flower.client_app(site), nodes, said.pop("silent", ()))
+    kept: list[Round] = []
+    app = flower.server_app(done=kept.append)
+    run = {"study": "ra", "sites": "north, south,west", "timeout": 0.5, "out": str(folder / "c")}
+    run |= said.pop("run", {})
+    app(grid, context({}, **run))
+    return kept[0], grid
+
+
+def test_the_same_as_without_flower(tmp_path: Path) -> None:
+    made: dict[str, SmallSite] = {}
+
+    def site(at: Context) -> SmallSite:
+        name = str(at.node_config["site"])
+        made[name] = SmallSite(name, tmp_path / "flower")
+        return made[name]
+
+    result, grid = play(tmp_path, site)
+    plain = font.run_round(
+        in_process(sites_in(tmp_path / "plain")), study="ra", out=tmp_path / "p", sites=NAMES
+    )
+    ours, theirs = tmp_path / "c" / "ensemble.json", tmp_path / "p" / "ensemble.json"
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert result.absent == plain.absent == ()
+    assert all(len(made[name].clusters) == 200 for name in NAMES)
+    types = [message.metadata.message_type for message in grid.seen]
+    assert types == ["query.fit"] * 3 + ["query.label"] * 3 + ["query.assign"] * 3
+
+
+def test_an_error_stays_at_the_site_but_for_its_type(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def site(at: Context) -> SmallSite:
+        if at.node_config["site"] == "west":
+            raise ValueError(TROUBLE)
+        return SmallSite(str(at.node_config["site"]), tmp_path)
+
+    logging.getLogger("flwr").propagate = True
+    with caplog.at_level(logging.INFO):
+        result, _ = play(tmp_path, site)
+    reasons = [who.reason for who in result.absent]
+    assert reasons == ["the step failed there with 'ValueError'", "sent no model that can be used"]
+    assert TROUBLE not in result.report
+    assert TROUBLE in caplog.text  # at the site
+
+
+def test_a_silent_node_is_named(tmp_path: Path) -> None:
+    result, _ = play(
+        tmp_path, lambda at: SmallSite(str(at.node_config["site"]), tmp_path), silent=[3]
+    )
+    assert result.absent[0] == ("3", "fit", "it did not answer within 0.5 s")
+    assert result.absent[1].site == "west"
+    assert sorted(result.models) == ["north", "south"]
+
+
+def hostile(kind: str) -> Callable[[Message, Context], Message]:
+    """An app whose replies are anything but files."""
+
+    def reply(message: Message, at: Context) -> Message:
+        if kind == "error":
+            return Message(Error(2, TROUBLE), reply_to=message)
+        content = {
+            "nothing": RecordDict(),
+            "arrays": RecordDict({"font": ArrayRecord()}),
+            "texts": RecordDict({"font": ConfigRecord({"files": ["{}"]})}),
+            "number": RecordDict({"font": ConfigRecord({"files": 3})}),
+            "no files": RecordDict({"font": ConfigRecord({})}),
+            "shouting": RecordDict({"font": ConfigRecord({"trouble": "\x1b[31m" + "A" * 10_000})}),
+        }[kind]
+        return Message(content, reply_to=message)
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("error", "Flower reports an error (code 2)"),
+        ("nothing", "it sent something other than files."),
+        ("arrays", "it sent something other than files."),
+        ("texts", "it sent something other than files."),
+        ("number", "it sent something other than files."),
+        ("no files", "it sent something other than files."),
+        ("shouting", "the step failed there with '\\x1b[31mAAA"),
+    ],
+)
+def test_a_hostile_reply_is_a_reason(kind: str, reason: str) -> None:
+    grid = FakeGrid(hostile(kind), {7: {}})
+    (reply,) = flower.ask(grid, "fit", (), None, 1.0)
+    assert reply.files == ()
+    assert (reply.trouble or "").startswith(reason)
+    assert len(reply.trouble or "") < 100
+
+
+def test_the_site_refuses_what_is_no_ensemble(tmp_path: Path) -> None:
+    app = flower.client_app(lambda at: SmallSite("north", tmp_path))
+    grid = FakeGrid(app, {1: {}})
+    for step, files in (("assign", []), ("assign", [b"{}"]), ("label", [b"[]"])):
+        (reply,) = flower.ask(grid, step, files, ["1"], 1.0)
+        assert reply.trouble == "the step failed there with 'ValueError'"
+
+
+def test_nobody_is_told_about_us() -> None:
+    assert os.environ["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert os.environ["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+
+
+def test_what_a_node_did_not_sign_is_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    from font.exchange.signatures import sign_file
+
+    public = {name: font.make_keys(tmp_path / "keys" / name) for name in (*NAMES, "centre")}
+    known = tmp_path / "keys.toml"
+    known.write_text("".join(f'{name} = "{key}"\n' for name, key in public.items()))
+
+    class Signing(SmallSite):
+        def fit(self) -> list[Path]:
+            return self.signed(super().fit())
+
+        def label(self, models: Sequence[bytes]) -> Path:
+            return self.signed([super().label(models)])[0]
+
+        def signed(self, paths: list[Path]) -> list[Path]:
+            key = tmp_path / "keys" / ("north" if self.site == "west" else self.site)
+            for path in paths:
+                path.write_bytes(sign_file(path.read_bytes(), key / "signing.key"))
+            return paths
+
+    def site(at: Context) -> SmallSite:
+        return Signing(str(at.node_config["site"]), tmp_path)
+
+    sign = str(tmp_path / "keys" / "centre" / "signing.key")
+    result, _ = play(tmp_path, site, run={"keys": str(known), "signing-key": sign})
+    assert sorted(result.models) == ["north", "south"]
+    assert "is signed with the key" in result.absent[0].reason
+    font.read_ensemble(tmp_path / "c" / "ensemble.json", keys=public)

@@ -1,0 +1,271 @@
+"""A round goes on without those who drop out, come late or send nonsense."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from site_fakes import NAMES, in_process, sites_in
+
+import font
+from font.exchange.report import Absent
+from font.exchange.rounds import Reply, Round
+from font.exchange.schema import fingerprint
+
+
+def play(folder: Path, twist: Callable[[str, Reply], Reply] | None = None, **said: object) -> Round:
+    sites = sites_in(folder)
+    ask = in_process(sites) if twist is None else in_process(sites, twist)
+    said = {"study": "ra", "out": folder / "centre", "sites": NAMES} | said
+    return font.run_round(ask, **said)
+
+
+def only(result: Round) -> list[str]:
+    return sorted({model.site for model in result.models.values()})
+
+
+def test_the_result_is_that_of_the_file_exchange(tmp_path: Path) -> None:
+    result = play(tmp_path)
+    assert result.absent == ()
+    assert "Nobody." in result.report
+    files = font.read_models(tmp_path.glob("*/*.model.json"), study="ra")
+    parts = [font.read_labels(p, files) for p in sorted(tmp_path.glob("*/*.labels.json"))]
+    by_hand = font.TableEnsemble(2, seed=1).fit(files, font.CrossTables.merge(parts))
+    assert result.ensemble.to_dict() == by_hand.to_dict()
+    sent = font.read_ensemble(tmp_path / "centre" / "ensemble.json", study="ra")
+    assert sent.ensemble.to_dict() == by_hand.to_dict()
+    for kind, folder in (("model", "models"), ("labels", "labels")):
+        for site in NAMES:
+            kept = tmp_path / "centre" / folder / f"{site}.{kind}.json"
+            assert kept.read_bytes() == (tmp_path / site / f"{site}.{kind}.json").read_bytes()
+    assert (tmp_path / "centre" / "report.md").read_text(encoding="utf-8") == result.report
+
+
+def changed(data: bytes, **fields: object) -> bytes:
+    """An exchange file with other fields, sealed again."""
+    content = json.loads(data)
+    for key, value in fields.items():
+        (content if key in content else content["payload"])[key] = value
+    content["sha256"] = fingerprint(content["payload"])
+    return json.dumps(content).encode()
+
+
+def other_columns(reply: Reply) -> Reply:
+    content = json.loads(reply.files[0])
+    model = content["payload"]["model"]
+    return reply._replace(
+        files=(changed(reply.files[0], model=model | {"variables": ["age", "x2"]}),)
+    )
+
+
+BAD_MODELS = {
+    "silence": (lambda r: Reply(r.sender, trouble="it did not answer within 5 s"), "within 5 s"),
+    "no files": (lambda r: Reply(r.sender), "it sent 0 files"),
+    "many files": (lambda r: r._replace(files=r.files * 101), "it sent 101 files"),
+    "nonsense": (lambda r: r._replace(files=(b"\x80\x04.",)), "not UTF-8|not JSON"),
+    "the same twice": (lambda r: r._replace(files=r.files * 2), "comes twice"),
+    "cut": (lambda r: r._replace(files=(r.files[0][:-50],)), "not JSON"),
+    "damaged": (
+        lambda r: r._replace(
+            files=(r.files[0].replace(b'"variables":["x1"', b'"variables":["y1"'),)
+        ),
+        "checksum",
+    ),
+    "other study": (
+        lambda r: r._replace(files=(changed(r.files[0], study="old"),)),
+        "belongs to the study 'old'",
+    ),
+    "a stranger": (
+        lambda r: r._replace(files=(changed(r.files[0], site="moon", name="moon"),)),
+        "'moon' is not one of the sites",
+    ),
+    "other columns": (other_columns, "has|have the states 'age', 'x2' in place of 'x1', 'x2'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MODELS)
+def test_a_bad_model_stops_nobody_else(case: str, tmp_path: Path) -> None:
+    twist, message = BAD_MODELS[case]
+    result = play(
+        tmp_path,
+        lambda step, reply: twist(reply) if (step, reply.sender) == ("fit", "node 0") else reply,
+    )
+    assert only(result) == ["south", "west"]
+    assert {who.site for who in result.absent} <= {"node 0", "north"}
+    reasons = " ".join(who.reason for who in result.absent)
+    assert re.search(message, reasons), reasons
+    section = result.report.partition("## Who is missing")[2].partition("##")[0]
+    assert "north" in section
+    assert "\n| node 0 |" in section or "| north" in section
+
+
+def test_who_claims_a_name_second_does_not_evict_the_first(tmp_path: Path) -> None:
+    def twist(step: str, reply: Reply) -> Reply:
+        if (step, reply.sender) == ("fit", "node 2"):
+            return reply._replace(files=(changed(reply.files[0], site="north", name="north"),))
+        return reply
+
+    result = play(tmp_path, twist)
+    assert only(result) == ["north", "south"]
+    (refused,) = [who for who in result.absent if who.site == "node 2"]
+    assert "it calls itself 'north', as a sender before it did" in refused.reason
+    own = font.read_model(tmp_path / "north" / "north.model.json")
+    assert result.models["north"].fingerprint == own.fingerprint
+
+
+def test_one_odd_site_does_not_decide_the_states(tmp_path: Path) -> None:
+    result = play(
+        tmp_path,
+        lambda step, r: other_columns(r) if (step, r.sender) == ("fit", "node 0") else r,
+        sites=(),
+    )
+    assert only(result) == ["south", "west"]
+    with pytest.raises(ValueError, match=r"no site sent a model that can be used .*'a', 'b'"):
+        play(tmp_path / "2", states=["a", "b"])
+
+
+BAD_COUNTS = {
+    "late": (lambda r: Reply(r.sender, trouble="it did not answer within 5 s"), "within 5 s"),
+    "a model": (lambda r: r._replace(files=()), "0 files in place of one"),
+    "nonsense": (lambda r: r._replace(files=(b"[]",)), "not an exchange file"),
+    "small cell": (
+        lambda r: r._replace(files=(changed(r.files[0], classes=[[1, 1]] * 3),)),
+        "count 1, no multiple",
+    ),
+    "lowered threshold": (
+        lambda r: r._replace(files=(changed(r.files[0], min_count=1),)),
+        "the study asks for 11|sum to|are counted",
+    ),
+    "other models": (
+        lambda r: r._replace(
+            files=(changed(r.files[0], models=[{"name": "x", "fingerprint": "0" * 64}] * 1),)
+        ),
+        "1 models, 3 lists|other models",
+    ),
+    "another's name": (
+        lambda r: r._replace(files=(changed(r.files[0], site="south"),)),
+        "counts of 'south', but models of 'north'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_COUNTS)
+def test_bad_counts_stop_nobody_else(case: str, tmp_path: Path) -> None:
+    twist, message = BAD_COUNTS[case]
+    result = play(
+        tmp_path,
+        lambda step, reply: twist(reply) if (step, reply.sender) == ("label", "node 0") else reply,
+    )
+    assert [str(site) for site in result.tables.tables] == ["south", "west"]
+    assert only(result) == list(NAMES)  # the others have labelled with its model
+    (who,) = result.absent
+    assert (who.site, who.step) == ("north", "label")
+    assert re.search(message, who.reason), who.reason
+    assert "No counts came from north" in result.report
+
+
+def test_answers_that_were_not_asked_for_are_not_read(tmp_path: Path) -> None:
+    sites = sites_in(tmp_path)
+    plain = in_process(sites)
+
+    def ask(step, files, senders):
+        replies = plain(step, files, senders)
+        return [*replies, replies[0]] if step == "label" else [*replies, Reply("ghost")]
+
+    result = font.run_round(ask, study="ra", out=tmp_path / "centre", sites=NAMES)
+    reasons = {who.site: who.reason for who in result.absent}
+    assert reasons["north"] == "it answered 2 times"
+    assert reasons["ghost"].startswith("it sent 0 files")
+
+
+def test_who_did_not_confirm_the_ensemble_is_named(tmp_path: Path) -> None:
+    def twist(step: str, reply: Reply) -> Reply:
+        return Reply(reply.sender, trouble="it is gone") if step == "assign" else reply
+
+    assert {who.step for who in play(tmp_path, twist).absent} == {"assign"}
+
+
+def test_nobody_at_all_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nobody came"):
+        font.run_round(lambda *_: [], study="ra", out=tmp_path / "centre")
+    silent = {"label": "it is gone"}
+    with pytest.raises(ValueError, match=r"no site sent counts .*north: it is gone"):
+        play(
+            tmp_path, lambda step, r: Reply(r.sender, trouble=silent[step]) if step in silent else r
+        )
+    assert not (tmp_path / "centre" / "ensemble.json").exists()
+
+
+def test_the_report_hides_small_numbers(tmp_path: Path) -> None:
+    result = play(tmp_path)
+    report = font.round_report(
+        result.ensemble, result.models, result.tables, study="ra", min_count=150
+    )
+    sizes = report.partition("## Patients by cluster and site")[2].partition("##")[0]
+    rows = [row.strip("| ").split("|") for row in sizes.strip().splitlines()[2:4]]
+    for number, (cluster, *by_site, total, _) in enumerate(rows, start=1):
+        assert int(cluster) == number  # people count from 1
+        assert [cell.strip() for cell in by_site] == ["< 150"] * 3
+        assert int(total) > 200
+    assert "<" not in result.report.partition("## Weights")[0]
+
+
+def test_the_report_shows_names_and_reasons_as_they_are(tmp_path: Path) -> None:
+    result = play(tmp_path)
+    evil = "<img src=x> [a](http://b.c) `x` | *y*\n# z ![p](q)"
+    report = font.round_report(
+        *(result.ensemble, result.models, result.tables),
+        study=evil,
+        absent=[Absent(evil, "fit", f"it said {evil}")],
+    )
+    shown = r"\<img src=x> \[a\](http\://b.c) \`x\` \| \*y\* # z !\[p\](q)"
+    assert f"# Ensemble of the study {shown}\n" in report
+    assert f"| {shown} | models | it said {shown} |" in report
+    assert "\n# z" not in report
+    assert "<img" not in report.replace(r"\<img", "")
+
+
+# --- one site must not outvote the others ------------------------------------------------
+
+
+def copies(reply: Reply, n: int) -> Reply:
+    """The one model of a site, sent under n names."""
+    content = json.loads(reply.files[0])
+    names = [f"{content['site']}/{i + 1}" for i in range(n)]
+    return reply._replace(files=tuple(changed(reply.files[0], name=name) for name in names))
+
+
+def test_a_site_with_many_models_is_left_out_unless_the_study_wants_it(tmp_path: Path) -> None:
+    def twist(step: str, reply: Reply) -> Reply:
+        return copies(reply, 40) if (step, reply.sender) == ("fit", "node 2") else reply
+
+    result = play(tmp_path, twist)
+    assert only(result) == ["north", "south"]
+    assert any("it sent 40 models, most sites sent 1" in who.reason for who in result.absent)
+    wanted = play(tmp_path / "2", twist, unequal=True)
+    assert len(wanted.models) == 42
+    weights = wanted.ensemble.weights_
+    by_site = weights.groupby(weights.index.str.partition("/").get_level_values(0)).sum()
+    assert by_site["west"] == pytest.approx(by_site["north"], rel=0.1)
+
+
+def test_each_site_has_one_vote(tmp_path: Path) -> None:
+    result = play(tmp_path)
+    models = dict(result.models)
+    west = models.pop("west")
+    payload = west.payload | {"bic": [{"n_classes": 9, "above_best": 0}]}
+    for i in range(10):
+        name = f"west/{i + 1}"
+        models[name] = font.ModelFile("ra", "west", name, str(i), payload | {"name": name})
+    labels = {
+        site: font.label({n: m.model for n, m in models.items()}, data.data)
+        for site, data in zip(NAMES, sites_in(tmp_path).values(), strict=True)
+    }
+    tables = font.CrossTables.from_labels(labels, dict.fromkeys(models, 2))
+    with pytest.raises(ValueError, match="different numbers of models"):
+        font.combine(models, [tables])
+    ensemble, _ = font.combine(models, [tables], unequal=True)
+    assert ensemble.n_clusters_ == 2

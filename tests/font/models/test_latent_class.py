@@ -1,0 +1,112 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import font
+from font import LatentClass, LocalModel
+
+
+def simulate(n=2000, seed=0, weights=(0.6, 0.4)):
+    rng = np.random.default_rng(seed)
+    yes = np.array([[0.9, 0.8, 0.9, 0.7, 0.85], [0.1, 0.2, 0.15, 0.2, 0.1]])
+    truth = rng.choice(2, p=weights, size=n)
+    answers = rng.random((n, 5)) < yes[truth]
+    frame = pd.DataFrame(np.where(answers, "yes", "no"), columns=list("abcde"))
+    return truth, frame, yes
+
+
+def test_parameters_are_recovered_and_classes_ordered_by_size():
+    truth, answers, yes = simulate()
+    model = LatentClass(2, seed=1).fit(answers)
+    assert isinstance(model, LocalModel)
+    assert model.converged_
+    np.testing.assert_allclose(model.weights_, [0.6, 0.4], atol=0.04)
+    np.testing.assert_allclose(model.class_parameters_[:, 1::2], yes, atol=0.05)
+    np.testing.assert_allclose(model.class_parameters_[:, ::2], 1 - yes, atol=0.05)
+    assert font.compare_clusterings(truth, model.predict(answers))["matched"] > 0.95
+    assert model.bic(2000) < LatentClass(1).fit(answers).bic(2000)
+    assert model.bic(2000) < LatentClass(3, n_init=5).fit(answers).bic(2000)
+
+
+def test_the_likelihood_is_that_of_the_formula_and_missing_answers_drop_out():
+    _, answers, _ = simulate(200)
+    answers = answers.mask(np.random.default_rng(1).random(answers.shape) < 0.2)
+    model = LatentClass(2, n_init=3, seed=1).fit(answers)
+    total = 0.0
+    for row in answers.to_numpy():
+        joint = model.weights_.copy()
+        for j, answer in enumerate(row):
+            if isinstance(answer, str):
+                joint *= model.class_parameters_[:, 2 * j + (answer == "yes")]
+        total += np.log(joint.sum())
+    assert model.loglik_ == pytest.approx(total)
+
+
+def test_one_class_has_the_observed_shares():
+    answers = np.array([[0, 1], [0, 1], [1, 2], [0, 0]])
+    model = LatentClass(1, prior=0, n_init=1).fit(answers)
+    np.testing.assert_allclose(model.class_parameters_, [[0.75, 0.25, 0.25, 0.5, 0.25]])
+    smooth = LatentClass(1, prior=1, n_init=1).fit(answers)
+    np.testing.assert_allclose(smooth.class_parameters_[0, :2], [3.5 / 5, 1.5 / 5])
+
+
+def test_each_step_raises_the_likelihood_and_weights_are_copies():
+    _, answers, _ = simulate(300, seed=3)
+    paths = [
+        LatentClass(3, n_init=1, prior=0, max_iter=steps, seed=5).fit(answers).loglik_
+        for steps in (1, 2, 5, 20, 80)
+    ]
+    assert (np.diff(paths) >= 0).all()
+    doubled = pd.concat([answers, answers[:100]], ignore_index=True)
+    weights = np.where(np.arange(300) < 100, 2.0, 1.0)
+    a = LatentClass(2, seed=1, prior=0).fit(answers, weights)
+    b = LatentClass(2, seed=1, prior=0).fit(doubled)
+    np.testing.assert_allclose(a.class_parameters_, b.class_parameters_, atol=1e-6)
+
+
+def test_a_file_and_a_site_with_its_own_proportions():
+    _, answers, _ = simulate()
+    model = LatentClass(2, seed=1).fit(answers)
+    again = LatentClass.from_dict(json.loads(json.dumps(model.to_dict())))
+    np.testing.assert_array_equal(again.predict_proba(answers), model.predict_proba(answers))
+    truth, other, _ = simulate(2000, seed=8, weights=(0.05, 0.95))
+    sent = font.label({"A": model}, other)["A"]
+    own = font.label({"A": model}, other, proportions="site")["A"]
+    right = (
+        font.compare_clusterings(truth, own)["matched"],
+        font.compare_clusterings(truth, sent)["matched"],
+    )
+    assert right[0] > right[1]
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (pd.DataFrame({"a": ["yes", "maybe"], "b": ["no", "no"]}), "'maybe', the model knows 'no'"),
+        (pd.DataFrame({"b": ["yes"], "a": ["no"]}), "same items in the same order"),
+    ],
+)
+def test_unknown_answers_are_refused(answers, message):
+    model = LatentClass(1, n_init=1).fit(pd.DataFrame({"a": ["yes", "no"], "b": ["no", "yes"]}))
+    with pytest.raises(ValueError, match=message):
+        model.predict(answers)
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(ValueError, match="n_classes must be a whole number of at least 1"):
+        LatentClass(0)
+    with pytest.raises(ValueError, match="people and items are needed"):
+        LatentClass(1).fit(pd.DataFrame({"a": []}))
+    with pytest.raises(ValueError, match="nobody answered the items 'b'"):
+        LatentClass(1).fit(pd.DataFrame({"a": ["x"], "b": [None]}))
+    with pytest.raises(ValueError, match="found 1 dimensions"):
+        LatentClass(1).fit([1, 2])
+    with pytest.raises(ValueError, match="all case weights are 0"):
+        LatentClass(1).fit([[1], [2]], [0, 0])
+    model = LatentClass(1, n_init=1).fit([[1], [2]])
+    with pytest.raises(ValueError, match="found 'KMeans'"):
+        LatentClass.from_dict({"model": "KMeans"})
+    with pytest.raises(ValueError, match="write the model again"):
+        LatentClass.from_dict(model.to_dict() | {"probabilities": [[1.0]]})

@@ -1,0 +1,160 @@
+"""The competitors of the ensemble: dense versions, hand-made cases, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+import font
+from font.simulation import kmeans_sites
+
+
+def dense_rows(labels: pd.DataFrame) -> np.ndarray:
+    """All rows of Ū = VΛ^½ from the N×N mean connectivity S̄ = VΛVᵀ."""
+    table = labels.to_numpy()
+    connectivity = (table[:, None, :] == table[None, :, :]).mean(axis=2)
+    values, vectors = np.linalg.eigh(connectivity)
+    return vectors * np.sqrt(np.maximum(values, 0))
+
+
+def inertia(points: np.ndarray, clusters: np.ndarray) -> float:
+    groups = (points[clusters == k] for k in np.unique(clusters))
+    return sum(((rows - rows.mean(axis=0)) ** 2).sum() for rows in groups)
+
+
+@pytest.mark.parametrize("accuracy", [0.9, 0.6])
+@pytest.mark.parametrize("seed", range(4))
+def test_consensus_is_kmeans_on_the_rows_of_the_root_of_the_connectivity(make_case, seed, accuracy):
+    from sklearn.cluster import KMeans
+
+    case = make_case(80, 5, 3, accuracy=accuracy, seed=seed)
+    rows = dense_rows(case.labels)
+    clusters = font.consensus({"here": case.labels}, 3, seed=0)["here"].to_numpy()
+    dense = KMeans(3, n_init=50, tol=0, random_state=0).fit(rows)
+    assert inertia(rows, clusters) == pytest.approx(dense.inertia_, rel=1e-3)
+    one_hot = pd.get_dummies(case.labels.astype(str)).to_numpy(float) / np.sqrt(5)
+    assert inertia(one_hot, clusters) == pytest.approx(inertia(rows, clusters), abs=1e-9)
+    if accuracy == 0.9:
+        assert adjusted_rand_score(dense.labels_, clusters) == 1
+
+
+def test_consensus_keeps_sites_and_ids_apart(make_case):
+    case = make_case(50, 3, 3, seed=2)
+    both = {"A": case.labels[:20], "B": case.labels[20:][["m2", "m0", "m1"]]}
+    found = font.consensus(both, 3)
+    assert found["A"].index.equals(both["A"].index)
+    together = font.consensus({"all": case.labels}, 3)["all"]
+    assert adjusted_rand_score(together, pd.concat([found["A"], found["B"]])) == 1
+
+
+def groups(*centres: float) -> np.ndarray:
+    """Four points close to each centre."""
+    return np.array([[c + d] for c in centres for d in (-0.2, -0.1, 0.1, 0.2)])
+
+
+@pytest.mark.parametrize("assign", ["faithful", "nearest"])
+def test_k_fed_joins_what_two_sites_share_and_adds_what_only_one_has(assign):
+    data = {"A": groups(0, 10), "B": groups(10, 20)}
+    found = font.k_fed(data, 3, n_local=2, first="A", assign=assign, n_init=5)
+    low, middle = found["A"].iloc[0], found["A"].iloc[4]
+    assert found["A"].tolist() == [low] * 4 + [middle] * 4
+    assert found["B"].tolist()[:4] == [middle] * 4
+    assert len({low, middle, found["B"].iloc[4]}) == 3
+    assert found["B"].iloc[4:].nunique() == 1
+
+
+def test_k_fed_as_published_follows_the_local_cluster():
+    data = {"A": np.array([[0.0], [0.0], [0.0], [8.0]]), "B": np.array([[10.0]] * 3)}
+    faithful = font.k_fed(data, 2, n_local=1, first="A")
+    nearest = font.k_fed(data, 2, n_local=1, first="A", assign="nearest")
+    assert faithful["A"].tolist() == [0, 0, 0, 0]
+    assert nearest["A"].tolist() == [0, 0, 0, 1]
+    assert faithful["B"].tolist() == nearest["B"].tolist() == [1, 1, 1]
+
+
+def test_rounds_of_lloyd_at_the_centre_of_k_fed():
+    points = np.array([[0.0], [1.0], [3.0], [4.0], [10.0]])
+    chosen = np.array([[0.0], [1.0]])
+    # by hand: {0} {1 3 4 10} → means 0, 4.5 → {0 1} {3 4 10} → 0.5, 5.67 → {0 1 3} {4 10}
+    # → 1.33, 7 → {0 1 3 4} {10} → 2, 10, and so it stays
+    for rounds, expected in ((0, "01111"), (1, "00111"), (2, "00011"), (3, "00001"), (9, "00001")):
+        group, means = kmeans_sites._lloyd_rounds(points, chosen, rounds)
+        assert "".join(map(str, group)) == expected
+        assert means[1] == pytest.approx(points[group == 1].mean())
+    data = {"A": groups(0, 10), "B": groups(0, 10)}
+    for rounds in (0, 1, None):
+        found = font.k_fed(data, 2, rounds=rounds)
+        assert found["A"].tolist() == found["B"].tolist()
+    with pytest.raises(ValueError, match="rounds, unless None, must be a whole number"):
+        font.k_fed(data, 2, rounds=-1)
+
+
+def test_local_kmeans_is_as_good_as_greedy_seeding():
+    from sklearn.cluster import KMeans
+
+    sites = font.simulate_gaussian("homogeneous", 1, 0.3, seed=2, sizes=(400, 400))
+    model = font.local_kmeans(sites.data, 5, n_init=20, seed=1)["site 1"]
+    best = KMeans(5, n_init=20, random_state=0).fit(sites.data["site 1"])
+    assert model.inertia_ == pytest.approx(best.inertia_, rel=1e-3)
+
+
+def test_farthest_first_starts_with_one_site():
+    centres = np.array([[0.0], [1.0], [5.0], [9.0], [2.0]])
+    assert kmeans_sites._farthest_first(centres, np.array([0, 1]), 4) == [0, 1, 3, 2]
+    with pytest.raises(ValueError, match="only 1 different"):
+        kmeans_sites._farthest_first(np.zeros((3, 1)), np.array([0]), 2)
+
+
+def test_local_and_best_local(make_case):
+    case = make_case(100, 3, 3, accuracy=[0.5, 0.95, 0.7], seed=4)
+    labels = {"A": case.labels[:40], "B": case.labels[40:]}
+    truth = {"A": case.truth[:40], "B": case.truth[40:]}
+    scores = font.local_scores(labels, truth)
+    assert scores.idxmax() == "m1"
+    assert scores["m0"] == pytest.approx(adjusted_rand_score(case.truth, case.labels["m0"]))
+    best = font.best_local(labels, truth)
+    assert best["B"].tolist() == case.labels["m1"][40:].tolist()
+    assert best["B"].name == "cluster"
+
+
+def test_pooled_and_local_kmeans_keep_ids():
+    frame = pd.DataFrame(groups(0, 10), index=list("abcdefgh"))
+    found = font.pooled({"A": frame, "B": groups(0)}, 2)
+    assert list(found["A"].index) == list("abcdefgh")
+    assert found["A"].iloc[0] == found["B"].iloc[0] != found["A"].iloc[7]
+    models = font.local_kmeans({"A": frame}, 2, seed=1)
+    assert font.label(models, frame.to_numpy())["A"].nunique() == 2
+
+
+def test_outlying_patients_are_not_scored():
+    assert font.rand_index({"A": [0, 0, 1, 1, 0]}, {"A": [2, 2, 0, 0, -1]}) == 1
+    with pytest.raises(ValueError, match="nothing to score"):
+        font.rand_index({"A": [0]}, {"A": [-1]})
+    with pytest.raises(ValueError, match=r"shape \(1,\) and true classes of shape \(2,\)"):
+        font.rand_index({"A": [0]}, {"A": [0, 1]})
+    with pytest.raises(ValueError, match="no entry for the sites 'A'"):
+        font.rand_index({"A": [0]}, {})
+
+
+def test_errors_say_what_to_mend():
+    labels = {"A": pd.DataFrame({"m": [0, 1]})}
+    data = {"A": groups(0, 10)}
+    for call, message in (
+        (lambda: font.local_clustering(labels, "x"), "no model 'x'; name one of 'm'"),
+        (lambda: font.consensus({"A": labels["A"][:0]}, 2), "no patients"),
+        (lambda: font.k_fed(data, 2, first="Z"), "no site 'Z'; name one of 'A'"),
+        (lambda: font.k_fed(data, 2, assign="best"), "assign must be one of"),
+        (lambda: font.pooled(data, 9), "8 patients, too few for 9 clusters"),
+        (lambda: font.pooled({"A": groups(0), "B": np.ones((3, 2))}, 2), "the same variables"),
+        (lambda: font.pooled({"A": np.array([[np.nan]])}, 1), "missing or infinite"),
+        (lambda: font.local_kmeans(data, 2, n_init=0), "n_init must be a whole number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    for wrong in ({}, [1]):
+        with pytest.raises(TypeError, match="at least one site"):
+            font.pooled(wrong, 2)
+        with pytest.raises(TypeError, match="at least one site"):
+            font.consensus(wrong, 2)

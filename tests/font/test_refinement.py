@@ -1,0 +1,238 @@
+"""Refinement: each family's sums against a naive version, the rounds against a naive EM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import multivariate_normal
+from sklearn.cluster import KMeans
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+
+import font
+from font.models.sklearn_models import SklearnModel
+from font.refinement import first_sums, site_step
+
+FORMS = ("full", "tied", "diag", "spherical")
+
+
+def two_sites(seed: int = 0, far: float = 2.0) -> dict[str, np.ndarray]:
+    """Two groups in the plane, equally common at A, 9 : 1 at B."""
+    rng = np.random.default_rng(seed)
+    centres = np.array([[0.0, 0.0], [far, far]])
+    return {
+        site: centres[np.repeat([0, 1], sizes)] + rng.normal(size=(sum(sizes), 2))
+        for site, sizes in (("A", (80, 80)), ("B", (135, 15)))
+    }
+
+
+def ensemble_of(data: dict[str, Any], model: Any = None) -> tuple[font.Ensemble, dict[str, Any]]:
+    make = model or (lambda x: KMeans(2, n_init=5, random_state=1).fit(x))
+    models = {site: make(x) for site, x in data.items()}
+    labels = {site: font.label(models, x) for site, x in data.items()}
+    return font.Ensemble(2, seed=1).fit(models, labels), models
+
+
+def mixture(form: str) -> Any:
+    return lambda x: GaussianMixture(2, covariance_type=form, random_state=1).fit(x)
+
+
+# --- the families ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+def test_gaussian_sums_are_scikit_learns_update(form: str, shift: float) -> None:
+    x = two_sites()["A"] + shift
+    member = np.random.default_rng(1).dirichlet(np.ones(2), len(x))
+    model = SklearnModel(mixture(form)(x))
+    again = model.from_statistics(model.statistics(x, member)).estimator
+    textbook = GaussianMixture(2, covariance_type=form)
+    # the M-step from given memberships; scikit-learn's own loses digits far from zero
+    textbook._initialize(x - shift, member)
+    assert again.weights_ == pytest.approx(textbook.weights_ / textbook.weights_.sum())
+    assert again.means_ - shift == pytest.approx(textbook.means_, abs=1e-8)
+    assert again.covariances_ == pytest.approx(textbook.covariances_, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gaussian_log_likelihoods_are_scipys(form: str) -> None:
+    x = two_sites()["A"]
+    inner = mixture(form)(x)
+    full = {
+        "full": lambda k: inner.covariances_[k],
+        "tied": lambda k: inner.covariances_,
+        "diag": lambda k: np.diag(inner.covariances_[k]),
+        "spherical": lambda k: inner.covariances_[k] * np.eye(2),
+    }[form]
+    expected = [multivariate_normal(inner.means_[k], full(k)).logpdf(x) for k in range(2)]
+    assert SklearnModel(inner).log_likelihoods(x) == pytest.approx(np.transpose(expected))
+
+
+def test_kmeans_is_a_mixture_with_one_variance() -> None:
+    x = two_sites()["A"]
+    model = SklearnModel(KMeans(2, n_init=5, random_state=1).fit(x))
+    labels = np.eye(2)[model.predict(x)]
+    again = model.from_statistics(model.statistics(x, labels))
+    assert again.class_parameters_ == pytest.approx(model.class_parameters_)
+    variance = model.estimator.inertia_ / x.size
+    far = ((x[:, None] - model.class_parameters_) ** 2).sum(axis=2)
+    expected = -0.5 * far / variance - np.log(2 * np.pi * variance)
+    assert again.log_likelihoods(x) == pytest.approx(expected)
+    assert model.log_likelihoods(x) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="how far"):
+        SklearnModel.from_dict(model.to_dict()).log_likelihoods(x)
+
+
+def test_latent_class_sums_are_one_update_of_em() -> None:
+    rng = np.random.default_rng(3)
+    answers = pd.DataFrame(rng.choice(["y", "n", None], (60, 3), p=[0.5, 0.4, 0.1]))
+    model = font.LatentClass(2, n_init=3, prior=0.4, seed=1).fit(answers)
+    member = model.predict_proba(answers)
+    total = model.statistics(answers, member)
+    again = model.from_statistics(total)
+    for k in range(2):
+        for j in range(3):
+            said = [(member[:, k] * (answers[j] == c)).sum() for c in ("n", "y")]
+            share = (np.array(said) + 0.2) / (sum(said) + 0.4)
+            assert again.class_parameters_[k, 2 * j : 2 * j + 2] == pytest.approx(share)
+    logs = model.log_likelihoods(answers)
+    joint = logs + np.log(model.weights_)
+    assert np.logaddexp.reduce(joint, axis=1).sum() == pytest.approx(model.loglik_)
+
+
+# --- the rounds --------------------------------------------------------------------------
+
+
+def test_rounds_by_a_naive_version() -> None:
+    data = two_sites()
+    ensemble, models = ensemble_of(data)
+    everyone = np.concatenate(list(data.values()))
+    site = np.repeat([0, 1], [len(x) for x in data.values()])
+    clusters = np.concatenate(
+        [ensemble.predict(font.label(models, x)).to_numpy() for x in data.values()]
+    )
+    member = np.eye(2)[clusters]
+    for rounds in range(3):
+        centres = (member.T @ everyone) / member.sum(axis=0)[:, None]
+        far = ((everyone[:, None] - centres) ** 2).sum(axis=2)
+        variance = (member * far).sum() / everyone.size
+        density = np.exp(-0.5 * far / variance) / (2 * np.pi * variance)
+        pi = np.full((2, 2), 0.5)
+        for _ in range(1000):
+            joint = pi[site] * density
+            member = joint / joint.sum(axis=1, keepdims=True)
+            pi = np.array([member[site == s].mean(axis=0) for s in (0, 1)])
+        result = font.refine(ensemble, models, data, rounds=rounds)
+        assert result.class_parameters_ == pytest.approx(centres)
+        assert result.proportions_.to_numpy() == pytest.approx(pi, abs=1e-6)
+        assert result.loglik_path_[-1] == pytest.approx(np.log(joint.sum(axis=1)).sum())
+        shares = np.concatenate([result.predict_proba(x, s) for s, x in data.items()])
+        assert shares == pytest.approx(member, abs=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_likelihood_never_falls_and_sites_keep_their_proportions(form: str) -> None:
+    data = two_sites(far=2.5)
+    ensemble, models = ensemble_of(data, mixture(form))
+    result = font.refine(ensemble, models, data, rounds="converge")
+    assert (np.diff(result.penalised_path_) > -1e-7).all()
+    assert result.converged_
+    assert result.n_rounds_ == len(result.loglik_path_) - 1
+    assert result.proportions_.loc["A"].max() < 0.65
+    assert result.proportions_.loc["B"].max() > 0.8
+    further = font.refine(ensemble, models, data, rounds=result.n_rounds_ + 5)
+    assert further.class_parameters_ == pytest.approx(result.class_parameters_, abs=1e-3)
+
+
+def test_latent_classes_converge_to_one_fit_where_sites_are_alike() -> None:
+    rng = np.random.default_rng(5)
+    true = rng.integers(2, size=600)
+    answers = pd.DataFrame(
+        {f"q{j}": np.where(rng.random(600) < np.where(true, 0.9, 0.15), "y", "n") for j in range(5)}
+    )
+    data = {"A": answers[:300], "B": answers[300:]}
+    ensemble, models = ensemble_of(data, lambda x: font.LatentClass(2, n_init=3, seed=1).fit(x))
+    result = font.refine(ensemble, models, {"all": answers}, rounds="converge")
+    pooled = font.LatentClass(2, seed=1, tol=1e-12, max_iter=5000).fit(answers)
+    order = np.argsort(-result.proportions_.loc["all"].to_numpy())
+    assert result.class_parameters_[order] == pytest.approx(pooled.class_parameters_, abs=1e-3)
+    assert result.loglik_path_[-1] == pytest.approx(pooled.loglik_, abs=1e-3)
+
+
+def test_a_new_sites_proportions_are_estimated() -> None:
+    data = two_sites()
+    ensemble, models = ensemble_of(data)
+    result = font.refine(ensemble, models, data)
+    new = two_sites(seed=9)["B"]
+    estimated = site_step(result.model_, new)
+    assert result.predict_proba(new, "C").to_numpy() == pytest.approx(estimated.membership)
+    assert result.predict_proba(new).to_numpy() == pytest.approx(estimated.membership)
+    assert not np.allclose(result.predict_proba(new, "A"), estimated.membership, atol=0.01)
+    assert (result.predict(new, "A") == result.predict_proba(new, "A").idxmax(axis=1)).all()
+
+
+def test_ids_and_numbers_of_clusters_stay() -> None:
+    frames = {
+        s: pd.DataFrame(x, index=[f"{s}{i}" for i in range(len(x))])
+        for s, x in two_sites(far=6).items()
+    }
+    ensemble, models = ensemble_of(
+        frames, lambda x: KMeans(2, n_init=5, random_state=1).fit(x.to_numpy())
+    )
+    result = font.refine(ensemble, models, frames)
+    for site, frame in frames.items():
+        published = ensemble.predict(font.label(models, frame))
+        assert (result.predict(frame, site) == published).mean() > 0.98
+        assert result.predict(frame, site).index.equals(frame.index)
+    assert result.predict(frames["A"][:0], "A").empty
+
+
+def test_sums_of_sites_add_up_to_those_of_all() -> None:
+    data = two_sites()
+    ensemble, models = ensemble_of(data, mixture("full"))
+    template = SklearnModel(models["A"])
+    clusters = {s: ensemble.predict(font.label(models, x)).to_numpy() for s, x in data.items()}
+    parts = sum(first_sums(template, x, clusters[s], 2) for s, x in data.items())
+    whole = first_sums(
+        template, np.concatenate(list(data.values())), np.concatenate(list(clusters.values())), 2
+    )
+    assert parts == pytest.approx(whole)
+
+
+# --- what cannot be refined --------------------------------------------------------------
+
+
+def test_input_that_cannot_be_refined() -> None:
+    data = two_sites()
+    ensemble, models = ensemble_of(data)
+    with pytest.raises(ValueError, match="rounds"):
+        font.refine(ensemble, models, data, rounds=-1)
+    with pytest.raises(ValueError, match="rounds"):
+        font.refine(ensemble, models, data, rounds="forever")
+    with pytest.raises(TypeError, match="dict"):
+        font.refine(ensemble, models, data["A"])
+    with pytest.raises(ValueError, match=r"'C'.*no patients"):
+        font.refine(ensemble, models, data | {"C": np.zeros((0, 2))})
+    with pytest.raises(TypeError, match="need the methods"):
+        font.refine(ensemble, {"A": np.eye(2), "B": np.eye(2)}, data)
+    with pytest.raises(TypeError, match="different families"):
+        font.refine(ensemble, {"A": models["A"], "B": mixture("full")(data["B"])}, data)
+    one_group = {"A": data["A"][:3] * 0}
+    with pytest.raises(ValueError, match="have no patients"):
+        font.refine(ensemble, models, one_group)
+    with pytest.raises(ValueError, match="missing or infinite"):
+        SklearnModel(models["A"]).log_likelihoods(data["A"] * np.nan)
+    variational = BayesianGaussianMixture(n_components=2, random_state=1).fit(data["A"])
+    with pytest.raises(TypeError, match="use GaussianMixture"):
+        SklearnModel(variational).statistics(data["A"], np.ones((160, 2)) / 2)
+
+
+def test_refinement_that_runs_out_of_rounds_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("font.refinement._MOST_ROUNDS", 1)
+    data = two_sites()
+    ensemble, models = ensemble_of(data)
+    with pytest.warns(UserWarning, match="not converged after 1 rounds"):
+        font.refine(ensemble, models, data, rounds="converge")

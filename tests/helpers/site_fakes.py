@@ -1,0 +1,72 @@
+"""A small study of three sites with K-means, for the tests of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+import font
+from font.exchange.files import file_name
+from font.exchange.rounds import Reply
+
+NAMES = ("north", "south", "west")
+
+
+class SmallSite:
+    """What a hospital does, on made-up numbers."""
+
+    def __init__(self, site: str, folder: Path, study: str = "ra", columns: int = 2) -> None:
+        self.site, self.folder, self.study = site, folder / site, study
+        rng = np.random.default_rng(sum(site.encode()))
+        centres = np.array([[0.0] * columns, [6.0] * columns])
+        self.data = centres[rng.integers(2, size=200)] + rng.normal(size=(200, columns))
+
+    def fit(self) -> list[Path]:
+        model = KMeans(2, n_init=3, random_state=1).fit(self.data)
+        path = self.folder / file_name(self.site, "model")
+        about = {"study": self.study, "site": self.site}
+        font.write_model(path, model, self.data, draws=np.random.default_rng(1), **about)
+        return [path]
+
+    def label(self, models: Sequence[bytes]) -> Path:
+        files = font.read_models(models, study=self.study)
+        labels = font.label({name: file.model for name, file in files.items()}, self.data)
+        path = self.folder / file_name(self.site, "labels")
+        sizes = {name: file.n_classes for name, file in files.items()}
+        tables = font.CrossTables.from_labels({self.site: labels}, sizes)
+        draws = np.random.default_rng(2)
+        font.write_labels(path, tables, files, study=self.study, draws=draws)
+        return path
+
+    def assign(self, ensemble: bytes) -> None:
+        result = font.read_ensemble(ensemble, study=self.study)
+        models = {name: file.model for name, file in result.models.items()}
+        self.clusters = result.ensemble.predict(font.label(models, self.data)).to_numpy()
+
+
+def sites_in(folder: Path) -> dict[str, SmallSite]:
+    return {f"node {i}": SmallSite(site, folder) for i, site in enumerate(NAMES)}
+
+
+def in_process(
+    sites: dict[str, SmallSite], twist: Callable[[str, Reply], Reply] = lambda step, reply: reply
+) -> Callable[[str, Sequence[bytes], Sequence[str] | None], list[Reply]]:
+    """Asks the sites one after the other; `twist` may change a reply on its way."""
+
+    def ask(step: str, files: Sequence[bytes], senders: Sequence[str] | None) -> list[Reply]:
+        replies = []
+        for sender in senders if senders is not None else sites:
+            sent: tuple[bytes, ...] = ()
+            if step == "fit":
+                sent = tuple(path.read_bytes() for path in sites[sender].fit())
+            elif step == "label":
+                sent = (sites[sender].label(files).read_bytes(),)
+            else:
+                sites[sender].assign(files[0])
+            replies.append(twist(step, Reply(sender, sent)))
+        return replies
+
+    return ask

@@ -1,0 +1,166 @@
+"""An attack on everything that a study shows: what do all its tables together tell of a number?
+
+The unknowns are the numbers of patients in each state by site, group and time, for both ways to
+group them, and the steps. All that the tables show becomes a bound or a sum, a
+reader's knowledge of how they are made included; linear programmes then give the least and the
+greatest value that each number could have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import linprog
+from scipy.sparse import coo_array
+
+Name = tuple[Hashable, ...]
+
+
+class Attack:
+    """What a folder of results tells about one site."""
+
+    def __init__(self, out: Path, site: str, min_count: int = 11) -> None:
+        self.site, self.unit = site, min_count
+        self.at: dict[Name, int] = {}
+        self.low: list[float] = []
+        self.high: list[float] = []
+        self.equal: list[tuple[dict[int, float], float]] = []
+        self.less: list[tuple[dict[int, float], float]] = []
+        headline = pd.read_csv(out / "tables/headline.csv")
+        whole = headline.query("kind == 'patients' and sites == @site")["value"].iloc[0]
+        sizes = headline.query("kind == 'share of' and sites == @site").set_index("group")["n"]
+        sizes.index = sizes.index.map(number)
+        by_view = {}
+        for view in ("ensemble", "local"):
+            table = self._read(out / f"figures/state_distribution_{view}.csv")
+            by_view[view] = table
+            self._distribution(view, table, sizes if view == "ensemble" else None, whole)
+            self._steps(view, self._read(out / f"figures/transitions_{view}.csv"), table)
+            self._paths(view, self._read(out / f"figures/lines_{view}.csv"), table)
+        self._same_patients(by_view)
+        self._frequencies(self._read(out / "figures/frequencies_ensemble.csv"), by_view["ensemble"])
+
+    def _read(self, path: Path) -> pd.DataFrame:
+        table = pd.read_csv(path)
+        return table[table["site"] == self.site].assign(group=lambda t: t["group"].map(number))
+
+    def _cell(self, name: Name, shown: float = np.nan) -> int:
+        """An unknown; what is shown is less than the unit away, a zero may be small."""
+        index = self.at.setdefault(name, len(self.low))
+        if index == len(self.low):
+            self.low.append(0.0)
+            self.high.append(np.inf)
+        if not np.isnan(shown):
+            self.low[index] = max(self.low[index], shown - self.unit + 1)
+            self.high[index] = min(self.high[index], shown + self.unit - 1)
+        return index
+
+    def _distribution(
+        self, view: str, table: pd.DataFrame, sizes: pd.Series | None, whole: float
+    ) -> None:
+        firsts = []
+        for group, rows in table.groupby("group", sort=False):
+            before: list[int] = []
+            for _, now in rows.groupby("time", sort=False):
+                cells = [
+                    self._cell((view, group, r.time, r.state), r.count)
+                    for r in now.itertuples(index=False)
+                ]
+                if before:  # nobody comes back
+                    self.less.append((dict.fromkeys(cells, 1.0) | dict.fromkeys(before, -1.0), 0.0))
+                else:
+                    firsts += cells
+                    if sizes is not None and not np.isnan(sizes[group]):
+                        self.equal.append((dict.fromkeys(cells, 1.0), float(sizes[group])))
+                before = cells
+        self.equal.append((dict.fromkeys(firsts, 1.0), float(whole)))
+
+    def _steps(self, view: str, table: pd.DataFrame, by_time: pd.DataFrame) -> None:
+        times = list(dict.fromkeys(by_time["time"]))[1:]
+        for (group, after), rows in table.groupby(["group", "to"], sort=False):
+            into = {}
+            for before, count in zip(rows["from"], rows["count"], strict=True):
+                into[self._cell((view, "step", group, before, after), count)] = 1.0
+            there = {self._cell((view, group, t, after)): -1.0 for t in times}
+            self.equal.append((into | there, 0.0))
+
+    def _paths(self, view: str, table: pd.DataFrame, by_time: pd.DataFrame) -> None:
+        """Who begins in a state has it as first line: at least what its rounded ends leave."""
+        first = next(iter(by_time["time"]))
+        for group, rows in table.groupby("group", sort=False):
+            paths, parents = set(rows["path"]), set(rows["parent"].dropna())
+            for state in rows.loc[rows["line"] == 1, "path"]:
+                if (view, group, first, state) not in self.at:
+                    continue  # rare ones together
+                ends = [
+                    count
+                    for path, count in zip(rows["path"], rows["count"], strict=True)
+                    if path not in parents and (path == state or path.startswith(f"{state} → "))
+                ]
+                least = sum(max(0.0, count - self.unit + 1) for count in ends)
+                index = self._cell((view, group, first, state))
+                self.low[index] = max(self.low[index], least)
+            assert paths
+
+    def _same_patients(self, tables: dict[str, pd.DataFrame]) -> None:
+        """All groups together are the same patients in both views."""
+        times = tables["ensemble"][["time", "state"]].drop_duplicates()
+        for time, state in times.itertuples(index=False):
+            terms = {}
+            for view, sign in (("ensemble", 1.0), ("local", -1.0)):
+                for group in tables[view]["group"].unique():
+                    terms[self._cell((view, group, time, state))] = sign
+            self.equal.append((terms, 0.0))
+
+    def _frequencies(self, table: pd.DataFrame, by_time: pd.DataFrame) -> None:
+        """The courses that show are part of the numbers at each time."""
+        times = list(dict.fromkeys(by_time["time"]))
+        least: dict[Name, float] = {}
+        for group, sequence, count in zip(
+            table["group"], table["sequence"], table["count"], strict=True
+        ):
+            course = []
+            for spell in sequence.split(" → "):
+                state, n = spell.rsplit("×", 1)
+                course += [state] * int(n)
+            for time, state in zip(times, course, strict=False):
+                name = ("ensemble", group, time, state)
+                least[name] = least.get(name, 0.0) + count
+        for name, n in least.items():
+            index = self._cell(name)
+            self.low[index] = max(self.low[index], n)
+
+    def range_of(self, name: Name) -> tuple[float, float]:
+        """The least and the greatest value that a number could have."""
+        n = len(self.low)
+        cost = np.zeros(n)
+        cost[self.at[name]] = 1.0
+        system = {
+            "A_eq": _matrix([terms for terms, _ in self.equal], n),
+            "b_eq": [value for _, value in self.equal],
+            "A_ub": _matrix([terms for terms, _ in self.less], n),
+            "b_ub": [value for _, value in self.less],
+            "bounds": np.column_stack([self.low, self.high]),
+        }
+        ends = []
+        for sign in (1.0, -1.0):
+            solution = linprog(sign * cost, method="highs", **system)
+            assert solution.status in (0, 3), solution.message  # what is shown is possible
+            ends.append(sign * solution.fun if solution.status == 0 else np.inf)
+        return ends[0], ends[1]
+
+
+def _matrix(rows: list[dict[int, float]], n: int) -> coo_array:
+    at = [(i, j, value) for i, terms in enumerate(rows) for j, value in terms.items()]
+    i, j, value = zip(*at, strict=True)
+    return coo_array((value, (i, j)), shape=(len(rows), n))
+
+
+def number(group: str) -> str:
+    """ "1" for "cluster 1" and "1: TNFi persisters"."""
+    found = re.search(r"[0-9]+", group)
+    return group if found is None else found[0]

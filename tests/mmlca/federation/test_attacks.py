@@ -1,0 +1,380 @@
+"""Attempts to work out what a site keeps back, from what it sends. Each one used to succeed.
+
+An attacker here knows the file format, the rule of rounding and how models are fitted, but not the
+site's secret. "Guessing" is the most frequent value; an attack is a success where it beats that.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from ra_like import ra_like
+from sklearn.metrics import roc_auc_score
+
+import ehr_prep
+import font
+import mmlca
+from font.exchange.privacy import SecretDraws, round_counts, shared_draws
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+M = 11
+
+
+def fitted(data: mmlca.Sequences, k: int) -> mmlca.MixtureMarkov:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mmlca.MixtureMarkov(k, n_init=4, seed=1).fit(data)
+
+
+def sent(model: mmlca.MixtureMarkov, data: mmlca.Sequences, draws: Any = None) -> dict[str, Any]:
+    return font.write_model(None, model, data, study="s", site="x", draws=draws).content
+
+
+def gain(readings: list[Any], truths: list[int]) -> float:
+    """How much more often the truth is guessed with the reading than without, at the very best.
+
+    For each reading the guess is the truth most frequent with it, looked up after the fact: no
+    attacker can do better.
+    """
+    by_reading: dict[Any, Counter[int]] = {}
+    for reading, truth in zip(readings, truths, strict=True):
+        by_reading.setdefault(reading, Counter())[truth] += 1
+    informed = sum(max(counts.values()) for counts in by_reading.values())
+    blind = max(Counter(truths).values())
+    return (informed - blind) / len(truths)
+
+
+# --- 1. small counts from model files ------------------------------------------------------
+
+
+def first_states(data: mmlca.Sequences) -> np.ndarray:
+    return np.bincount(data.codes[:, 0], minlength=len(data.states))
+
+
+def test_first_states_cannot_be_counted() -> None:
+    """At EM's fixed point Σ wₖ πₖ(s) n is the number of patients who begin with s."""
+    hits, readings, truths = 0, [], []
+    for seed in range(30):
+        data = ra_like(150, seed=seed)
+        content = sent(fitted(data, 2), data, SecretDraws(b"k" * 32, str(seed)))
+        told = np.array(content["first"]).sum(axis=0)
+        weights = np.array(content["patients"]) / np.sum(content["patients"])
+        first = np.array(content["first"], dtype=float)
+        shares = weights @ (first / first.sum(axis=1, keepdims=True))
+        for s, true in enumerate(first_states(data)):
+            if 0 < true < M:
+                hits += round(shares[s] * sum(content["patients"])) == true or told[s] == true
+                readings.append(int(told[s]))
+                truths.append(int(true))
+    assert len(truths) >= 60
+    assert hits / len(truths) < 0.1
+    assert gain(readings, truths) < 0.1
+
+
+def steps_of(data: mmlca.Sequences) -> np.ndarray:
+    """Number of patients who make each step, (S, S)."""
+    before, after = data.codes[:, :-1], data.codes[:, 1:]
+    s = len(data.states)
+    return np.array(
+        [[((before == i) & (after == j)).any(axis=1).sum() for j in range(s)] for i in range(s)]
+    )
+
+
+def test_steps_cannot_be_counted_with_a_single_class() -> None:
+    readings, truths, hits = [], [], 0
+    for seed in range(30):
+        data = ra_like(150, seed=seed)
+        content = sent(fitted(data, 1), data, SecretDraws(b"k" * 32, str(seed)))
+        told = np.array(content["steps"][0]) / content["steps_per_patient"]
+        for cell, true in np.ndenumerate(steps_of(data)):
+            if 0 < true < M:
+                hits += round(told[cell]) == true
+                readings.append(bool(told[cell] > 0))
+                truths.append(int(true))
+    assert len(truths) >= 200
+    assert hits == 0
+    assert gain(readings, truths) < 0.1
+
+
+def test_a_rare_step_is_mostly_misread_as_absent() -> None:
+    """What one patient alone does is written as nobody's in 10 of 11 cases."""
+    shown = 0
+    codes = np.zeros((100, 6), dtype=np.int8)
+    codes[:50, 3:] = 1
+    codes[0, 5] = 2  # the only one
+    data = mmlca.Sequences.from_codes(codes, ["A", "B", "C"])
+    model = fitted(data, 1)
+    for i in range(660):
+        content = sent(model, data, SecretDraws(bytes(32), str(i)))
+        shown += content["steps"][0][1][2] > 0
+    assert abs(shown / 660 - 1 / 11) < 4 * np.sqrt(10 / 121 / 660)
+
+
+def test_averaging_resamples_tells_no_more_than_one_draw() -> None:
+    """The resamples of a site share its draws; with draws of their own they could be averaged."""
+    mean_error = {}
+    for shared in (False, True):
+        errors = []
+        for seed in range(8):
+            data = ra_like(200, seed=seed)
+            true = steps_of(data)
+            told = []
+            for i, part in enumerate(
+                ehr_prep.pseudo_sites({"x": data}, n_per_site=40, fraction=1.0, seed=seed).values()
+            ):
+                topic = f"{seed}" if shared else f"{seed} {i}"
+                content = sent(fitted(part, 1), part, SecretDraws(b"k" * 32, topic))
+                told.append(np.array(content["steps"][0]) / content["steps_per_patient"])
+            # a resample of n from n has each patient with probability 1 − 1/e
+            estimate = np.mean(told, axis=0) / (1 - np.exp(-1))
+            small = (true > 0) & (true < M)
+            errors += np.abs(estimate - true)[small].tolist()
+        mean_error[shared] = float(np.mean(errors))
+    assert mean_error[False] < 1.6  # why they share
+    assert mean_error[True] > 3
+
+
+def test_no_exact_number_is_in_a_model_file() -> None:
+    data = ra_like(317, seed=1)
+    content = sent(fitted(data, 2), data)
+    assert set(content) == {
+        *("format", "version", "states", "prior", "patients", "first", "steps"),
+        "steps_per_patient",
+    }
+    whole = [*content["patients"], *np.ravel(content["first"]).tolist()]
+    assert all(count % M == 0 for count in whole)
+    assert sum(content["patients"]) != 317
+
+
+# --- 2. the number withheld ----------------------------------------------------------------
+
+
+def test_no_number_of_patients_left_out_can_be_worked_out(tmp_path: Path) -> None:
+    for seed in range(13):
+        n = 150 + 7 * seed
+        site = hospital(tmp_path / str(seed), sequences=ra_like(n, seed=seed))
+        stored = json.loads(site.label(site.fit()).read_text())["payload"]
+        assert set(stored) == {"models", "min_count", "classes", "tables"}
+        rows = [*stored["classes"], *(row for table in stored["tables"] for row in table)]
+        cells = [cell for row in rows for cell in row]
+        assert all(cell % M == 0 for cell in cells)
+        assert sum(stored["classes"][0]) != n or n % M == 0
+
+
+# --- 3. membership queries -----------------------------------------------------------------
+
+
+def hospital(folder: Path, **changes: Any) -> mmlca.Hospital:
+    settings: dict[str, Any] = {"study": "s", "site": "x", "folder": folder, "n_classes": 2}
+    settings |= {"starts": 4, "fewer_classes": True, "sequences": ra_like(200, seed=1)}
+    return mmlca.Hospital(**(settings | changes))
+
+
+def trap(row: np.ndarray, states: tuple[str, ...]) -> bytes:
+    """A model of two classes, the second of which fits one course and hardly any other."""
+    s = len(states)
+    steps = np.full((2, s, s), 11.0)
+    first = np.full((2, s), 11)
+    steps[1], first[1] = 0.0, 0
+    first[1, row[0]] = 11 * 10**5
+    for i, j in zip(row[:-1], row[1:], strict=True):
+        if j >= 0:
+            steps[1, i, j] = 11.0 * 10**5
+    content = {
+        "format": "mmlca markov counts",
+        "version": 1,
+        "states": list(states),
+        "prior": 1e-9,
+        "patients": [11, 11],
+        "first": first.tolist(),
+        "steps": steps.tolist(),
+        "steps_per_patient": 1.0,
+    }
+    payload = {"name": "centre", "min_count": 11, "bic": [], "model": content}
+    from font.exchange.schema import write_file
+
+    return write_file(None, "model", payload, study="s", site="centre")[1]
+
+
+def rare_patient(data: mmlca.Sequences) -> int:
+    """Someone whose course nobody shares, and whom a trap isolates."""
+    for i in range(len(data)):
+        model = font.read_model(trap(data.codes[i], data.states)).model
+        if (model.predict(data) == 1).sum() == 1:
+            return i
+    raise AssertionError("nobody is rare")
+
+
+def test_a_site_labels_only_with_the_agreed_list(tmp_path: Path) -> None:
+    site = hospital(tmp_path)
+    crafted = trap(site.sequences.codes[0], site.sequences.states)
+    with pytest.raises(ValueError, match="a site labels only with a list of models that its own"):
+        site.label([crafted])  # before it has sent any
+    own = site.fit()
+    with pytest.raises(ValueError, match=r"the models of x in this list \(x\) are not those"):
+        site.label([crafted])
+    other = json.loads(own[0].read_bytes())
+    other["payload"]["model"]["prior"] = 2.0
+    other["sha256"] = font.fingerprint(other["payload"])
+    with pytest.raises(ValueError, match="are not those that it sent"):
+        site.label([json.dumps(other).encode()])
+    agreed = font.list_fingerprint(font.read_models(own))
+    strict = hospital(tmp_path, agreed=agreed[:16])
+    with pytest.raises(ValueError, match="not the agreed"):
+        strict.label([*own, crafted])
+    strict.label(own)
+    with pytest.raises(ValueError, match="released other labels files"):
+        site.label([*own, crafted])  # and never a second list
+
+
+def test_a_trap_for_one_patient_shuts_empty_ten_times_out_of_eleven(tmp_path: Path) -> None:
+    """Even if the sites agree on a crafted model, its class of one patient shows as 0 or 11."""
+    data = ra_like(200, seed=1)
+    target = rare_patient(data)
+    model = font.read_model(trap(data.codes[target], data.states))
+    labels = font.label({"trap": model.model}, data)
+    tables = font.CrossTables.from_labels({"x": labels}, {"trap": 2})
+    assert tables.tables["x"][1, 1] == 1
+    shown = []
+    for i in range(660):
+        out = font.write_labels(
+            None, tables, {"trap": model}, study="s", draws=SecretDraws(bytes(32), str(i))
+        )
+        shown.append(out.tables.tables["x"][1, 1])
+    assert set(shown) == {0, 11}
+    assert abs(np.mean(shown) - 1) < 4 * 11 * np.sqrt(10 / 121 / 660)
+
+
+def labels_of(n_models: int, seed: int = 1) -> tuple[font.CrossTables, np.ndarray]:
+    """Exact cross-tables of 500 patients in 4 groups, whom each model puts right in 95 %."""
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(4, size=500, p=[0.6, 0.25, 0.13, 0.02])
+    right = rng.random((500, n_models)) < 0.95
+    labels = np.where(right, truth[:, None], rng.integers(4, size=(500, n_models)))
+    frame = pd.DataFrame(labels, columns=list(map(str, range(n_models))))
+    tables = font.CrossTables.from_labels({"x": frame}, dict.fromkeys(frame.columns, 4))
+    return tables, labels
+
+
+def advantage(n_models: int, n_people: int = 40, n_draws: int = 60) -> np.ndarray:
+    """Areas under the curve of the best test of membership, by one who knows all other patients.
+
+    Such a one knows which cells share a draw, and what each would be with and without the patient;
+    the likelihood of what was written is the range of draws that give it.
+    """
+    rng = np.random.default_rng(2)
+    tables, labels = labels_of(n_models)
+    exact = tables.tables["x"]
+    n = len(exact)
+    marks = shared_draws(exact, tables.offsets, rng)  # equal where the draw is
+    group = np.unique(marks, return_inverse=True)[1].reshape(n, n)
+    upper = np.triu(np.ones((n, n), dtype=bool))
+    scores = []
+    for person in rng.choice(500, n_people, replace=False):
+        own = np.zeros(n, dtype=bool)
+        own[labels[person] + tables.offsets[:-1]] = True
+        inside, outside = exact[upper], (exact - np.outer(own, own))[upper]
+        evidence = []
+        for truth in (inside, outside):
+            uniform = rng.random((n_draws, group.max() + 1))[:, group[upper]]
+            told = np.array([round_counts(truth, M, row) for row in uniform])
+            evidence.append(
+                log_range(told, inside, group[upper]) - log_range(told, outside, group[upper])
+            )
+        scores.append(roc_auc_score([1] * n_draws + [0] * n_draws, np.concatenate(evidence)))
+    return np.array(scores)
+
+
+def log_range(told: np.ndarray, counts: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Logarithm of the share of draws that turn the counts into what was written."""
+    below = np.floor(counts / M)
+    part = counts / M - below
+    up, down = told == M * (below + 1), told == M * below
+    total = np.zeros(len(told))
+    for number in np.unique(group):
+        here = group == number
+        high = np.where(up[:, here], part[here], 1.0).min(axis=1)
+        low = np.where(down[:, here], part[here], 0.0).max(axis=1)
+        possible = (up | down)[:, here].all(axis=1)
+        total += np.log(np.maximum(np.where(possible, high - low, 0.0), 1e-12))
+    return total
+
+
+@pytest.mark.parametrize(("n_models", "stated"), [(1, 0.54), (4, 0.69), (20, 0.92)])
+def test_what_all_cells_together_tell_is_what_the_specification_says(
+    n_models: int, stated: float
+) -> None:
+    from font.exchange import spec
+
+    assert f"{stated:g}" in (spec.__doc__ or "")
+    assert advantage(n_models).mean() == pytest.approx(stated, abs=0.04)
+
+
+def test_a_small_group_in_many_cells_cannot_be_averaged() -> None:
+    """All models agree on a group of 1 to 10 patients; its cells are drawn together."""
+    hits = {"shared": 0, "apart": 0}
+    rng = np.random.default_rng(1)
+    for size in range(1, 11):
+        for _ in range(30):
+            truth = np.repeat([0, 1, 2], [200, 150, size])
+            frame = pd.DataFrame({str(m): truth for m in range(12)})
+            tables = font.CrossTables.from_labels({"x": frame}, dict.fromkeys(frame.columns, 3))
+            exact = tables.tables["x"]
+            cells = exact == size
+            for way, draws in (
+                ("shared", shared_draws(exact, tables.offsets, SecretDraws())),
+                ("apart", rng.random(exact.shape)),
+            ):
+                told = np.triu(round_counts(exact, M, draws))[np.triu(cells)]
+                hits[way] += round(told.mean()) == size
+    assert hits["apart"] > 150  # of 300: why they are drawn together
+    assert hits["shared"] == 0
+
+
+# --- 4. asking twice -------------------------------------------------------------------------
+
+
+def test_noise_cannot_be_averaged_by_asking_again(tmp_path: Path) -> None:
+    site = hospital(tmp_path)
+    models = site.fit()
+    assert len({site.label(models).read_bytes() for _ in range(50)}) == 1
+    assert len({site.fit()[0].read_bytes() for _ in range(50)}) == 1
+
+
+def test_two_runs_that_differ_by_one_patient_do_not_tell_that_patients_course(
+    tmp_path: Path,
+) -> None:
+    """Even where a person let the second run leave: the draws are the same, so little changes."""
+    exact = 0
+    data = ra_like(150, seed=2)
+    for person in range(60):
+        folder = tmp_path / str(person)
+        with pytest.raises(ValueError, match="released other model files"):
+            two_runs(folder, data, person, None)
+        before, after = two_runs(folder, data, person, "a patient withdrew consent")
+        codes = data.codes[person]
+        course = np.zeros((5, 5))
+        for i, j in zip(codes[:-1], codes[1:], strict=True):
+            course[i, j] += j >= 0
+        change = np.array(before["steps"][0]) - np.array(after["steps"][0])
+        exact += bool((np.rint(change) == course).all())
+    assert exact <= 3
+
+
+def two_runs(
+    folder: Path, data: mmlca.Sequences, person: int, override: str | None
+) -> list[dict[str, Any]]:
+    without = data.select([i for i in data.ids if i != data.ids[person]])
+    contents = []
+    for part, words in ((data, None), (without, override)):
+        site = hospital(folder, sequences=part, n_classes=1, override=words)
+        (path,) = site.fit()
+        contents.append(font.read_model(path).content)
+    return contents

@@ -1,0 +1,277 @@
+"""The round over a real Flower network on this machine: a SuperLink and its SuperNodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from ra_like import ra_like
+
+import font
+import mmlca
+
+pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
+
+APP = ROOT / "examples" / "federated_flower"
+SITES = {"north": 500, "south": 400, "west": 300}
+LIMIT = 240  # seconds for everything; about 40 are usual
+STUDY = """
+name = "switching"
+[classes]
+number = 3
+[model]
+n_init = 8
+[pseudo_sites]
+per_site = 2
+[privacy]
+min_count = 11
+"""
+
+
+def write_homes(root: Path) -> Path:
+    """Each hospital's folder, and one study file for all."""
+    text = STUDY
+    for site, n in SITES.items():
+        (root / site).mkdir(parents=True)
+        ra_like(n, seed=n).write(root / site / "sequences.csv")
+        for part in ("homes", "files", "simulated"):  # the same secret, to compare what they send
+            (root / part / site).mkdir(parents=True, exist_ok=True)
+            (root / part / site / "ledger.json").write_text(
+                json.dumps(
+                    {"format": "mmlca ledger", "version": 1, "secret": "5e" * 32, "releases": []}
+                )
+            )
+        text += f'[sites.{site}]\nsequences = "{site}/sequences.csv"\n'
+    (root / "study.toml").write_text(text)
+    return root / "study.toml"
+
+
+def by_files(root: Path, sites: list[str]) -> Path:
+    """The same round with files; the centre's folder."""
+    study = root / "study.toml"
+    homes = {site: root / "files" / site for site in sites}
+    for site, home in homes.items():
+        mmlca.Hospital.from_study(study, site, folder=home).fit()
+    models = sorted((root / "files").glob("*/to_all/*.json"))
+    for site, home in homes.items():
+        mmlca.Hospital.from_study(study, site, folder=home).label(models)
+    files = font.read_models(models, study="switching")
+    counts = sorted((root / "files").glob("*/to_centre/*.json"))
+    tables = [font.read_labels(path, files, study="switching") for path in counts]
+    ensemble, _ = font.combine(files, tables)
+    out = root / "files" / "centre"
+    font.write_ensemble(out / "ensemble.json", ensemble, files, study="switching")
+    for site, home in homes.items():
+        sent = (out / "ensemble.json").read_bytes()
+        mmlca.Hospital.from_study(study, site, folder=home).assign(sent)
+    return out
+
+
+def payload(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))["payload"]
+
+
+def free_ports(n: int) -> list[int]:
+    taken = [socket.socket() for _ in range(n)]
+    for one in taken:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in taken]
+    for one in taken:
+        one.close()
+    return ports
+
+
+class Network:
+    """Processes of one test, ended with it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.started = root, []
+        self.port, *self.nodes = free_ports(1 + len(SITES))
+        home = root / "flower"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = '
+            f'"127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+        self.env = os.environ | {
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(mmlca.__file__).parents[1]),
+        }
+
+    def start(self, name: str, *command: str) -> subprocess.Popen:
+        with (self.root / f"{name}.log").open("w") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.env,
+                cwd=self.root,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def link(self, *options: str) -> None:
+        self.start(
+            "link",
+            *("flower-superlink", "--insecure", "--disable-runtime-dependency-installation"),
+            *("--host", "127.0.0.1", "--port", str(self.port), *options),
+        )
+        wait_for(self.port)
+
+    def node(self, site: str, **config: str) -> subprocess.Popen:
+        said = {"study": "study.toml", "site": site, "folder": f"homes/{site}"} | config
+        words = " ".join(
+            f'{key}="{self.root / value if key != "site" else value}"'
+            for key, value in said.items()
+        )
+        port = self.nodes[list(SITES).index(site)]
+        return self.start(
+            site,
+            *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}"),
+            *("--host", "127.0.0.1", "--port", str(port), "--node-config", words),
+        )
+
+    def run(self, app: Path, timeout: int, *options: str, simulated: str = "") -> None:
+        config = f'timeout={timeout} out="{self.root / "centre"}" simulated="{simulated}"'
+        done = subprocess.run(
+            ["flwr", "run", str(app), "here", "--stream", "--run-config", config, *options],
+            env=self.env,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        (self.root / "run.log").write_text(done.stdout + done.stderr)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+    def end(self) -> None:
+        for process in reversed(self.started):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self.started:
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(15)
+
+
+def wait_for(port: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"nothing listens on port {port}")
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    made = Network(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(APP, tmp_path / "app"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the best of")
+def test_three_hospitals_give_what_files_give(network: Network, app: Path) -> None:
+    root = network.root
+    write_homes(root)
+    network.link()
+    for site in SITES:
+        network.node(site)
+    network.run(app, timeout=90)
+    expected = by_files(root, list(SITES))
+    assert payload(root / "centre" / "ensemble.json") == payload(expected / "ensemble.json")
+    for site in SITES:
+        ours, theirs = root / "homes" / site, root / "files" / site
+        assert (ours / "clusters.csv").read_bytes() == (theirs / "clusters.csv").read_bytes()
+        for part in ("to_all", "to_centre"):
+            for path in (theirs / part).iterdir():
+                assert payload(ours / part / path.name) == payload(path)
+    text = (root / "centre" / "report.md").read_text(encoding="utf-8")
+    assert "6 models of 3 sites" in text
+    assert "Nobody." in text
+
+
+ODD = '''
+
+class Odd:
+    """A hospital that sends nonsense, or takes too long."""
+
+    def __init__(self, plain):
+        self.plain = plain
+
+    def fit(self):
+        paths = self.plain.fit()
+        if self.plain.site == "west":
+            paths[0].write_text('{"format": "font exchange", "version": 2, "kind": "script"}')
+        return paths
+
+    def label(self, models):
+        if self.plain.site == "south":
+            import time
+
+            time.sleep(600)
+        return self.plain.label(models)
+
+    def assign(self, ensemble):
+        self.plain.assign(ensemble)
+
+
+hospitals = client_app(lambda context: Odd(hospital(context)))
+'''
+
+
+@pytest.mark.slow
+def test_the_late_and_the_hostile_stop_nobody(network: Network, app: Path) -> None:
+    root = network.root
+    write_homes(root)
+    with (app / "courses.py").open("a") as file:
+        file.write(ODD)
+    network.link()
+    for site in SITES:
+        network.node(site)
+    network.run(app, timeout=45)
+    result = font.read_ensemble(root / "centre" / "ensemble.json", study="switching")
+    assert sorted(result.models) == ["north/1", "north/2", "south/1", "south/2"]
+    assert result.ensemble.cluster_sizes_.columns.tolist() == ["north"]
+    assert (root / "homes" / "north" / "clusters.csv").exists()
+    text = (root / "centre" / "report.md").read_text(encoding="utf-8")
+    missing = text.partition("## Who is missing")[2].partition("##")[0]
+    assert "does not fit the specification at" in missing
+    assert "| west" in missing
+    assert "it did not answer within 45 s" in missing
+    assert "No counts came from south" in missing
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the best of")
+def test_a_simulation_gives_what_files_give(network: Network, tmp_path: Path, app: Path) -> None:
+    pytest.importorskip("ray", reason="a simulation needs Ray: pip install 'flwr[simulation]'")
+    study = write_homes(tmp_path)
+    network.link("--simulation")
+    network.run(app, 90, "--federation-config", "num-supernodes=3", simulated=str(study))
+    expected = by_files(tmp_path, list(SITES))
+    assert payload(tmp_path / "centre" / "ensemble.json") == payload(expected / "ensemble.json")

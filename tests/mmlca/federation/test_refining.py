@@ -1,0 +1,477 @@
+"""A refinement between three folders: the in-process result, and files that must be refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import mmlca_does, refusal
+
+import font
+import mmlca
+from font.exchange.privacy import SecretDraws, round_sums
+from font.exchange.schema import fingerprint, read_file, write_file
+from font.exchange.sums import read_shared, read_step, read_sums, share
+from font.refinement import site_step
+
+STUDY = "ra switching"
+SITES = {"north": 500, "south hospital": 400, "west": 300}
+CHAINS = mmlca.MarkovParams(
+    [0.5, 0.5],
+    [[0.8, 0.15, 0.05], [0.2, 0.3, 0.5]],
+    [
+        [[0.85, 0.1, 0.05], [0.4, 0.5, 0.1], [0.4, 0.1, 0.5]],
+        [[0.4, 0.3, 0.3], [0.1, 0.8, 0.1], [0.05, 0.05, 0.9]],
+    ],
+)
+SHARES = {"north": 0.8, "south hospital": 0.5, "west": 0.3}
+
+
+def sequences_of(site: str) -> mmlca.Sequences:
+    share, n = SHARES[site], SITES[site]
+    chains = mmlca.MarkovParams([share, 1 - share], CHAINS.initial, CHAINS.transition)
+    drawn, _ = mmlca.simulate(chains, n, 8, seed=n)
+    return mmlca.Sequences.from_codes(
+        drawn.codes, ["a", "b", "c"], ids=[f"PID{n}{i:05d}" for i in range(n)]
+    )
+
+
+def hospital(root: Path, site: str, min_count: int, **changes: Any) -> mmlca.Hospital:
+    settings: dict[str, Any] = {
+        "sequences": sequences_of(site),
+        "folder": root / site,
+        "n_classes": 2,
+        "starts": 4,
+        "min_count": min_count,
+        "floor": min_count,
+    }
+    return mmlca.Hospital(study=STUDY, site=site, **(settings | changes))
+
+
+def combined(root: Path, min_count: int) -> Path:
+    """Fit, label, combine: the ensemble file."""
+    homes = {site: hospital(root, site, min_count) for site in SITES}
+    models = [path for home in homes.values() for path in home.fit()]
+    labels = [home.label(models) for home in homes.values()]
+    files = font.read_models(models)
+    parts = [font.read_labels(path, files) for path in labels]
+    ensemble, _ = font.combine(files, parts, n_clusters=2)
+    font.write_ensemble(root / "ensemble.json", ensemble, files, study=STUDY)
+    return root / "ensemble.json"
+
+
+@pytest.fixture(scope="module")
+def open_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("open")
+    combined(root, 1)
+    return root
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Refined with one round; everything is rounded to multiples of 11."""
+    root = tmp_path_factory.mktemp("closed")
+    combined(root, 11)
+    refine_by_files(root, 11, rounds=1)
+    return root
+
+
+def refine_by_files(root: Path, min_count: int, rounds: int | str) -> dict[str, Any]:
+    """All steps; the last shared file and each site's table."""
+    homes = {site: hospital(root, site, min_count) for site in SITES}
+    source = root / "ensemble.json"
+    while True:
+        results = {site: home.refine(source) for site, home in homes.items()}
+        before = read_step(source)
+        if before.shared is not None and before.shared.last:
+            return {"shared": before.shared, "tables": {s: r.clusters for s, r in results.items()}}
+        parts = [read_sums(result.sums) for result in results.values()]
+        source = root / f"shared-{before.step}.json"
+        share(before, parts, study=STUDY, rounds=rounds, path=source)
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_three_folders_give_the_in_process_result(
+    open_study: Path, tmp_path: Path, rounds: int
+) -> None:
+    import shutil
+
+    root = tmp_path / "again"
+    shutil.copytree(open_study, root)
+    by_files = refine_by_files(root, 1, rounds)
+    result = font.read_ensemble(root / "ensemble.json")
+    models = {name: file.model for name, file in result.models.items()}
+    data = {site: sequences_of(site) for site in SITES}
+    together = font.refine(result.ensemble, models, data, rounds=rounds)
+    assert by_files["shared"].step == rounds
+    assert by_files["shared"].model.class_parameters_ == pytest.approx(
+        together.class_parameters_, abs=1e-7
+    )
+    for site, table in by_files["tables"].items():
+        probabilities = together.predict_proba(data[site], site)
+        assert table["probability"].to_numpy() == pytest.approx(
+            probabilities.max(axis=1).to_numpy(), abs=1e-5
+        )
+        assert (table["cluster"].to_numpy() - 1 == together.predict(data[site], site)).all()
+        written = pd.read_csv(root / site / "clusters.csv", index_col="id")
+        assert written.index.tolist() == data[site].ids.tolist()
+        assert list(written) == ["cluster", "probability", "runner_up", "runner_up_probability"]
+
+
+def test_rounding_costs_little_and_is_what_the_rule_says(study: Path) -> None:
+    result = font.read_ensemble(study / "ensemble.json")
+    models = {name: file.model for name, file in result.models.items()}
+    data = {site: sequences_of(site) for site in SITES}
+    exact = font.refine(result.ensemble, models, data, rounds=1)
+    shared = read_shared(study / "shared-1.json")
+    assert shared.last
+    assert shared.model.class_parameters_ == pytest.approx(exact.class_parameters_, abs=0.06)
+    for site, own in data.items():
+        for step in (0, 1):
+            name = f"{site.replace(' ', '_')}.sums-{step}.json"
+            part = read_sums(study / site / "to_centre" / name)
+            values = np.array(part.payload["sums"])
+            few = values == round(1100 * part.payload["per_patient"])
+            assert (values[~few] % 1100 == 0).all()
+            assert "PID" not in (study / site / "to_centre" / name).read_text()
+        again = site_step(shared.model, own).membership.max(axis=1)
+        table = pd.read_csv(study / site / "clusters.csv", index_col="id")
+        assert table["probability"].to_numpy() == pytest.approx(again, abs=1e-6)
+
+
+def test_converge_ends_by_itself(tmp_path: Path) -> None:
+    combined(tmp_path, 11)
+    shared = refine_by_files(tmp_path, 11, "converge")["shared"]
+    assert shared.last
+    assert 1 <= shared.step <= 50  # rounding may keep it moving until the limit
+    changes = [
+        abs(
+            read_shared(tmp_path / f"shared-{k}.json").model.class_parameters_
+            - read_shared(tmp_path / f"shared-{k - 1}.json").model.class_parameters_
+        ).max()
+        for k in range(1, shared.step + 1)
+    ]
+    assert changes[-1] < 1e-3 or shared.step == 50
+    assert all(change >= 1e-3 for change in changes[:-1])
+
+
+def test_commands_say_the_step_and_what_to_send_to_whom(tmp_path: Path) -> None:
+    ensemble = combined(tmp_path, 11)
+    for site in SITES:
+        sequences_of(site).write(tmp_path / site / "sequences.csv")
+    source, step = ensemble, 0
+    for _ in range(3):
+        said = {
+            site: mmlca_does(
+                *("site", "refine", source, "--sequences", tmp_path / site / "sequences.csv"),
+                *("--study", STUDY, "--site", site, "--folder", tmp_path / site),
+            )
+            for site in SITES
+        }
+        if step == 2:
+            break
+        assert f"Step {step} of the refinement" in said["west"]
+        assert f"send west.sums-{step}.json to the centre" in " ".join(said["west"].split())
+        sums = [
+            tmp_path / s / "to_centre" / f"{s.replace(' ', '_')}.sums-{step}.json" for s in SITES
+        ]
+        text = mmlca_does(
+            *("centre", "refine", source, *sums, "--study", STUDY, "--out", tmp_path / "to_sites"),
+            *("--expect", "north,east"),
+        )
+        assert f"send shared-{step}.json to all sites" in " ".join(text.split())
+        assert "No sums came from 'east'" in text
+        source, step = tmp_path / "to_sites" / f"shared-{step}.json", step + 1
+    assert "The refinement ended with step 1" in said["north"]
+    assert "cluster 1:" in said["north"]
+    checked = mmlca_does("exchange", "check", sums[0])
+    assert "step 1 of a refinement" in checked
+    assert "multiple of 11" in checked
+    assert "the last" in mmlca_does("exchange", "check", source)
+
+
+# --- the ledger, and files that must be refused --------------------------------------------
+
+
+def test_the_same_bytes_leave_again_and_nothing_else(study: Path) -> None:
+    home = hospital(study, "west", 11)
+    path = home.refine(study / "ensemble.json").sums
+    assert path is not None
+    before = path.read_bytes()
+    path.unlink()
+    assert home.refine(study / "ensemble.json").sums.read_bytes() == before
+    fewer = hospital(study, "west", 11, sequences=sequences_of("west")[1:])
+    with pytest.raises(ValueError, match="released other sums 0 files"):
+        fewer.refine(study / "ensemble.json")
+
+
+def spoiled(path: Path, out: Path, **changes: Any) -> Path:
+    """A file with other values and a good checksum."""
+    content = json.loads(path.read_text())
+    for key, value in changes.items():
+        part = content["payload"] if key in content["payload"] else content
+        part[key] = value
+    content["sha256"] = fingerprint(content["payload"])
+    out.write_text(json.dumps(content))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sums": [[1100, 500] + [0] * 11] * 2}, "no multiple of its min_count"),
+        ({"sums": [[1100] * 13, [1100] * 12]}, "unequal length"),
+        ({"sums": [[-1100] * 13] * 2}, "does not fit the specification"),
+        ({"sums": [[1.5] * 13] * 2}, "does not fit the specification"),
+        ({"sums": [[10**16] * 13] * 2}, "does not fit the specification"),
+        ({"sums": [[1100] * 13] * 101}, "does not fit the specification"),
+        ({"scale": 7}, "scale 7 in place of 100"),
+        ({"step": 51}, "does not fit the specification"),
+        ({"step": True}, "does not fit the specification"),
+        ({"per_patient": 0.5}, "does not fit the specification"),
+        ({"min_count": 5}, "min_count 5"),
+        ({"format": "os.system"}, "unknown here"),
+        ({"of": "0" * 63}, "does not fit the specification"),
+        ({"extra": 1}, "does not fit the specification"),
+        ({"kind": "labels"}, "does not fit the specification"),
+        ({"study": "other"}, "belongs to the study"),
+    ],
+)
+def test_hostile_sums_are_refused(
+    study: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    good = study / "west" / "to_centre" / "west.sums-0.json"
+    path = spoiled(good, tmp_path / "bad.json", **changes)
+    if "kind" in changes:
+        path = spoiled(good, tmp_path / "bad.json", kind="labels")
+    with pytest.raises(ValueError, match=words):
+        read_file(path, study=STUDY, min_count=11)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sums": [[1100] * 12] * 2}, "12 sums per cluster in place of 13"),
+        ({"sums": [[0] * 13] * 2}, "cluster without patients"),
+        ({"sites": ["west", "west"]}, "repeats"),
+        ({"model": {"format": "font k-means"}}, "does not fit the specification"),
+        ({"last": 1}, "does not fit the specification"),
+        ({"ensemble": "x"}, "does not fit the specification"),
+    ],
+)
+def test_hostile_shared_models_are_refused(
+    study: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    path = spoiled(study / "shared-0.json", tmp_path / "bad.json", **changes)
+    with pytest.raises(ValueError, match=words):
+        read_shared(path, study=STUDY)
+
+
+def test_a_site_answers_only_what_its_own_sums_are_part_of(study: Path, tmp_path: Path) -> None:
+    home = hospital(study, "west", 11)
+    good = study / "shared-0.json"
+    sums = np.array(json.loads(good.read_text())["payload"]["sums"])
+    for changes, words in [
+        ({"ensemble": "0" * 64}, "another ensemble"),
+        ({"of": "0" * 64}, "without the sums that this site"),
+        ({"sites": ["north"]}, "without the sums that this site"),
+        ({"sums": (sums // 11000 * 1100).tolist()}, "smaller sums than this site"),
+        ({"sums": [*sums.tolist(), sums[0].tolist()]}, "without the sums that this site"),
+    ]:
+        path = spoiled(good, tmp_path / "bad.json", **changes)
+        with pytest.raises(ValueError, match=words):
+            home.refine(path)
+    newcomer = hospital(tmp_path, "west", 11)
+    with pytest.raises(ValueError, match="sent no sums of step 0"):
+        newcomer.refine(good)
+    with pytest.raises(ValueError, match="has not labelled"):
+        newcomer.refine(study / "ensemble.json")
+
+
+def test_the_centre_refuses_sums_that_do_not_belong_together(study: Path, tmp_path: Path) -> None:
+    def sums(site: str, step: int) -> Path:
+        name = f"{site.replace(' ', '_')}.sums-{step}.json"
+        return study / site / "to_centre" / name
+
+    common = ("centre", "refine", "--study", STUDY, "--out", tmp_path)
+    ensemble, shared = study / "ensemble.json", study / "shared-0.json"
+    assert "answer another file" in refusal(*common, ensemble, sums("west", 1))
+    assert "no sums file" in refusal(*common, ensemble)
+    assert "found 0 ensemble or shared" in refusal(*common, sums("west", 0))
+    assert "found 2 ensemble or shared" in refusal(*common, ensemble, shared, sums("west", 0))
+    copy = tmp_path / "copy.json"
+    copy.write_bytes(sums("west", 0).read_bytes())
+    assert "sent sums twice" in refusal(*common, ensemble, sums("west", 0), copy)
+    alien = spoiled(sums("west", 1), tmp_path / "alien.json", site="east")
+    assert "not part of the step before" in refusal(*common, shared, alien)
+    wide = spoiled(sums("west", 0), tmp_path / "wide.json", sums=[[1100] * 21] * 2)
+    assert "is needed" in refusal(*common, ensemble, wide)
+    assert "--rounds takes" in refusal(*common, ensemble, sums("west", 0), "--rounds", "many")
+    assert "at most 50" in refusal(*common, ensemble, sums("west", 0), "--rounds", "51")
+    empty = spoiled(sums("west", 0), tmp_path / "empty.json", sums=[[0] * 13] * 2)
+    assert "no patients left" in refusal(*common, ensemble, empty)
+    model = next((study / "west" / "to_all").iterdir())
+    assert "give sums files" in refusal(*common, ensemble, model)
+    assert not (tmp_path / "shared-0.json").exists()
+
+
+def test_kinds_without_counts_are_refused_kindly(tmp_path: Path) -> None:
+    from sklearn.cluster import KMeans
+
+    rng = np.random.default_rng(1)
+    data = pd.DataFrame(rng.normal(size=(200, 2)) + 4 * rng.integers(2, size=(200, 1)))
+    fits = {
+        name: KMeans(2, n_init=3, random_state=i).fit(data.to_numpy())
+        for i, name in enumerate(["west/1", "west/2"])
+    }
+    data.columns = ["x", "y"]
+    home = mmlca.Hospital(study=STUDY, site="west", sequences=data, folder=tmp_path)
+    models = home.release(fits)
+    labels = home.label(models)
+    files = font.read_models(models)
+    ensemble, _ = font.combine(files, [font.read_labels(labels, files)], n_clusters=2)
+    font.write_ensemble(tmp_path / "ensemble.json", ensemble, files, study=STUDY)
+    with pytest.raises(ValueError, match="its sums are no counts"):
+        home.refine(tmp_path / "ensemble.json")
+
+
+# --- attacks -------------------------------------------------------------------------------
+
+
+def test_a_patient_whom_the_centre_singles_out_rarely_shows_and_all_at_once() -> None:
+    """A cluster that holds one patient only: its sums show together, in 1 of 11 cases."""
+    sums = np.array([[1.0, 1, 0, 0, 0, 3, 1, 1, 0, 0, 0, 2, 0], [300.0, 100, 100, 100, *[90] * 9]])
+    support = np.array([[1.0, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 0], sums[1]])
+    shown = []
+    for i in range(600):
+        rounded = round_sums(sums, support, 11, SecretDraws(i.to_bytes(32))).values[0]
+        there = rounded[support[0] > 0] > 0
+        assert there.all() or not there.any()
+        assert (rounded[support[0] == 0] == 0).all()
+        shown.append(there.any())
+    assert np.mean(shown) == pytest.approx(1 / 11, abs=0.04)
+
+
+def test_repeating_steps_with_other_clusters_tells_no_more_than_one() -> None:
+    """A centre that moves its target from cluster to cluster meets the same draw each time."""
+    for i in range(200):
+        seen = set()
+        for cluster in range(4):
+            sums = np.full((4, 5), 200.0)
+            sums[cluster] = [1, 1, 0, 2, 1]
+            support = np.minimum(sums, np.where(sums < 11, 1, sums))
+            draws = SecretDraws(i.to_bytes(32))  # what the ledger gives at every step
+            seen.add(bool(round_sums(sums, support, 11, draws).values[cluster, 0] > 0))
+        assert len(seen) == 1
+
+
+def test_large_sums_keep_their_draw_at_all_steps() -> None:
+    """The same counts at two steps leave as the same numbers: nothing can be averaged."""
+    sums = np.array([[205.0, 77.0, 128.0], [390.0, 200.0, 190.0]])
+    first = round_sums(sums, sums, 11, SecretDraws(b"k" * 32)).values
+    second = round_sums(sums + 0.0, sums, 11, SecretDraws(b"k" * 32)).values
+    assert (first == second).all()
+
+
+def test_rounded_sums_are_unbiased() -> None:
+    sums = np.array([[205.0, 7.0, 30.0], [39.0, 4.0, 12.0]])
+    support = np.array([[205.0, 7.0, 10.0], [39.0, 4.0, 6.0]])
+    mean = np.mean(
+        [
+            round_sums(sums, support, 11, SecretDraws(i.to_bytes(32))).values / 100
+            for i in range(4000)
+        ],
+        axis=0,
+    )
+    per_patient = round(sums[support < 11].sum() / support[support < 11].sum(), 2)
+    expected = np.where(support < 11, support * per_patient, sums)
+    assert mean == pytest.approx(expected, abs=0.6)
+
+
+def test_a_file_that_is_written_is_one_that_can_be_read(study: Path) -> None:
+    shared = read_shared(study / "shared-1.json")
+    _, data = write_file(None, "shared", shared.payload, study=STUDY, site="centre")
+    assert read_shared(data).model.class_parameters_ == pytest.approx(
+        shared.model.class_parameters_
+    )
+
+
+# --- over a network ------------------------------------------------------------------------
+
+
+def network(root: Path, silent: dict[str, str], min_count: int = 11) -> Any:
+    """Asks hospitals in this process; `silent` are sites and the step from which they are."""
+    from font.exchange.rounds import Reply
+
+    homes = {site: hospital(root, site, min_count) for site in SITES}
+    asked: list[str] = []
+
+    def ask(step: str, files: Any, senders: Any) -> list[Reply]:
+        asked.append(step)
+        replies = []
+        for site in senders or homes:
+            home = homes[site]
+            if silent.get(site) == f"{step} {asked.count(step)}":
+                replies.append(Reply(site, trouble="it did not answer"))
+            elif step == "fit":
+                replies.append(Reply(site, tuple(p.read_bytes() for p in home.fit())))
+            elif step == "label":
+                replies.append(Reply(site, (home.label(files).read_bytes(),)))
+            elif step == "assign":
+                home.assign(files[0])
+                replies.append(Reply(site))
+            else:
+                sums = home.refine(files[0]).sums
+                replies.append(Reply(site, () if sums is None else (sums.read_bytes(),)))
+        return replies
+
+    return ask
+
+
+def test_a_round_with_a_refinement_is_that_of_the_files(tmp_path: Path) -> None:
+    from font.exchange.rounds import run_round
+
+    result = run_round(
+        network(tmp_path / "a", {}, 1),
+        study=STUDY,
+        out=tmp_path / "centre",
+        n_clusters=2,
+        min_count=1,
+        refine=1,
+    )
+    assert result.shared is not None
+    assert result.shared.last
+    assert result.shared.sites == tuple(sorted(SITES))
+    assert sorted(p.name for p in (tmp_path / "centre").glob("shared-*")) == [
+        "shared-0.json",
+        "shared-1.json",
+    ]
+    models = {name: file.model for name, file in result.models.items()}
+    data = {site: sequences_of(site) for site in SITES}
+    together = font.refine(result.ensemble, models, data)
+    assert result.shared.model.class_parameters_ == pytest.approx(
+        together.class_parameters_, abs=1e-7
+    )
+    table = pd.read_csv(tmp_path / "a" / "west" / "clusters.csv")
+    assert "probability" in table
+
+
+def test_a_site_that_misses_a_step_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    from font.exchange.rounds import run_round
+
+    result = run_round(
+        network(tmp_path / "a", {"west": "refine 2"}),
+        study=STUDY,
+        out=tmp_path / "centre",
+        n_clusters=2,
+        refine=2,
+    )
+    assert result.shared is not None
+    assert result.shared.step == 2
+    assert result.shared.sites == ("north", "south hospital")
+    assert [(who.site, who.step) for who in result.absent] == [("west", "refine")]
+    assert "refinement" in result.report

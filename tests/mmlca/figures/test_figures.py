@@ -1,0 +1,545 @@
+"""The numbers behind each figure, and figures of odd input."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import matplotlib as mpl
+import matplotlib.collections
+import matplotlib.text
+import numpy as np
+import pandas as pd
+import pytest
+from paths import ROOT
+
+import mmlca
+from mmlca import Sequences
+
+mpl.use("Agg")
+
+# A A B | A - A (weight 2) | B
+S = Sequences.from_lists([["A", "A", "B"], ["A", None, "A"], ["B"]], weights=[1, 2, 1])
+PANELS = (
+    *("state_distribution", "modal_states", "index", "frequencies", "time_in_state"),
+    *("transitions", "transition_graph", "lines"),
+)
+SIMPLE = "entropy"
+TABLES = {  # the function whose table is drawn, and a column that the figure shows
+    "state_distribution": ("state_distribution", "share"),
+    "modal_states": ("modal_states", "share"),
+    "time_in_state": ("time_in_state", "mean"),
+    "entropy": ("entropy_by_time", "entropy"),
+    "transitions": ("transition_counts", "rate"),
+    "transition_graph": ("transition_counts", "rate"),
+    "lines": ("treatment_paths", "count"),
+    "frequencies": ("sequence_frequencies", "count"),
+}
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def many() -> Sequences:
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(1, 9, 400)
+    codes = rng.choice(3, (400, 8), p=[0.6, 0.3, 0.1]).astype(np.int8)
+    codes[np.arange(8) >= lengths[:, None]] = -1
+    codes[:40, 0] = codes[:40, 1]
+    codes[codes[:, 0] < 0, 0] = 0
+    return Sequences.from_codes(codes, ["TNFi", "JAK", "IL6R"])
+
+
+def boxes(collection) -> np.ndarray:
+    """left, bottom, width, height of each bar."""
+    return np.array([path.get_extents().bounds for path in collection.get_paths()])
+
+
+def by_label(ax) -> dict:
+    return {c.get_label(): c for c in ax.collections}
+
+
+def draw(whole):
+    figure = whole if hasattr(whole, "savefig") else whole.figure
+    figure.canvas.draw()
+    return figure
+
+
+def words(whole) -> str:
+    """All text of a figure, its lines joined."""
+    texts = draw(whole).findobj(mpl.text.Text)
+    return " ".join(text.get_text() for text in texts).replace("\n", " ")
+
+
+# --- colours ---------------------------------------------------------------------------
+
+
+def test_a_state_has_the_same_colour_however_it_is_spelled() -> None:
+    colours = mmlca.state_colours(["TNFi", "CTLA4_Ig", "IL6R", "JAK_inhibitor", "Anti-CD20"])
+    assert list(colours.values()) == ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00"]
+    again = mmlca.state_colours(["anti-CD20", "CTLA4-Ig", "JAK"])
+    assert list(again.values()) == ["#D55E00", "#E69F00", "#CC79A7"]
+
+
+def test_up_to_127_states_have_different_colours() -> None:
+    names = ["TNFi", "none", *(f"state {i}" for i in range(125))]
+    colours = mmlca.state_colours(names)
+    assert list(colours) == names
+    assert len(set(colours.values())) == 127
+    assert colours["none"] == "#999999"
+    assert mmlca.state_colours(names[:9]) == {name: colours[name] for name in names[:9]}
+
+
+def test_given_colours_are_taken_and_not_given_twice() -> None:
+    colours = mmlca.state_colours(["A", "B"], {"B": "#0072b2", "elsewhere": "red"})
+    assert colours["B"] == "#0072b2"
+    assert colours["A"] == "#E69F00"
+
+
+# --- numbers ---------------------------------------------------------------------------
+
+
+def test_bars_are_the_shares_of_the_table() -> None:
+    ax = mmlca.plot_state_distribution(S)
+    table = mmlca.state_distribution(S)
+    for state in S.states:
+        share = table.loc[table["state"] == state, "share"].to_numpy()
+        assert boxes(by_label(ax)[state])[:, 3] == pytest.approx(share)
+    first, second = boxes(by_label(ax)["A"]), boxes(by_label(ax)["B"])
+    assert second[:, 1] == pytest.approx(first[:, 3])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1\n4", "2\n1", "3\n3"]
+    assert ax.get_title() == "n = 3 (weight 4)"
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["A", "B"]
+
+
+def test_ticks_at_quarters_1_4_8_12_16() -> None:
+    s = Sequences.from_codes(np.zeros((50, 16), dtype=int), ["TNFi"])
+    labels = [label.get_text() for label in mmlca.plot_state_distribution(s).get_xticklabels()]
+    assert labels == ["1\n50", "4\n50", "8\n50", "12\n50", "16\n50"]
+
+
+def test_sites_are_rows_and_groups_columns(many: Sequences) -> None:
+    sites = {"MGB": many[:300], "VA": many[300:]}
+    groups = {"MGB": np.arange(300) % 2, "VA": pd.Series(1, index=many.ids[300:])}
+    figure = mmlca.plot_state_distribution(sites, groups)
+    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+    assert titles == ["MGB, group 0\nn = 150", "MGB, group 1\nn = 150", "VA, group 1\nn = 100"]
+    assert [ax.axison for ax in figure.axes] == [True, True, False, True]
+    table = mmlca.state_distribution(sites, groups)
+    mine = table[(table["site"] == "VA") & (table["state"] == "JAK")]["share"].to_numpy()
+    assert boxes(by_label(figure.axes[3])["JAK"])[:, 3] == pytest.approx(mine)
+    assert len(figure.legends) == 1
+
+
+def test_modal_bars() -> None:
+    ax = mmlca.plot_modal_states(S)
+    table = mmlca.modal_states(S)
+    assert table["state"].tolist() == ["A", "A", "A"]
+    assert table["share"].tolist() == [0.75, 1, 2 / 3]
+    assert boxes(ax.collections[0])[:, 3] == pytest.approx(table["share"].to_numpy())
+    nobody = mmlca.modal_states(S[2:])
+    assert nobody["state"].isna().tolist() == [False, True, True]
+
+
+def test_index_draws_every_patient_in_order() -> None:
+    a, b = (np.round(255 * np.array(mpl.colors.to_rgb(c))) for c in ("#0072B2", "#E69F00"))
+    grey, white = np.full(3, 230), np.full(3, 255)
+    picture = mmlca.plot_index(S).images[0].get_array()[..., :3]
+    assert (picture == [[a, a, b], [a, grey, a], [b, white, white]]).all()
+    backwards = mmlca.plot_index(S, sort="end").images[0].get_array()[..., :3]
+    assert (backwards == [[a, grey, a], [a, a, b], [b, white, white]]).all()
+    as_given = mmlca.plot_index(S[[2, 0]], sort=None).images[0].get_array()[..., :3]
+    assert (as_given == [[b, white, white], [a, a, b]]).all()
+    with pytest.raises(ValueError, match='"start", "end" or None'):
+        mmlca.plot_index(S, sort="up")
+
+
+def test_index_of_many_keeps_the_scale() -> None:
+    codes = np.repeat([0, 1], [30_000, 10_000])[:, None]
+    ax = mmlca.plot_index(Sequences.from_codes(codes))
+    picture = ax.images[0].get_array()
+    assert picture.shape[0] == 10_000
+    assert (picture[:, 0] == picture[0, 0]).all(axis=1).mean() == pytest.approx(0.75, abs=1e-3)
+    assert ax.get_ylim() == (40_000, 0)
+    assert ax.get_yticklabels()[1].get_text() == "40,000"
+
+
+def test_frequencies_are_as_high_as_their_share() -> None:
+    ax = mmlca.plot_frequencies(S, shared_by=1)
+    table = mmlca.sequence_frequencies(S)
+    drawn = np.concatenate([boxes(c) for c in ax.collections if c.get_label() in "AB not known"])
+    first = drawn[np.isclose(drawn[:, 0], 0.5)]
+    first = first[np.argsort(first[:, 1])]
+    assert first[:, 3] == pytest.approx(table["share"].to_numpy())
+    assert first[:, 1] + first[:, 3] == pytest.approx(table["cumulative"].to_numpy())
+    assert ax.get_title() == "n = 3 (weight 4); 3 sequences: 100%"
+    one = mmlca.plot_frequencies(S, top=1, shared_by=1)
+    assert one.get_title().endswith("1 sequence: 50%")
+    assert one.get_ylim() == (1, 0)  # the height is that of all patients
+    assert "fewer than 1 " not in words(one)
+
+
+def test_time_in_state_bars() -> None:
+    ax = mmlca.plot_time_in_state(S)
+    assert boxes(ax.collections[0])[:, 2] == pytest.approx(mmlca.time_in_state(S)["mean"])
+    assert [text.get_text() for text in ax.texts] == ["1.5", "0.50"]
+
+
+def test_entropy_lines(many: Sequences) -> None:
+    groups = np.arange(len(many)) % 2
+    ax = mmlca.plot_entropy(many, groups)
+    table = mmlca.entropy_by_time(many, groups)
+    for level, line in enumerate(ax.get_lines()):
+        mine = table.loc[table["group"] == level, "entropy"]
+        assert line.get_ydata() == pytest.approx(mine.to_numpy())
+        assert line.get_label() == f"group {level} (n = 200)"
+    assert ax.get_lines()[0].get_color() != ax.get_lines()[1].get_color()
+    rare = np.where(np.arange(len(many)) < 5, 0, 1)
+    alone = mmlca.plot_entropy(many, rare, min_count=11).get_lines()
+    assert [line.get_color() for line in alone] == [ax.get_lines()[1].get_color()]
+
+
+def test_transitions_show_the_rates_and_mark_weak_rows() -> None:
+    s = Sequences.from_lists([["A", "A", "B"]] * 15 + [["B", "A"]] * 3, states=["A", "B", "C"])
+    ax = mmlca.plot_transitions(s)
+    rates = mmlca.transition_rates(s).iloc[:, 1:].to_numpy()
+    assert ax.images[0].get_array().filled(np.nan) == pytest.approx(rates, nan_ok=True)
+    written = [text.get_text() for text in ax.texts]
+    assert written == [".50", ".50", "0", "30", "1", "0", "0", "3*", "0"]
+    assert "*: fewer than 20" in words(ax)
+    assert "Rate" in words(ax)  # the colour bar
+
+
+def test_small_rates_are_not_called_nothing() -> None:
+    from mmlca.figures.transitions import rate_text
+
+    shown = [rate_text(rate) for rate in (0, 0.001, 0.25, 0.999, 1)]
+    assert shown == ["0", "<.01", ".25", ">.99", "1"]
+
+
+def test_arrows_are_as_wide_as_the_rate() -> None:
+    s = Sequences.from_lists([["A", "A", "A", "B"]] * 5 + [["B", "A"]] * 5)
+    ax = mmlca.plot_transition_graph(s)
+    width = {p.get_gid(): p.get_linewidth() for p in ax.patches if p.get_gid()}
+    assert width == {"0-1": pytest.approx(0.4 + 5 / 3), "1-0": pytest.approx(5.4)}
+    assert sorted(text.get_text() for text in ax.texts) == [".67", "0"]
+    few = mmlca.plot_transition_graph(s, at_least=0.5)
+    assert [p.get_gid() for p in few.patches if p.get_gid()] == ["1-0"]
+    assert "rates below 0.5 not drawn" in words(few)
+    assert few.axison
+
+
+def test_treatment_lines_by_hand() -> None:
+    s = Sequences.from_lists(
+        [["A", "A", "B", "A"], ["A", None, "A", None], ["B", None, "A", "A"], ["A", "B", "B", "B"]],
+        weights=[1, 2, 1, 1],
+    )
+    table = mmlca.treatment_lines(s)
+    assert table["line"].tolist() == [1, 1, 1, 2, 2, 2, 3]
+    assert table["from"].tolist() == ["A", "A", "B", "A", "B", "B", "A"]
+    ended = table["to"].astype(str).replace("no further", "-")
+    assert ended.tolist() == list("B-A-A--")
+    assert table["count"].tolist() == [2, 2, 1, 1, 1, 1, 1]
+    assert table["patients"].tolist() == [2, 1, 1, 1, 1, 1, 1]
+    assert table["share"].tolist() == [0.5, 0.5, 1, 1, 0.5, 0.5, 1]
+    assert set(mmlca.treatment_lines(s, max_lines=2)["line"]) == {1}
+    with pytest.raises(ValueError, match="max_lines must be at least 2"):
+        mmlca.treatment_lines(s, max_lines=1)
+
+
+def test_blocks_and_ribbons_are_the_counts(many: Sequences) -> None:
+    ax = mmlca.plot_lines(many)
+    table = mmlca.treatment_lines(many)
+    first = table[table["line"] == 1].groupby("from", observed=True)["count"].sum() / 400
+    second = table[table["line"] == 1].groupby("to", observed=True)["count"].sum() / 400
+    for state in many.states:
+        bars = boxes(by_label(ax)[state])
+        assert bars[0, 3] == pytest.approx(first[state])
+        assert bars[1, 3] == pytest.approx(second[state])
+    flows = next(c for c in ax.collections if c.get_gid() == "flows")
+    start = [np.ptp(p.vertices[[0, -2], 1]) for p in flows.get_paths()]
+    assert start == pytest.approx((table["count"] / 400).tolist())
+    ended = table[(table["line"] == 1) & (table["to"] == "no further")]["count"].sum() / 400
+    assert boxes(by_label(ax)["no further"])[0, 3] == pytest.approx(ended)
+    assert {"TNFi", "no further"} <= {text.get_text() for text in ax.texts}
+    n = [label.get_text() for label in ax.get_xticklabels()]
+    assert n[0] == "1\n400"
+    assert n[1] == f"2\n{(second.sum() - second['no further']) * 400:.0f}"
+
+
+def test_certainty_of_a_model(many: Sequences) -> None:
+    model = mmlca.MixtureMarkov(2, n_init=2, seed=1).fit(many)
+    table = mmlca.certainty_by_class(model)
+    posterior = model.posterior_
+    assert table["patients"].sum() == 400
+    for row in table.itertuples():
+        mine = posterior.loc[posterior["class"] == row[1], "probability"]
+        assert row.mean == pytest.approx(mine.mean())
+        assert row.sure == pytest.approx((mine > 0.8).mean())
+        assert row.q05 <= row.q25 <= row.median <= row.q75 <= row.q95
+    ax = mmlca.plot_certainty(model)
+    dots = [line.get_xdata()[0] for line in ax.get_lines()]
+    assert dots == pytest.approx(table["mean"].tolist())
+    halves = [c for c in ax.collections if isinstance(c, mpl.collections.PolyCollection)]
+    widths = [boxes(half)[0, 2] for half in halves]
+    assert widths == pytest.approx((table["q75"] - table["q25"]).tolist())
+
+
+def test_certainty_with_weights_and_small_classes() -> None:
+    posterior = pd.DataFrame({"class": [0, 0, 0, 1], "probability": [0.6, 0.9, 0.5, 1.0]})
+    table = mmlca.certainty_by_class(posterior, weights=[1, 3, 0, 1])
+    assert table["patients"].tolist() == [2, 1]
+    assert table["mean"].tolist() == pytest.approx([0.825, 1])
+    assert table["sure"].tolist() == [0.75, 1]
+    ax = mmlca.plot_certainty(posterior, min_count=2)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0 (n = 3)"]
+    assert "1 class of fewer than 2 patients not shown" in words(ax)
+    small = pd.DataFrame({"class": [0, 1, 2, 2], "probability": 1.0})
+    assert "2 classes of fewer than 2 patients" in words(mmlca.plot_certainty(small, min_count=2))
+    with pytest.raises(ValueError, match="largest class has 3 patients and min_count is 9"):
+        mmlca.plot_certainty(posterior, min_count=9)
+    with pytest.raises(ValueError, match="no column 'probability'"):
+        mmlca.plot_certainty(posterior[["class"]])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_was_computed_already_is_drawn(name: str, many: Sequences) -> None:
+    table_of, column = TABLES[name]
+    plot = getattr(mmlca, f"plot_{name}")
+    sites = {"MGB": many[:300], "VA": many[300:]}
+    groups = {"MGB": np.arange(300) % 2, "VA": pd.Series(1, index=many.ids[300:])}
+    table = getattr(mmlca, table_of)(
+        sites, groups, **({"top": 30, "min_count": 5} if name == "frequencies" else {})
+    )
+    own, drawn = draw(plot(sites, groups)), draw(plot(sites, groups, table=table))
+    assert pixels(own) == pixels(drawn)
+    halved = table.assign(**{column: table[column] / 2})
+    if name not in ("frequencies", "lines"):  # counts are compared with the sequences'
+        assert pixels(draw(plot(sites, groups, table=halved))) != pixels(own)
+    with pytest.raises(ValueError, match=r"the table has .*, expected .*; give the table of the"):
+        plot(many, table=table)
+
+
+def pixels(figure) -> bytes:
+    return bytes(figure.canvas.buffer_rgba())
+
+
+def test_a_model_in_place_of_sequences_or_groups(many: Sequences) -> None:
+    model = mmlca.MixtureMarkov(2, n_init=2, seed=1).fit(many)
+    figure = mmlca.plot_transitions(model)
+    first, second = (ax.images[0].get_array() for ax in figure.axes[:2])
+    np.testing.assert_allclose(first[0], model.params_.initial[0])
+    np.testing.assert_allclose(second[1:], model.params_.transition[1])
+    cell = {"parameter": "transition", "class": 1, "from": "TNFi", "to": "JAK"}
+    errors = pd.DataFrame([{**cell, "low": 0.123, "high": 0.456}])
+    assert ".12–.46" in words(mmlca.plot_transitions(model, errors=errors))
+    with pytest.raises(ValueError, match="errors belong to a model"):
+        mmlca.plot_transitions(many, errors=errors)
+    with pytest.raises(TypeError, match="MixtureMarkov that is not fitted"):
+        mmlca.plot_transitions(mmlca.MixtureMarkov(2))
+    by_class = mmlca.state_distribution(many, model)
+    same = mmlca.state_distribution(many, model.predict(many) + 1)
+    pd.testing.assert_frame_equal(by_class, same)
+
+
+def test_colours_as_a_list_and_slips_in_a_dict() -> None:
+    assert mmlca.state_colours(["A", "B"], ["red", "blue"]) == {"A": "red", "B": "blue"}
+    with pytest.raises(ValueError, match="found 1 colours for 2 states"):
+        mmlca.state_colours(["A", "B"], ["red"])
+    with pytest.raises(ValueError, match="'TNFI', which is not a state; did you mean 'TNFi'"):
+        mmlca.state_colours(["TNFi", "JAK"], {"TNFI": "red"})
+    with pytest.raises(TypeError, match="a list of colours, found 'red'"):
+        mmlca.state_colours(["A"], "red")
+
+
+def test_the_legend_stays_inside_a_given_axes(many: Sequences) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained")
+    left = figure.subplots(1, 2)[0]
+    mmlca.plot_state_distribution(many, ax=left)
+    figure.canvas.draw()
+    assert left.get_legend().get_window_extent().x1 <= left.get_window_extent().x1 + 1
+
+
+# --- small counts ----------------------------------------------------------------------
+
+
+def test_small_groups_and_times_are_left_out_and_counted(many: Sequences) -> None:
+    groups = np.where(np.arange(len(many)) < 5, "rare", "common")
+    figure = draw(mmlca.plot_state_distribution(many, groups, min_count=60))
+    assert "rare" not in words(figure)
+    assert "1 group of fewer than 60 patients not shown" in words(figure)
+    seen = (many[5:].codes >= 0).sum(axis=0)
+    bars = boxes(by_label(figure.axes[0])["TNFi"])
+    assert len(bars) == (seen >= 60).sum() < 8
+    hidden = int((seen < 60).sum())
+    assert f"{hidden} time{'s' * (hidden > 1)} of fewer than 60" in words(figure)
+    assert "8\n<60" in [label.get_text() for label in figure.axes[0].get_xticklabels()]
+
+
+def test_a_rare_state_does_not_follow_from_the_others() -> None:
+    s = Sequences.from_lists([["A"]] * 50 + [["B"]] * 20 + [["C"]] * 3)
+    figure = mmlca.plot_state_distribution(s, min_count=11)
+    heights = {state: boxes(by_label(figure)[state])[0][3] for state in "ABC"}
+    assert heights == {"A": pytest.approx(50 / 73), "B": 0, "C": 0}
+    steps = Sequences.from_lists([["A", "A"]] * 50 + [["A", "B"]] * 20 + [["A", "C"]] * 3)
+    heat = mmlca.plot_transitions(steps, min_count=11)
+    kept = np.isfinite(heat.images[0].get_array().filled(np.nan))
+    assert kept[0].tolist() == [True, False, False]
+    assert "1 rate of fewer than 11 patients and 1 that would reveal it not shown" in words(heat)
+
+
+def test_rare_sequences_are_left_out_and_counted() -> None:
+    s = Sequences.from_lists([["A", "B"]] * 12 + [["B", "B"]] * 8 + [["B"]] * 4)
+    ax = mmlca.plot_frequencies(s, min_count=11)
+    assert ax.get_title() == "n = 24; 1 sequence: 50%"
+    assert "pale: rarer sequences, or those of fewer than 11 patients" in words(ax)
+    assert len(mmlca.sequence_frequencies(s, min_count=11)) == 1
+    index = mmlca.plot_index(s, min_count=11)
+    assert index.images[0].get_array().shape[0] == 12
+    assert "12 patients with a rare sequence not shown" in words(index)
+    none = mmlca.plot_frequencies(s[:22], min_count=11)  # else the others would be 10
+    assert none.texts[0].get_text() == "none to show"
+    draw(none)
+
+
+def test_rare_rows_and_flows_are_left_out_and_counted() -> None:
+    s = Sequences.from_lists([["A", "A"]] * 12 + [["A", "B"]] * 11 + [["B", "A"]] * 3)
+    heat = mmlca.plot_transitions(s, min_count=11)
+    kept = np.isfinite(heat.images[0].get_array().filled(np.nan))
+    assert kept.tolist() == [[True, True], [False, False]]
+    assert "2 rates of fewer than 11 patients not shown" in words(heat)
+    assert "–" in [text.get_text() for text in heat.texts]
+    graph = mmlca.plot_transition_graph(s, min_count=11)
+    assert [p.get_gid() for p in graph.patches if p.get_gid()] == ["0-1"]
+    lists = [["A", "A"]] * 12 + [["A", "B"]] * 11 + [["B", "A"]] * 3 + [["C", "C"]] * 12
+    lines = mmlca.plot_lines(Sequences.from_lists(lists), min_count=11)
+    assert boxes(by_label(lines)["rare ones"])[0, 3] == pytest.approx(15 / 38)  # B with C
+    assert len(boxes(by_label(lines)["B"])) == 1
+    assert "C" not in by_label(lines)
+    with pytest.raises(ValueError, match="largest group has 26 patients and min_count is 99"):
+        mmlca.plot_lines(s, min_count=99)
+    with pytest.raises(ValueError, match="min_count must be a whole number"):
+        mmlca.plot_lines(s, min_count=-1)
+
+
+# --- odd input -------------------------------------------------------------------------
+
+ODD = {
+    "one patient": (Sequences.from_lists([["A", "B", "A"]]), None),
+    "one state": (Sequences.from_lists([["A", "A"], ["A"]]), None),
+    "one time": (Sequences.from_lists([["A"], ["B"]]), None),
+    "next to nothing": (Sequences.from_lists([["A"]]), None),
+    "missing": (S.reweight([0, 2, 1]), None),
+    "an empty group": (S, pd.Categorical(["x", "x", "x"], categories=["x", "y"])),
+    "unlike sites": (
+        {"MGB": S, "VA": Sequences.from_lists([["C"]])},
+        {"MGB": [0, 1, 1], "VA": [1]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+@pytest.mark.parametrize("name", [*PANELS, SIMPLE])
+def test_odd_input(name: str, case: str) -> None:
+    sequences, groups = ODD[case]
+    figure = draw(getattr(mmlca, f"plot_{name}")(sequences, groups))
+    assert ("1 group without patients left out" in words(figure)) == (case == "an empty group")
+
+
+@pytest.mark.parametrize("name", [*PANELS, SIMPLE])
+def test_127_states(name: str) -> None:
+    codes = np.random.default_rng(1).integers(0, 127, (40, 5))
+    s = Sequences.from_codes(codes, [f"s{i}" for i in range(127)])
+    figure = draw(getattr(mmlca, f"plot_{name}")(s))
+    if name in ("state_distribution", "index", "lines"):
+        assert re.search(r"and \d+ more" if name == "lines" else "and 113 more", words(figure))
+
+
+@pytest.mark.parametrize("name", [*PANELS, SIMPLE])
+def test_given_axes_are_used_without_pyplot(name: str) -> None:
+    from matplotlib.figure import Figure
+
+    plot = getattr(mmlca, f"plot_{name}")
+    ax = Figure().subplots()
+    assert plot(S, ax=ax) is ax
+    assert plot({"MGB": S}, ax=Figure().subplots()).figure is not None
+    if name == SIMPLE:
+        return
+    figure = Figure()
+    assert plot({"MGB": S, "VA": S}, figure=figure) is figure
+    assert len([a for a in figure.axes if a.get_title()]) == 2
+    with pytest.raises(ValueError, match="one Axes cannot hold 2 panels"):
+        plot({"MGB": S, "VA": S}, ax=ax)
+    with pytest.raises(ValueError, match="both ax and figure"):
+        plot(S, ax=ax, figure=figure)
+
+
+def test_pyplot_is_loaded_only_when_needed() -> None:
+    code = (
+        "import sys, mmlca\nfrom matplotlib.figure import Figure\n"
+        "s = mmlca.Sequences.from_lists([['A', 'B']])\n"
+        f"for name in {[*PANELS, SIMPLE]}:\n"
+        "    getattr(mmlca, 'plot_' + name)(s, ax=Figure().subplots())\n"
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    root = ROOT
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_subfigures() -> None:
+    import matplotlib.pyplot as plt
+
+    left, right = plt.figure().subfigures(1, 2)
+    assert mmlca.plot_state_distribution({"MGB": S}, figure=left) is left
+    assert mmlca.plot_lines({"MGB": S}, figure=right) is right
+    left.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_nothing_is_cut_off_or_overlaps(name: str) -> None:
+    """At two columns, all lies inside the figure, and no title or tick label touches another."""
+    rng = np.random.default_rng(1)
+    states = ["TNFi", "CTLA4-Ig", "IL6R", "JAK", "anti-CD20"]
+    sites = {
+        site: Sequences.from_codes(rng.choice(5, (1_200, 16), p=[0.6, 0.1, 0.1, 0.1, 0.1]), states)
+        for site in ("Hospital A", "Hospital B")
+    }
+    names = np.array(["stay", "to JAK or IL6R", "a long name of very many words indeed", "last"])
+    groups = {site: names[np.arange(1_200) % 4] for site in sites}
+    figure = draw(getattr(mmlca, f"plot_{name}")(sites, groups))
+    assert figure.get_size_inches()[0] == pytest.approx(7.2)
+    inked = figure.get_tightbbox()
+    assert min(inked.x0, inked.y0) >= -0.01
+    assert (inked.x1, inked.y1) <= tuple(figure.get_size_inches() + 0.01)
+    texts = [t for t in figure.findobj(mpl.text.Text) if "\n" in t.get_text()]
+    ticks = [t.get_window_extent() for t in dict.fromkeys(texts) if t.axes and t.axes.axison]
+    for i, one in enumerate(ticks):
+        assert not any(one.overlaps(other) for other in ticks[:i])
+
+
+def test_gaps_between_blocks_do_not_tell_how_high_a_hidden_one_is() -> None:
+    """B is drawn together with C, which it would follow from, whatever share of both it has."""
+    edges = []
+    for n in (2, 9):
+        rows = [["A", "A"]] * 60 + [["B", "B"]] * n + [["C", "C"]] * (23 - n) + [["D", "D"]] * 40
+        ax = mmlca.plot_lines(Sequences.from_lists(rows), min_count=11)
+        bars = [part for part in ax.collections if part.get_label() in "ABCD"]
+        edges.append(
+            {b.get_label(): [p.vertices[:4, 1].tolist() for p in b.get_paths()] for b in bars}
+        )
+    assert edges[0] == edges[1]
+    assert edges[0]["A"]
+    assert edges[0]["D"]
+    assert not {"B", "C"} & set(edges[0])

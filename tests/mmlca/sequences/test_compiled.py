@@ -1,0 +1,74 @@
+"""Compiled loops where their cache cannot be written, and where it is damaged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mmlca
+
+ROOT = Path(mmlca.__file__).parents[1]
+LOOP = """
+from numba import njit
+
+import mmlca.sequences._compiled
+
+
+@njit(cache=True)
+def double(x):
+    return 2 * x
+"""
+CALL = """
+import sys
+from loop import double
+print(double(21), sum(double.stats.cache_hits.values()), double._cache.cache_path)
+"""
+
+
+def run(folder: Path, **more: str) -> list[str]:
+    """What calling the loop gives: its value, hits of the cache, and where the cache is."""
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", CALL],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=environment | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])} | more,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("ending", "damage"), [(".nbi", b""), (".nbc", b""), (".nbi", b"hello"), (".nbc", b"\x80")]
+)
+def test_a_damaged_cache_is_built_anew(tmp_path: Path, ending: str, damage: bytes) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    assert run(tmp_path)[:2] == ["42", "0"]
+    (file,) = (tmp_path / "__pycache__").glob(f"*{ending}")
+    assert run(tmp_path)[:2] == ["42", "1"]
+    file.write_bytes(damage)
+    assert run(tmp_path)[:2] == ["42", "0"]
+    assert run(tmp_path)[:2] == ["42", "1"]
+
+
+def test_loops_are_compiled_where_no_cache_can_be_written(tmp_path: Path) -> None:
+    # a file where a folder is wanted keeps even the superuser from writing
+    (tmp_path / "loop.py").write_text(LOOP)
+    (tmp_path / "__pycache__").write_text("")
+    home = tmp_path / "mmlca" / "sequences"
+    home.mkdir(parents=True)
+    (home.parent / "__init__.py").write_text("")
+    (home / "__init__.py").write_text("")
+    (home / "_compiled.py").write_bytes((ROOT / "mmlca/sequences/_compiled.py").read_bytes())
+    (home / "__pycache__").write_text("")
+    place = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"), str(tmp_path / "loop.py"))
+    value, _, folder = run(tmp_path, **place, TMPDIR=str(tmp_path))
+    assert value == "42"
+    assert Path(folder).is_relative_to(tmp_path)
+    assert not list(tmp_path.glob("mmlca-*")), "the temporary cache stays behind"

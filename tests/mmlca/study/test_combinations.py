@@ -1,0 +1,81 @@
+"""A study of combinations: all sites get the same states, and the methods say the rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mmlca.study import read_study
+from mmlca.study.read import build_sites, read_site, read_source
+from mmlca.study.texts import _data_methods
+
+STUDY = """
+name = "Combinations"
+[sites.N]
+records = "N.csv"
+patients = "people.csv"
+[sites.S]
+records = "S.csv"
+observation = "periods.csv"
+[records]
+drugs = "map.csv"
+default_supply = {A = 60}
+[rules]
+states = "combinations"
+max_combinations = 1
+impute = "carry_forward_supplied"
+death = "end"
+[privacy]
+min_count = 1
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Any:
+    files = {
+        "study.toml": STUDY,
+        "map.csv": "drug,class\na,A\nb,B\nc,C\n",
+        "N.csv": "id,date,drug,days_supply\n1,2010-01-01,a,\n1,2010-01-01,b,60\n",
+        "S.csv": "id,date,drug,days_supply\n1,2010-01-01,a,90\n1,2010-01-01,c,90\n"
+        "2,2010-01-01,a,90\n2,2010-01-01,c,90\n",
+        "people.csv": "id,death_date\n1,2010-03-05\n",
+        "periods.csv": "id,start,end\n1,2009-01-01,2010-12-31\n2,2009-01-01,2010-12-31\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return read_study(tmp_path / "study.toml")
+
+
+def test_all_sites_share_the_states(study: Any) -> None:
+    data = build_sites(study, {site: read_source(study, site) for site in study.sites})
+    for part in data.values():
+        assert part.states == ("A", "B", "C", "A+C", "other combination", "none")
+    assert data["N"].to_frame().iloc[0].dropna().to_list() == ["other combination"]
+    assert data["S"].to_frame().iloc[0].to_list()[:3] == ["A+C", "A+C", "none"]
+    with pytest.raises(ValueError, match=r"rules\.combinations must name the combinations"):
+        read_site(study, "N")
+    named = study.changed(rules={"combinations": ("A+B",)})
+    assert read_site(named, "N").to_frame().iloc[0, 0] == "A+B"
+
+
+def test_the_methods_say_the_rules(study: Any) -> None:
+    data = build_sites(study, {site: read_source(study, site) for site in study.sites})
+    analysis: Any = SimpleNamespace(sequences=data)
+    text = _data_methods(study, analysis)
+    for part in (
+        "Supplies of a drug class that were at most 30 days apart were joined",
+        "in use together for at least 30 days of a quarter made a combination",
+        "while its supply had not ended for more than 30 days; after that the state was “none”",
+        "was taken to cover 60 days of A",
+        "Death ended follow-up",
+        "records outside the periods were dropped",
+    ):
+        assert part in text, part
+    dead = _data_methods(
+        study.changed(rules={"death": "state", "states": "most_frequent"}), analysis
+    )
+    assert "in the state “dead”" in dead
+    assert "that was recorded most often" in dead

@@ -1,0 +1,159 @@
+"""Study files: what they may say, and what is said where they are wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ehr_prep.build import build_sequences
+from ehr_prep.presets import PRESETS
+from mmlca.study import Study, read_study, write_study_file
+from mmlca.study.config import Rules
+from mmlca.study.site_files import RecordColumns
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two sites with (empty) files, and the study file that `mmlca study init` writes."""
+    for site in ("MGB", "VA"):
+        (tmp_path / site).mkdir()
+        for name in ("medications", "patients", "labs"):
+            (tmp_path / site / f"{name}.csv").touch()
+    write_study_file(tmp_path / "study.toml")
+    return tmp_path
+
+
+def change(folder: Path, old: str, new: str) -> Path:
+    path = folder / "study.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+def test_the_file_that_init_writes_says_the_defaults(folder: Path) -> None:
+    study = read_study(folder / "study.toml")
+    defaults = Study.model_validate({"name": "Treatment courses", "sites": study.sites})
+    assert study.model_dump() == defaults.model_dump()
+    assert study.plain()["sites"]["MGB"]["records"] == "MGB/medications.csv"
+    assert study.rules.first_on_or_after is None
+
+
+def test_a_preset_writes_its_rules_into_the_file(tmp_path: Path) -> None:
+    write_study_file(tmp_path / "study.toml", preset="ra")
+    rules = read_study(tmp_path / "study.toml", files=False).rules
+    assert rules.first_on_or_after == dt.date(2008, 1, 1)
+    for name, value in PRESETS["ra"].items():
+        assert str(getattr(rules, name)) == str(value), name
+    with pytest.raises(ValueError, match="preset must be one of 'ra'; found 'oa'"):
+        write_study_file(tmp_path / "other.toml", preset="oa")
+
+
+def test_rules_have_the_defaults_of_build_sequences() -> None:
+    parameters = inspect.signature(build_sequences).parameters
+    defaults = {n: p.default for n, p in parameters.items() if n not in ("records", "preset")}
+    assert Rules().model_dump() == defaults
+
+
+def test_the_file_that_init_writes_names_every_setting(tmp_path: Path) -> None:
+    write_study_file(tmp_path / "s.toml", ["MGB"])
+    text = (tmp_path / "s.toml").read_text(encoding="utf-8")
+    everything = re.sub(r"^# (\[?\w+\]?( = .*)?( +#.*)?)$", r"\1", text, flags=re.M)
+    everything = everything.replace('records = "MGB/medications.csv"', "", 1)  # or sequences
+    said = tomllib.loads(everything)
+    for name, field in Study.model_fields.items():
+        if name in ("sites", "synthetic"):
+            continue
+        assert name in said, name
+        for part in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if hasattr(part, "model_fields"):
+                # a column of the records may also stand in [records] itself
+                short = set(RecordColumns.model_fields) if name == "records" else set()
+                assert set(part.model_fields) - short == set(said[name]), name
+                columns = getattr(part.model_fields.get("columns"), "annotation", None)
+                if hasattr(columns, "model_fields"):
+                    assert set(columns.model_fields) == set(said[name]["columns"])
+
+
+def test_paths_are_relative_to_the_file_and_sites_may_differ_in_format(folder: Path) -> None:
+    path = change(
+        folder, "\n[records]", '\n[records]\ndate_format = "%Y-%m-%d"\nduplicates = "keep"'
+    )
+    path = change(folder, 'labs = "VA/labs.csv"', 'labs = "VA/labs.csv"\ndate_format = "%d/%m/%Y"')
+    study = read_study(path)
+    assert study.sites["MGB"].records == folder / "MGB/medications.csv"
+    assert study.site_options("MGB") == {"date_format": "%Y-%m-%d", "duplicates": "keep"}
+    assert study.site_options("VA") == {"date_format": "%d/%m/%Y", "duplicates": "keep"}
+
+
+WRONG = {
+    "unknown key": (
+        "months = 3",
+        "month = 3",
+        "rules.month is not known; did you mean rules.months?",
+    ),
+    "text for a number": (
+        "months = 3",
+        'months = "3"',
+        "rules.months is '3' and should be a valid int",
+    ),
+    "old name": ("n_init = 40", "starts = 40", "model.starts is now called model.n_init; use"),
+    "gone": ('criterion = "bic"', "starts = 4", "classes.starts is now called model.n_init; use"),
+    "old name at the top": ("seed = 1", "seed = 1\nthreads = 2", "threads is now called n_jobs"),
+    "too small": ("months = 3", "months = 0", "rules.months is 0 and should be greater"),
+    "no such choice": (
+        'ties = "first"',
+        'ties = "lst"',
+        "rules.ties is 'lst' and should be 'first', ",
+    ),
+    "negative seed": ("seed = 1", "seed = -1", "seed is -1 and should be"),
+    "neither number nor vote": ('number = "vote"', 'number = "bic"', "classes.number is 'bic' and"),
+    "not a date": (
+        "# first_on_or_after = 2008-01-01",
+        'first_on_or_after = "soon"',
+        "rules.first_on_or_after is 'soon' and should be a valid date",
+    ),
+    "two sources": (
+        "records = ",
+        'sequences = "a.csv"\nrecords = ',
+        "sites.MGB needs either records or",
+    ),
+    "no name": ("name = ", "title = ", "name is missing (1 more at fault)"),
+    "unknown section": ("[privacy]", "[privcy]", "privcy is not known; did you mean privacy?"),
+    "name of a site": (
+        '[sites."MGB"]',
+        '[sites."../x"]',
+        "sites.../x is '../x' and may hold letters",
+    ),
+    "no such file": (
+        '"MGB/labs.csv"',
+        '"MGB/lab.csv"',
+        "sites.MGB.labs is 'MGB/lab.csv', and there is no",
+    ),
+    "no such map": (
+        "\n[records]",
+        '\n[records]\ndrugs = "my.csv"',
+        "records.drugs is 'my.csv', which is neither",
+    ),
+    "not TOML": ("seed = 1", "seed = ", "cannot be read as TOML"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_file_is_told_in_one_sentence_that_names_the_key(folder: Path, what: str) -> None:
+    old, new, message = WRONG[what]
+    path = change(folder, old, new)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        read_study(path)
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith("study.toml")
+
+
+def test_no_study_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no study file"):
+        read_study(tmp_path / "study.toml")

@@ -1,0 +1,237 @@
+"""Standard errors, fit, covariates, outcomes and survival in a study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ehr_prep
+import mmlca
+from mmlca.study import items, read_study, run_study
+from mmlca.study.read import event_times
+from mmlca.tables.suppress import is_small
+
+SETTINGS = """
+[rules]
+max_windows = 6
+[classes]
+number = 3
+[pseudo_sites]
+per_site = 0
+[model]
+n_init = 8
+[covariates]
+columns = ["age", "sex"]
+[outcomes]
+columns = ["score", "remission"]
+event = "death_date"
+[inference]
+simulations = 9
+[outputs]
+bootstrap = 0
+figures = {figures}
+dpi = 50
+table_one = ["age", "sex"]
+"""
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A synthetic cohort with outcomes that depend on nothing but the true class."""
+    folder = tmp_path_factory.mktemp("cohort")
+    ehr_prep.ra_cohort(seed=1, scale=0.2).write(folder)
+    rng = np.random.default_rng(1)
+    for site in ("MGB", "VA"):
+        people = pd.read_csv(folder / site / "patients.csv")
+        n = len(people)
+        dead = rng.random(n) < 0.4
+        people["score"] = np.where(rng.random(n) < 0.02, np.nan, rng.normal(size=n).round(3))
+        people["remission"] = np.where(rng.random(n) < 0.4, "yes", "no")
+        people["death_date"] = people["follow_up_end"].where(dead)
+        people.to_csv(folder / site / "patients.csv", index=False)
+    return folder
+
+
+def write(folder: Path, sites: tuple[str, ...], more: str = "", figures: str = "false") -> Path:
+    lines = ['name = "Outcomes"', "synthetic = true"]
+    for site in sites:
+        lines += [f"[sites.{site}]", f'records = "{site}/medications.csv"']
+        lines += [f'patients = "{site}/patients.csv"']
+    path = folder / f"study_{'_'.join(sites)}.toml"
+    path.write_text("\n".join(lines) + SETTINGS.format(figures=figures) + more)
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("out")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("course_items", "_data_items", "_model_items", "difference_items"):
+            patch.setattr(items, name, lambda *_: [])  # figures that other tests draw
+        return out, run_study(read_study(write(cohort, ("MGB", "VA"), figures="true")), out)
+
+
+def test_every_part_is_in_the_report(done: tuple[Path, dict[str, Any]]) -> None:
+    out, content = done
+    names = {path.stem for folder in ("tables", "figures") for path in (out / folder).iterdir()}
+    expected = "fit_tests classification parameters effects effects_pooled outcomes outcome_tests "
+    expected += "survival survival_tests survival_hazards survival_excluded "
+    expected += " ".join(f"{n}_{s}" for n in ("residuals", "stays", "steps") for s in ("MGB", "VA"))
+    assert set(expected.split()) <= names
+    sections = [section["id"] for section in content["sections"]]
+    assert {"fit", "covariates", "outcomes"} <= set(sections)
+    for words in ("observed information", "multinomial logit", "Bolck", "landmark 1.5 years"):
+        assert words in content["methods"]
+    assert any("associations" in text for text in content["careful"])
+    assert json.loads((out / "results.json").read_text()) == content
+
+
+def test_the_numbers_are_those_of_the_library(
+    cohort: Path, done: tuple[Path, dict[str, Any]]
+) -> None:
+    out, _ = done
+    sequences, clusters, people = {}, {}, {}
+    for site in ("MGB", "VA"):
+        folder = cohort / site
+        records = ehr_prep.read_records(
+            folder / "medications.csv", patients=folder / "patients.csv"
+        )
+        sequences[site] = ehr_prep.build_sequences(records, max_windows=6)
+        table = pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")
+        clusters[site], people[site] = table["cluster"], sequences[site].patients
+    posterior = mmlca.cluster_memberships(sequences, clusters)
+    found = mmlca.three_step(
+        pd.concat(posterior),
+        pd.concat(people)["remission"],
+        assignment=pd.concat(clusters),
+    )
+    stored = pd.read_csv(out / "tables/outcomes.csv").query("outcome == 'remission'")
+    shown = stored["estimate"].notna().to_numpy()
+    assert shown.any()
+    assert stored["estimate"].to_numpy()[shown] == pytest.approx(
+        found["estimate"].to_numpy()[shown],
+        abs=5.1e-4,  # three digits are written, so that no count follows
+    )
+    effects = pd.read_csv(out / "figures/effects.csv").query("site == 'VA'")
+    alone = mmlca.three_step(
+        posterior["VA"],
+        covariates=people["VA"][["age", "sex"]],
+        correction="ML",
+        assignment=clusters["VA"],
+    )
+    shown = effects["estimate"].notna().to_numpy()
+    assert effects["estimate"].to_numpy()[shown] == pytest.approx(
+        alone["estimate"].to_numpy()[shown], abs=5.1e-4
+    )
+    model = mmlca.MixtureMarkov.load(out / "models/MGB.json")
+    errors = model.standard_errors(sequences["MGB"])
+    stored = pd.read_csv(out / "tables/parameters.csv").query("site == 'MGB'")
+    shown = stored["se"].notna().to_numpy()
+    assert shown.sum() > 3
+    expected = errors["se"].to_numpy()[shown]
+    assert stored["se"].to_numpy()[shown] == pytest.approx(expected, abs=5.1e-4)
+    # what is shown rests on enough patients assigned to the class
+    label = model.predict(sequences["MGB"]) + 1
+    codes, states = sequences["MGB"].codes, sequences["MGB"].states
+    for row in stored[shown].to_dict("records"):
+        mine = codes[label == row["class"]]
+        if row["parameter"] == "transition":
+            a, b = states.index(row["from"]), states.index(row["to"])
+            mine = mine[((mine[:, :-1] == a) & (mine[:, 1:] == b)).any(axis=1)]
+        elif row["parameter"] == "initial":
+            mine = mine[mine[:, 0] == states.index(row["to"])]
+        assert len(mine) >= 11
+
+
+def test_no_small_number_leaves(done: tuple[Path, dict[str, Any]], cohort: Path) -> None:
+    out, content = done
+    outcomes = pd.read_csv(out / "tables/outcomes.csv")
+    assert not is_small(outcomes[["patients", "cases"]].fillna(0), 11).any()
+    curves = pd.read_csv(out / "figures/survival.csv")
+    assert not is_small(curves[["at_risk", "events", "left"]].fillna(0), 11).any()
+    excluded = pd.read_csv(out / "tables/survival_excluded.csv").set_index("group")
+    assert not is_small(excluded.fillna(0), 11).any()
+    clusters = pd.concat(
+        {s: pd.read_csv(out / f"patients/{s}_clusters.csv")["cluster"] for s in ("MGB", "VA")}
+    )
+    sizes = clusters.value_counts()
+    of_score = outcomes.query("outcome == 'score'").dropna(subset="patients")
+    for row in of_score.to_dict("records"):  # how many lack the outcome
+        assert not is_small(sizes[int(row["class"].split()[-1])] - row["patients"], 11)
+    # the sentence on missing outcomes does not tell a small number either
+    (text,) = [t for t in content["careful"] if "lack the outcome score" in t]
+    missing = sum(
+        pd.read_csv(cohort / s / "patients.csv")["score"].isna().sum() for s in ("MGB", "VA")
+    )
+    assert ("<11" in text) == is_small(missing, 11)
+
+
+def test_one_site_has_classes_and_its_models_uncertainty(cohort: Path, tmp_path: Path) -> None:
+    path = write(cohort, ("MGB",), "[privacy]\nmin_count = 1\n")
+    study = read_study(path).changed(inference={"bootstrap": 3, "diagnostics": False})
+    content = run_study(study, tmp_path)
+    assert "the uncertainty of the model is part of" in content["methods"]
+    stability = pd.read_csv(tmp_path / "tables/stability.csv")
+    assert len(stability) == 3
+    assert not (tmp_path / "tables/fit_tests.csv").exists()
+    effects = pd.read_csv(tmp_path / "figures/effects.csv")
+    assert effects["class"].unique().tolist() == ["class 2", "class 3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"outcomes": {"columns": ("weight",)}}, "outcomes.columns names weight"),
+        ({"covariates": {"columns": ("weight",)}}, "covariates.columns names weight"),
+        ({"outcomes": {"event": "relapse"}}, "outcomes names the dates relapse"),
+        ({"outcomes": {"event": "sex"}, "covariates": {"columns": ()}}, "are no dates such as"),
+        ({"outcomes": {"landmark": 0.5}}, "lies inside the windows"),
+    ],
+)
+def test_mistakes_in_the_study_file(
+    cohort: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    study = read_study(write(cohort, ("MGB",))).changed(
+        inference={"diagnostics": False, "standard_errors": False}
+    )
+    with pytest.raises(ValueError, match=message):
+        run_study(study.changed(**change), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("[outcomes]\ncompeting = 'x'\n", "need event"),
+        ("[outcomes]\nevent = 'x'\ncompeting = 'x'\n", "as event and as competing"),
+        ("[inference]\nbootstrap = 1\n", "at least 2 refits"),
+        ("[inference]\nsimulation = 9\n", "did you mean inference.simulations"),
+        ("[covariates]\ncorrection = 'bch'\n", "covariates.correction is 'bch'"),
+    ],
+)
+def test_mistakes_that_the_study_file_shows(tmp_path: Path, more: str, message: str) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text('name = "x"\n[sites.A]\nsequences = "a.csv"\n' + more)
+    with pytest.raises(ValueError, match=message):
+        read_study(path, files=False)
+
+
+def test_event_times_by_hand() -> None:
+    day = pd.Timestamp
+    people = pd.DataFrame(
+        {
+            "index_date": [day("2010-01-01")] * 5,
+            "follow_up_end": [day("2014-01-01")] * 5,
+            "death": ["2012-01-01", "", "2015-01-01", "2012-06-01", "2013-01-01"],
+            "stroke": ["", "2011-01-01", None, "2012-01-01", "2013-01-01"],
+        }
+    )
+    found = event_times(people, "death", "stroke")
+    assert found["event"].tolist() == [1, 2, 0, 2, 1]  # after follow-up: none; a tie: the event
+    assert found["time"].round(2).tolist() == [2.0, 1.0, 4.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="1 dates of 'death' or None lie before"):
+        event_times(people.assign(death="2009-01-01")[:1], "death", None)

@@ -1,0 +1,218 @@
+"""A first look at files, and the study of another disease from them, in the same one command."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from commands import invoke, mmlca_does, refusal
+from paths import ROOT, SHARED
+
+import ehr_prep
+from mmlca.study import read_study, run_study
+from mmlca.study.read import read_labs, read_site
+
+EXAMPLE = ROOT / "examples/diabetes_study"
+FEW = {
+    "classes": {"number": 3},
+    "pseudo_sites": {"per_site": 1},
+    "model": {"n_init": 4, "prior": 1e-4},
+    "outputs": {"bootstrap": 5, "figures": False, "table_one": ("age", "sex"), "lab": None},
+}
+
+
+@pytest.fixture(scope="module")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example with a small cohort, made by its own script."""
+    folder = tmp_path_factory.mktemp("diabetes") / "study"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("data"))
+    arguments, sys.argv = sys.argv, ["make_data.py", "0.12"]
+    try:
+        runpy.run_path(str(folder / "make_data.py"))
+    finally:
+        sys.argv = arguments
+    return folder
+
+
+def test_the_cohort_is_the_same_for_the_same_seed_and_read_as_it_was_made(
+    study_folder: Path,
+) -> None:
+    cohort = ehr_prep.diabetes_cohort(seed=1, scale=0.12)
+    study = read_study(study_folder / "study.toml")
+    states = set()
+    for site, data in cohort.items():
+        sequences = read_site(study, site)
+        assert sequences.account is not None
+        assert len(sequences.account.unmapped) == 0, site  # the map lists what is no drug
+        assert len(sequences) == len(data.patients)
+        states |= set(sequences.states)
+        labs = read_labs(study, site)
+        assert labs["value"].astype(float).to_list() == data.labs["value"].to_list()
+        assert (labs["date"] == pd.to_datetime(data.labs["date"])).all()
+    assert {
+        "metformin",
+        "metformin+DPP-4",
+        "metformin+insulin",
+        "insulin",
+        "none",
+        "dead",
+    } <= states
+    again = ehr_prep.diabetes_cohort(seed=1, scale=0.12)
+    assert again["Boston"].records.equals(cohort["Boston"].records)
+    assert cohort["Boston"].patients["death_date"].notna().any()
+
+
+def test_a_diabetes_study_runs_in_the_same_command(study_folder: Path, tmp_path: Path) -> None:
+    study = read_study(study_folder / "study.toml")
+    content = run_study(study.changed(**FEW), tmp_path)
+    assert content["sites"] == ["Aachen", "Boston", "Columbus"]
+    assert content["n_clusters"] == 3
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "HbA1c (%)" in report
+    inputs = json.loads((tmp_path / "provenance.json").read_text())["inputs"]
+    assert "Columbus.records (medications_2014.csv.gz)" in inputs
+    assert "records.drugs" in inputs
+
+
+def test_unmapped_drugs_are_a_table_and_a_caution(study_folder: Path, tmp_path: Path) -> None:
+    short = tmp_path / "drugs.csv"
+    kept = [
+        li for li in (study_folder / "drugs.csv").read_text().splitlines() if "-,name" not in li
+    ]
+    short.write_text("\n".join(kept) + "\n")
+    study = read_study(study_folder / "study.toml", site="Aachen")
+    study = study.changed(**FEW, records={"drugs": str(short)}, privacy={"min_count": 11})
+    content = run_study(study, tmp_path / "out")
+    table = pd.read_csv(tmp_path / "out/tables/unmapped_Aachen.csv")
+    whole = pd.read_csv(tmp_path / "out/patients/Aachen_unmapped.csv")
+    assert "Atorvastatin 20 mg" in set(table["drug"])
+    assert whole["patients"].min() > 0
+    (caution,) = (c for c in content["careful"] if c.startswith("At Aachen, "))
+    assert "% of the records of patients with a known drug" in caution
+    assert "tables/unmapped_Aachen.csv" in caution
+
+
+# --- init ---------------------------------------------------------------------------------
+
+
+def test_init_looks_at_the_files_and_what_it_writes_runs(
+    study_folder: Path, tmp_path: Path
+) -> None:
+    data = study_folder / "data"
+    path = tmp_path / "new" / "study.toml"
+    command = [
+        *("study", "init", path, "--drugs", study_folder / "drugs.csv"),
+        *("--records", f"Boston={data}/Boston/pharmacy.xlsx"),
+        *("--patients", f"Boston={data}/Boston/patients.xlsx"),
+        *("--labs", f"Boston={data}/Boston/labs.xlsx"),
+        *("--records", f"Columbus={data}/Columbus/medications_*.csv.gz"),
+        *("--records", f"Aachen={data}/Aachen/verordnungen.csv"),
+    ]
+    done = invoke(*command)
+    assert done.exit_code == 0
+    assert "pharmacy.xlsx (sheet data)" in done.stdout
+    assert "Flow so far:" in done.stdout
+    assert "10 of 84 patients, one per line (ids are not printed; these are single" in done.stdout
+    assert "syn-" not in done.stdout  # as the ids of Columbus begin
+    assert "--- Aachen\n  cannot be read yet: no column of verordnungen.csv" in done.stdout
+    assert 'as in [records.columns] patient = "PatNr"' in done.stdout
+    assert "note: Aachen cannot be used yet; mend what is said above" in done.stderr
+    text = path.read_text(encoding="utf-8")
+    assert "# file pharmacy.xlsx, sheet data" in text
+    assert "# cannot be read yet: `mmlca study run` says what to mend" in text
+    assert " patients, " not in text  # a study file goes to other sites
+    study = read_study(path)
+    assert len(study.sites["Columbus"].records) == 9  # type: ignore[arg-type]
+    assert study.sites["Boston"].records_columns.drug == "medication_name"
+    assert study.sites["Boston"].labs_columns.value == "result"
+    assert len(read_site(study, "Boston")) == 84
+    mended = text.replace(
+        '/Aachen/verordnungen.csv"',
+        '/Aachen/verordnungen.csv"\npatient = "PatNr"\ndate = "Datum"\ndrug = "Arzneimittel"',
+    )
+    path.write_text(mended, encoding="utf-8")
+    assert len(read_site(read_study(path), "Aachen")) == 108
+
+
+def test_sites_in_one_file_and_files_without_a_name(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "hospital": ["MGB", "VA"] * 30,
+            "patient_id": [i // 2 % 15 for i in range(60)],
+            "date": [f"2010-0{1 + i % 9}-15" for i in range(60)],
+            "drug": ["Humira", "Orencia", "Rinvoq"] * 20,
+        }
+    )
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    frame.drop(columns="hospital").to_csv(tmp_path / "alone.csv", index=False)
+    path = tmp_path / "study.toml"
+    mmlca_does(
+        "study",
+        "init",
+        path,
+        "--records",
+        tmp_path / "all.csv",
+        "--records",
+        tmp_path / "alone.csv",
+    )
+    study = read_study(path)
+    assert list(study.sites) == ["MGB", "VA", "alone"]
+    assert study.sites["VA"].where == {"hospital": "VA"}
+    built = read_site(study, "VA")
+    expected = ehr_prep.build_sequences(
+        ehr_prep.read_records(frame[frame["hospital"] == "VA"].drop(columns="hospital"))
+    )
+    assert built == expected
+
+
+def test_what_init_refuses(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,date,drug\n1,2010-01-05,Humira\n")
+    path = tmp_path / "study.toml"
+    for arguments, words in {
+        ("--records", "MGB=none.csv"): "there is no file 'none.csv' (--records MGB=none.csv)",
+        ("--records", f"MGB={tmp_path}"): "is a folder; name the files in it",
+        ("--records", f"A={tmp_path}/r.csv", "--patients", f"B={tmp_path}/r.csv"): "of B, but",
+        ("--patients", f"B={tmp_path}/r.csv"): "--patients goes with --records",
+        ("--records", f"A={tmp_path}/r.csv", "--site", "A"): "leave --site out",
+    }.items():
+        assert words in refusal("study", "init", path, *arguments), arguments
+    assert not path.exists()
+    here = f"A={tmp_path}/r.csv"
+    assert "r.csv" in refusal("study", "init", tmp_path / "r.csv", "--force", "--records", here)
+
+
+@pytest.mark.skipif(not (SHARED / "omop").exists(), reason="no reference data")
+def test_exports_of_others_need_no_code(tmp_path: Path) -> None:
+    omop, synthea = SHARED / "omop", SHARED / "synthea"
+    (tmp_path / "drugs.csv").write_text("drug,class\nlisinopril,ACE\nsimvastatin,statin\n")
+    said = mmlca_does(
+        *("study", "init", tmp_path / "study.toml", "--drugs", tmp_path / "drugs.csv"),
+        *("--drug-names", omop / "concept.parquet"),
+        *("--records", f"OMOP={omop}/drug_exposure.parquet"),
+        *(
+            "--patients",
+            f"OMOP={omop}/person.parquet",
+            "--labs",
+            f"OMOP={omop}/measurement.parquet",
+        ),
+        *("--records", f"Synthea={synthea}/medications.csv"),
+        *("--patients", f"Synthea={synthea}/patients.csv"),
+    )
+    assert "drug = 'drug_concept_id'" in said
+    assert "drug = 'DESCRIPTION'" in said
+    assert set(read_study(tmp_path / "study.toml").sites) == {"OMOP", "Synthea"}
+    for file, more in (
+        (synthea / "medications.csv", ()),
+        (omop / "drug_exposure.parquet", ("--drug-names", omop / "concept.parquet")),
+    ):
+        said = mmlca_does(
+            *("prep", file, "--drugs", tmp_path / "drugs.csv", "--out", tmp_path / "s.csv"),
+            *("--since", "1950-01-01", *more),
+        )
+        assert "2 states" in said or "3 states" in said
+        assert (tmp_path / "s.unmapped.csv").exists()

@@ -1,0 +1,147 @@
+"""The sentences of a study: what they claim, and what they must not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mmlca.study import Study, texts
+from mmlca.study.numbers import Kind, Number, numbers_table, pick
+from mmlca.study.words import period, span, windows_name
+
+
+def study_of(*sites: str, **settings: Any) -> Study:
+    files = {site: {"sequences": f"{site}.csv"} for site in sites}
+    return Study.model_validate({"name": "Trial", "sites": files, **settings}, strict=False)
+
+
+def choices(chosen: dict[str, int], unfinished: int = 0) -> pd.DataFrame:
+    """A table of numbers of classes 1 to 8 in which each data set chose one."""
+    rows = [
+        {"site": s, "classes": c, "chosen": c == k} for s, k in chosen.items() for c in range(1, 9)
+    ]
+    return pd.DataFrame(rows).assign(converged=np.arange(len(rows)) >= unfinished)
+
+
+def findings(chosen: dict[str, int], k: int, unfinished: int = 0) -> Any:
+    numbers = [Number(Kind.CLUSTERS, k)]
+    return SimpleNamespace(choice=choices(chosen, unfinished), numbers=numbers, suggested=None)
+
+
+def test_sites_vote_and_resamples_show_stability() -> None:
+    study = study_of("A", "B")
+    chosen = {"A": 4, "B": 4, "A/1": 4, "A/2": 5, "B/1": 4, "B/2": 4}
+    text = texts._choice(study, findings(chosen, 4))
+    assert text.startswith(
+        "At each site BIC chose 4 classes for the site's own data, among 1 to 8."
+    )
+    assert "Of 4 resamples 3 chose 4" in text
+    assert "stability and is no further evidence" in text
+    (note,) = texts._about_choice(study, findings(chosen, 4))
+    assert "1 of 4 resamples chose 5" in note
+
+
+def test_models_with_more_classes_are_asked_too() -> None:
+    made = findings({"A": 4, "B": 4}, 4)
+    made.suggested = pd.DataFrame(
+        {"classes": [5, 6], "suggested": [4, 5], "sure": ["clear", "fair"]}
+    )
+    (note,) = texts._about_choice(study_of("A", "B"), made)
+    assert "models with 5 and 6 classes suggest 4 (clear) and 5 (fair) clusters" in note
+
+
+@pytest.mark.parametrize(
+    ("chosen", "k", "rule"),
+    [
+        ({"A": 5, "B": 4}, 4, "of equally frequent numbers the smaller, 4, was taken"),
+        ({"A": 5, "B": 5, "C": 3}, 5, "the most frequent number, 5, was taken"),
+    ],
+)
+def test_sites_that_disagree_are_named(chosen: dict[str, int], k: int, rule: str) -> None:
+    study = study_of(*chosen)
+    text = texts._choice(study, findings(chosen, k))
+    assert "5 at A" in text
+    assert rule in text
+    (note,) = texts._about_choice(study, findings(chosen, k))
+    other = next(site for site, c in chosen.items() if c != k)
+    assert f"{other} chose {chosen[other]}" in note
+
+
+def test_fits_that_did_not_converge_are_told() -> None:
+    notes = texts._about_choice(study_of("A"), findings({"A": 3}, 3, unfinished=2))
+    assert notes == [
+        "2 of the 8 fits that compare numbers of classes did not converge (see the column "
+        "“converged” of their table)."
+    ]
+    models = {
+        name: SimpleNamespace(
+            n_replicated_=n,
+            converged_=done,
+            n_parameters_=9,
+            n_sequences_=100.0,
+            params_=SimpleNamespace(n_classes=2),
+        )
+        for name, n, done in (("A", 3, True), ("B", 1, True), ("C", 2, False))
+    }
+    labels = {name: pd.DataFrame({name: [0, 1]}) for name in models}
+    analysis = SimpleNamespace(models=models, own={}, labels=labels)
+    once, unfinished = texts._about_fits(analysis)  # type: ignore[arg-type]
+    assert "1 model (B) was reached by fewer than two independent searches" in once
+    assert unfinished == "The fit of 1 model (C) did not converge."
+
+
+def difference(membership: str, value: float, sites: str = "A − B", **more: float) -> Number:
+    names = {"quantity": "transition", "weighting": "occupancy", "membership": membership}
+    return Number(Kind.DIFFERENCE, value, sites, **names, **more)  # type: ignore[arg-type]
+
+
+def test_a_smaller_difference_is_not_called_better() -> None:
+    inference = {"debiased": 0.031, "low": 0.02, "high": 0.04, "p_value": 1 / 1001, "n_boot": 1000}
+    numbers = [
+        difference("ensemble", 0.045, **inference),
+        difference("local", 0.062, debiased=0.048),
+    ]
+    text = texts._site_sentence(SimpleNamespace(numbers=numbers))  # type: ignore[arg-type]
+    assert "differ by 0.045" in text
+    assert "0.031 without the part that sampling adds, 95 % interval 0.020 to 0.040" in text
+    assert "p ≤ 0.001 for no difference" in text
+    own = "less than with each site's own model (0.062; 0.048 without that part)"
+    assert f"{own}; any common rule lowers such" in text
+    assert text.count(". ") == 0  # the reservation stands in the same sentence
+    more = [difference("ensemble", 0.1, "A − C"), difference("local", 0.05, "A − C")]
+    text = texts._site_sentence(SimpleNamespace(numbers=[*numbers, *more]))  # type: ignore[arg-type]
+    assert "on average over pairs of sites" in text
+    assert "no less than with each site's own model (0.056)" in text
+    assert "p " not in text
+
+
+def test_numbers_are_records_with_names_for_people() -> None:
+    numbers = [
+        difference("MGB everywhere", 0.1, "MGB − VA"),
+        Number(Kind.SIZE, 0.25, "MGB", "cluster 2", n=30),
+        Number(Kind.TRUTH, 0.8, "VA", membership="own model"),
+    ]
+    assert [one.name for one in numbers] == [
+        "site difference, transition by occupancy, MGB everywhere, MGB − VA",
+        "share of cluster 2, MGB",
+        "adjusted Rand index against the truth, own model, VA",
+    ]
+    assert [one.unit for one in numbers] == ["index", "share", "index"]
+    assert pick(numbers, Kind.SIZE, sites="MGB") == [numbers[1]]
+    assert pick(numbers, Kind.SIZE, sites="VA") == []
+    table = numbers_table(numbers)
+    assert table["kind"].tolist() == ["site difference", "share of", numbers[2].kind.value]
+    assert table["n"].tolist()[1] == 30
+
+
+def test_words() -> None:
+    assert span((1, 2, 3, 4)) == "1 to 4"
+    assert span((7, 2, 4)) == "2, 4 and 7"
+    study = study_of("A", outputs={"time": "Month"})
+    assert windows_name(study) == "months"
+    data: Any = {"A": np.zeros((3, 16))}
+    assert period(study, data) == "16 months"

@@ -1,0 +1,219 @@
+"""Diagnostics: hand numbers, naive loops, the size and power of the tests, small numbers."""
+
+from __future__ import annotations
+
+import itertools
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import mmlca
+from mmlca.tables.diagnostics import expected_states, memory_statistic
+from mmlca.tables.suppress import is_small
+
+mpl.use("Agg")
+
+CHAINS = mmlca.MarkovParams(
+    [0.6, 0.4],
+    [[0.9, 0.1], [0.2, 0.8]],
+    [[[0.9, 0.1], [0.6, 0.4]], [[0.4, 0.6], [0.1, 0.9]]],
+)
+
+
+def fixed(params: mmlca.MarkovParams, sequences: mmlca.Sequences) -> mmlca.MixtureMarkov:
+    """The model with exactly these parameters."""
+    return mmlca.MixtureMarkov(params.n_classes, init=params, max_iter=0, tol=0).fit(sequences)
+
+
+def ragged(seed: int, n: int = 60) -> mmlca.Sequences:
+    sequences, _ = mmlca.simulate(CHAINS, n, np.random.default_rng(seed).integers(3, 9, n), seed)
+    codes = sequences.codes.copy()
+    codes[::7, 2] = -1
+    return mmlca.Sequences.from_codes(codes, ["A", "B"])
+
+
+def test_tables_are_those_of_naive_loops() -> None:
+    data = ragged(1)
+    model = fixed(CHAINS, data)
+    posterior = model.predict_proba(data)
+    found = mmlca.diagnose(model, data, n_sim=2, seed=1)
+    states = found.states.set_index(["class", "time", "state"])
+    steps = found.steps.set_index(["class", "half", "from", "to"])
+    stays = found.stays.set_index(["class", "state", "duration"])
+    n_times = data.shape[1]
+    for k in (0, 1):
+        for t in range(n_times):
+            seen = data.codes[:, t] >= 0
+            n = posterior[seen, k].sum()
+            share = posterior[seen & (data.codes[:, t] == 1), k].sum() / n
+            row = states.loc[(k + 1, data.times[t], "B")]
+            assert row[["observed", "n"]].tolist() == pytest.approx([share, n])
+        counts, risk = {}, {}
+        for i, codes in enumerate(data.codes):
+            for t in range(n_times - 1):
+                a, b = codes[t], codes[t + 1]
+                if min(a, b) < 0:
+                    continue
+                half = "first half" if t < (n_times - 1) / 2 else "second half"
+                counts[half, a, b] = counts.get((half, a, b), 0) + posterior[i, k]
+                since = next((s for s in range(t, -1, -1) if codes[s] != a), -1)
+                if since >= 0 and codes[since] < 0:
+                    continue  # the beginning of the stay was not seen
+                key = ("AB"[a], t - since)
+                left, n = risk.get(key, (0, 0))
+                risk[key] = (left + posterior[i, k] * (a != b), n + posterior[i, k])
+        for (half, a, b), count in counts.items():
+            total = counts.get((half, a, 0), 0) + counts.get((half, a, 1), 0)
+            row = steps.loc[(k + 1, half, "AB"[a], "AB"[b])]
+            assert row["observed"] == pytest.approx(count / total)
+            assert row["expected"] == CHAINS.transition[k, a, b]
+        for (state, duration), (left, n) in risk.items():
+            if n >= 1:
+                row = stays.loc[(k + 1, state, duration)]
+                assert row[["leaving", "n"]].tolist() == pytest.approx([left / n, n])
+    mine = posterior.argmax(axis=1) == 0
+    assert found.classification.loc[1, 1] == pytest.approx(posterior[mine, 0].mean())
+    assert found.classification["patients"].tolist() == [mine.sum(), (~mine).sum()]
+
+
+def test_expected_states_by_enumeration() -> None:
+    share = np.zeros((2, 4, 2))
+    for k, path in itertools.product(range(2), itertools.product(range(2), repeat=4)):
+        p = CHAINS.initial[k, path[0]]
+        for a, b in itertools.pairwise(path):
+            p *= CHAINS.transition[k, a, b]
+        for t, state in enumerate(path):
+            share[k, t, state] += p
+    assert expected_states(CHAINS, 4) == pytest.approx(share)
+
+
+def test_the_memory_statistic_by_hand() -> None:
+    # after A the next states are 30:10, after B 10:30, with the same present state
+    triples = np.zeros((1, 2, 2, 2))
+    triples[0, :, 0, :] = [[30, 10], [10, 30]]
+    by_hand = 2 * (2 * 30 * np.log(30 / 20) + 2 * 10 * np.log(10 / 20))
+    assert memory_statistic(triples) == pytest.approx(by_hand)
+    assert memory_statistic(np.ones((2, 3, 3, 3))) == pytest.approx(0)
+
+
+def _second_order(n: int, seed: int) -> mmlca.Sequences:
+    """People who go back to where they came from."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(3, size=(n, 12)).astype(np.int8)
+    for t in range(2, 12):
+        back = rng.random(n) < 0.6
+        codes[back, t] = codes[back, t - 2]
+    return mmlca.Sequences.from_codes(codes)
+
+
+def _long_stays(n: int, seed: int) -> mmlca.Sequences:
+    """Stays of exactly four times."""
+    rng = np.random.default_rng(seed)
+    phase = rng.integers(4, size=(n, 1))
+    return mmlca.Sequences.from_codes((((np.arange(12) + phase) // 4) % 2).astype(np.int8))
+
+
+def test_violations_are_noticed_and_put_in_words() -> None:
+    found = mmlca.diagnose(
+        (model := mmlca.MixtureMarkov(1).fit(data := _second_order(300, 1))), data, n_sim=19, seed=1
+    )
+    assert found.tests["p_value"][0] == 0.05
+    assert "depends on more than the present one" in " ".join(found.cautions())
+    data = _long_stays(300, 2)
+    found = mmlca.diagnose(model := mmlca.MixtureMarkov(1).fit(data), data, n_sim=19, seed=1)
+    assert found.tests.set_index("test").loc["length of stays", "p_value"] == 0.05
+    assert "changes with the time they have been in it" in " ".join(found.cautions())
+    assert model.n_classes == 1
+
+
+def test_too_many_classes_are_put_in_words() -> None:
+    one = mmlca.MarkovParams([1.0], [[0.5, 0.5]], [[[0.7, 0.3], [0.4, 0.6]]])
+    data, _ = mmlca.simulate(one, 300, 8, seed=3)
+    twice = mmlca.MarkovParams(
+        [0.51, 0.46, 0.03],
+        [[0.5, 0.5], [0.52, 0.48], [0.4, 0.6]],
+        [[[0.7, 0.3], [0.4, 0.6]], [[0.72, 0.28], [0.38, 0.62]], [[0.6, 0.4], [0.5, 0.5]]],
+    )
+    (text,) = [
+        t for t in mmlca.diagnose(fixed(twice, data), data, n_sim=5).cautions() if "many" in t
+    ]
+    assert text.startswith("3 classes look too many")
+    assert "nearly the same" in text
+    assert "fewer than 5 %" in text
+    good, _ = mmlca.simulate(CHAINS, 400, 16, seed=4)
+    assert not mmlca.diagnose(fixed(CHAINS, good), good, n_sim=19, seed=1).cautions()
+
+
+def test_words_do_not_quote_the_memberships_of_few() -> None:
+    three = mmlca.MarkovParams(
+        [0.57, 0.37, 0.06],
+        [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]],
+        [*CHAINS.transition, [[0.4, 0.6], [0.6, 0.4]]],
+    )
+    data, _ = mmlca.simulate(three, 300, 6, seed=1)
+    found = mmlca.diagnose(fixed(three, data), data, n_sim=1, seed=1)
+    sizes, right = found.classification["patients"], found.classification.loc[3, 3]
+    assert is_small(sizes[3], 11)
+    assert right < 0.7
+    assert f"3 ({right:.2f})" in " ".join(found.cautions())
+    assert f"3 ({right:.2f})" not in " ".join(found.shown(11).cautions())
+
+
+def test_seed_and_mistakes() -> None:
+    data = ragged(5)
+    model = fixed(CHAINS, data)
+    first, again = (mmlca.diagnose(model, data, n_sim=5, seed=7).tests for _ in range(2))
+    assert first.equals(again)
+    with pytest.raises(ValueError, match="n_sim must be at least 1"):
+        mmlca.diagnose(model, data, n_sim=0)
+    with pytest.raises(ValueError, match="nothing to compare"):
+        mmlca.diagnose(model, data.reweight(np.zeros(len(data))))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_small_number_shows_or_follows(seed: int) -> None:
+    data = ragged(seed, n=120)
+    found = mmlca.diagnose(fixed(CHAINS, data), data, n_sim=1, seed=1)
+    shown = found.shown(11)
+    for table, by in ((shown.states, ["class", "time"]), (shown.steps, ["class", "half", "from"])):
+        assert not is_small(table["patients"].fillna(0), 11).any()
+        left = (table["observed"] * table["n"]).fillna(0)
+        assert not is_small(left.where(left > 1e-9, 0), 11).any()
+        hidden = table["observed"].isna() & table["n"].notna()
+        alone = hidden.groupby([table[name] for name in by]).sum()
+        assert (alone != 1).all()  # a single one would follow from the others
+    raw = found.stays
+    few = is_small(raw[["patients", "leavers"]], 11).any(axis=1)
+    few |= is_small(raw["patients"] - raw["leavers"], 11)
+    assert shown.stays["leaving"][few].isna().all()
+    assert not {"patients", "n", "leavers"} & set(shown.stays)
+
+
+def test_figures_draw_the_shown_tables() -> None:
+    import matplotlib.pyplot as plt
+
+    data, _ = mmlca.simulate(CHAINS, 400, 8, seed=6)
+    found = mmlca.diagnose(fixed(CHAINS, data), data, n_sim=1, seed=1)
+    figure = mmlca.plot_residuals(found, min_count=11)
+    drawn = figure.axes[0].images[0].get_array()
+    table = found.shown(11).states.query("`class` == 1")
+    expected = table["residual"].to_numpy().reshape(8, 2).T
+    assert np.allclose(drawn.filled(np.nan), expected, equal_nan=True)
+    stays = mmlca.plot_stays(found, min_count=11)
+    dots = {(x, y) for line in stays.axes[0].get_lines() for x, y in zip(*line.get_data())}  # noqa: B905
+    rows = found.shown(11).stays.query("`class` == 1").dropna()
+    assert set(zip(rows["duration"], rows["leaving"], strict=True)) <= dots
+    plt.close("all")
+
+
+@pytest.mark.slow
+def test_size_of_the_tests() -> None:
+    """P-values under a true model with fitted parameters are uniform."""
+    p = []
+    for seed in range(150):
+        data, _ = mmlca.simulate(CHAINS, 400, 8, seed=seed)
+        model = mmlca.MixtureMarkov(2, init=CHAINS, tol=1e-5).fit(data)
+        p.append(mmlca.diagnose(model, data, n_sim=39, seed=seed).tests["p_value"])
+    rejected = (np.array(p) <= 0.1).mean(axis=0)
+    assert ((rejected > 0.03) & (rejected < 0.18)).all()

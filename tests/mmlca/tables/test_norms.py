@@ -1,0 +1,250 @@
+"""Resampling of site differences: naive versions with explicit patients, p-values, coverage."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+from ra_like import PARAMS, STATES
+
+import mmlca
+from mmlca import MarkovParams, Sequences
+
+Clusters = dict[str, np.ndarray]
+Sites = dict[str, Sequences]
+KINDS = ("transition plain", "transition occupancy", "initial plain")
+
+
+def norms(sites: Sites, clusters: Clusters, **settings) -> pd.DataFrame:
+    table = mmlca.site_differences(sites, clusters, **settings).norms
+    return table.set_index(table["quantity"] + " " + table["weighting"])
+
+
+# --- the naive version -----------------------------------------------------------------
+
+
+def naive_counts(rows: list[np.ndarray], n_states: int) -> np.ndarray:
+    """Steps by state and, in the last row, first states, (S + 1, S), by loops."""
+    count = np.zeros((n_states + 1, n_states))
+    for row in rows:
+        if row[0] >= 0:
+            count[-1, row[0]] += 1
+        for before, after in zip(row[:-1], row[1:], strict=True):
+            if before >= 0 and after >= 0:
+                count[before, after] += 1
+    return count
+
+
+def naive_rates(count: np.ndarray) -> np.ndarray:
+    return np.array([row / row.sum() if row.sum() else np.zeros(len(row)) for row in count])
+
+
+def naive_weights(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
+    both = (a.sum(axis=1) > 0) & (b.sum(axis=1) > 0)
+    steps = np.where(both, a.sum(axis=1) + b.sum(axis=1), 0.0)[:-1]
+    first = np.zeros(len(both))
+    first[-1] = both[-1]
+    return {
+        KINDS[0]: np.append(both[:-1], 0.0),
+        KINDS[1]: np.append(steps / steps.sum(), 0.0),
+        KINDS[2]: first,
+    }
+
+
+def naive_norm(tables: list[tuple[np.ndarray, np.ndarray]], kind: str) -> float:
+    """Mean over clusters, from counts of both sites in each."""
+    values = []
+    for a, b in tables:
+        square = ((naive_rates(a) - naive_rates(b)) ** 2).sum(axis=1)
+        values.append(np.sqrt((naive_weights(a, b)[kind] * square).sum()))
+    return float(np.mean(values))
+
+
+def naive_deviations(sites: Sites, clusters: Clusters, k: int, n: int, rng) -> np.ndarray:
+    """Deviations of the difference in cluster k by sampling, (n, S + 1, S)."""
+    n_states = sites["x"].n_states
+    each = {s: np.array([naive_counts([row], n_states) for row in sites[s].codes]) for s in sites}
+    inside = {s: clusters[s] == k for s in sites}
+    leaves = {s: (each[s].sum(axis=2) > 0) & inside[s][:, None] for s in sites}
+    m = {s: leaves[s].sum(axis=0) for s in sites}
+    rate = {s: naive_rates(each[s][inside[s]].sum(axis=0)) for s in sites}
+    total = np.zeros((n, n_states + 1, n_states))
+    for draw, i in product(range(n), range(n_states + 1)):
+        if min(m["x"][i], m["y"][i]) >= 10:
+            for site, sign in (("x", 1), ("y", -1)):
+                chosen = rng.integers(len(sites[site]), size=len(sites[site]))
+                sample = each[site][chosen[inside[site][chosen]], i].sum(axis=0)
+                if sample.any():
+                    away = sample / sample.sum() - rate[site][i]
+                    total[draw, i] += sign * away * np.sqrt(m[site][i] / (m[site][i] - 1))
+        elif min(m["x"][i], m["y"][i]) > 0:
+            pooled = np.concatenate([each[site][leaves[site][:, i], i] for site in sites])
+            dealt = rng.permutation(pooled)
+            first, second = (part.sum(axis=0) for part in np.split(dealt, [m["x"][i]]))
+            total[draw, i] = first / first.sum() - second / second.sum()
+    return total
+
+
+def tiny(seed: int, n: int, n_times: int = 5, share: float = 0.7) -> Sequences:
+    p = [share, 0.95 - share, 0.05]
+    codes = np.random.default_rng(seed).choice(3, (n, n_times), p=p)
+    codes[0, 2] = -1
+    return Sequences.from_codes(codes, list("ABC"))
+
+
+def test_debiased_norm_and_limits_are_those_of_the_naive_version() -> None:
+    sites = {"x": tiny(1, 30), "y": tiny(2, 24, share=0.4)}
+    clusters = {"x": np.arange(30) % 2, "y": np.arange(24) % 2}
+    table = norms(sites, clusters, n_boot=8_000, seed=1)
+    rng = np.random.default_rng(5)
+    size: dict[str, list] = {kind: [] for kind in KINDS}
+    parts: dict[str, list] = {kind: [] for kind in KINDS}
+    for k in (0, 1):
+        rows = {s: list(data.codes[clusters[s] == k]) for s, data in sites.items()}
+        a, b = (naive_counts(rows[s], 3) for s in sites)
+        difference = naive_rates(a) - naive_rates(b)
+        deviations = naive_deviations(sites, clusters, k, 2_000, rng)
+        for kind, weight in naive_weights(a, b).items():
+            root = np.sqrt(weight)[:, None]
+            parts[kind].append((root * difference, root * deviations))
+            noise = ((root * deviations) ** 2).sum(axis=(1, 2)).mean()
+            size[kind].append(np.sqrt(max(0.0, ((root * difference) ** 2).sum() - noise)))
+    for kind in KINDS:
+        row = table.loc[kind]
+        factors = np.linspace(0, 3, 601)
+        reached = np.array(
+            [
+                np.mean(
+                    np.mean(
+                        [np.sqrt(((c * d + e) ** 2).sum(axis=(1, 2))) for d, e in parts[kind]],
+                        axis=0,
+                    )
+                    >= row["norm"]
+                )
+                for c in factors
+            ]
+        )
+        low, high = (row["norm"] * factors[np.argmax(reached >= tail)] for tail in (0.025, 0.975))
+        assert row["low"] == pytest.approx(low, abs=0.06 * row["norm"])
+        assert row["high"] == pytest.approx(high, abs=0.06 * row["norm"])
+        debiased = np.clip(np.mean(size[kind]), row["low"], row["high"])
+        assert row["debiased"] == pytest.approx(debiased, abs=0.03 * row["norm"])
+
+
+def test_p_values_are_those_of_all_permutations() -> None:
+    sites = {"x": tiny(3, 5, 4), "y": tiny(4, 6, 4)}
+    clusters = {"x": np.array([0, 0, 0, 1, 1]), "y": np.array([0, 0, 0, 1, 1, 1])}
+    table = norms(sites, clusters, n_boot=6_000, seed=1)
+    pooled = [
+        np.concatenate([data.codes[clusters[s] == k] for s, data in sites.items()]) for k in (0, 1)
+    ]
+    n_first = [int((clusters["x"] == k).sum()) for k in (0, 1)]
+    deals = [
+        [np.isin(np.arange(len(rows)), chosen) for chosen in combinations(range(len(rows)), n)]
+        for rows, n in zip(pooled, n_first, strict=True)
+    ]
+    for kind in KINDS:
+        values = []
+        for deal in product(*deals):
+            tables = [
+                (naive_counts(list(rows[here]), 3), naive_counts(list(rows[~here]), 3))
+                for rows, here in zip(pooled, deal, strict=True)
+            ]
+            values.append(naive_norm(tables, kind))
+        row = table.loc[kind]
+        exact = np.mean(np.array(values) >= row["norm"] - 1e-9)
+        assert row["p_value"] == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 6_000))
+        assert row["chance"] == pytest.approx(np.mean(values), rel=0.02)
+
+
+# --- what the numbers promise ----------------------------------------------------------
+
+
+def test_p_values_are_uniform_without_a_difference() -> None:
+    p = np.array(
+        [
+            norms(
+                {"x": tiny(2 * seed, 30), "y": tiny(2 * seed + 1, 20)},
+                {"x": np.arange(30) % 2, "y": np.arange(20) % 2},
+                n_boot=99,
+                seed=seed,
+            )["p_value"]
+            for seed in range(200)
+        ]
+    )
+    for column in p.T[:2]:
+        share = np.searchsorted(np.sort(column), np.linspace(0.02, 0.98, 49), side="right") / 200
+        assert np.abs(share - np.linspace(0.02, 0.98, 49)).max() < 1.63 / np.sqrt(200)
+
+
+def test_p_values_and_limits_see_a_difference() -> None:
+    rng = np.random.default_rng(1)
+    x = Sequences.from_codes(rng.choice(2, (300, 6), p=[0.9, 0.1]), ["A", "B"])
+    y = Sequences.from_codes(rng.choice(2, (300, 6), p=[0.6, 0.4]), ["A", "B"])
+    table = norms({"x": x, "y": y}, {s: np.zeros(300, int) for s in "xy"}, seed=1)
+    assert (table["p_value"] == 1 / 1001).all()
+    assert (table["n_boot"] == 1000).all()
+    true = {KINDS[0]: 0.6, KINDS[1]: np.sqrt(0.18), KINDS[2]: np.sqrt(0.18)}
+    for kind, norm in true.items():
+        assert table.loc[kind, "low"] < norm < table.loc[kind, "high"]
+        assert abs(table.loc[kind, "debiased"] - norm) < 0.06
+
+
+def ra_sites(mixed: float, n: dict[str, int], seed: int) -> tuple[Sites, Clusters]:
+    """Two sites with fixed clusters; the second one's transitions are partly even."""
+    even = (1 - mixed) * PARAMS.transition + mixed / PARAMS.n_states
+    params = {"x": PARAMS, "y": MarkovParams(PARAMS.weights, PARAMS.initial, even)}
+    drawn = {}
+    for i, site in enumerate(n):
+        rng = np.random.default_rng([seed, i])
+        lengths = rng.integers(3, 17, n[site])
+        drawn[site] = mmlca.simulate(params[site], n[site], lengths, states=STATES, seed=rng)
+    return {s: d[0] for s, d in drawn.items()}, {s: d[1].to_numpy() for s, d in drawn.items()}
+
+
+def true_norms(mixed: float, n: dict[str, int]) -> pd.Series:
+    """Those of the parameters, with the occupancy of very many patients."""
+    square = (mixed * (PARAMS.transition - 1 / PARAMS.n_states)) ** 2
+    sites, clusters = ra_sites(mixed, {site: 60 * size for site, size in n.items()}, seed=0)
+    steps = mmlca.transition_counts(sites, clusters).groupby(["group", "from"], observed=True)
+    occupancy = steps["count"].sum().to_numpy().reshape(len(square), -1)
+    occupancy = occupancy / occupancy.sum(axis=1, keepdims=True)
+    plain = np.sqrt(square.sum(axis=(1, 2))).mean()
+    return pd.Series(
+        [plain, np.sqrt((occupancy * square.sum(axis=2)).sum(axis=1)).mean(), 0.0], KINDS
+    )
+
+
+def coverage(mixed: float, n: dict[str, int], n_sets: int, n_boot: int = 400) -> pd.DataFrame:
+    true = true_norms(mixed, n)
+    tables = [
+        norms(*ra_sites(mixed, n, seed), n_boot=n_boot, seed=seed) for seed in range(1, n_sets + 1)
+    ]
+    inside = [(t["low"] <= true) & (true <= t["high"]) for t in tables]
+    return pd.DataFrame(
+        {
+            "true": true,
+            "norm": sum(t["norm"] for t in tables) / n_sets,
+            "debiased": sum(t["debiased"] for t in tables) / n_sets,
+            "inside": sum(i.astype(float) for i in inside) / n_sets,
+            "width": sum(t["high"] - t["low"] for t in tables) / n_sets,
+            "rejected": sum((t["p_value"] <= 0.05).astype(float) for t in tables) / n_sets,
+        }
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "n", [{"x": 400, "y": 500}, {"x": 2_000, "y": 3_000}], ids=["small", "large"]
+)
+@pytest.mark.parametrize("mixed", [0.0, 0.0803, 0.2409])  # plain norms of 0, 0.105 and 0.315
+def test_intervals_cover_the_true_norms(mixed: float, n: dict[str, int]) -> None:
+    table = coverage(mixed, n, n_sets=200)
+    error = np.sqrt(0.95 * 0.05 / 200)
+    assert (table["inside"] > 0.95 - 3 * error).all(), table
+    off = table[["debiased", "norm"]].sub(table["true"], axis=0).abs()
+    assert (off["debiased"] < off["norm"]).all(), table
+    if mixed == 0:
+        assert (np.abs(table["rejected"] - 0.05) < 3.5 * error).all(), table

@@ -1,0 +1,31 @@
+"""What a notebook shows of the main objects."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+import ehr_prep
+import font
+import mmlca
+from mmlca import Sequences
+
+
+def test_tables_are_shown_and_names_are_escaped() -> None:
+    codes = np.random.default_rng(1).integers(0, 2, (60, 6))
+    data = Sequences.from_codes(codes, ["<b>A", "B"])
+    model = mmlca.MixtureMarkov(2, n_init=2, seed=1).fit(data)
+    labels = {site: font.label({"m": model}, data) for site in ("x", "y")}
+    ensemble = font.Ensemble(2, seed=1).fit({"m": model}, font.LabelPatterns.from_labels(labels))
+    clusters = {site: np.arange(60) % 2 for site in ("x", "y")}
+    differences = mmlca.site_differences({"x": data, "y": data}, clusters, n_boot=10, seed=1)
+    patients = pd.DataFrame({"id": data.ids, "sex": ["<i>f", "m"] * 30}).set_index("id")
+    table = ehr_prep.table_one(patients, clusters["x"])
+    for thing in (data, model, table, differences):
+        page = thing._repr_html_()
+        assert "<table" in page
+        assert "<b>A" not in page
+        assert "<i>f" not in page
+    assert "Ensemble of 1 models" in ensemble._repr_html_()
+    for unfitted in (mmlca.MixtureMarkov(2), font.Ensemble(2)):
+        assert unfitted._repr_html_().startswith("<pre>")
