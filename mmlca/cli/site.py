@@ -31,6 +31,7 @@ from mmlca.cli.options import (
     StudyName,
     StudyNInit,
     StudyNJobs,
+    StudySearch,
     StudySeed,
     as_key,
     as_option,
@@ -131,6 +132,7 @@ def site_fit(
     override: Override = None,
     seed: StudySeed = None,
     n_init: StudyNInit = None,
+    search: StudySearch = None,
     columns: Columns = None,
     states: States = None,
     n_jobs: StudyNJobs = None,
@@ -156,6 +158,7 @@ def site_fit(
         override=override,
         seed=seed,
         starts=n_init,
+        search=search,
         n_jobs=n_jobs,
     )
     with working("Fitting (the first fit also compiles)", quiet=quiet):

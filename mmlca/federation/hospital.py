@@ -91,7 +91,7 @@ class Hospital:
         at 10 simulated sites of 50 to 150 patients it raised the adjusted Rand index of the
         ensemble with the simulated classes from 0.836 (with 10⁻⁴) to 0.892, at 5 sites of 50 to
         500 from 0.855 to 0.897 (40 replicates each).
-    starts, seed, n_jobs
+    starts, search, seed, n_jobs
         See `MixtureMarkov`; `starts` is its n_init.
     """
 
@@ -113,6 +113,7 @@ class Hospital:
     signing_key: str | os.PathLike[str] | None = None
     override: str | None = None
     starts: int = 40
+    search: str = "default"
     prior: float = 0.5
     seed: int = 1
     n_jobs: int = 1
@@ -163,11 +164,13 @@ class Hospital:
             "fraction": study.pseudo_sites.fraction,
             "min_count": study.privacy.min_count,
             "starts": study.model.n_init,
-            "prior": study.model.prior,
+            "search": study.model.search,
             "seed": study.seed,
             "n_jobs": study.n_jobs or 1,
             "keys": read_study(path, files=False).public_keys(),
         }
+        if study.model.prior is not None:
+            settings["prior"] = study.model.prior
         if "sequences" not in changes:
             settings["sequences"] = read_site(study, site)
         return cls(site=site, **(settings | changes))
@@ -400,14 +403,15 @@ class Hospital:
         from mmlca.model.selection import select_n_classes, vote
 
         data, bic, n_classes = self._sequences(), {}, self.n_classes
-        search: dict[str, Any] = {"n_init": self.starts, "prior": self.prior, "n_jobs": self.n_jobs}
+        settings: dict[str, Any] = {"n_init": self.starts, "search": self.search}
+        settings |= {"prior": self.prior, "n_jobs": self.n_jobs}
         if self.candidates:
             table = select_n_classes(
                 data,
                 self.candidates,
                 self.seed,
                 criterion=self.criterion,  # type: ignore[arg-type]
-                **search,
+                **settings,
             )
             bic = dict(zip(table["classes"], table["bic"], strict=True))
             n_classes = vote(table) if n_classes is None else n_classes
@@ -419,17 +423,17 @@ class Hospital:
                 parts, n_per_site=self.pseudo_sites, fraction=self.fraction, seed=self.seed
             )
         fits = {
-            name: (self._fit_one(part, n_classes, search), part) for name, part in parts.items()
+            name: (self._fit_one(part, n_classes, settings), part) for name, part in parts.items()
         }
         return fits, bic
 
-    def _fit_one(self, part: Sequences, n_classes: int, search: dict[str, Any]) -> MixtureMarkov:
+    def _fit_one(self, part: Sequences, n_classes: int, settings: dict[str, Any]) -> MixtureMarkov:
         from mmlca.model.estimator import MixtureMarkov
 
-        model = MixtureMarkov(n_classes, seed=self.seed, **search).fit(part)
+        model = MixtureMarkov(n_classes, seed=self.seed, **settings).fit(part)
         smallest = model.params_.weights.min() * part.weights.sum()
         if self.fewer_classes and n_classes > 1 and smallest < self.min_count:
-            return self._fit_one(part, n_classes - 1, search)
+            return self._fit_one(part, n_classes - 1, settings)
         return model
 
     def _sequences(self) -> Sequences:
@@ -584,7 +588,7 @@ class Refinement:
 
 _DECIDES = (
     *("n_classes", "candidates", "criterion", "fewer_classes", "pseudo_sites", "fraction"),
-    *("min_count", "starts", "prior", "seed"),
+    *("min_count", "starts", "search", "prior", "seed"),
 )
 
 

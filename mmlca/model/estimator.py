@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from font.checks import check_sums, memberships
+from font.spelling import option
 from mmlca.model import em, store, sums
 from mmlca.model.checks import (
     AnySequences,
@@ -603,9 +604,15 @@ class MixtureMarkov(
             warnings.warn(
                 f"the best of all maxima was reached by {result.n_replicated} of "
                 f"{result.n_searches} independent searches, so a better one may exist; use "
-                f'search="thorough", raise n_init (now {self.n_init}) or lower n_classes.',
+                f"{self._more_search()} or ask for fewer classes.",
                 stacklevel=3,
             )
+
+    def _more_search(self) -> str:
+        """How to search longer, as the user writes it."""
+        if self.search == "default":
+            return option("search", "thorough")
+        return f"a larger {option('n_init')} (now {self.n_init})"
 
     def _conform(self, sequences: AnySequences) -> Sequences:
         """Any input as sequences over this model's states."""

@@ -104,10 +104,20 @@ class PseudoSites(Part):
 
 
 class Model(Part):
-    """See `mmlca.MixtureMarkov`."""
+    """See `mmlca.MixtureMarkov`.
+
+    Without `prior`, models that a site sends to others have the default of `mmlca.Hospital`,
+    which serves ensembles of small sites; models that a study reports have `reported_prior`.
+    """
 
     n_init: Count = 40
-    prior: Annotated[float, Field(ge=0)] = 1e-4
+    search: Literal["default", "thorough"] = "default"
+    prior: Annotated[float, Field(ge=0)] | None = None
+
+    @property
+    def reported_prior(self) -> float:
+        """The prior of models whose probabilities the study reports: too small to matter."""
+        return 1e-4 if self.prior is None else self.prior
 
 
 class EnsembleRules(Part):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from font.n_clusters import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.sequences.type import Sequences
 from mmlca.study.analyse import Analysis, Findings, named_groups
@@ -193,7 +194,7 @@ def _data_items(study: Study, findings: Findings) -> Iterator[Item]:
             "their ensemble suggests that number partly because it must. Models with more classes "
             "leave it free: the number of clusters that the spectrum of their ensemble suggests, "
             "how sure that is, and the thresholds between which it is the same (as shares of the "
-            "largest eigenvalue).",
+            f"largest eigenvalue). {RECORD[findings.suggested['sure'].iloc[-1]]}",
             findings.suggested,
         )
 
@@ -208,7 +209,9 @@ def _model_items(study: Study, findings: Findings) -> Iterator[Item]:
         "models",
         "Models",
         "Log-likelihood, BIC and entropy R² of each model, the share of its smallest class, "
-        "how many independent searches reached the maximum, and whether the best one converged.",
+        "how many of the independent searches reached the maximum (each from starts of its own, "
+        "without knowing what the others reached; what they reach together does not count), and "
+        "whether the best one converged.",
         shown_fits(
             _fit_table({**analysis.models, **analysis.own}),
             analysis.n_patients(),
@@ -275,6 +278,7 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
                 "entropy": model.entropy(),
                 "smallest": float(model.params_.weights.min()),
                 "replicated": model.n_replicated_,
+                "searches": model.n_searches_,
                 "converged": model.converged_,
             }
             for name, model in models.items()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from font.ensemble import site_of
+from font.n_clusters import RECORD
 from mmlca import __version__
 from mmlca.sequences.checks import listed
 from mmlca.study.inference_texts import inference_cautions, inference_methods
@@ -126,8 +127,8 @@ def _of_one_model(findings: Findings) -> list[str]:
     return [
         f"Patients belong to their class with a mean probability of "
         f"{certainty['probability'].mean():.2f} (entropy R² {model.entropy():.2f}).",
-        f"{model.n_replicated_} independent search{'es' * (model.n_replicated_ != 1)} reached the "
-        "maximum of the likelihood"
+        f"{model.n_replicated_} of {model.n_searches_} independent searches reached the maximum "
+        "of the likelihood"
         f"{'' if model.converged_ else ', and the best of them did not converge'}.",
     ]
 
@@ -321,8 +322,9 @@ def _known_to_have_died(analysis: Analysis) -> bool:
 
 def _model_methods(study: Study, analysis: Analysis, n_classes: int) -> str:
     search = (
-        f"(expectation-maximisation from {study.model.n_init} random starts, Dirichlet "
-        f"pseudo-count {study.model.prior:g})"
+        f"(expectation-maximisation from {study.model.n_init} random starts"
+        f"{', thorough search' * (study.model.search == 'thorough')}, Dirichlet pseudo-count "
+        f"{study.model.reported_prior:g})"
     )
     chains = f"a mixture of {n_classes} Markov chains" if n_classes > 1 else "one Markov chain"
     if len(analysis.sequences) == 1:
@@ -372,7 +374,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
             "The patients are synthetic. The numbers show what the method does, and nothing about "
             "any hospital."
         )
-    notes += _about_fits(analysis)
+    notes += _about_fits(study, analysis)
     notes += _about_choice(study, findings)
     notes += _about_windows(study, analysis)
     notes.append(
@@ -382,7 +384,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     )
     if analysis.ensemble is not None:
         (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
-        notes += analysis.ensemble.cautions()
+        notes += analysis.ensemble.cautions(about_number=findings.suggested is None)
         notes.append(
             f"The vote share of {_share(study, doubtful.value)} is below {DOUBTFUL}; the folder "
             "patients says whose. A vote share is the share of the models' weight that votes for "
@@ -410,7 +412,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     return notes + warned
 
 
-def _about_fits(analysis: Analysis) -> list[str]:
+def _about_fits(study: Study, analysis: Analysis) -> list[str]:
     models = {**analysis.models, **analysis.own}
     once = [name for name, model in models.items() if model.n_replicated_ < 2]
     unfinished = [name for name, model in models.items() if not model.converged_]
@@ -418,7 +420,7 @@ def _about_fits(analysis: Analysis) -> list[str]:
     if once:
         notes.append(
             f"The maximum of {_models(once)} was reached by fewer than two independent searches; a "
-            "better one may exist: raise model.n_init."
+            f"better one may exist: {_search_longer(study)}."
         )
     if unfinished:
         notes.append(f"The fit of {_models(unfinished)} did not converge.")
@@ -435,6 +437,12 @@ def _about_fits(analysis: Analysis) -> list[str]:
             f"In {_models(empty)} some classes are no patient's likeliest; fewer classes would do."
         )
     return notes
+
+
+def _search_longer(study: Study) -> str:
+    if study.model.search == "default":
+        return 'set model.search = "thorough", which takes several times as long'
+    return f"raise model.n_init (now {study.model.n_init})"
 
 
 def _models(names: list[str]) -> str:
@@ -463,11 +471,13 @@ def _about_choice(study: Study, findings: Findings) -> list[str]:
     suggested = findings.suggested
     if suggested is not None:
         pairs = zip(suggested["suggested"], suggested["sure"], strict=True)
-        numbers = listed([f"{number} ({sure})" for number, sure in pairs])
+        *each, together = [f"{number} ({sure})" for number, sure in pairs]
+        *classes, _ = map(str, suggested["classes"])
         notes.append(
             f"Models with {k} classes tell {k} groups apart, so that the spectrum of their "
             f"ensemble suggests {k} clusters partly because it must. Ensembles of models with "
-            f"{listed([str(c) for c in suggested['classes']])} classes suggest {numbers} clusters."
+            f"{listed(classes)} classes suggest {listed(each)} clusters, and all of these models "
+            f"together {together}. {RECORD[suggested['sure'].iloc[-1]]}"
         )
     n = int((~choice["converged"]).sum())
     if n:
