@@ -22,12 +22,12 @@ from mmlca.study.words import (
     windows_name,
 )
 from mmlca.tables.clusters import percent_text
+from mmlca.tables.norm_texts import p_text
 from mmlca.tables.suppress import few_patients
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis, Findings
     from mmlca.study.config import Study
-    from mmlca.study.numbers import Number
 
 _METHODS = {
     "kmeans": "K-means on their rows",
@@ -114,10 +114,11 @@ def _of_one_class(findings: Findings) -> list[str]:
         return []
     mean = np.mean([norm.value for norm in norms])
     each = "" if len(norms) == 1 else ", on average over pairs of sites"
-    more = "" if np.isnan(norms[0].p_value) else f"; {_p_text(norms[0])} for no difference"
+    p = "" if np.isnan(norms[0].p_value) else f"; {p_text(norms[0].p_value, norms[0].n_boot)}"
+    more = f"{p} for no difference" if p and len(norms) == 1 else ""
     return [
         f"The transition probabilities of the sites differ by {mean:.3f} (norm weighted by "
-        f"occupancy{each}{more if len(norms) == 1 else ''})."
+        f"occupancy{each}{more})."
     ]
 
 
@@ -186,7 +187,8 @@ def _site_sentence(findings: Findings) -> str:
         first, own = ensemble[0], f"; {local[0].debiased:.3f} without that part"
         more = (
             f"; {first.debiased:.3f} without the part that sampling adds, 95 % interval "
-            f"{first.low:.3f} to {first.high:.3f}; {_p_text(first)} for no difference"
+            f"{first.low:.3f} to {first.high:.3f}; {p_text(first.p_value, first.n_boot)} for no "
+            "difference"
         )
     return (
         f"Within the clusters the transition probabilities of the sites differ by {ours:.3f} (norm "
@@ -194,12 +196,6 @@ def _site_sentence(findings: Findings) -> str:
         f"({theirs:.3f}{own}); any common rule lowers such differences, so that this does not show "
         "that the clusters are better."
     )
-
-
-def _p_text(number: Number) -> str:
-    """A permutation p-value, which cannot be below 1/(samples + 1)."""
-    least = 1 / (1 + number.n_boot)
-    return f"p ≤ {least:.2g}" if number.p_value <= least else f"p = {number.p_value:.2g}"
 
 
 # --- methods ------------------------------------------------------------------------------
