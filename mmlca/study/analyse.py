@@ -427,4 +427,5 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
         variables=wanted,
         descriptions={group_name(study, c, analysis.names): text for c, text in texts},
         min_count=study.privacy.min_count,
+        together=study.outcomes.columns,
     )

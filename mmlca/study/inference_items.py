@@ -70,7 +70,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 ("class", "state"),
                 "time",
                 "residual",
-                ("n",),
+                ("n",) if "n" in part.states else (),
                 _residual_note,
                 "difference",
                 text=f"Residuals in standard errors; columns: {windows_name(study)}.",
@@ -136,7 +136,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
 def _common_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """Without those that hardly anybody makes or should make; hidden ones stay, blank."""
     rare = (steps["observed"] < 0.005) & (steps["expected"] < 0.005)
-    return steps[~rare & (steps["n"] != 0)]
+    nobody = steps["observed"].isna() & steps["expected"].notna()
+    return steps[~rare & ~nobody]
 
 
 def _classification(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

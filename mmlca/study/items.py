@@ -28,7 +28,7 @@ from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_name, group_word, groups_word, period, windows_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.rounded import Courses, data_draws, rounded_clusters, rounded_courses
-from mmlca.tables.suppress import hidden_note, hide, is_small
+from mmlca.tables.suppress import few_digits, hidden_note, hide, is_small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,21 +102,27 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
 
 _DECIMALS: dict[str, int] = {
     **dict.fromkeys(("loglik", "bic", "aic", "sabic", "icl"), 0),
-    **dict.fromkeys(("entropy", "smallest"), 2),
+    **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
     **dict.fromkeys(("norm", "debiased", "low", "high", "chance", "estimate", "difference"), 3),
 }
+_DIGITS = 3
 
 
 def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """A table whose indices have few digits: many digits of what rests on all patients tell counts.
 
-    >>> round_indices("models", pd.DataFrame({"bic": [2232.53434203], "n": [260]}))
-          bic    n
-    0  2233.0  260
+    Whole numbers stay as they are; other numbers have three digits, and some columns fewer.
+
+    >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
+    >>> round_indices("models", table)
+          bic    n     se
+    0  2233.0  260  0.123
     """
     if name.startswith(("agreement", "weights", "suggested")):
         return table.round(3)
-    return table.round({column: n for column, n in _DECIMALS.items() if column in table})
+    table = table.round({column: n for column, n in _DECIMALS.items() if column in table})
+    others = [c for c in table.select_dtypes("floating") if c not in _DECIMALS]
+    return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
 
 
 # --- data and models ------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from mmlca.study.words import (
 )
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.norm_texts import p_text
-from mmlca.tables.suppress import few_patients
+from mmlca.tables.suppress import few_patients, hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis, Findings
@@ -490,11 +490,21 @@ def _about_windows(study: Study, analysis: Analysis) -> list[str]:
         windows = data.account and data.account.settings["windows"]
         if windows and windows["followed_up"]:
             kinds = ("without_record", "tied", "several_classes")
-            empty, tied, several = (windows[kind] / windows["followed_up"] for kind in kinds)
+            empty, tied, several = (
+                _window_share(windows[kind], windows["followed_up"], data.shape[1], study)
+                for kind in kinds
+            )
             done = "filled in" if study.rules.impute != "missing" else "left missing"
             notes.append(
-                f"At {site} {percent_text(empty)} of the {windows_name(study)} had no record and "
-                f"were {done}; {percent_text(several)} had two or more drug classes, which were "
-                f"tied in {percent_text(tied)}."
+                f"At {site} {empty} of the {windows_name(study)} had no record and were {done}; "
+                f"{several} had two or more drug classes, which were tied in {tied}."
             )
     return notes
+
+
+def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:
+    """A share of all windows in words; a bound where the windows could be those of few patients."""
+    most = study.privacy.min_count * per_patient
+    if hides(study.privacy.min_count) and is_small(windows, most):
+        return f"less than {np.ceil(100 * min(most / every, 1)):.0f} %"
+    return percent_text(windows / every)
