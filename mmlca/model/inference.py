@@ -17,6 +17,7 @@ from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design, align
 from mmlca.model.expected import Floats, Visits
 from mmlca.model.information import (
+    FEW,
     Kind,
     Point,
     conditional_covariance,
@@ -27,7 +28,10 @@ from mmlca.model.information import (
 from mmlca.model.membership import Mixture, make_rows
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.checks import some
-from mmlca.sequences.type import Sequences
+from mmlca.sequences.type import Labels, Sequences
+
+NEVER, ALWAYS = "never or hardly ever", "(nearly) always"  # notes on intervals
+UNKNOWN = "not determined by the data"
 
 
 class Inference:
@@ -41,11 +45,13 @@ class Inference:
     missing: str
     _design: Design | None
     group_weights_: pd.DataFrame
+    _fitted_to: tuple[Sequences, Floats | None, Labels | None]  # patients, covariates, groups
 
     def standard_errors(
         self,
         sequences: AnySequences,
         covariates: AnyCovariates | None = None,
+        groups: Labels | None = None,
         *,
         information: Kind = "opg",
         level: float = 0.95,
@@ -60,7 +66,7 @@ class Inference:
         Parameters
         ----------
         sequences : those of the fit, with the same weights
-        covariates : those of the fit, if there were any
+        covariates, groups : those of the fit, if there were any
         information : "observed", "opg" or "sandwich"
             "opg" sums the outer products of the patterns' scores. "observed" is the curvature of
             the log-likelihood (Louis 1982). Both cover equally well where each row of each chain
@@ -73,7 +79,8 @@ class Inference:
         DataFrame
             One row per probability: `parameter` ("weight", "initial" or "transition"), `class`,
             `from`, `to`, `estimate`, `se`, `low`, `high`, `boundary`, and a `note` where
-            there is no standard error.
+            there is no standard error. After a fit with groups the class proportions of each
+            follow as "group weight", with the group in `from`.
 
         Examples
         --------
@@ -87,12 +94,29 @@ class Inference:
         """
         check_is_fitted(self)
         _check(information, level)
-        point, _ = self._point(sequences, covariates)
+        point, _ = self._point(sequences, covariates, groups)
+        data = in_states(sequences, self.states_)
+        return self._intervals_at(point, data, information, level)
+
+    def _own_intervals(self) -> pd.DataFrame:
+        """The intervals for the patients of the fit, which the model still holds."""
+        data, matrix, groups = self._fitted_to
+        return self._intervals_at(self._point_of(data, matrix, groups), data, "opg", 0.95)
+
+    def _intervals_at(
+        self, point: Point, data: Sequences, information: Kind, level: float
+    ) -> pd.DataFrame:
         spread, lost = self._covariance(point, information)
         zero = point.cells == 0  # with a prior only what is forbidden is zero
         if not self.prior:
-            zero &= forbidden_cells(self.zeros, in_states(sequences, self.states_))
-        return _table(point, spread, lost, zero, self.params_, self.states_, level)
+            zero &= forbidden_cells(self.zeros, data)
+        table = _table(point, spread, lost, zero, self.params_, self.states_, level)
+        if not len(self.group_weights_):
+            return table
+        return pd.concat(
+            [table, _group_table(point, spread, lost, self.group_weights_, level)],
+            ignore_index=True,
+        )
 
     def coefficient_table(
         self,
@@ -201,31 +225,47 @@ class Inference:
     # --- inside ---------------------------------------------------------------------------
 
     def _point(
-        self, sequences: AnySequences, covariates: AnyCovariates | None
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates | None,
+        groups: Labels | None = None,
     ) -> tuple[Point, Design]:
-        """Data and parameters; without covariates the design is an intercept alone."""
+        """Data and parameters, and the design of the covariates; without any, an intercept."""
         data = in_states(sequences, self.states_)
-        if len(getattr(self, "group_weights_", ())):
-            raise ValueError(
-                "the model has class proportions by group, whose errors are not computed this way; "
-                "fit with the groups as a covariate, which is the same model."
-            )
         self._check_covariates(covariates)  # type: ignore[attr-defined]
+        known = self.group_weights_.index
+        if len(known) and groups is None:
+            raise ValueError(
+                f"the model was fitted with the groups {some(known)}; give those of these patients."
+            )
+        if groups is not None and not len(known):
+            raise ValueError("the model was fitted without groups; leave them out here too.")
         if self._design is None or covariates is None:
-            design = Design((), ())
+            return self._point_of(data, None, groups), Design((), ())
+        data, matrix = _complete_rows(self._design, align(covariates, data), data, self.missing)
+        return self._point_of(data, matrix, None), self._design
+
+    def _point_of(self, data: Sequences, matrix: Floats | None, groups: Labels | None) -> Point:
+        """The point of data in this model's states, with the columns of their covariates."""
+        if groups is not None:
+            number = self._group_numbers(data, groups)  # type: ignore[attr-defined]
+            each = np.eye(len(self.group_weights_))[number]  # an intercept for each group
+            rows = make_rows(data.patterns, data.weights, each)
+            shares = np.maximum(self.group_weights_.to_numpy(), 1e-12)
+            coefficients = np.log(shares / shares[:, :1])
+        elif matrix is None or self._design is None:
             rows = make_rows(data.patterns, data.weights)
             shares = np.maximum(self.params_.weights, 1e-300)
             coefficients = np.log(shares / shares[0])[None]
         else:
             design = self._design
-            data, matrix = _complete_rows(design, align(covariates, data), data, self.missing)
             rows = make_rows(data.patterns, data.weights, design.standardised(matrix))
             coefficients = np.linalg.solve(design.back, self.coefficients_.to_numpy())
         visits = Visits(data.patterns)
         point = point_of(visits, rows, self.params_, coefficients, float(self.prior))
         if not np.isfinite(point.posterior[rows.weights > 0]).all():
             raise ValueError("some patients are impossible under the model; give those of the fit.")
-        return point, design
+        return point
 
     def _covariance(self, point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
         spread, lost = covariance(information(point), kind)
@@ -352,9 +392,9 @@ def _table(
     # exact limits for "never" and "always" in as many visits as the row has
     tail = ((1 - level) / 2) ** (1 / np.maximum(in_row, 1e-9))
     cases: list[tuple[NDArray[np.bool_], str, Any, Any]] = [
-        (boundary & (estimate < 0.5), "never or hardly ever", 0.0, np.maximum(1 - tail, estimate)),
-        (boundary & (estimate >= 0.5), "(nearly) always", np.minimum(tail, estimate), 1.0),
-        (unknown, "not determined by the data", 0.0, 1.0),
+        (boundary & (estimate < 0.5), NEVER, 0.0, np.maximum(1 - tail, estimate)),
+        (boundary & (estimate >= 0.5), ALWAYS, np.minimum(tail, estimate), 1.0),
+        (unknown, UNKNOWN, 0.0, 1.0),
         (boundary & (in_row < 1e-6), "nobody is seen here", 0.0, 1.0),
         (fixed, "fixed", estimate, estimate),
     ]
@@ -376,6 +416,46 @@ def _logit_interval(estimate: Floats, se: Floats, level: float) -> tuple[Floats,
         return 1 / (1 + np.exp(width - logit)), 1 / (1 + np.exp(-width - logit))
 
 
+def _group_table(
+    point: Point, spread: Floats, lost: NDArray[np.bool_], shares: pd.DataFrame, level: float
+) -> pd.DataFrame:
+    """Class proportions of each group, whose design is one column per group."""
+    (n_groups, k), n = shares.shape, point.n_coefficients
+    group = point.rows.design.argmax(axis=1)
+    size = np.bincount(group, point.rows.weights, n_groups)
+    value = shares.to_numpy()
+    errors, unknown = np.zeros((n_groups, k)), np.zeros((n_groups, k), dtype=bool)
+    for g in range(n_groups):
+        place = g + n_groups * np.arange(k - 1)  # the group's log-odds of classes 2 … K
+        slopes = value[g][:, None] * (np.eye(k)[:, 1:] - value[g][1:])
+        block = spread[:n, :n][np.ix_(place, place)]
+        errors[g] = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", slopes, block, slopes), 0))
+        unknown[g] = (np.abs(slopes[:, lost[place]]) > 1e-6).any(axis=1)
+    patients = value * size[:, None]
+    boundary = (patients < FEW) | (size[:, None] - patients < FEW)
+    low, high = _logit_interval(value, errors, level)
+    tail = ((1 - level) / 2) ** (1 / np.maximum(size, 1e-9))[:, None]
+    never, always = boundary & (value < 0.5), boundary & (value >= 0.5)
+    unknown &= ~boundary
+    low = np.where(never | unknown, 0.0, np.where(always, np.minimum(tail, value), low))
+    high = np.where(always | unknown, 1.0, np.where(never, np.maximum(1 - tail, value), high))
+    words = [NEVER, ALWAYS, UNKNOWN]
+    return pd.DataFrame(
+        {
+            "parameter": "group weight",
+            "class": np.tile(np.arange(1, k + 1), n_groups),
+            "from": np.repeat(shares.index.to_numpy(dtype=object), k),
+            "to": "",
+            "estimate": value.ravel(),
+            "se": np.where(boundary | unknown, np.nan, errors).ravel(),
+            "low": low.ravel(),
+            "high": high.ravel(),
+            "boundary": boundary.ravel(),
+            "note": np.select([never, always, unknown], words, "").ravel(),
+        }
+    )
+
+
 def _weight_errors(
     point: Point, spread: Floats, lost: NDArray[np.bool_]
 ) -> tuple[Floats, NDArray[np.bool_]]:
@@ -388,7 +468,8 @@ def _weight_errors(
         slope = (residual * weights[:, None]).T @ point.rows.design  # (K, P)
         slopes[k] = slope[1:].ravel()
     variance = np.einsum("ij,jk,ik->i", slopes, spread[:n, :n], slopes)
-    return np.sqrt(np.maximum(variance, 0)), np.full(k_all, bool(lost[:n].any()))
+    unknown = (np.abs(slopes[:, lost[:n]]) > 1e-6 * np.abs(slopes).max(initial=0)).any(axis=1)
+    return np.sqrt(np.maximum(variance, 0)), unknown
 
 
 def _cell_errors(

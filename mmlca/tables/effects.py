@@ -8,14 +8,16 @@ shares of the clusters. `mmlca.three_step` takes them with the clusters as the a
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from mmlca.model import em
+from mmlca.model.covariates import complete, learn
 from mmlca.model.outcome_inputs import design
-from mmlca.model.outcomes import ThreeStep
+from mmlca.model.outcomes import Correction, ThreeStep, three_step
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import pattern_steps
@@ -94,13 +96,20 @@ def _chains(
 # --- pooling --------------------------------------------------------------------------------
 
 
-def inverse_variance(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def inverse_variance(
+    tables: Mapping[str, pd.DataFrame],
+    covariances: Mapping[str, NDArray[np.float64]] | None = None,
+) -> pd.DataFrame:
     """Estimates of several sites together, each weighted by the inverse of its variance.
 
     Parameters
     ----------
     tables : {site: DataFrame with class, term, estimate and se}
         Estimates that are missing at a site are left out there.
+    covariances : {site: (p, p)}, optional
+        Of the rows of each table. With them all estimates are pooled together (generalised least
+        squares), so that what one coefficient tells about another counts too; without them each
+        is pooled by itself.
 
     Returns
     -------
@@ -145,7 +154,103 @@ def inverse_variance(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             }
         )
     names = ["class", "term", "sites", *_NUMBERS, "q", "df", "p_heterogeneity", "i2"]
-    return pd.DataFrame(rows, columns=names)
+    pooled = pd.DataFrame(rows, columns=names)
+    return pooled if covariances is None else _together(pooled, tables, covariances)
+
+
+def _together(
+    pooled: pd.DataFrame,
+    tables: Mapping[str, pd.DataFrame],
+    covariances: Mapping[str, NDArray[np.float64]],
+) -> pd.DataFrame:
+    """Estimates of at least two sites by generalised least squares; differences as they were."""
+    shared = pooled[pooled["sites"] > 1]
+    place = {key: i for i, key in enumerate(zip(shared["class"], shared["term"], strict=True))}
+    information, score = np.zeros((len(place), len(place))), np.zeros(len(place))
+    for site, table in tables.items():
+        keys = list(zip(table["class"], table["term"], strict=True))
+        known = table["estimate"].notna() & (table["se"] > 0)
+        mine = [i for i, key in enumerate(keys) if key in place and known.iloc[i]]
+        at = [place[keys[i]] for i in mine]
+        inverse = np.linalg.inv(covariances[site][np.ix_(mine, mine)])
+        information[np.ix_(at, at)] += inverse
+        score[at] += inverse @ table["estimate"].to_numpy(float)[mine]
+    spread = np.linalg.inv(information)
+    estimate, se = spread @ score, np.sqrt(np.diagonal(spread))
+    result = pooled.copy()
+    limits = (estimate, se, estimate - _Z95 * se, estimate + _Z95 * se)
+    for name, values in zip(_NUMBERS, limits, strict=True):
+        result.loc[shared.index, name] = values
+    return result
+
+
+class SiteEffects(NamedTuple):
+    """Effects at one site, with what decides whether they may leave it.
+
+    `table`: `cluster` (from 0), `term`, `estimate`; `covariance` of its rows; `columns` (n, q) of
+    the covariates and `clusters` (n,) of the patients behind it; `variables`: {name: levels}.
+    """
+
+    table: pd.DataFrame
+    covariance: NDArray[np.float64]
+    columns: NDArray[np.float64]
+    clusters: NDArray[np.intp]
+    variables: dict[str, tuple[str, ...] | None]
+
+
+def site_effects(
+    posterior: NDArray[np.float64],
+    clusters: NDArray[np.intp],
+    covariates: pd.DataFrame,
+    min_count: int,
+    correction: Correction = "ML",
+) -> SiteEffects:
+    """Effects of covariates on membership in the clusters, for one site's effects file.
+
+    Clusters with fewer than `min_count` patients at the site are left out, with their patients.
+
+    Parameters
+    ----------
+    posterior : (n, K)
+        Each patient's probability of each cluster.
+    clusters : (n,)
+        Each patient's cluster, from 0.
+    covariates : DataFrame, one row per patient in the same order
+        Patients who lack a value are left out.
+    min_count : int
+    correction : as in `mmlca.three_step`
+    """
+    known = complete(covariates, None)
+    if not known.any():
+        raise ValueError("no patient has all covariates; leave out those that are mostly missing.")
+    sizes = np.bincount(clusters[known], minlength=posterior.shape[1])
+    kept = np.flatnonzero(sizes >= min_count)
+    if 0 not in kept or len(kept) < 2:
+        raise ValueError(
+            f"effects compare clusters with cluster 1, and fewer than {min_count} patients of "
+            f"{'cluster 1' if 0 not in kept else 'all other clusters'} have covariates here, so "
+            "that no effect may leave."
+        )
+    used = known & np.isin(clusters, kept)
+    frame, p = covariates[used].reset_index(drop=True), posterior[used][:, kept]
+    p = p + 1e-12
+    rules = learn(frame, None, np.ones(len(frame)))
+    result = three_step(
+        pd.DataFrame(p / p.sum(axis=1, keepdims=True), columns=kept),
+        covariates=frame,
+        correction=correction,
+        assignment=clusters[used],
+    )
+    table = pd.DataFrame(
+        {
+            "cluster": result["class"].to_numpy(int),
+            "term": rules.columns * (len(kept) - 1),
+            "estimate": result["estimate"].to_numpy(float),
+        }
+    )
+    variables = {v.name: v.levels for v in rules.variables}
+    columns = rules.matrix(frame)[:, 1:]
+    return SiteEffects(table, result.covariance, columns, clusters[used], variables)
 
 
 # --- small numbers --------------------------------------------------------------------------

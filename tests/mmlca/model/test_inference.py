@@ -219,14 +219,6 @@ def test_wrong_arguments(arguments: dict[str, object], words: str) -> None:
         MixtureMarkov(1).fit(data).standard_errors(data, **arguments)  # type: ignore[arg-type]
 
 
-def test_proportions_by_group_are_not_taken_for_common_ones() -> None:
-    data, _ = simulate(TWO, 50, 5, seed=1)
-    model = MixtureMarkov(1).fit(data)
-    model.group_weights_ = pd.DataFrame({1: [1.0, 1.0]}, index=["MGB", "VA"])
-    with pytest.raises(ValueError, match="groups as a covariate"):
-        model.standard_errors(data)
-
-
 @needs_peers
 def test_standard_errors_of_seqhmm() -> None:
     """Class membership by sex and year of birth: coefficients and their errors, two kinds."""
