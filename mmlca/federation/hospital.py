@@ -420,7 +420,11 @@ class Hospital:
             found = site_effects(membership, clusters, frame, self.min_count, correction)
             file = write_effects(
                 None,
-                *found,
+                found.table,
+                found.covariance,
+                found.columns,
+                found.clusters,
+                found.variables,
                 of=step.fingerprint,
                 study=self.study,
                 site=self.site,

@@ -26,8 +26,8 @@ from mmlca.model import em
 from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design
 from mmlca.model.expected import Floats
-from mmlca.model.inference import parameter_names, parameter_values
 from mmlca.model.information import Point
+from mmlca.model.intervals import parameter_names, parameter_values
 from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
 from mmlca.model.params import MarkovParams, Seed
 from mmlca.sequences.type import Labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class Summary:
     _inverse: NDArray[Any]
     _ids: pd.Index
     _patient_weights: NDArray[np.float64]
+    _own_intervals: Callable[[], pd.DataFrame]
 
     @property
     def posterior_(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ over sites, which is all that a federated refinement needs (`font.refine`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -84,7 +85,13 @@ class SumsOverPatients:
 
     params_: MarkovParams
     states_: tuple[str, ...]
+    n_sequences_: float
     prior: float
+    get_params: Callable[[], dict[str, Any]]
+    _forbidden: NDArray[np.bool_]
+    _conform: Callable[[AnySequences], Sequences]
+    _zero_cells: Callable[[], NDArray[np.bool_]]
+    _set_params_: Callable[[MarkovParams, tuple[str, ...]], None]
 
     @property
     def proportions_prior(self) -> float:

@@ -7,15 +7,18 @@ shares of the clusters. `mmlca.three_step` takes them with the clusters as the a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from mmlca.model import em
+from mmlca.model.checks import forbidden_cells
 from mmlca.model.covariates import complete, learn
+from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.outcome_inputs import design
 from mmlca.model.outcomes import Correction, ThreeStep, three_step
 from mmlca.model.params import MarkovParams
@@ -91,6 +94,94 @@ def _chains(
     cells = (table / table.sum(axis=-1, keepdims=True)).reshape(counts.shape)
     share = np.maximum(shares, 1e-6)
     return em.params_of(cells, share / share.sum())
+
+
+def cluster_chains(sequences: SequencesBySite, clusters: LabelsBySite) -> MarkovParams:
+    """The Markov chains of the clusters over all sites, in the order of their names."""
+    sites = checked_sites(sequences, at_least=1)
+    members = common_membership(sites, clusters, "clusters")
+    k, n_states = len(members.labels), next(iter(sites.values())).n_states
+    counts = np.sum(
+        [_cluster_counts(data, members.codes[site], k) for site, data in sites.items()], axis=0
+    )
+    sizes = np.bincount(np.concatenate(list(members.codes.values())), minlength=k)
+    return _chains(counts, sizes / sizes.sum(), n_states)
+
+
+# --- covariates inside the model ------------------------------------------------------------
+
+
+class OneStep(NamedTuple):
+    """Effects of covariates estimated together with the chains.
+
+    `table`: `class`, `term`, `estimate`, `se`, `low`, `high`, log-odds against the first class;
+    `covariance` of its rows.
+    """
+
+    table: pd.DataFrame
+    covariance: NDArray[np.float64]
+
+
+def one_step_effects(
+    sequences: Sequences,
+    covariates: pd.DataFrame,
+    clusters: pd.Series,
+    chains: MarkovParams,
+    labels: Sequence[Hashable],
+    *,
+    prior: float = 1e-4,
+) -> OneStep:
+    """Effects of covariates on membership, with the model estimated anew from the clusters' chains.
+
+    The mixture is fitted to the site's patients with the covariates in it, in one run from
+    `chains`; its classes are then paired with the clusters by the patients they share.
+
+    Parameters
+    ----------
+    sequences : Sequences of one site
+    covariates : DataFrame by id
+        Patients who lack a value are left out.
+    clusters : Series by id
+        Each patient's cluster, one of `labels`.
+    chains : MarkovParams
+        Of the clusters, in the order of `labels`; see `cluster_chains`.
+    labels : names of the clusters; the first is the reference
+    prior : as in `MixtureMarkov`
+    """
+    start = _open_cells(chains, sequences)
+    model = MixtureMarkov(len(labels), init=start, prior=prior, missing="drop")
+    model.fit(sequences, covariates=covariates)
+    paired = clusters.reindex(model.posterior_["id"])
+    overlap = np.zeros((len(labels), len(labels)))
+    np.add.at(overlap, (pd.Index(labels).get_indexer(paired), model.labels_), 1.0)
+    order = linear_sum_assignment(-overlap)[1]  # the class that stands for each cluster
+    terms = list(model.coefficients_.index)
+    spread = model.coefficient_covariance(sequences, covariates).to_numpy()
+    # log-odds against the class of the first cluster: differences of those against class 1
+    pick = (np.eye(len(labels))[order[1:]] - np.eye(len(labels))[order[0]])[:, 1:]
+    change = np.kron(pick, np.eye(len(terms)))
+    estimate = change @ model.coefficients_.to_numpy()[:, 1:].T.ravel()
+    covariance = change @ spread @ change.T
+    se = np.sqrt(np.diagonal(covariance))
+    table = pd.DataFrame(
+        {
+            "class": np.repeat(np.array(labels[1:], dtype=object), len(terms)),
+            "term": ["intercept", *terms[1:]] * (len(labels) - 1),
+            "estimate": estimate,
+            "se": se,
+            "low": estimate - _Z95 * se,
+            "high": estimate + _Z95 * se,
+        }
+    )
+    return OneStep(table, covariance)
+
+
+def _open_cells(chains: MarkovParams, data: Sequences) -> MarkovParams:
+    """The chains without what is impossible in these sequences, such as to leave death."""
+    zeros = np.broadcast_to(forbidden_cells(None, data), em.cells_of(chains).shape)
+    table = np.where(zeros, 0.0, em.cells_of(chains)).reshape(len(zeros), -1, data.n_states)
+    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(zeros.shape)
+    return em.params_of(cells, chains.weights)
 
 
 # --- pooling --------------------------------------------------------------------------------
