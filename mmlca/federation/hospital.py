@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from mmlca import __version__
 
@@ -362,6 +362,83 @@ class Hospital:
             if step.shared.last:
                 return Refinement(step.shared.step, None, table)
         return Refinement(step.step, self._release_sums(step, out), table)
+
+    @_alone
+    def effects(
+        self,
+        source: Source,
+        covariates: pd.DataFrame,
+        out: Path | None = None,
+        *,
+        correction: Literal["BCH", "ML"] | None = "ML",
+    ) -> Path:
+        """Write how membership in the clusters depends on covariates here, for the centre.
+
+        Parameters
+        ----------
+        source : the centre's ensemble file, or its last shared file
+            Under a shared model the memberships are its own. For an ensemble those of Markov chains
+            stand in for them that are estimated in each cluster of this site.
+        covariates : DataFrame
+            One row per patient, matched by id as in `MixtureMarkov.fit`. Columns, texts and
+            levels must be the same at all sites.
+        out : folder, optional
+            `to_centre` if not given.
+        correction : as in `mmlca.three_step`
+
+        Notes
+        -----
+        `font.exchange.effects` says which effects may leave. A round takes one list of
+        covariates: the ledger refuses another, since two could be compared.
+        """
+        from font.exchange.effects import write_effects
+        from font.exchange.files import file_name
+        from font.exchange.sums import read_step
+        from mmlca.federation.ledger import request_of
+        from mmlca.model.covariates import align
+        from mmlca.tables.effects import cluster_memberships, site_effects
+
+        data = self._sequences()
+        frame = align(covariates, data)
+        step = read_step(source, study=self.study, round=self.round, keys=self.keys)
+        if step.shared is None:
+            self._refuse_other_models(step.ensemble.models)  # type: ignore[union-attr]
+        else:
+            self._refuse_foreign_sums(step.shared)
+        ledger = self.ledger()
+        request = request_of(
+            data,
+            min_count=self.min_count,
+            of=step.fingerprint,
+            correction=correction,
+            covariates=request_of(frame.reset_index(drop=True)),
+        )
+        released = ledger.look_up("effects", request, self.override)
+        if released is None:
+            _, membership = self._memberships(step)
+            clusters = membership.argmax(axis=1)
+            if step.shared is None:
+                known = cluster_memberships({self.site: data}, {self.site: clusters})[self.site]
+                membership = known.reindex(columns=range(step.n_clusters), fill_value=0.0)
+                membership = membership.to_numpy()
+            found = site_effects(membership, clusters, frame, self.min_count, correction)
+            file = write_effects(
+                None,
+                found.table,
+                found.covariance,
+                found.columns,
+                found.clusters,
+                found.variables,
+                of=step.fingerprint,
+                study=self.study,
+                site=self.site,
+                round=self.round,
+                min_count=self.min_count,
+                software=SOFTWARE,
+            )
+            released = {file_name(self.site, "effects"): file.data}
+            ledger.record("effects", request, released, self.override)
+        return self._write(self.folder / "to_centre" if out is None else out, released)[0]
 
     def ledger(self) -> Ledger:
         """The record of what left this site, in `folder`."""

@@ -155,6 +155,7 @@ class InferenceRules(Part):
     diagnostics: bool = True
     simulations: Count = 99
     bootstrap: Annotated[int, Field(ge=0)] = 0
+    blrt: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _enough(self) -> InferenceRules:
@@ -167,9 +168,13 @@ Correction = Annotated[Literal["BCH", "ML"] | None, BeforeValidator(_or_none)]
 
 
 class Covariates(Part):
-    """What membership in a cluster may depend on; see `mmlca.three_step`."""
+    """What membership in a cluster may depend on, after classification or inside the model.
+
+    See `mmlca.three_step`, to which `correction` belongs, and `MixtureMarkov.fit`.
+    """
 
     columns: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    method: Literal["three-step", "one-step"] = "three-step"
     correction: Correction = "ML"
 
 

@@ -115,10 +115,22 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit",
             "Probabilities with standard errors",
             "Weights of the classes, first states and transition probabilities of each site's own "
-            "model, with standard errors from the observed information and 95 % intervals. They "
+            "model, with standard errors from outer products of scores and 95 % intervals. They "
             f"hold if the model is right and the maximum was found. {note}".rstrip(),
             found.parameters,
             Plain(n_keys=5, empty={"from": "", "to": ""}, left_out="estimate"),
+        )
+    if found.class_tests is not None:
+        yield Item(
+            "class_tests",
+            "fit",
+            "Are there more classes, or fewer?",
+            "Bootstrap likelihood-ratio tests of a number of classes against one fewer, at each "
+            "site: twice the difference of the log-likelihoods, the share of samples from the "
+            "smaller model with a larger one (p), and how far p may be off because the samples are "
+            "few. A small p speaks for the larger number.",
+            found.class_tests,
+            Plain(n_keys=3),
         )
     if found.stability is not None:
         yield Item(
@@ -160,6 +172,8 @@ def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
     if found.effects is None:
         return
     how = _CORRECTED[study.covariates.correction]
+    if study.covariates.method == "one-step":
+        how = "estimated together with the chains of the site's own patients"
     group = group_word(study)
     caption = (
         f"Log-odds of each {group} against {group} 1, for one unit of a number or against the "

@@ -400,3 +400,15 @@ def estimator_checks() -> list[Any]:
 @pytest.mark.filterwarnings("ignore")
 def test_check_estimator(estimator: MixtureMarkov, check: Any) -> None:
     check(estimator)
+
+
+def test_the_summary_shows_the_intervals() -> None:
+    errors, table = MODEL.standard_errors(DATA), MODEL.summary()
+    weight = errors[errors["parameter"] == "weight"]
+    np.testing.assert_allclose(table[["weight low", "weight high"]], weight[["low", "high"]])
+    for k, row in table.iterrows():
+        first = row["starts with"].split()[0]
+        steps = errors[(errors["parameter"] == "transition") & (errors["class"] == k)]
+        stay = steps[(steps["from"] == first) & (steps["to"] == first)].iloc[0]
+        assert row["stays"] == pytest.approx(stay["estimate"])
+        assert (row["stays low"], row["stays high"]) == pytest.approx((stay["low"], stay["high"]))
