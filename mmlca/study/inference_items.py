@@ -10,6 +10,8 @@ import pandas as pd
 from mmlca.figures.diagnostics import plot_residuals, plot_stays
 from mmlca.figures.effects import plot_effects
 from mmlca.figures.survival import plot_survival
+from mmlca.figures.transitions import plot_estimates
+from mmlca.study.analyse import class_names
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.words import group_word, groups_word, window_name, windows_name
@@ -109,16 +111,21 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 left_out="observed",
             ),
         )
-    if found.parameters is not None:
+    for site, model in findings.analysis.own.items() if found.parameters is not None else ():
+        table = found.parameters[found.parameters["site"] == site].drop(columns="site")
         yield Item(
-            "parameters",
+            f"parameters_{site}",
             "fit",
-            "Probabilities with standard errors",
-            "Weights of the classes, first states and transition probabilities of each site's own "
-            "model, with standard errors from outer products of scores and 95 % intervals. They "
-            f"hold if the model is right and the maximum was found. {note}".rstrip(),
-            found.parameters,
-            Plain(n_keys=5, empty={"from": "", "to": ""}, left_out="estimate"),
+            f"Estimated probabilities, {site}",
+            "First states and transition probabilities of each class of the site's own model, with "
+            "95 % limits from outer products of scores. They hold if the model is right and the "
+            f"maximum was found. The table has standard errors. {note}".rstrip(),
+            table,
+            Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
+            lambda site=site, model=model, table=table: plot_estimates(  # type: ignore[misc]
+                model, table, names=class_names(study, findings.analysis, site)
+            ),
+            f"Heat maps of the estimated transition probabilities of each class at {site}.",
         )
     if found.class_tests is not None:
         yield Item(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from font.ensemble import site_of
 from font.n_clusters import RECORD
@@ -21,7 +22,7 @@ from mmlca.study.words import (
     window_name,
     windows_name,
 )
-from mmlca.tables.clusters import percent_text
+from mmlca.tables.clusters import percent_text, rate_text
 from mmlca.tables.norm_texts import p_text
 from mmlca.tables.suppress import few_patients, hides, is_small
 
@@ -49,11 +50,6 @@ def summary(study: Study, findings: Findings) -> list[str]:
     sizes = listed([f"{len(data):,} at {site}" for site, data in sequences.items()])
     total = sum(map(len, sequences.values()))
     where = f" ({sizes})" if len(sequences) > 1 else f" of {listed(list(sequences))}"
-    columns = (findings.described[name] for name in ("cluster", "name", "description"))
-    courses = [
-        f"{group_name(study, cluster).capitalize()}{f' ({name})' if name else ''}, {text}."
-        for cluster, name, text in zip(*columns, strict=True)
-    ]
     one_class = clusters.value == 1
     if findings.analysis.ensemble is not None:
         last = _of_sites(study, findings)
@@ -67,10 +63,29 @@ def summary(study: Study, findings: Findings) -> list[str]:
     return [
         f"The treatment courses of {total:,} {'synthetic ' * study.synthetic}patients{where}, "
         f"observed for up to {period(study, sequences)}, {verb}.",
-        " ".join(courses),
+        _course_sentence(study, findings),
         _choice(study, findings),
         *last,
     ]
+
+
+def _course_sentence(study: Study, findings: Findings) -> str:
+    """The share, name and main numbers of each cluster, in one sentence."""
+    courses, after = [], period(study, findings.analysis.sequences)
+    for row in findings.described.to_dict("records"):
+        name = group_name(study, row["cluster"])
+        if row["name"] is None or pd.isna(row["name"]) or pd.isna(row["switches"]):
+            courses.append(f"{name}: {row['description']}")
+            continue
+        still = ""
+        if row["still"] >= 0.5:
+            still = f"{percent_text(row['still'])} of those still observed after {after} are on "
+            still += f"{row['first']}; "
+        courses.append(
+            f"{percent_text(row['share'])} are {row['name']} ({name}; {still}"
+            f"{rate_text(row['switches'])} switches per patient)"
+        )
+    return f"{listed(courses)}."
 
 
 def _choice(study: Study, findings: Findings) -> str:
@@ -95,9 +110,9 @@ def _choice(study: Study, findings: Findings) -> str:
         )
     if len(resamples):
         n = int((resamples == k).sum())
-        text += (
-            f" Of {len(resamples)} resamples {n} chose {k}; they hold the same patients again, so "
-            "that this shows stability and is no further evidence."
+        text = text.removesuffix(".") + (
+            f"; of {len(resamples)} resamples {n} chose {k}, but they hold the same patients "
+            "again, so that this shows stability and is no further evidence."
         )
     return text
 
@@ -125,12 +140,14 @@ def _of_one_class(findings: Findings) -> list[str]:
 def _of_one_model(findings: Findings) -> list[str]:
     (model,) = findings.analysis.own.values()
     (certainty,) = findings.analysis.certainty.values()
+    n, searches = model.n_replicated_, model.n_searches_
+    confirmed = f"{n} of {searches} independent searches reached the best likelihood"
+    if n < 2:
+        confirmed += ", so that a better model may exist"
     return [
         f"Patients belong to their class with a mean probability of "
         f"{certainty['probability'].mean():.2f} (entropy R² {model.entropy():.2f}).",
-        f"{model.n_replicated_} of {model.n_searches_} independent searches reached the maximum "
-        "of the likelihood"
-        f"{'' if model.converged_ else ', and the best of them did not converge'}.",
+        f"{confirmed}{'' if model.converged_ else '; the best of them did not converge'}.",
     ]
 
 
@@ -138,31 +155,28 @@ def _of_sites(study: Study, findings: Findings) -> list[str]:
     assert findings.influence is not None
     (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
     return [
-        "On average the models that vote for a patient's cluster hold "
-        f"{percent_text(vote_share.value)} of all models' weight. This shows how stable the "
-        "clusters are, not how certain: models of resamples of the same patients agree with each "
-        "other. Without one of the sites, with the resamples of the other sites alone, at most "
-        f"{_share(study, findings.influence['share'].max())} would change cluster.",
-        *_of_refinement(findings),
+        f"{_certainty(findings)}On average {percent_text(vote_share.value)} of the models' weight "
+        "votes for a patient's cluster, which shows how stable the clusters are, not how certain, "
+        "since models of resamples of the same patients agree with each other; without one of the "
+        f"sites at most {_share(study, findings.influence['share'].max())} would change cluster.",
         _site_sentence(findings),
     ]
 
 
-def _of_refinement(findings: Findings) -> list[str]:
+def _certainty(findings: Findings) -> str:
     """How certain patients' clusters are under the refined model, if there is one."""
     refined = findings.analysis.refined
     if refined is None:
-        return []
+        return ""
     sure = np.concatenate(
         [t.to_numpy().max(axis=1) for t in findings.analysis.memberships.values()]
     )
     rounds = f"{refined.n_rounds_} round{'s' * (refined.n_rounds_ != 1)}"
-    return [
-        f"Refined with {rounds} of sums over all sites' patients, with shared courses and each "
-        f"site's own proportions, patients belong to their cluster with a mean probability of "
-        f"{sure.mean():.2f}; unlike the share of votes, this says how certain a cluster is, as far "
-        "as the model holds."
-    ]
+    return (
+        f"After {rounds} of refinement, with shared courses and each site's own proportions, "
+        f"patients belong to their cluster with a mean probability of {sure.mean():.2f}, as far as "
+        "the model holds. "
+    )
 
 
 def _share(study: Study, share: float) -> str:
@@ -466,14 +480,15 @@ def _about_choice(study: Study, findings: Findings) -> list[str]:
         notes.append(f"The largest number of classes tried ({k}) was chosen; try larger ones.")
     suggested = findings.suggested
     if suggested is not None:
-        pairs = zip(suggested["suggested"], suggested["sure"], strict=True)
-        *each, together = [f"{number} ({sure})" for number, sure in pairs]
-        *classes, _ = map(str, suggested["classes"])
+        pairs = list(zip(suggested["suggested"], suggested["sure"], strict=True))
+        same = len(set(pairs)) == 1
+        numbers = listed([f"{number} ({sure})" for number, sure in pairs[: 1 if same else None]])
+        asked = [f"{c}" if c != "all" else "all of these" for c in suggested["classes"]]
         notes.append(
             f"Models with {k} classes tell {k} groups apart, so that the spectrum of their "
             f"ensemble suggests {k} clusters partly because it must. Ensembles of models with "
-            f"{listed(classes)} classes suggest {listed(each)} clusters, and all of these models "
-            f"together {together}. {RECORD[suggested['sure'].iloc[-1]]}"
+            f"{listed(asked)} classes suggest {numbers} clusters. "
+            f"{RECORD[suggested['sure'].iloc[-1]]}"
         )
     n = int((~choice["converged"]).sum())
     if n:
