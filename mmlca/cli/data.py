@@ -19,6 +19,7 @@ from mmlca.cli.options import (
     Out,
     Preset,
     Quiet,
+    Search,
     Seed,
     SequencesFile,
     SequencesFiles,
@@ -312,6 +313,7 @@ def fit(
     out: Out = Path("fit"),
     seed: Seed = 1,
     n_init: NInit = 40,
+    search: Search = "default",
     prior: Annotated[
         float, typer.Option(min=0, help="Pseudo-counts of each probability; 0: none.")
     ] = 1e-4,
@@ -357,7 +359,13 @@ def fit(
     data = read_sequences(sequences, columns, states)
     table = None if covariates is None else read_table(covariates)
     model = MixtureMarkov(
-        classes, n_init=n_init, prior=prior, seed=seed, n_jobs=n_jobs, missing=missing
+        classes,
+        n_init=n_init,
+        search=search,
+        prior=prior,
+        seed=seed,
+        n_jobs=n_jobs,
+        missing=missing,
     )
     n_parameters = classes * (data.n_states**2) - 1
     if n_parameters > len(data) and classes <= data.n_distinct:
@@ -451,6 +459,7 @@ def select(
     out: Out = Path("selection"),
     seed: Seed = 1,
     n_init: NInit = 40,
+    search: Search = "default",
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -489,6 +498,7 @@ def select(
                 f"{site or names[0]}, K = {k}", next(fits) / len(ks) / len(data)
             ),
             n_init=n_init,
+            search=search,
             n_jobs=n_jobs,
         )
     out.mkdir(parents=True, exist_ok=True)

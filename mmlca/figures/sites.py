@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import some
-from mmlca.tables.site_differences import SiteDifferences, p_text
+from mmlca.tables.norm_texts import p_text
+from mmlca.tables.site_differences import SiteDifferences
 from mmlca.tables.suppress import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ _LINES = "//////"
 _WIDTH = 7.2
 _MOST_ANNOTATED = 8
 _SMALL, _TINY = 6.5, 5.5
+_ROW_LETTERS = 12
 
 
 def plot_site_differences(
@@ -127,7 +130,8 @@ def _draw_row(axes: list[Axes], maps: _Maps, states: tuple[str, ...]) -> None:
             states if k == 0 else [],
         )
     _heat_map(axes[-1], maps.difference[:, -1], maps.supported[:, -1])
-    _label(axes[-1], "First states by cluster", states, [str(label) for label in maps.labels])
+    names = [textwrap.fill(str(label), _ROW_LETTERS) for label in maps.labels]
+    _label(axes[-1], "First states by cluster", states, names)
 
 
 def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.bool_]) -> None:

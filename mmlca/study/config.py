@@ -104,10 +104,20 @@ class PseudoSites(Part):
 
 
 class Model(Part):
-    """See `mmlca.MixtureMarkov`."""
+    """See `mmlca.MixtureMarkov`.
+
+    Without `prior`, models that a site sends to others have the default of `mmlca.Hospital`,
+    which serves ensembles of small sites; models that a study reports have `reported_prior`.
+    """
 
     n_init: Count = 40
-    prior: Annotated[float, Field(ge=0)] = 1e-4
+    search: Literal["default", "thorough"] = "default"
+    prior: Annotated[float, Field(ge=0)] | None = None
+
+    @property
+    def reported_prior(self) -> float:
+        """The prior of models whose probabilities the study reports: too small to matter."""
+        return 1e-4 if self.prior is None else self.prior
 
 
 class EnsembleRules(Part):
@@ -145,6 +155,7 @@ class InferenceRules(Part):
     diagnostics: bool = True
     simulations: Count = 99
     bootstrap: Annotated[int, Field(ge=0)] = 0
+    blrt: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _enough(self) -> InferenceRules:
@@ -157,9 +168,13 @@ Correction = Annotated[Literal["BCH", "ML"] | None, BeforeValidator(_or_none)]
 
 
 class Covariates(Part):
-    """What membership in a cluster may depend on; see `mmlca.three_step`."""
+    """What membership in a cluster may depend on, after classification or inside the model.
+
+    See `mmlca.three_step`, to which `correction` belongs, and `MixtureMarkov.fit`.
+    """
 
     columns: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    method: Literal["three-step", "one-step"] = "three-step"
     correction: Correction = "ML"
 
 

@@ -15,7 +15,7 @@ from mmlca.figures.lines import plot_lines
 from mmlca.figures.sites import plot_site_differences
 from mmlca.figures.transitions import plot_transitions
 from mmlca.sequences.checks import listed
-from mmlca.study.analyse import Findings, named_groups, views
+from mmlca.study.analyse import Findings, course_views, named_groups
 from mmlca.study.numbers import published_norm
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
@@ -37,6 +37,7 @@ _WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
     "local": "Each site's own model, its classes under the names of the clusters they match.",
+    "refined": "Clusters of the refined model.",
 }
 
 
@@ -44,7 +45,7 @@ def course_items(study: Study, findings: Findings) -> list[Item]:
     """The courses by site and cluster, for the ensemble and for each site's own model."""
     items: list[Item] = []
     analysis = findings.analysis
-    for view, clusters in views(analysis):
+    for view, clusters in course_views(analysis):
         shown = _without_revealing_groups(clusters, study.privacy.min_count)
         data = {site: analysis.sequences[site] for site in shown}
         data = {site: part[np.isin(part.ids, shown[site].index)] for site, part in data.items()}
@@ -87,7 +88,7 @@ def _courses(
     view: str | None,
     courses: Courses,
 ) -> Iterator[Item]:
-    min_count, top = study.privacy.min_count, study.outputs.top
+    min_count = study.privacy.min_count
     window, group = window_name(study), group_word(study)
     options: dict[str, Any] = {"min_count": min_count, "xlabel": window.capitalize()}
     ending, at_sites = "" if view is None else f"_{view}", f"at {listed(list(data))}"
@@ -133,38 +134,8 @@ def _courses(
         lambda: legend(colours) + stacked_bars(shares, colours, window),
         "courses",
     )
-    least = max(SHARED_BY, min_count)
-    frequencies = describe.sequence_frequencies(data, groups, top, min_count=least)
-    yield item(
-        "frequencies",
-        f"The {top} most frequent courses",
-        f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
-        f"that fewer than {least} patients share: the pale part stands for all others.",
-        f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
-        frequencies,
-        Plain(shares=("share", "cumulative")),
-        lambda: plot_frequencies(
-            data, groups, top=top, shared_by=SHARED_BY, table=frequencies, **options
-        ),
-        note=hidden_note(min_count),
-    )
-    representatives = representative_sequences(
-        data, groups, shared_by=SHARED_BY, min_count=min_count
-    )
-    yield item(
-        "representatives",
-        "Representative courses",
-        "At most five courses that stand for all: each patient counts for the course that differs "
-        f"least from their own (in the share of {windows_name(study)} with another drug class). "
-        f"Only courses that at least {least} patients share are candidates.",
-        f"Coloured bars of a few representative treatment courses, one panel for each {group}",
-        representatives,
-        Plain(shares=("share", "distance")),
-        lambda: plot_representatives(
-            data, groups, shared_by=SHARED_BY, table=representatives, **options
-        ),
-        note=hidden_note(min_count),
-    )
+    if view != "refined":  # exact counts beside those of the ensemble would tell who moved
+        yield from _whole_courses(study, data, groups, item, options)
     paths = courses.shown("paths").dropna(subset="count")
     rest = zip(branch_names(states)[-2:], (PALE, MISSING), strict=True)
     seen = set(paths["state"])
@@ -198,6 +169,49 @@ def _courses(
             text=f"Shares of patient-{windows_name(study)} in %; columns: the state after.",
         ),
         lambda: plot_transitions(data, groups, table=courses.transitions, min_count=min_count),
+    )
+
+
+def _whole_courses(
+    study: Study,
+    data: Mapping[str, Sequences],
+    groups: Mapping[str, Any],
+    item: Callable[..., Item],
+    options: dict[str, Any],
+) -> Iterator[Item]:
+    """Courses that several patients share, and those that stand for all."""
+    min_count, top = study.privacy.min_count, study.outputs.top
+    group, least = group_word(study), max(SHARED_BY, min_count)
+    frequencies = describe.sequence_frequencies(data, groups, top, min_count=least)
+    yield item(
+        "frequencies",
+        f"The {top} most frequent courses",
+        f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
+        f"that fewer than {least} patients share: the pale part stands for all others.",
+        f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
+        frequencies,
+        Plain(shares=("share", "cumulative")),
+        lambda: plot_frequencies(
+            data, groups, top=top, shared_by=SHARED_BY, table=frequencies, **options
+        ),
+        note=hidden_note(min_count),
+    )
+    representatives = representative_sequences(
+        data, groups, shared_by=SHARED_BY, min_count=min_count
+    )
+    yield item(
+        "representatives",
+        "Representative courses",
+        "At most five courses that stand for all: each patient counts for the course that differs "
+        f"least from their own (in the share of {windows_name(study)} with another drug class). "
+        f"Only courses that at least {least} patients share are candidates.",
+        f"Coloured bars of a few representative treatment courses, one panel for each {group}",
+        representatives,
+        Plain(shares=("share", "distance")),
+        lambda: plot_representatives(
+            data, groups, shared_by=SHARED_BY, table=representatives, **options
+        ),
+        note=hidden_note(min_count),
     )
 
 
@@ -235,10 +249,15 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
     pairs = list(dict.fromkeys(found.norms["sites"]))
     min_count = study.privacy.min_count
     own = next(iter(findings.courses.values()))  # the only one if there is a single class
+
+    def name_of(cluster: Any) -> str:
+        return group_name(study, cluster, findings.analysis.names)
+
     shown = found.shown_with(
         {name: findings.courses.get(name, own) for name in found.differences["membership"]},
-        lambda cluster: group_name(study, cluster, findings.analysis.names),
+        name_of,
     )
+    shown = shown.assign(cluster=shown["cluster"].map(name_of))
     for number, pair in enumerate(pairs, start=1):
         yield Item(
             "site_differences" if len(pairs) == 1 else f"site_differences_{number}",

@@ -10,6 +10,8 @@ import pandas as pd
 from mmlca.figures.diagnostics import plot_residuals, plot_stays
 from mmlca.figures.effects import plot_effects
 from mmlca.figures.survival import plot_survival
+from mmlca.figures.transitions import plot_estimates
+from mmlca.study.analyse import class_names
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.words import group_word, groups_word, window_name, windows_name
@@ -70,7 +72,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 ("class", "state"),
                 "time",
                 "residual",
-                ("n",),
+                ("n",) if "n" in part.states else (),
                 _residual_note,
                 "difference",
                 text=f"Residuals in standard errors; columns: {windows_name(study)}.",
@@ -109,16 +111,33 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 left_out="observed",
             ),
         )
-    if found.parameters is not None:
+    for site, model in findings.analysis.own.items() if found.parameters is not None else ():
+        table = found.parameters[found.parameters["site"] == site].drop(columns="site")
         yield Item(
-            "parameters",
+            f"parameters_{site}",
             "fit",
-            "Probabilities with standard errors",
-            "Weights of the classes, first states and transition probabilities of each site's own "
-            "model, with standard errors from the observed information and 95 % intervals. They "
-            f"hold if the model is right and the maximum was found. {note}".rstrip(),
-            found.parameters,
-            Plain(n_keys=5, empty={"from": "", "to": ""}, left_out="estimate"),
+            f"Estimated probabilities, {site}",
+            "First states and transition probabilities of each class of the site's own model, with "
+            "95 % limits from outer products of scores. They hold if the model is right and the "
+            f"maximum was found. The table has standard errors. {note}".rstrip(),
+            table,
+            Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
+            lambda site=site, model=model, table=table: plot_estimates(  # type: ignore[misc]
+                model, table, names=class_names(study, findings.analysis, site)
+            ),
+            f"Heat maps of the estimated transition probabilities of each class at {site}.",
+        )
+    if found.class_tests is not None:
+        yield Item(
+            "class_tests",
+            "fit",
+            "Are there more classes, or fewer?",
+            "Bootstrap likelihood-ratio tests of a number of classes against one fewer, at each "
+            "site: twice the difference of the log-likelihoods, the share of samples from the "
+            "smaller model with a larger one (p), and how far p may be off because the samples are "
+            "few. A small p speaks for the larger number.",
+            found.class_tests,
+            Plain(n_keys=3),
         )
     if found.stability is not None:
         yield Item(
@@ -136,7 +155,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
 def _common_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """Without those that hardly anybody makes or should make; hidden ones stay, blank."""
     rare = (steps["observed"] < 0.005) & (steps["expected"] < 0.005)
-    return steps[~rare & (steps["n"] != 0)]
+    nobody = steps["observed"].isna() & steps["expected"].notna()
+    return steps[~rare & ~nobody]
 
 
 def _classification(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -159,6 +179,8 @@ def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
     if found.effects is None:
         return
     how = _CORRECTED[study.covariates.correction]
+    if study.covariates.method == "one-step":
+        how = "estimated together with the chains of the site's own patients"
     group = group_word(study)
     caption = (
         f"Log-odds of each {group} against {group} 1, for one unit of a number or against the "
