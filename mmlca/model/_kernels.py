@@ -24,7 +24,7 @@ import mmlca.sequences._compiled  # noqa: F401 - readies the cache
 _ONE = np.uint64(1)
 _TINY = 1e-250
 _BLOCK = 2048
-_GROWTH = 1e-3  # a cell that rises by this part of itself in an update is not at its maximum
+_GROWTH = 1.0 + 1e-3  # a cell that rises by this factor in an update is not at its maximum
 
 # Compiling is what the first fit waits for. Loops are written out, since an assignment between
 # arrays brings its error messages with it; divisions do not check for zero; and what only other
@@ -168,18 +168,19 @@ def _raise_powers(
     """powers[v] = chance[cell[v]]^times[v]; the tokens of one cell follow each other."""
     for v in range(len(cell)):
         c = cell[v]
-        a = b = c_ = d = 1.0
         more = times[v]
-        if v > 0 and c == cell[v - 1]:
+        again = v > 0 and c == cell[v - 1]
+        if again:
             more -= times[v - 1]
-            a, b, c_, d = powers[v - 1, 0], powers[v - 1, 1], powers[v - 1, 2], powers[v - 1, 3]
-        w, x, y, z = chance[c, 0], chance[c, 1], chance[c, 2], chance[c, 3]
-        if more > 64:
-            a, b, c_, d = a * w**more, b * x**more, c_ * y**more, d * z**more
-        else:
-            for _ in range(more):
-                a, b, c_, d = a * w, b * x, c_ * y, d * z
-        powers[v, 0], powers[v, 1], powers[v, 2], powers[v, 3] = a, b, c_, d
+        for m in range(4):
+            base = chance[c, m]
+            power = powers[v - 1, m] if again else 1.0
+            if more > 64:
+                power *= base**more
+            else:
+                for _ in range(more):
+                    power *= base
+            powers[v, m] = power
 
 
 @_inner
@@ -398,15 +399,16 @@ def m_step(
                 row_total = 0.0
                 n_open = 0
                 for c in range(i * n_states, (i + 1) * n_states):
+                    chance[g, c, m] = 0.0
                     if prior[g, c, m] >= 0.0:
-                        row_total += expected[g, c, m] + prior[g, c, m]
+                        visits = expected[g, c, m] + prior[g, c, m]
+                        chance[g, c, m] = visits
+                        row_total += visits
                         n_open += 1
                 for c in range(i * n_states, (i + 1) * n_states):
-                    if prior[g, c, m] < 0.0:
-                        chance[g, c, m] = 0.0
-                    elif row_total > 0.0:
-                        chance[g, c, m] = (expected[g, c, m] + prior[g, c, m]) / row_total
-                    else:
+                    if row_total > 0.0:
+                        chance[g, c, m] /= row_total
+                    elif prior[g, c, m] >= 0.0:
                         chance[g, c, m] = 1.0 / n_open
 
 
@@ -522,7 +524,7 @@ def _grows(
     for g in range(len(before)):
         for c in range(n_states * (n_states + 1)):
             for m in range(4):
-                if prior[g, c, m] >= 0.0 and after[g, c, m] > (1.0 + _GROWTH) * before[g, c, m]:
+                if prior[g, c, m] >= 0.0 and after[g, c, m] > _GROWTH * before[g, c, m]:
                     return True
     return False
 
@@ -547,10 +549,11 @@ def _lift(
                 for c in range(i * n_states, (i + 1) * n_states):
                     visits += expected[g, c, m]
                 for c in range(i * n_states, (i + 1) * n_states):
-                    if prior[g, c, m] >= 0.0 and after[g, c, m] > (1.0 + _GROWTH) * before[g, c, m]:
-                        lifted = 0.5 * (1.0 - before[g, c, m] / after[g, c, m]) / max(visits, 1.0)
-                        after[g, c, m] = max(after[g, c, m], lifted)
-                    total += after[g, c, m]
+                    now, then = after[g, c, m], before[g, c, m]
+                    if prior[g, c, m] >= 0.0 and now > _GROWTH * then:
+                        now = max(now, 0.5 * (1.0 - then / now) / max(visits, 1.0))
+                        after[g, c, m] = now
+                    total += now
                 for c in range(i * n_states, (i + 1) * n_states):
                     after[g, c, m] /= total
 
@@ -573,30 +576,32 @@ def _extrapolate(
     for g in range(len(chance)):
         for m in range(4):
             for h in range(len(share)):
-                r += (shares[1, h, g, m] - shares[0, h, g, m]) ** 2
-                v += (shares[2, h, g, m] - 2.0 * shares[1, h, g, m] + shares[0, h, g, m]) ** 2
+                zero, one, two = shares[0, h, g, m], shares[1, h, g, m], shares[2, h, g, m]
+                r += (one - zero) ** 2
+                v += (two - 2.0 * one + zero) ** 2
             for c in range(n_cells):
-                r += (chances[1, g, c, m] - chances[0, g, c, m]) ** 2
-                v += (chances[2, g, c, m] - 2.0 * chances[1, g, c, m] + chances[0, g, c, m]) ** 2
+                zero, one, two = chances[0, g, c, m], chances[1, g, c, m], chances[2, g, c, m]
+                r += (one - zero) ** 2
+                v += (two - 2.0 * one + zero) ** 2
     step = min(-1.0, -np.sqrt(r / v)) if v > 0.0 else -1.0
     for g in range(len(chance)):
         for m in range(4):
             for i in range(n_states + 1):
                 total = 0.0
                 for c in range(i * n_states, (i + 1) * n_states):
-                    chance[g, c, m] = _leap(
-                        chances[0, g, c, m], chances[1, g, c, m], chances[2, g, c, m], step
-                    )
-                    total += chance[g, c, m]
+                    zero, one, two = chances[0, g, c, m], chances[1, g, c, m], chances[2, g, c, m]
+                    far = _leap(zero, one, two, step)
+                    chance[g, c, m] = far
+                    total += far
                 for c in range(i * n_states, (i + 1) * n_states):
                     chance[g, c, m] /= total
     for h in range(len(share)):
         total = 0.0
         for g in range(len(chance)):
             for m in range(4):
-                before, after = shares[0, h, g, m], shares[2, h, g, m]
-                share[h, g, m] = _leap(before, shares[1, h, g, m], after, step)
-                total += share[h, g, m]
+                far = _leap(shares[0, h, g, m], shares[1, h, g, m], shares[2, h, g, m], step)
+                share[h, g, m] = far
+                total += far
         for g in range(len(chance)):
             for m in range(4):
                 share[h, g, m] /= total
