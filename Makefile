@@ -68,12 +68,16 @@ dist: $(READY)
 	rm -rf dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
 	$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m zipfile -l dist/*.whl > dist/files.txt && \
+	git ls-files mmlca font ehr_prep | while read -r file; do \
+	  grep -qF "$$file " dist/files.txt || { echo "$$file is not in the wheel" >&2; exit 1; }; \
+	done
 	@for file in dist/*.whl dist/*.tar.gz; do \
 	  rm -rf dist/try && $(PYTHON) -m venv dist/try && \
 	  dist/try/bin/python -m pip install --quiet --disable-pip-version-check "$$file" && \
 	  (cd dist && try/bin/mmlca demo --out demo --scale 0.05 --classes 3 --quiet) && \
 	  echo "$$file installs and runs" || exit 1; \
-	done; rm -rf dist/try dist/demo
+	done; rm -rf dist/try dist/demo dist/files.txt
 
 # Speed and memory; what is compared with other programs goes into docs/benchmarks.{json,md}.
 # Without `make bench-peers` the rows of StepMix and Sequenzo are skipped with a line.
