@@ -343,7 +343,8 @@ def fit(
 ) -> None:
     """Find the latent classes of one site's sequences.
 
-    Fits a mixture of Markov chains and writes the model, its summary and every patient's class.
+    Fits a mixture of Markov chains and writes the model, its summary and every patient's class, in
+    exact numbers that stay inside the hospital; `mmlca site fit` writes what may leave.
     """
     from font.files import keep_inputs, private_folder
     from mmlca.model.estimator import MixtureMarkov
@@ -467,12 +468,13 @@ def select(
 ) -> None:
     """Choose the number of classes.
 
-    Fits each number at each site and compares; several sites vote.
+    Fits each number at each site and compares; several sites vote. What it writes is exact and
+    stays inside the hospital.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from font.files import atomic, keep_inputs
+    from font.files import atomic, keep_inputs, private_folder
     from mmlca.figures.models import plot_selection
     from mmlca.model.selection import compare_criteria, select_n_classes, vote
 
@@ -501,12 +503,12 @@ def select(
             search=search,
             n_jobs=n_jobs,
         )
-    out.mkdir(parents=True, exist_ok=True)
-    written = [write_table(table, out / "selection.csv"), out / "selection.png"]
+    private_folder(out)  # exact log-likelihoods tell small counts
+    written = [write_table(table, out / "selection.csv", private=True), out / "selection.png"]
     with mpl.rc_context({"text.parse_math": False}):  # a site may be called "$x^$"
         figure = Figure(figsize=(3.5, 2.8), layout="constrained")
         plot_selection(table, criterion, ax=figure.subplots())
-        with atomic(out / "selection.png") as file:
+        with atomic(out / "selection.png", private=True) as file:
             figure.savefig(file, dpi=300)
     chosen = vote(table)
     say(
