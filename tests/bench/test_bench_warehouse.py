@@ -34,7 +34,8 @@ WITH usable AS (
     WHERE drug_concept_id IN {INGREDIENTS}),
 patients AS (SELECT who, min(date) AS first FROM usable GROUP BY who),
 placed AS (
-    SELECT usable.*, datesub('month', first, date) // 3 AS win FROM usable JOIN patients USING (who))
+    SELECT usable.*, datesub('month', first, date) // 3 AS win
+    FROM usable JOIN patients USING (who))
 SELECT who, win::SMALLINT AS win, code::TINYINT AS code, count(*)::INT AS n, min(date) AS begin,
     max(date) AS stop, max(last) AS covered
 FROM placed WHERE win < 16 GROUP BY ALL
