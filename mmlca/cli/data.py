@@ -383,6 +383,13 @@ def fit(
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Refits to resampled patients, such as 500; 0: none.")
     ] = 0,
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="Draw the courses of each class.")
+    ] = True,
+    min_count: Annotated[
+        int,
+        typer.Option(min=0, help="Smallest patient count shown in figures and transitions.csv."),
+    ] = 11,
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -390,8 +397,9 @@ def fit(
 ) -> None:
     """Find the latent classes of one site's sequences.
 
-    Fits a mixture of Markov chains and writes the model, its summary and every patient's class, in
-    exact numbers that stay inside the hospital; `mmlca site fit` writes what may leave.
+    Fits a mixture of Markov chains and writes the model, its summary, every patient's class, the
+    transitions of each class and figures of their courses, in exact numbers that stay inside the
+    hospital; `mmlca site fit` writes what may leave.
     """
     from font.files import keep_inputs, private_folder
     from mmlca.model.estimator import MixtureMarkov
@@ -400,6 +408,7 @@ def fit(
     names = ["model.json", "summary.csv", "patients.csv", "starts.csv"]
     names += ["intervals.csv"] * se + ["bootstrap.csv", "stability.csv"] * (bootstrap > 0)
     names += ["coefficients.csv", "terms.csv"] * (covariates is not None)
+    names += ["transitions.csv", *_FIGURES] if figures else ["transitions.csv"]
     files = {name: out / name for name in names}
     keep_inputs(files.values(), [sequences, covariates])
     if bootstrap == 1:
@@ -435,6 +444,13 @@ def fit(
     write_table(model.starts_, files["starts.csv"])
     for name, result in results.items():
         write_table(result, files[name])
+    written = _write_courses(model, data, sequences.stem, min_count, files)
+    if len(written) < len(files):
+        note(
+            quiet,
+            f"no class has {min_count} patients, so that neither figures nor transitions.csv are "
+            "written; ask for fewer classes, or lower --min-count.",
+        )
     more = [
         f"\n{results[name].to_string(index=False, float_format='{:.3f}'.format)}"
         for name in ("coefficients.csv", "stability.csv")
@@ -448,8 +464,30 @@ def fit(
         f"{model.entropy():.3f}; {model.n_replicated_} of {model.n_searches_} independent searches "
         "reached the maximum.",
         *more,
-        wrote([*files.values()]),
+        wrote(written),
     )
+
+
+_FIGURES = ("state_distribution.png", "frequencies.png", "transitions.png")
+
+
+def _write_courses(
+    model: MixtureMarkov, data: Sequences, site: str, min_count: int, files: dict[str, Path]
+) -> list[Path]:
+    """Write the transitions of each class and the figures; returns the files that there are now."""
+    from font.files import atomic_write
+    from mmlca.study.courses import class_courses
+    from mmlca.study.items import to_pictures
+
+    courses = class_courses(model, data, site, min_count)
+    if courses is None:
+        return [path for name, path in files.items() if name not in ("transitions.csv", *_FIGURES)]
+    transitions, draws = courses
+    write_table(transitions, files["transitions.csv"])
+    for name, draw in zip(_FIGURES, draws, strict=True):
+        if name in files:
+            atomic_write(files[name], to_pictures(draw, 200)["png"])
+    return list(files.values())
 
 
 def _inference(
