@@ -322,10 +322,14 @@ def _rates(count: Floats) -> tuple[Floats, Floats]:
 
 
 def _residual(observed: Floats, expected: Floats, n: Floats) -> Floats:
-    """(observed − expected) in standard errors of a share; missing where it cannot vary."""
+    """(observed − expected) in standard errors of a share; missing where nobody is seen.
+
+    What is certain in the model and in the data has the residual 0.
+    """
     spread = expected * (1 - expected)
     ok = (n > 0) & (spread > 1e-9)
-    result = np.full(observed.shape, np.nan)
+    certain = (n > 0) & ~ok & (np.abs(observed - expected) < 1e-6)
+    result = np.where(certain, 0.0, np.nan)
     np.divide(observed - expected, np.sqrt(spread / np.maximum(n, 1e-12)), out=result, where=ok)
     return result
 

@@ -103,7 +103,7 @@ def test_what_comes_out(done: tuple[Path, dict[str, Any]]) -> None:
     assert {f"patients/{site}_clusters.csv" for site in ("MGB", "VA")} <= names
     assert len([name for name in names if name.startswith("models/")]) == 6
     assert json.loads((out / "results.json").read_text()) == content
-    assert len(content["summary"]) == 6
+    assert len(content["summary"]) == 5
     parts = ("sizes", "moved", "by_site", "differences", "accuracy", "reliability")
     assert {f"tables/refined_{part}.csv" for part in parts} <= names
     listed = [item["file"] for section in content["sections"] for item in section["items"]]
