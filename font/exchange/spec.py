@@ -78,8 +78,9 @@ Payload of a *labels* file:
 models              list of {name, fingerprint}, in order
 min_count           the unit of the counts
 classes             for each model, the patients in each of its classes
-tables              for each pair of models (first with second, first with third, …), the patients
-                    by the labels of both (K × K′)
+tables              for each class of the first model, the second and so on up to the last but
+                    one: how many of its patients are in each class of every later model, a text of
+                    counts with spaces between them
 =================== =========================================================================
 
 Payload of an *ensemble* file:
@@ -115,7 +116,8 @@ Payload of a *shared* file:
 step, of, scale     as in the sums files that it adds
 last                whether the refinement ends here
 ensemble            SHA-256 of the payload of the ensemble that the refinement began with
-min_count           the lowest of the sums files
+min_count           the lowest of the sums files; of masked files, the largest, since the centre
+                    rounds their sum
 model               content of the first model of the ensemble; its states or items and its prior
                     are those of the clusters
 sites               whose sums are in it
@@ -130,16 +132,19 @@ public              the site's X25519 public key, 64 hexadecimal digits; the pri
 min_count           the least unit that the site accepts for the rounded sum
 =================== =========================================================================
 
-Payload of a *masked* file (site → centre), in place of a labels file:
+Payload of a *masked* file (site → centre), in place of a labels or sums file:
 
 =================== =========================================================================
-what                "labels"
-of                  fingerprint of the list of models (SHA-256 of {name: fingerprint})
+what                "labels" or "sums"
+of                  labels: fingerprint of the list of models (SHA-256 of {name: fingerprint});
+                    sums: SHA-256 of the payload that they answer
 min_count           the unit to which the centre rounds the sum; of several, the largest
 sites               list of {site, key} in order of the names: the set whose masks cancel
-values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in base64: for each
-                    class of each model its patients, then its patients by the labels of every
-                    later model, exact, plus this site's masks
+values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in base64, exact, plus
+                    this site's masks. Labels: for each class of each model its patients, then its
+                    patients by the labels of every later model. Sums: the sums by cluster (K × P)
+                    in millionths, then in millionths how many patients stand behind each, then 8
+                    secret numbers of the site, whose sum seeds the centre's rounding
 =================== =========================================================================
 
 Payload of an *effects* file (site → centre): how membership in the clusters depends on covariates.
