@@ -40,24 +40,13 @@ name                "SITE", or "SITE/1", "SITE/2", … for resamples of a site
 min_count           the unit of the counts; no class has fewer patients
 bic                 list of {n_classes, above_best}: for each number of classes that the site
                     tried, its BIC minus the lowest, as a whole number; may be empty
-model.format        "mmlca markov counts", "font k-means", "font gaussian mixture", "font latent
-                    class", or another kind that a package registered (`font.register_kind`)
+model.format        "font k-means", "font gaussian mixture", "font latent class", or another kind
+                    that a package registered (`font.register_kind`) and describes
 model.version       1
 model.patients      patients by class (K), expected numbers rounded
 =================== =========================================================================
 
-A mixture of Markov chains has:
-
-=================== =========================================================================
-model.states        S state labels, in order
-model.prior         pseudo-count that receivers add to every cell of first and steps
-model.first         patients by class and first state (K × S)
-model.steps         steps by class, from and to (K × S × S); a cell behind which stand fewer than
-                    min_count different patients is 0 or min_count × steps_per_patient
-model.steps_per_patient  mean number of steps per patient in such cells of the site
-=================== =========================================================================
-
-Other models have:
+Models of font's own kinds have:
 
 =================== =========================================================================
 model.variables     names of the d columns
@@ -100,12 +89,11 @@ step                0: by the ensemble's clusters; r: by memberships under the s
                     step r − 1
 of                  SHA-256 of the payload that the sums answer: of the ensemble or shared file
 min_count           the unit of the sums
-format              kind of model, as in model.format; those whose statistics are counts: mixtures
-                    of Markov chains and latent class models
+format              kind of model, as in model.format, of those whose statistics are counts, such
+                    as latent class models
 per_patient         mean number of events per patient in sums that few patients stand behind
 scale               100; with min_count 1, where nothing is rounded, 1,000,000
-sums                K × P: for each cluster the patients, then for mixtures of Markov chains those
-                    who begin in each state and the steps from each state to each (S + S × S), for
+sums                K × P: for each cluster the patients, then the statistics of the kind, for
                     latent class models those who gave each answer; a sum behind which stand fewer
                     than min_count different patients is 0 or min_count × per_patient
 =================== =========================================================================
