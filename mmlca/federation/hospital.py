@@ -427,7 +427,7 @@ class Hospital:
                 found.table,
                 found.covariance,
                 found.columns,
-                found.clusters,
+                found.clusters.tolist(),
                 found.variables,
                 of=step.fingerprint,
                 study=self.study,

@@ -9,6 +9,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from comparisons import Compare
 from oracle import needs_peers, peer
 from ra_like import PARAMS, cpu, ra_like
 
@@ -53,17 +54,15 @@ def our_update(sequences: Sequences, n: int = 200) -> float:
     return cpu(lambda: em.run_em(patterns, CELLS, PARAMS.weights, settings), repeat=5) / n
 
 
-def test_update() -> None:
+def test_update(compare: Compare) -> None:
     small, middle = ra_like(5_322), ra_like(20_000)
     ours = our_update(small)
     numpy = cpu(vectorised_update(small.codes, CELLS), repeat=20)
     ours_20k = our_update(middle)
-    print(
-        f"\nan EM update, 5,322 patients ({len(small.patterns):,} patterns): {1e3 * ours:.4f} ms; "
-        f"numpy over patients {1e3 * numpy:.2f} ms, {numpy / ours:.0f}× as long"
-        f"\n20,000 patients ({len(middle.patterns):,} patterns): {1e3 * ours_20k:.4f} ms; "
-        f"seqHMM's recorded {SEQHMM_UPDATE} s is {SEQHMM_UPDATE / ours_20k:,.0f}× as long"
-    )
+    print(f"\n{len(small.patterns):,} and {len(middle.patterns):,} patterns")
+    task = "one EM update, {} × 16, 5 states, 4 classes"
+    compare(task.format("5,322"), ours, "numpy over all patients", numpy)
+    compare(task.format("20,000"), ours_20k, "seqHMM 1.2.6", SEQHMM_UPDATE, "recorded elsewhere")
     assert numpy > 100 * ours
     assert ours_20k * 1_000 < SEQHMM_UPDATE
 
