@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -154,9 +155,13 @@ USED = {concept: EVERY[concept] for concept in (A, B, PRODUCT, BOTH)}
 # --- concepts -------------------------------------------------------------------------------
 
 
-def test_ingredients_through_ancestors() -> None:
+@pytest.fixture(scope="module")
+def records() -> ehr_prep.WarehouseRecords:
+    return read(labs=["ESR", "CRP"])
+
+
+def test_ingredients_through_ancestors(records: ehr_prep.WarehouseRecords) -> None:
     assert classes() == USED
-    records = read()
     ways = records.settings["concepts"]
     assert ways == {
         "concept_ancestor": 5,
@@ -264,8 +269,10 @@ def test_a_concept_set_without_descendants() -> None:
 
 
 def test_entry_by_condition() -> None:
-    records = read(condition=99)
+    records = read(condition=99, labs={"own": [3020460]})
     assert list(records.ids) == [1, 2]
+    assert records.labs is not None
+    assert records.labs["test"].to_list() == ["own"]
     assert dropped(records) == {
         "drug not in the map": (0, 2),
         "patient without the condition": (1, 1),
@@ -321,8 +328,7 @@ def test_drug_eras() -> None:
 # --- persons and labs -----------------------------------------------------------------------
 
 
-def test_persons() -> None:
-    records = read()
+def test_persons(records: ehr_prep.WarehouseRecords) -> None:
     people = records.patients
     assert people is not None
     assert [str(day)[:10] for day in people["birth_date"]] == ["1950-03-31", "1960-01-01", "NaT"]
@@ -344,16 +350,16 @@ def test_records_outside_observation_and_unknown_persons() -> None:
     records = read(con=connect(observation_period=late, person=tables()["person"].iloc[:2]))
     assert dropped(records)["outside the observation periods"] == (0, 1)
     assert "patient not in the table person" in records.issues["issue"].to_list()
+    places = (dataclasses.replace(records, reduce=place) for place in ("memory", "database"))
+    here, there = (ehr_prep.build_sequences(part) for part in places)
+    np.testing.assert_array_equal(here.codes, there.codes)
 
 
-def test_labs() -> None:
-    labs = read(labs=["ESR", "CRP"]).labs
+def test_labs(records: ehr_prep.WarehouseRecords) -> None:
+    labs = records.labs
     assert labs is not None
     assert labs["test"].to_list() == ["ESR", "CRP", "ESR"]
     assert labs["value"].to_list() == [12.5, 3.0, "<2"]
-    own = read(labs={"own": [3020460]}).labs
-    assert own is not None
-    assert own["test"].to_list() == ["own"]
     with pytest.raises(ValueError, match=r"knows 'ESR', 'CRP' by name, found 'BMI'"):
         read(labs="BMI")
 
