@@ -37,7 +37,7 @@ def sources() -> Any:
 
 
 # each rule makes queries of its own, which take a second to compile
-QUICK = ("combinations", "last record")
+QUICK = ("combinations",)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,7 @@ def test_the_number_of_records_decides(monkeypatch: pytest.MonkeyPatch, sources:
     assert by_number.stays
 
 
+@pytest.mark.slow
 def test_repetitions_may_be_kept() -> None:
     tables = make_tables(1)
     frames = as_frames(tables)
@@ -153,6 +154,7 @@ def test_a_cohort_in_files_and_in_parquet(cohort: Any, place: str) -> None:
         check_cohort(records, folder, **rules)
 
 
+@pytest.mark.slow
 def test_labs_from_a_database_make_the_same_trend(cohort: Any) -> None:
     folder, made = cohort
     records = ehr_prep.read_omop(f"parquet:{folder / 'omop' / 'MGB'}", labs="ESR")
