@@ -173,7 +173,7 @@ class Site(Reading):
         fields = type(self).model_fields
         if extra := [n for n in _WRONG[kind] if getattr(self, n) != fields[n].default]:
             name = extra[0].removeprefix("cdm_")
-            reason = f"which {kind} does not need"
+            reason = f"which does not go with {kind}"
             if kind == "files":
                 reason = "which belongs to databases (omop or warehouse)"
             raise ValueError(f"has {name}, {reason}")
