@@ -24,9 +24,9 @@ from mmlca.tables.effects import (
     cluster_memberships,
     hide_effects,
     hide_outcomes,
-    inverse_variance,
     one_step_effects,
 )
+from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.suppress import few_text, hide_parts, hides, is_small
 from mmlca.tables.survival import Survival, survival_by_cluster
 
