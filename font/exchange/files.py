@@ -1,6 +1,8 @@
 """The three files that sites and centre exchange: models, cross-tables of labels, the ensemble.
 
-`font.exchange.spec` says what is in them, `font.exchange.privacy` what may be.
+`font.exchange.spec` says what is in them, `font.exchange.privacy` what may be. They stand in one
+module, because the function that writes a kind of file and the one that reads it must agree on
+every field.
 """
 
 from __future__ import annotations

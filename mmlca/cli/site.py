@@ -21,6 +21,7 @@ from mmlca.cli.options import (
     Quiet,
     StudyNInit,
     StudyNJobs,
+    StudySearch,
     StudySeed,
     from_study,
     whole_numbers,
@@ -42,7 +43,9 @@ from mmlca.cli.site_input import (
 )
 
 site_app = typer.Typer(
-    name="site", help="What a hospital does: keys, fit, mask-key, label, assign, refine.", **PLAIN
+    name="site",
+    help="What a hospital does: keys, fit, mask-key, label, assign, refine, effects.",
+    **PLAIN,
 )
 
 
@@ -85,6 +88,7 @@ def site_fit(
     patients: Patients,
     seed: StudySeed = None,
     n_init: StudyNInit = None,
+    search: StudySearch = None,
     n_jobs: StudyNJobs = None,
     out: SiteOut = None,
     quiet: Quiet = False,
@@ -103,6 +107,7 @@ def site_fit(
         fewer_classes=fewer_classes,
         seed=seed,
         starts=n_init,
+        search=search,
         n_jobs=n_jobs,
     )
     with working("Fitting (the first fit also compiles)", quiet=quiet):
@@ -323,6 +328,56 @@ def site_refine(
             f"{' and the key files' * secure}.",
         ]
     say(quiet, *lines)
+
+
+@site_app.command("effects")
+@with_groups
+def site_effects(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The centre's ensemble file, or its last shared file.", **FILE
+        ),
+    ],
+    covariates: Annotated[
+        Path,
+        typer.Option(
+            help="Table of an id and what membership may depend on, .csv or .parquet.", **FILE
+        ),
+    ],
+    *,
+    sequences: SiteSequences = None,
+    home: Home,
+    release: Release,
+    patients: Patients,
+    keys: KeysFile = None,
+    out: SiteOut = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write how membership in the clusters depends on covariates here, for the centre."""
+    from font.exchange.effects import read_effects
+    from font.exchange.files import file_name
+    from font.files import keep_inputs
+    from mmlca.sequences.files import read_table
+
+    data = site_data(sequences, patients, file)
+    hospital = open_hospital(home, data, release, keys=read_keys_file(keys, home.study_file))
+    place = home.folder / "to_centre" if out is None else out
+    inputs = all_inputs(home, patients, file, covariates, sequences)
+    keep_inputs([place / file_name(hospital.site, "effects")], inputs)
+    path = hospital.effects(file, read_table(covariates), out)
+    table = read_effects(path).table
+    table["cluster"] += 1
+    say(
+        quiet,
+        "Log-odds of each cluster against cluster 1, as they leave:",
+        table.to_string(index=False),
+        wrote([path]),
+        f"Withheld: effects that rest on fewer than {hospital.min_count} patients of a cluster, "
+        f"and digits beyond the precision; {hospital.ledger().path} keeps what was released.",
+        f"Next: look at it with `mmlca exchange check {path}`, then send {path.name} to the "
+        "centre.",
+    )
 
 
 @site_app.command("keys")

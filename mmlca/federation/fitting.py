@@ -18,8 +18,9 @@ def fit_models(
     from mmlca.model.selection import select_n_classes, vote
 
     bic, n_classes = {}, hospital.n_classes
-    search: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "n_init": hospital.starts,
+        "search": hospital.search,
         "prior": hospital.prior,
         "n_jobs": hospital.n_jobs,
         "seed": hospital.seed,
@@ -29,7 +30,7 @@ def fit_models(
             data,
             hospital.candidates,
             criterion=hospital.criterion,  # type: ignore[arg-type]
-            **search,
+            **settings,
         )
         bic = dict(zip(table["classes"], table["bic"], strict=True))
         n_classes = vote(table) if n_classes is None else n_classes
@@ -44,17 +45,21 @@ def fit_models(
             seed=hospital.seed,
         )
     fewest = hospital.min_count if hospital.fewer_classes else 0
-    fits = {name: (_fit_one(part, n_classes, fewest, search), part) for name, part in parts.items()}
+    fits = {
+        name: (_fit_one(part, n_classes, fewest, settings), part) for name, part in parts.items()
+    }
     return fits, bic
 
 
-def _fit_one(data: Sequences, n_classes: int, fewest: int, search: dict[str, Any]) -> MixtureMarkov:
+def _fit_one(
+    data: Sequences, n_classes: int, fewest: int, settings: dict[str, Any]
+) -> MixtureMarkov:
     """A model with as many of the classes as leave each at least `fewest` patients."""
     from mmlca.federation.markov_kind import expected_counts
     from mmlca.model.estimator import MixtureMarkov
 
-    model = MixtureMarkov(n_classes, **search).fit(data)
+    model = MixtureMarkov(n_classes, **settings).fit(data)
     # counted as the model file counts them: the prior makes the model's weights a little more even
     if n_classes > 1 and expected_counts(model, data).patients.min() < fewest:
-        return _fit_one(data, n_classes - 1, fewest, search)
+        return _fit_one(data, n_classes - 1, fewest, settings)
     return model

@@ -46,7 +46,7 @@ def make_sums(
     from font.exchange.sums import write_sums
 
     ledger = hospital.ledger()
-    model, membership = _memberships(hospital, step)
+    model, membership = step_memberships(hospital, step)
     data, draws = hospital.sequences, ledger.draws("sums")  # the same at all steps
     if keys:
         secret = ledger.mask_secret()
@@ -61,7 +61,7 @@ def make_sums(
     ).data
 
 
-def _memberships(hospital: Hospital, step: Step) -> tuple[Any, Floats]:
+def step_memberships(hospital: Hospital, step: Step) -> tuple[Any, Floats]:
     """The model that sums a step's statistics, and the patients' memberships (n, K)."""
     import numpy as np
 
