@@ -218,6 +218,22 @@ def _masked_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return contains, reveals
 
 
+def _effects_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    shown = ", ".join(str(k + 1) for k in payload["clusters"])
+    unit = payload["min_count"]
+    contains = [
+        f"effects of {', '.join(part['name'] for part in payload['variables'])} on membership in "
+        f"the clusters {shown}, as log-odds against cluster 1, with standard errors of two digits "
+        f"and correlations of two decimals: {len(payload['estimates'])} effects"
+    ]
+    reveals = [
+        "how much more probable each cluster is for patients who differ in a covariate; roughly, "
+        "through the standard errors, how many patients it rests on",
+        f"nothing that rests on fewer than {unit} patients of a cluster, with or without a trait",
+    ]
+    return contains, reveals
+
+
 _WORDS = {
     "model": _model_words,
     "labels": _labels_words,
@@ -226,6 +242,7 @@ _WORDS = {
     "shared": _shared_words,
     "key": _key_words,
     "masked": _masked_words,
+    "effects": _effects_words,
 }
 
 

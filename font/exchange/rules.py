@@ -18,6 +18,8 @@ from font.exchange.privacy import unrounded, unrounded_sums
 from font.exchange.registry import kind_of
 from font.tables_ensemble import TableEnsemble
 
+POSSIBLE = 1e-3  # smallest eigenvalue of the correlations in a file
+
 
 def validated(schema: type[Any], content: Any, origin: str, prefix: str = "") -> Any:
     try:
@@ -203,6 +205,36 @@ def _rectangle(rows: list[list[int]], origin: str) -> NDArray[np.int64]:
     return np.array(rows, dtype=np.int64)
 
 
+def effects_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    names = [part["name"] for part in payload["variables"]]
+    for part in (names, payload["terms"], payload["clusters"]):
+        if len(set(part)) != len(part):
+            raise _unfit(origin, f"it names {some(part)} with repeats")
+    size = len(payload["terms"]) * len(payload["clusters"])
+    n_pairs = size * (size - 1) // 2
+    parts = {"estimates": size, "errors": size, "correlations": n_pairs}
+    for part, expected in parts.items():
+        if len(payload[part]) != expected:
+            raise _unfit(origin, f"it has {len(payload[part]):,} {part} in place of {expected:,}")
+    possible = np.linalg.eigvalsh(correlation_matrix(size, payload["correlations"]))[0]
+    if possible <= POSSIBLE / 2:
+        raise _unfit(origin, "its correlations are those of no distribution")
+    for value, error in zip(payload["estimates"], payload["errors"], strict=True):
+        if float(f"{error:.2g}") != error:
+            raise _unfit(origin, f"the standard error {error:g} has more than two digits")
+        unit = 10.0 ** np.floor(np.log10(error / 2))
+        if abs(value / unit - round(value / unit)) > 1e-6:
+            raise _unfit(origin, f"the effect {value:g} is finer than its error {error:g} allows")
+
+
+def correlation_matrix(size: int, below: Any) -> NDArray[np.float64]:
+    """A matrix with ones on its diagonal, from what is below that, row after row."""
+    matrix, place = np.eye(size), np.tril_indices(size, -1)
+    matrix[place] = below
+    matrix.T[place] = below
+    return matrix
+
+
 RULES = {
     "model": model_rules,
     "labels": labels_rules,
@@ -211,6 +243,7 @@ RULES = {
     "shared": shared_rules,
     "key": lambda payload, site, origin: None,
     "masked": masked_rules,
+    "effects": effects_rules,
 }
 
 

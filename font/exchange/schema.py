@@ -23,6 +23,7 @@ from font.exchange.fields import (
     MOST_SITES,
     Count,
     Hash,
+    Label,
     Least,
     Name,
     Number,
@@ -77,7 +78,7 @@ class Envelope(Strict):
 
     format: Literal["font exchange"]
     version: Annotated[int, Field(ge=VERSION, le=VERSION)]
-    kind: Literal["model", "labels", "ensemble", "sums", "shared", "key", "masked"]
+    kind: Literal["model", "labels", "ensemble", "sums", "shared", "key", "masked", "effects"]
     study: Study
     round: Round
     site: Site
@@ -221,6 +222,36 @@ class MaskedPayload(Strict):
     values: Annotated[str, Field(min_length=12, max_length=FILE_LIMIT)]
 
 
+MOST_TERMS, MOST_EFFECTS = 50, 300  # of an effects file
+Effect = Annotated[Number, Field(ge=-1e6, le=1e6)]
+EffectError = Annotated[Number, Field(gt=1e-6, le=1e6)]
+
+
+class VariablePart(Strict):
+    """A covariate: a number, or levels of which the first is the reference."""
+
+    name: Label
+    levels: Annotated[list[Label], Field(min_length=2, max_length=MOST_CLASSES)] | None
+
+
+class EffectsPayload(Strict):
+    """A site's effects of covariates on membership in the clusters."""
+
+    of: Hash
+    min_count: Least
+    variables: Annotated[list[VariablePart], Field(min_length=1, max_length=MOST_TERMS)]
+    terms: Annotated[list[Label], Field(min_length=2, max_length=MOST_TERMS)]
+    clusters: Annotated[
+        list[Annotated[int, Field(ge=1, lt=MOST_CLASSES)]],
+        Field(min_length=1, max_length=MOST_CLASSES),
+    ]
+    estimates: Annotated[list[Effect], Field(min_length=2, max_length=MOST_EFFECTS)]
+    errors: Annotated[list[EffectError], Field(min_length=2, max_length=MOST_EFFECTS)]
+    correlations: Annotated[
+        list[Annotated[Number, Field(ge=-1, le=1)]], Field(max_length=MOST_EFFECTS**2 // 2)
+    ]
+
+
 _PAYLOADS: dict[str, type[Strict]] = {
     "model": ModelPayload,
     "labels": LabelsPayload,
@@ -229,6 +260,7 @@ _PAYLOADS: dict[str, type[Strict]] = {
     "shared": SharedPayload,
     "key": KeyPayload,
     "masked": MaskedPayload,
+    "effects": EffectsPayload,
 }
 
 
@@ -269,8 +301,8 @@ def read_file(
     source : the file, or its bytes
     study : str, optional
         Refuse files of another study.
-    kind : "model", "labels", "ensemble", "sums", "shared", "key" or "masked", optional
-        Refuse files of another kind.
+    kind : str, optional
+        One of those in `font.exchange.spec`, such as "model"; refuse files of another.
     min_count : int
         The study's: refuse files whose counts were rounded to multiples of less.
     round : int, optional

@@ -14,7 +14,8 @@ field               content
 =================== =========================================================================
 format              "font exchange"
 version             2
-kind                "model", "labels", "ensemble", "sums", "shared", "key" or "masked"
+kind                "model", "labels", "ensemble", "sums", "shared", "key", "masked" or
+                    "effects"
 study               name of the study; files of another study are refused
 round               number of the round within the study, from 1
 site                name of the sender
@@ -141,6 +142,24 @@ values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in
                     later model, exact, plus this site's masks
 =================== =========================================================================
 
+Payload of an *effects* file (site → centre): how membership in the clusters depends on covariates.
+The centre pools the files of all sites by inverse variance:
+
+=================== =========================================================================
+of                  SHA-256 of the payload of the ensemble or shared file whose clusters these are
+min_count           in every cluster of the file at least so many patients stand behind each
+                    column of the covariates, see `font.exchange.effects`
+variables           list of {name, levels}: levels is null for numbers, else the levels in order,
+                    the first of them the reference
+terms               names of the columns, the intercept first
+clusters            clusters, from 0, that are compared with cluster 0; those that may not be
+                    shown are absent
+estimates           log-odds, for each cluster those of all terms, each a multiple of the power of
+                    ten that is at most half its standard error
+errors              standard errors, two digits
+correlations        of the estimates, two decimals, what is below the diagonal row after row
+=================== =========================================================================
+
 The mask of two sites is the ChaCha20 key stream (nonce 0, read as little-endian 64-bit numbers) of
 the key that HKDF-SHA256 makes of their X25519 secret, with a fixed line, the SHA-256 of the JSON
 list [study, round, what, of, sites with keys] and the two names as info; the site whose name comes
@@ -149,7 +168,8 @@ first adds it, the other subtracts it.
 Limits, checked before anything is built: 8 MB per file, 600,000 values, 100,000 texts, nesting of
 12, numbers of 30 digits, 127 states or 1,000 columns, 100 classes of a model, 300 models, 300
 sites, 800 classes of all models together, 50 steps of a refinement, 10,000,000 for the squared
-number of classes times parameters.
+number of classes times parameters, 100,000,000 for the cubed number of variables times covariance
+matrices, 50 terms and 300 effects of covariates.
 
 What a file could still tell:
 

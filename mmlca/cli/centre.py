@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmlca.cli.display import say, working, wrote
+from mmlca.cli.display import say, working, write_table, wrote
 from mmlca.cli.options import (
     FILE,
     PLAIN,
@@ -23,7 +23,7 @@ from mmlca.cli.options import (
 from mmlca.cli.site import make_key_pair, read_keys_file, study_name
 
 centre_app = typer.Typer(
-    name="centre", help="What the centre does: keys, combine, refine.", **PLAIN
+    name="centre", help="What the centre does: keys, combine, refine, effects.", **PLAIN
 )
 exchange_app = typer.Typer(name="exchange", help="Look at exchange files.", **PLAIN)
 centre_app.command("keys")(make_key_pair)
@@ -261,6 +261,60 @@ def centre_refine(
         "Withheld: nothing more; all sums were rounded at random before they left their sites.",
         f"Next: send {path.name} to all sites; {following}",
     )
+
+
+@centre_app.command("effects")
+def centre_effects(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="The effects files of all sites, .json.", **FILE),
+    ],
+    study: StudyName = None,
+    study_file: StudyFile = None,
+    min_count: StudyMinCount = None,
+    keys: KeysFile = None,
+    out: Out = Path("effects"),
+    quiet: Quiet = False,
+) -> None:
+    """Pool the sites' effects of covariates, each weighted by the inverse of its variance."""
+    import pandas as pd
+
+    from font.exchange.effects import read_all_effects
+    from font.exchange.privacy import MIN_COUNT
+    from font.files import keep_inputs
+    from mmlca.tables.effects import inverse_variance
+
+    name = study_name(study, study_file)
+    if study_file is not None:
+        from mmlca.study.config import read_study
+
+        read = read_study(study_file, files=False)
+        name, min_count = read.name, min_count or read.privacy.min_count
+    places = [out / "effects_by_site.csv", out / "effects.csv"]
+    keep_inputs(places, files)
+    read_files = read_all_effects(
+        files, study=name, min_count=min_count or MIN_COUNT, keys=read_keys_file(keys, study_file)
+    )
+    tables = {site: file.table.rename(columns={"cluster": "class"}) for site, file in
+              read_files.items()}  # fmt: skip
+    for table in tables.values():
+        table["class"] += 1
+    pooled = inverse_variance(tables, {site: f.covariance for site, f in read_files.items()})
+    by_site = pd.concat([t.assign(site=site) for site, t in tables.items()], ignore_index=True)
+    pooled = pooled.rename(columns={"class": "cluster"})
+    write_table(by_site.rename(columns={"class": "cluster"}), places[0])
+    write_table(pooled, places[1])
+    few = len(read_files) < 2
+    say(
+        quiet,
+        f"Effects of {len(read_files)} site{'s' * (not few)}: log-odds of each cluster against "
+        "cluster 1.",
+        "With one site there is nothing to pool." if few else pooled.to_string(
+            index=False, float_format="{:.3g}".format
+        ),
+        wrote(places),
+        "Withheld: nothing more; the sites left out what rests on few patients.",
+    )  # fmt: skip
 
 
 def _rounds(text: str) -> int | str:

@@ -19,6 +19,7 @@ from mmlca.cli.options import (
     Out,
     Preset,
     Quiet,
+    Search,
     Seed,
     SequencesFile,
     SequencesFiles,
@@ -49,7 +50,7 @@ def prep(
         typer.Argument(
             metavar="RECORDS",
             help="Medication records, one or several files: .csv (also .gz or .zst), .parquet or "
-            ".xlsx; none with --omop.",
+            ".xlsx; none with --omop or --warehouse.",
             **FILE,
         ),
     ] = None,
@@ -67,8 +68,15 @@ def prep(
             "duckdb:///file.duckdb or parquet:folder/; without a password.",
         ),
     ] = None,
+    warehouse: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Database that is not OMOP in place of records, such as claims; a URL likewise.",
+        ),
+    ] = None,
     schema: Annotated[
-        str | None, typer.Option(help="Schema of the tables of the OMOP database.")
+        str | None, typer.Option(help="Schema of the tables of the database.")
     ] = None,
     condition: Annotated[
         str | None,
@@ -79,8 +87,18 @@ def prep(
         typer.Option(help="Cohort table of the entry, such as results.cohort:7 (OMOP)."),
     ] = None,
     table: Annotated[
-        Literal["drug_exposure", "drug_era"] | None,
-        typer.Option(help="Drug table of the OMOP database.", show_default="drug_exposure"),
+        str | None,
+        typer.Option(
+            help="Table of the records: drug_exposure or drug_era of OMOP, any other with "
+            "--warehouse.",
+            show_default="drug_exposure, or the only table",
+        ),
+    ] = None,
+    patients_table: Annotated[
+        str | None, typer.Option(help="Table of the patients (--warehouse).")
+    ] = None,
+    observation_table: Annotated[
+        str | None, typer.Option(help="Table of the observation periods (--warehouse).")
     ] = None,
     patients: Annotated[
         Path | None,
@@ -206,6 +224,7 @@ def prep(
     drugs that the map does not know.
     """
     from ehr_prep.build import build_sequences
+    from ehr_prep.claims import read_warehouse
     from ehr_prep.drugs import RA_DRUGS, drug_map
     from ehr_prep.omop import read_omop
     from ehr_prep.records import Records, read_records
@@ -217,21 +236,33 @@ def prep(
     for_files = {
         **{"--patients": patients, "--observation": observation, "--labs": labs},
         **{"--drug-names": drug_names, "--date-format": date_format, "--encoding": encoding},
-        **{"--delimiter": delimiter, "--decimal": decimal, "--default-supply": default_supply},
+        **{"--delimiter": delimiter, "--decimal": decimal, "--labs-column": labs_column or None},
+        "--strict": strict or None,
+    }
+    for_columns = {
         **{"--patient-column": patient_column, "--date-column": date_column},
         **{"--drug-column": drug_column, "--end-column": end_column},
         **{"--supply-column": supply_column, "--patients-column": patients_column or None},
-        "--labs-column": labs_column or None,
         "--observation-column": observation_column or None,
-        "--strict": strict or None,
+        "--default-supply": default_supply,
     }
-    for_omop = {"--schema": schema, "--condition": condition, "--cohort": cohort, "--table": table}
+    for_omop = {"--condition": condition, "--cohort": cohort}
+    for_tables = {"--patients-table": patients_table, "--observation-table": observation_table}
+    for_databases = {"--schema": schema, "--table": table}
     records = records or []
-    if (not records) == (omop is None):
-        raise ValueError("give either a file of records or --omop URL, one of the two.")
-    if wrong := [n for n, v in (for_omop if records else for_files).items() if v is not None]:
-        where = "--omop" if records else "files, and --omop needs none"
-        raise ValueError(f"{wrong[0]} belongs to {where}; leave it out.")
+    if sum([bool(records), omop is not None, warehouse is not None]) != 1:
+        raise ValueError(
+            "give either a file of records, --omop URL or --warehouse URL, one of the three."
+        )
+    wrong: dict[str, Any]
+    if omop is not None:
+        wrong, kind = {**for_files, **for_columns, **for_tables}, "--omop"
+    elif warehouse is not None:
+        wrong, kind = {**for_files, **for_omop}, "--warehouse"
+    else:
+        wrong, kind = {**for_omop, **for_tables, **for_databases}, "a file of records"
+    if extra := [name for name, value in wrong.items() if value is not None]:
+        raise ValueError(f"{extra[0]} does not go with {kind}; leave it out.")
     for path in records:
         if holds_sequences(path):
             raise ValueError(f"{path} holds sequences already; go on with `mmlca select` or `fit`.")
@@ -248,6 +279,23 @@ def prep(
             None if entry is None else [int(c) if c.strip().isdecimal() else c for c in entry],
             cohort,
             table=table or "drug_exposure",
+        )
+    elif warehouse is not None:
+        read = read_warehouse(
+            warehouse,
+            table,
+            schema,
+            RA_DRUGS if drugs is None else drug_map(drugs),
+            patient=patient_column,
+            date=date_column,
+            drug=drug_column,
+            end=end_column,
+            supply=supply_column,
+            patients=patients_table,
+            observation=observation_table,
+            patients_columns=roles(patients_column, "--patients-column"),
+            observation_columns=roles(observation_column, "--observation-column"),
+            default_supply=default_supply,
         )
     else:
         read = read_records(
@@ -293,7 +341,7 @@ def prep(
     private_folder(out.parent)
     written = built.write_all(out)
     lines = [f"{read}\n", built.flow.to_string(index=False)]
-    if omop is not None:
+    if "reduced" in built.settings:
         lines.append(f"\nThe records were counted {built.settings['reduced']}.")
     if len(built.issues):
         lines.append(f"\nOdd records:\n{built.issues.to_string(index=False)}")
@@ -312,6 +360,7 @@ def fit(
     out: Out = Path("fit"),
     seed: Seed = 1,
     n_init: NInit = 40,
+    search: Search = "default",
     prior: Annotated[
         float, typer.Option(min=0, help="Pseudo-counts of each probability; 0: none.")
     ] = 1e-4,
@@ -349,7 +398,8 @@ def fit(
     """Find the latent classes of one site's sequences.
 
     Fits a mixture of Markov chains and writes the model, its summary, every patient's class, the
-    transitions of each class and figures of their courses.
+    transitions of each class and figures of their courses, in exact numbers that stay inside the
+    hospital; `mmlca site fit` writes what may leave.
     """
     from font.files import keep_inputs, private_folder
     from mmlca.model.estimator import MixtureMarkov
@@ -366,7 +416,13 @@ def fit(
     data = read_sequences(sequences, columns, states)
     table = None if covariates is None else read_table(covariates)
     model = MixtureMarkov(
-        classes, n_init=n_init, prior=prior, seed=seed, n_jobs=n_jobs, missing=missing
+        classes,
+        n_init=n_init,
+        search=search,
+        prior=prior,
+        seed=seed,
+        n_jobs=n_jobs,
+        missing=missing,
     )
     n_parameters = classes * (data.n_states**2) - 1
     if n_parameters > len(data) and classes <= data.n_distinct:
@@ -489,6 +545,7 @@ def select(
     out: Out = Path("selection"),
     seed: Seed = 1,
     n_init: NInit = 40,
+    search: Search = "default",
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -496,12 +553,13 @@ def select(
 ) -> None:
     """Choose the number of classes.
 
-    Fits each number at each site and compares; several sites vote.
+    Fits each number at each site and compares; several sites vote. What it writes is exact and
+    stays inside the hospital.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from font.files import atomic, keep_inputs
+    from font.files import atomic, keep_inputs, private_folder
     from mmlca.figures.models import plot_selection
     from mmlca.model.selection import compare_criteria, select_n_classes, vote
 
@@ -527,14 +585,15 @@ def select(
                 f"{site or names[0]}, K = {k}", next(fits) / len(ks) / len(data)
             ),
             n_init=n_init,
+            search=search,
             n_jobs=n_jobs,
         )
-    out.mkdir(parents=True, exist_ok=True)
-    written = [write_table(table, out / "selection.csv"), out / "selection.png"]
+    private_folder(out)  # exact log-likelihoods tell small counts
+    written = [write_table(table, out / "selection.csv", private=True), out / "selection.png"]
     with mpl.rc_context({"text.parse_math": False}):  # a site may be called "$x^$"
         figure = Figure(figsize=(3.5, 2.8), layout="constrained")
         plot_selection(table, criterion, ax=figure.subplots())
-        with atomic(out / "selection.png") as file:
+        with atomic(out / "selection.png", private=True) as file:
             figure.savefig(file, dpi=300)
     chosen = vote(table)
     say(

@@ -31,6 +31,7 @@ from mmlca.cli.options import (
     StudyName,
     StudyNInit,
     StudyNJobs,
+    StudySearch,
     StudySeed,
     as_key,
     as_option,
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
 
 site_app = typer.Typer(
-    name="site", help="What a hospital does: keys, fit, mask-key, label, assign, refine.", **PLAIN
+    name="site",
+    help="What a hospital does: keys, fit, mask-key, label, assign, refine, effects.",
+    **PLAIN,
 )
 
 SiteSequences = Annotated[
@@ -131,6 +134,7 @@ def site_fit(
     override: Override = None,
     seed: StudySeed = None,
     n_init: StudyNInit = None,
+    search: StudySearch = None,
     columns: Columns = None,
     states: States = None,
     n_jobs: StudyNJobs = None,
@@ -156,6 +160,7 @@ def site_fit(
         override=override,
         seed=seed,
         starts=n_init,
+        search=search,
         n_jobs=n_jobs,
     )
     with working("Fitting (the first fit also compiles)", quiet=quiet):
@@ -414,6 +419,72 @@ def site_refine(
             "`mmlca site refine` with that file.",
         ]
     say(quiet, *lines)
+
+
+@site_app.command("effects")
+def site_effects(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The centre's ensemble file, or its last shared file.", **FILE
+        ),
+    ],
+    covariates: Annotated[
+        Path,
+        typer.Option(
+            help="Table of an id and what membership may depend on, .csv or .parquet.", **FILE
+        ),
+    ],
+    sequences: SiteSequences = None,
+    study: StudyName = None,
+    site: SiteName = None,
+    study_file: StudyFile = None,
+    records: RecordsFiles = None,
+    patients: PatientsFile = None,
+    drugs: DrugsFile = None,
+    min_count: StudyMinCount = None,
+    keys: KeysFile = None,
+    floor: Floor = 11,
+    override: Override = None,
+    columns: Columns = None,
+    states: States = None,
+    folder: SiteFolder = Path(),
+    out: SiteOut = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write how membership in the clusters depends on covariates here, for the centre."""
+    from font.exchange.effects import read_effects
+    from font.exchange.files import file_name
+    from font.files import keep_inputs
+    from mmlca.sequences.files import read_table
+
+    hospital = _hospital(
+        *(study, study_file, site),
+        _site_data(sequences, (records, patients, drugs), columns, states, file),
+        min_count=min_count,
+        folder=folder,
+        keys=read_keys_file(keys, study_file),
+        floor=floor,
+        override=override,
+    )
+    place = folder / "to_centre" if out is None else out
+    inputs = [file, covariates, sequences, *(records or []), patients, drugs]
+    keep_inputs(
+        [place / file_name(hospital.site, "effects")], [*inputs, *_study_inputs(study_file)]
+    )
+    path = hospital.effects(file, read_table(covariates), out)
+    table = read_effects(path).table
+    table["cluster"] += 1
+    say(
+        quiet,
+        "Log-odds of each cluster against cluster 1, as they leave:",
+        table.to_string(index=False),
+        wrote([path]),
+        f"Withheld: effects that rest on fewer than {hospital.min_count} patients of a cluster, "
+        f"and digits beyond the precision; {hospital.ledger().path} keeps what was released.",
+        f"Next: look at it with `mmlca exchange check {path}`, then send {path.name} to the "
+        "centre.",
+    )
 
 
 @site_app.command("keys")

@@ -40,7 +40,7 @@ class Release(BaseModel):
     study: str
     round: int
     site: str
-    kind: Annotated[str, Field(pattern=r"^(model|labels|key|masked labels|sums \d+)$")]
+    kind: Annotated[str, Field(pattern=r"^(model|labels|key|masked labels|effects|sums \d+)$")]
     request: str
     when: str
     override: str | None

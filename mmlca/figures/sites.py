@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import some
-from mmlca.tables.site_differences import SiteDifferences, p_text
+from mmlca.tables.norm_texts import p_text
+from mmlca.tables.site_differences import SiteDifferences
 from mmlca.tables.suppress import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:

@@ -213,7 +213,8 @@ def free_numbers(
 def _search(study: Study) -> dict[str, Any]:
     """The settings of every fit, also of those that compare numbers of classes."""
     rules = study.model
-    return {"n_init": rules.n_init, "prior": rules.prior, "n_jobs": study.n_jobs or -1}
+    settings = {"n_init": rules.n_init, "search": rules.search, "prior": rules.reported_prior}
+    return {**settings, "n_jobs": study.n_jobs or -1}
 
 
 # --- clusters -----------------------------------------------------------------------------
@@ -446,4 +447,5 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
         variables=wanted,
         descriptions={group_name(study, c, analysis.names): text for c, text in texts},
         min_count=study.privacy.min_count,
+        together=study.outcomes.columns,
     )

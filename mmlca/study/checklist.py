@@ -50,7 +50,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     window, windows = window_name(study), windows_name(study)
     choice, covariates = (
         findings.choice,
-        there("covariate", "section “Covariates”, and the methods"),
+        there("effects", "section “Covariates”, and the methods"),
     )
     missing = any(_has_gaps(part) for part in data.values())
     yield (
@@ -77,7 +77,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     yield "5", "Software", "methods and provenance, with versions"
     yield (
         *("6", "Other forms of differences within and between classes"),
-        there("dependence", "section on model checks: whether a first-order chain is enough"),
+        there("fit_tests", "section on model checks: whether a first-order chain is enough"),
     )
     yield "7", "Other shapes of the trajectories", "does not apply: chains have no shape to choose"
     yield "8", "Covariates, so that the analysis can be repeated", covariates

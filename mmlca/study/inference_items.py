@@ -73,7 +73,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 ("class", "state"),
                 "time",
                 "residual",
-                ("n",),
+                ("n",) if "n" in part.states else (),
                 _residual_note,
                 "difference",
                 text=f"Residuals in standard errors; columns: {windows_name(study)}.",
@@ -122,7 +122,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit",
             f"Estimated probabilities, {site}",
             "First states and transition probabilities of each class of the site's own model, with "
-            "95 % limits from the observed information. They hold if the model is right and the "
+            "95 % limits from outer products of scores. They hold if the model is right and the "
             f"maximum was found. The table has standard errors. {note}".rstrip(),
             _with_names(table, names[site]),
             Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
@@ -130,6 +130,18 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 model, table, names=list(names[site].values())
             ),
             f"Heat maps of the estimated transition probabilities of each class at {site}.",
+        )
+    if found.class_tests is not None:
+        yield Item(
+            "class_tests",
+            "fit",
+            "Are there more classes, or fewer?",
+            "Bootstrap likelihood-ratio tests of a number of classes against one fewer, at each "
+            "site: twice the difference of the log-likelihoods, the share of samples from the "
+            "smaller model with a larger one (p), and how far p may be off because the samples are "
+            "few. A small p speaks for the larger number.",
+            found.class_tests,
+            Plain(n_keys=3),
         )
     if found.stability is not None:
         yield Item(
@@ -147,7 +159,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
 def _common_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """Without those that hardly anybody makes or should make; hidden ones stay, blank."""
     rare = (steps["observed"] < 0.005) & (steps["expected"] < 0.005)
-    return steps[~rare & (steps["n"] != 0)]
+    nobody = steps["observed"].isna() & steps["expected"].notna()
+    return steps[~rare & ~nobody]
 
 
 def _with_names(table: pd.DataFrame, names: Mapping[int, str]) -> pd.DataFrame:
@@ -178,6 +191,8 @@ def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
     if found.effects is None:
         return
     how = _CORRECTED[study.covariates.correction]
+    if study.covariates.method == "one-step":
+        how = "estimated together with the chains of the site's own patients"
     group = group_word(study)
     caption = (
         f"Log-odds of each {group} against {group} 1, for one unit of a number or against the "

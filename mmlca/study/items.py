@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from font.n_clusters import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.sequences.type import Sequences
 from mmlca.study.analyse import Analysis, Findings, named_groups
@@ -27,7 +28,7 @@ from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_name, group_word, groups_word, period, window_name, windows_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.rounded import Courses, data_draws, rounded_clusters, rounded_courses
-from mmlca.tables.suppress import hidden_note, hide, is_small
+from mmlca.tables.suppress import few_digits, hidden_note, hide, is_small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,21 +101,27 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
 
 _DECIMALS: dict[str, int] = {
     **dict.fromkeys(("loglik", "bic", "aic", "sabic", "icl"), 0),
-    **dict.fromkeys(("entropy", "smallest"), 2),
+    **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
     **dict.fromkeys(("norm", "debiased", "low", "high", "chance", "estimate", "difference"), 3),
 }
+_DIGITS = 3
 
 
 def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """A table whose indices have few digits: many digits of what rests on all patients tell counts.
 
-    >>> round_indices("models", pd.DataFrame({"bic": [2232.53434203], "n": [260]}))
-          bic    n
-    0  2233.0  260
+    Whole numbers stay as they are; other numbers have three digits, and some columns fewer.
+
+    >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
+    >>> round_indices("models", table)
+          bic    n     se
+    0  2233.0  260  0.123
     """
     if name.startswith(("agreement", "weights", "suggested")):
         return table.round(3)
-    return table.round({column: n for column, n in _DECIMALS.items() if column in table})
+    table = table.round({column: n for column, n in _DECIMALS.items() if column in table})
+    others = [c for c in table.select_dtypes("floating") if c not in _DECIMALS]
+    return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
 
 
 # --- data and models ------------------------------------------------------------------------
@@ -196,7 +203,7 @@ def _data_items(study: Study, findings: Findings) -> Iterator[Item]:
             "their ensemble suggests that number partly because it must. Models with more classes "
             "leave it free: the number of clusters that the spectrum of their ensemble suggests, "
             "how sure that is, and the thresholds between which it is the same (as shares of the "
-            "largest eigenvalue).",
+            f"largest eigenvalue). {RECORD[findings.suggested['sure'].iloc[-1]]}",
             findings.suggested,
         )
 
@@ -211,7 +218,9 @@ def _model_items(study: Study, findings: Findings) -> Iterator[Item]:
         "models",
         "Models",
         "Log-likelihood, BIC and entropy R² of each model, the share of its smallest class, "
-        "how many independent searches reached the maximum, and whether the best one converged.",
+        "how many of the independent searches reached the maximum (each from starts of its own, "
+        "without knowing what the others reached; what they reach together does not count), and "
+        "whether the best one converged.",
         shown_fits(
             _fit_table({**analysis.models, **analysis.own}),
             analysis.n_patients(),
@@ -278,6 +287,7 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
                 "entropy": model.entropy(),
                 "smallest": float(model.params_.weights.min()),
                 "replicated": model.n_replicated_,
+                "searches": model.n_searches_,
                 "converged": model.converged_,
             }
             for name, model in models.items()

@@ -250,14 +250,15 @@ class _Run:
         self.tell("Fitting the laboratory values", 0.45)
         trends = analyse.lab_trends(study, analysis)
         self.tell("Standard errors, fit and outcomes", 0.47)
-        inferred = inference.infer(study, analysis)
+        table_one = analyse.describe_patients(study, analysis, described)
+        inferred = inference.infer(study, analysis, table_one.hidden_together)
         return Findings(
             analysis=analysis,
             choice=choice,
             suggested=suggested,
             numbers=headline(study, analysis, choice, differences),
             described=described,
-            table_one=analyse.describe_patients(study, analysis, described),
+            table_one=table_one,
             courses=courses,
             differences=differences,
             influence=analyse.site_influence(study, analysis),

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from font.ensemble import site_of
+from font.n_clusters import RECORD
 from mmlca import __version__
 from mmlca.sequences.checks import listed
 from mmlca.study.inference_texts import inference_cautions, inference_methods
@@ -22,12 +23,12 @@ from mmlca.study.words import (
     windows_name,
 )
 from mmlca.tables.clusters import percent_text, rate_text
-from mmlca.tables.suppress import few_patients
+from mmlca.tables.norm_texts import p_text
+from mmlca.tables.suppress import few_patients, hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis, Findings
     from mmlca.study.config import Study
-    from mmlca.study.numbers import Number
 
 _METHODS = {
     "kmeans": "K-means on their rows",
@@ -128,21 +129,21 @@ def _of_one_class(findings: Findings) -> list[str]:
         return []
     mean = np.mean([norm.value for norm in norms])
     each = "" if len(norms) == 1 else ", on average over pairs of sites"
-    more = "" if np.isnan(norms[0].p_value) else f"; {_p_text(norms[0])} for no difference"
+    p = "" if np.isnan(norms[0].p_value) else f"; {p_text(norms[0].p_value, norms[0].n_boot)}"
+    more = f"{p} for no difference" if p and len(norms) == 1 else ""
     return [
         f"The transition probabilities of the sites differ by {mean:.3f} (norm weighted by "
-        f"occupancy{each}{more if len(norms) == 1 else ''})."
+        f"occupancy{each}{more})."
     ]
 
 
 def _of_one_model(findings: Findings) -> list[str]:
     (model,) = findings.analysis.own.values()
     (certainty,) = findings.analysis.certainty.values()
-    n = model.n_replicated_
-    confirmed = f"{number_word(n).capitalize()} independent searches reached the best likelihood"
+    n, searches = model.n_replicated_, model.n_searches_
+    confirmed = f"{n} of {searches} independent searches reached the best likelihood"
     if n < 2:
-        confirmed = "Fewer than two independent searches reached the best likelihood, so that a "
-        confirmed += "better model may exist"
+        confirmed += ", so that a better model may exist"
     return [
         f"Patients belong to their class with a mean probability of "
         f"{certainty['probability'].mean():.2f} (entropy R² {model.entropy():.2f}).",
@@ -200,7 +201,8 @@ def _site_sentence(findings: Findings) -> str:
         first, own = ensemble[0], f"; {local[0].debiased:.3f} without that part"
         more = (
             f"; {first.debiased:.3f} without the part that sampling adds, 95 % interval "
-            f"{first.low:.3f} to {first.high:.3f}; {_p_text(first)} for no difference"
+            f"{first.low:.3f} to {first.high:.3f}; {p_text(first.p_value, first.n_boot)} for no "
+            "difference"
         )
     return (
         f"Within the clusters the transition probabilities of the sites differ by {ours:.3f} (norm "
@@ -208,12 +210,6 @@ def _site_sentence(findings: Findings) -> str:
         f"({theirs:.3f}{own}); any common rule lowers such differences, so that this does not show "
         "that the clusters are better."
     )
-
-
-def _p_text(number: Number) -> str:
-    """A permutation p-value, which cannot be below 1/(samples + 1)."""
-    least = 1 / (1 + number.n_boot)
-    return f"p ≤ {least:.2g}" if number.p_value <= least else f"p = {number.p_value:.2g}"
 
 
 # --- methods ------------------------------------------------------------------------------
@@ -336,8 +332,9 @@ def _known_to_have_died(analysis: Analysis) -> bool:
 
 def _model_methods(study: Study, analysis: Analysis, n_classes: int) -> str:
     search = (
-        f"(expectation-maximisation from {study.model.n_init} random starts, Dirichlet "
-        f"pseudo-count {study.model.prior:g})"
+        f"(expectation-maximisation from {study.model.n_init} random starts"
+        f"{', thorough search' * (study.model.search == 'thorough')}, Dirichlet pseudo-count "
+        f"{study.model.reported_prior:g})"
     )
     chains = f"a mixture of {n_classes} Markov chains" if n_classes > 1 else "one Markov chain"
     if len(analysis.sequences) == 1:
@@ -387,7 +384,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
             "The patients are synthetic. The numbers show what the method does, and nothing about "
             "any hospital."
         )
-    notes += _about_fits(analysis)
+    notes += _about_fits(study, analysis)
     notes += _about_choice(study, findings)
     notes += _about_windows(study, analysis)
     notes.append(
@@ -397,7 +394,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     )
     if analysis.ensemble is not None:
         (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
-        notes += analysis.ensemble.cautions()
+        notes += analysis.ensemble.cautions(about_number=findings.suggested is None)
         notes.append(
             f"The vote share of {_share(study, doubtful.value)} is below {DOUBTFUL}; the folder "
             "patients says whose. A vote share is the share of the models' weight that votes for "
@@ -425,7 +422,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     return notes + warned
 
 
-def _about_fits(analysis: Analysis) -> list[str]:
+def _about_fits(study: Study, analysis: Analysis) -> list[str]:
     models = {**analysis.models, **analysis.own}
     once = [name for name, model in models.items() if model.n_replicated_ < 2]
     unfinished = [name for name, model in models.items() if not model.converged_]
@@ -433,7 +430,7 @@ def _about_fits(analysis: Analysis) -> list[str]:
     if once:
         notes.append(
             f"The maximum of {_models(once)} was reached by fewer than two independent searches; a "
-            "better one may exist: raise model.n_init."
+            f"better one may exist: {_search_longer(study)}."
         )
     if unfinished:
         notes.append(f"The fit of {_models(unfinished)} did not converge.")
@@ -450,6 +447,12 @@ def _about_fits(analysis: Analysis) -> list[str]:
             f"In {_models(empty)} some classes are no patient's likeliest; fewer classes would do."
         )
     return notes
+
+
+def _search_longer(study: Study) -> str:
+    if study.model.search == "default":
+        return 'set model.search = "thorough", which takes several times as long'
+    return f"raise model.n_init (now {study.model.n_init})"
 
 
 def _models(names: list[str]) -> str:
@@ -480,11 +483,13 @@ def _about_choice(study: Study, findings: Findings) -> list[str]:
         pairs = list(zip(suggested["suggested"], suggested["sure"], strict=True))
         same = len(set(pairs)) == 1
         numbers = listed([f"{number} ({sure})" for number, sure in pairs[: 1 if same else None]])
-        asked = [f"{c}" if c != "all" else "all of these" for c in suggested["classes"]]
+        asked = listed([str(c) for c in suggested["classes"] if c != "all"])
+        joint = ", and of all of these together," if "all" in [*suggested["classes"]] else ""
         notes.append(
             f"Models with {k} classes tell {k} groups apart, so that the spectrum of their "
             f"ensemble suggests {k} clusters partly because it must. Ensembles of models with "
-            f"{listed(asked)} classes suggest {numbers} clusters."
+            f"{asked} classes{joint} suggest {numbers} clusters. "
+            f"{RECORD[suggested['sure'].iloc[-1]]}"
         )
     n = int((~choice["converged"]).sum())
     if n:
@@ -501,11 +506,21 @@ def _about_windows(study: Study, analysis: Analysis) -> list[str]:
         windows = data.account and data.account.settings["windows"]
         if windows and windows["followed_up"]:
             kinds = ("without_record", "tied", "several_classes")
-            empty, tied, several = (windows[kind] / windows["followed_up"] for kind in kinds)
+            empty, tied, several = (
+                _window_share(windows[kind], windows["followed_up"], data.shape[1], study)
+                for kind in kinds
+            )
             done = "filled in" if study.rules.impute != "missing" else "left missing"
             notes.append(
-                f"At {site} {percent_text(empty)} of the {windows_name(study)} had no record and "
-                f"were {done}; {percent_text(several)} had two or more drug classes, which were "
-                f"tied in {percent_text(tied)}."
+                f"At {site} {empty} of the {windows_name(study)} had no record and were {done}; "
+                f"{several} had two or more drug classes, which were tied in {tied}."
             )
     return notes
+
+
+def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:
+    """A share of all windows in words; a bound where the windows could be those of few patients."""
+    most = study.privacy.min_count * per_patient
+    if hides(study.privacy.min_count) and is_small(windows, most):
+        return f"less than {np.ceil(100 * min(most / every, 1)):.0f} %"
+    return percent_text(windows / every)

@@ -165,7 +165,8 @@ def _provenance_tables(provenance: Mapping[str, Any]) -> Iterator[Table]:
         [Cell(name), Cell(f"{file['bytes']:,}", file["bytes"]), Cell(file["sha256"])]
         for name, file in provenance["inputs"].items()
     ]
-    yield Table("Input files", [("file", False), ("bytes", True), ("SHA-256", False)], rows)
+    hashed = "SHA-256 with a key" if "hashes" in provenance else "SHA-256"
+    yield Table("Input files", [("file", False), ("bytes", True), (hashed, False)], rows)
     times: dict[str, tuple[int, float]] = {}
     for name, step in provenance["steps"].items():
         kind = "figures" if name.startswith("figure ") else name

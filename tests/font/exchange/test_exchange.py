@@ -127,7 +127,7 @@ def test_the_same_draws_give_the_same_bytes(tmp_path: Path) -> None:
 def test_the_schema_describes_the_files(folder: Path) -> None:
     schemas = font.json_schema()
     models = schemas.pop("models")
-    assert {schemas.pop("key")["title"], schemas.pop("masked")["title"]} == {"Envelope"}
+    assert {schemas.pop(kind)["title"] for kind in ("key", "masked", "effects")} == {"Envelope"}
     assert set(schemas) == {"model", "labels", "ensemble", "sums", "shared"}
     for kind, schema in schemas.items():
         json.dumps(schema)
