@@ -43,11 +43,12 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     )
     if analysis.ensemble is not None:
         (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
+        share = share_of_patients(study, doubtful.value)
         notes += analysis.ensemble.cautions(about_number=findings.suggested is None)
         notes.append(
-            f"The vote share of {share_of_patients(study, doubtful.value)} is below {DOUBTFUL}; the "
-            "folder patients says whose. A vote share is the share of the models' weight that votes for "
-            "the cluster, not the probability that the cluster is right."
+            f"The vote share of {share} is below {DOUBTFUL}; the folder patients says whose. A "
+            "vote share is the share of the models' weight that votes for the cluster, not the "
+            "probability that the cluster is right."
         )
     if findings.differences is not None:
         if analysis.ensemble is not None:
