@@ -115,8 +115,11 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 left_out="observed",
             ),
         )
-    for site, model in findings.analysis.own.items() if found.parameters is not None else ():
-        table = found.parameters[found.parameters["site"] == site].drop(columns="site")
+    parameters = found.parameters if found.parameters is not None else pd.DataFrame({"site": []})
+    for site, model in findings.analysis.own.items():
+        table = parameters[parameters["site"] == site].drop(columns="site")
+        if not len(table):
+            continue
         yield Item(
             f"parameters_{site}",
             "fit",

@@ -339,7 +339,7 @@ def shown_clusters(
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The clusters in numbers, and who their patients are."""
     analysis, groups = findings.analysis, groups_word(study)
-    shown = ("cluster", "name", "n", "share", "first", "still", "switches")
+    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "first", "still", "switches")
     shown += ("until_switch", "path", "path_share", "end", "end_share")
     shares = ("share", "first_share", "still", "switch_share", "path_share", "end_share")
     layout = Plain(shares=shares, n_keys=2, digits={"switches": 2, "until_switch": 1})
