@@ -89,17 +89,17 @@ def _wanted(states: list[str], colours: Colours | None) -> dict[str, Any]:
                 "for each, or a dict {state: colour}."
             )
         return dict(zip(states, given, strict=False))
-    if colours and not set(colours) & set(states):
-        raise ValueError(
-            f"colours names {some(list(map(str, colours)))}, none of the states {some(states)}; "
-            "give a dict {state: colour}."
-        )
     for name in colours:
         near = get_close_matches(str(name), states, n=1, cutoff=0.75)
         if name not in states and near and near[0] not in colours:
             raise ValueError(
                 f"colours names {name!r}, which is not a state; did you mean {near[0]!r}?"
             )
+    if colours and not set(colours) & set(states):
+        raise ValueError(
+            f"colours names {some(list(map(str, colours)))}, none of the states {some(states)}; "
+            "give a dict {state: colour}."
+        )
     return dict(colours)
 
 
