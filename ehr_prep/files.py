@@ -173,12 +173,27 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
         if "utf8" in str(error).casefold() or isinstance(error, UnicodeDecodeError):
             raise ValueError(not_text(path, used)) from None
         raise ValueError(f"{path.name} is not a readable CSV file ({error}).") from None
+    last = table.slice(max(table.num_rows - 1, 0)).to_pylist()
+    if any("\n" in str(value) for row in last for value in row.values()) and _open_quote(path):
+        raise ValueError(
+            f"{path.name} has a quotation mark that is never closed, so that the last record "
+            "swallows the lines after it; close it, or remove it."
+        )
     written = {
         "file": path.name,
         "encoding": used,
         "delimiter": DELIMITERS.get(text.delimiter, text.delimiter),
     }
     return Loaded(table, roles, len(broken), written)
+
+
+def _open_quote(path: Path) -> bool:
+    """Whether a file has an odd number of quotation marks."""
+    n = 0
+    with open_bytes(path) as file:
+        while block := file.read(2**20):
+            n += bytes(block).count(b'"')
+    return n % 2 == 1
 
 
 def _load_parquet(path: Path, choose: Choose) -> Loaded:

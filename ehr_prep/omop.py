@@ -122,6 +122,7 @@ def read_omop(
     people, observation, odd = fetch_people(database, parts, source.periods)
     tests = None if labs is None else _labs(database, parts, labs, span)
     issues = issue_table([*parts.pop("issues"), *odd])
+    del parts["n_kept"]
     return WarehouseRecords(
         **{**parts, "unmapped": unmapped},
         patients=people,
@@ -283,7 +284,7 @@ def _unmapped(
         return table, 0.0
     zero = rows.filter(rows.drug == 0).semi_join(parts["usable"], "who")
     n_lost = database.fetch(zero.aggregate(n=zero.count()), "records with concept 0")["n"].iloc[0]
-    return table, round(int(n_lost) / (int(n_lost) + int(parts["indptr"][-1])), 6)
+    return table, round(int(n_lost) / (int(n_lost) + parts["n_kept"]), 6)
 
 
 def _labs(

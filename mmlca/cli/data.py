@@ -50,7 +50,7 @@ def prep(
         typer.Argument(
             metavar="RECORDS",
             help="Medication records, one or several files: .csv (also .gz or .zst), .parquet or "
-            ".xlsx; none with --omop.",
+            ".xlsx; none with --omop or --warehouse.",
             **FILE,
         ),
     ] = None,
@@ -68,8 +68,15 @@ def prep(
             "duckdb:///file.duckdb or parquet:folder/; without a password.",
         ),
     ] = None,
+    warehouse: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Database that is not OMOP in place of records, such as claims; a URL likewise.",
+        ),
+    ] = None,
     schema: Annotated[
-        str | None, typer.Option(help="Schema of the tables of the OMOP database.")
+        str | None, typer.Option(help="Schema of the tables of the database.")
     ] = None,
     condition: Annotated[
         str | None,
@@ -80,8 +87,18 @@ def prep(
         typer.Option(help="Cohort table of the entry, such as results.cohort:7 (OMOP)."),
     ] = None,
     table: Annotated[
-        Literal["drug_exposure", "drug_era"] | None,
-        typer.Option(help="Drug table of the OMOP database.", show_default="drug_exposure"),
+        str | None,
+        typer.Option(
+            help="Table of the records: drug_exposure or drug_era of OMOP, any other with "
+            "--warehouse.",
+            show_default="drug_exposure, or the only table",
+        ),
+    ] = None,
+    patients_table: Annotated[
+        str | None, typer.Option(help="Table of the patients (--warehouse).")
+    ] = None,
+    observation_table: Annotated[
+        str | None, typer.Option(help="Table of the observation periods (--warehouse).")
     ] = None,
     patients: Annotated[
         Path | None,
@@ -207,6 +224,7 @@ def prep(
     drugs that the map does not know.
     """
     from ehr_prep.build import build_sequences
+    from ehr_prep.claims import read_warehouse
     from ehr_prep.drugs import RA_DRUGS, drug_map
     from ehr_prep.omop import read_omop
     from ehr_prep.records import Records, read_records
@@ -218,21 +236,33 @@ def prep(
     for_files = {
         **{"--patients": patients, "--observation": observation, "--labs": labs},
         **{"--drug-names": drug_names, "--date-format": date_format, "--encoding": encoding},
-        **{"--delimiter": delimiter, "--decimal": decimal, "--default-supply": default_supply},
+        **{"--delimiter": delimiter, "--decimal": decimal, "--labs-column": labs_column or None},
+        "--strict": strict or None,
+    }
+    for_columns = {
         **{"--patient-column": patient_column, "--date-column": date_column},
         **{"--drug-column": drug_column, "--end-column": end_column},
         **{"--supply-column": supply_column, "--patients-column": patients_column or None},
-        "--labs-column": labs_column or None,
         "--observation-column": observation_column or None,
-        "--strict": strict or None,
+        "--default-supply": default_supply,
     }
-    for_omop = {"--schema": schema, "--condition": condition, "--cohort": cohort, "--table": table}
+    for_omop = {"--condition": condition, "--cohort": cohort}
+    for_tables = {"--patients-table": patients_table, "--observation-table": observation_table}
+    for_databases = {"--schema": schema, "--table": table}
     records = records or []
-    if (not records) == (omop is None):
-        raise ValueError("give either a file of records or --omop URL, one of the two.")
-    if wrong := [n for n, v in (for_omop if records else for_files).items() if v is not None]:
-        where = "--omop" if records else "files, and --omop needs none"
-        raise ValueError(f"{wrong[0]} belongs to {where}; leave it out.")
+    if sum([bool(records), omop is not None, warehouse is not None]) != 1:
+        raise ValueError(
+            "give either a file of records, --omop URL or --warehouse URL, one of the three."
+        )
+    wrong: dict[str, Any]
+    if omop is not None:
+        wrong, kind = {**for_files, **for_columns, **for_tables}, "--omop"
+    elif warehouse is not None:
+        wrong, kind = {**for_files, **for_omop}, "--warehouse"
+    else:
+        wrong, kind = {**for_omop, **for_tables, **for_databases}, "a file of records"
+    if extra := [name for name, value in wrong.items() if value is not None]:
+        raise ValueError(f"{extra[0]} does not go with {kind}; leave it out.")
     for path in records:
         if holds_sequences(path):
             raise ValueError(f"{path} holds sequences already; go on with `mmlca select` or `fit`.")
@@ -249,6 +279,23 @@ def prep(
             None if entry is None else [int(c) if c.strip().isdecimal() else c for c in entry],
             cohort,
             table=table or "drug_exposure",
+        )
+    elif warehouse is not None:
+        read = read_warehouse(
+            warehouse,
+            table,
+            schema,
+            RA_DRUGS if drugs is None else drug_map(drugs),
+            patient=patient_column,
+            date=date_column,
+            drug=drug_column,
+            end=end_column,
+            supply=supply_column,
+            patients=patients_table,
+            observation=observation_table,
+            patients_columns=roles(patients_column, "--patients-column"),
+            observation_columns=roles(observation_column, "--observation-column"),
+            default_supply=default_supply,
         )
     else:
         read = read_records(
@@ -294,7 +341,7 @@ def prep(
     private_folder(out.parent)
     written = built.write_all(out)
     lines = [f"{read}\n", built.flow.to_string(index=False)]
-    if omop is not None:
+    if "reduced" in built.settings:
         lines.append(f"\nThe records were counted {built.settings['reduced']}.")
     if len(built.issues):
         lines.append(f"\nOdd records:\n{built.issues.to_string(index=False)}")
@@ -336,6 +383,13 @@ def fit(
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Refits to resampled patients, such as 500; 0: none.")
     ] = 0,
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="Draw the courses of each class.")
+    ] = True,
+    min_count: Annotated[
+        int,
+        typer.Option(min=0, help="Smallest patient count shown in figures and transitions.csv."),
+    ] = 11,
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -343,7 +397,9 @@ def fit(
 ) -> None:
     """Find the latent classes of one site's sequences.
 
-    Fits a mixture of Markov chains and writes the model, its summary and every patient's class.
+    Fits a mixture of Markov chains and writes the model, its summary, every patient's class, the
+    transitions of each class and figures of their courses, in exact numbers that stay inside the
+    hospital; `mmlca site fit` writes what may leave.
     """
     from font.files import keep_inputs, private_folder
     from mmlca.model.estimator import MixtureMarkov
@@ -352,6 +408,7 @@ def fit(
     names = ["model.json", "summary.csv", "patients.csv", "starts.csv"]
     names += ["intervals.csv"] * se + ["bootstrap.csv", "stability.csv"] * (bootstrap > 0)
     names += ["coefficients.csv", "terms.csv"] * (covariates is not None)
+    names += ["transitions.csv", *_FIGURES] if figures else ["transitions.csv"]
     files = {name: out / name for name in names}
     keep_inputs(files.values(), [sequences, covariates])
     if bootstrap == 1:
@@ -387,6 +444,13 @@ def fit(
     write_table(model.starts_, files["starts.csv"])
     for name, result in results.items():
         write_table(result, files[name])
+    written = _write_courses(model, data, sequences.stem, min_count, files)
+    if len(written) < len(files):
+        note(
+            quiet,
+            f"no class has {min_count} patients, so that neither figures nor transitions.csv are "
+            "written; ask for fewer classes, or lower --min-count.",
+        )
     more = [
         f"\n{results[name].to_string(index=False, float_format='{:.3f}'.format)}"
         for name in ("coefficients.csv", "stability.csv")
@@ -400,8 +464,30 @@ def fit(
         f"{model.entropy():.3f}; {model.n_replicated_} of {model.n_searches_} independent searches "
         "reached the maximum.",
         *more,
-        wrote([*files.values()]),
+        wrote(written),
     )
+
+
+_FIGURES = ("state_distribution.png", "frequencies.png", "transitions.png")
+
+
+def _write_courses(
+    model: MixtureMarkov, data: Sequences, site: str, min_count: int, files: dict[str, Path]
+) -> list[Path]:
+    """Write the transitions of each class and the figures; returns the files that there are now."""
+    from font.files import atomic_write
+    from mmlca.study.courses import class_courses
+    from mmlca.study.items import to_pictures
+
+    courses = class_courses(model, data, site, min_count)
+    if courses is None:
+        return [path for name, path in files.items() if name not in ("transitions.csv", *_FIGURES)]
+    transitions, draws = courses
+    write_table(transitions, files["transitions.csv"])
+    for name, draw in zip(_FIGURES, draws, strict=True):
+        if name in files:
+            atomic_write(files[name], to_pictures(draw, 200)["png"])
+    return list(files.values())
 
 
 def _inference(
@@ -467,12 +553,13 @@ def select(
 ) -> None:
     """Choose the number of classes.
 
-    Fits each number at each site and compares; several sites vote.
+    Fits each number at each site and compares; several sites vote. What it writes is exact and
+    stays inside the hospital.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from font.files import atomic, keep_inputs
+    from font.files import atomic, keep_inputs, private_folder
     from mmlca.figures.models import plot_selection
     from mmlca.model.selection import compare_criteria, select_n_classes, vote
 
@@ -501,12 +588,12 @@ def select(
             search=search,
             n_jobs=n_jobs,
         )
-    out.mkdir(parents=True, exist_ok=True)
-    written = [write_table(table, out / "selection.csv"), out / "selection.png"]
+    private_folder(out)  # exact log-likelihoods tell small counts
+    written = [write_table(table, out / "selection.csv", private=True), out / "selection.png"]
     with mpl.rc_context({"text.parse_math": False}):  # a site may be called "$x^$"
         figure = Figure(figsize=(3.5, 2.8), layout="constrained")
         plot_selection(table, criterion, ax=figure.subplots())
-        with atomic(out / "selection.png") as file:
+        with atomic(out / "selection.png", private=True) as file:
             figure.savefig(file, dpi=300)
     chosen = vote(table)
     say(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ _LINES = "//////"
 _WIDTH = 7.2
 _MOST_ANNOTATED = 8
 _SMALL, _TINY = 6.5, 5.5
-_ROW_LETTERS = 12
 
 
 def plot_site_differences(
@@ -130,8 +128,8 @@ def _draw_row(axes: list[Axes], maps: _Maps, states: tuple[str, ...]) -> None:
             states if k == 0 else [],
         )
     _heat_map(axes[-1], maps.difference[:, -1], maps.supported[:, -1])
-    names = [textwrap.fill(str(label), _ROW_LETTERS) for label in maps.labels]
-    _label(axes[-1], "First states by cluster", states, names)
+    numbers = [str(k + 1) for k in range(len(maps.labels))]  # in the order of the maps
+    _label(axes[-1], "First states by cluster", states, numbers)
 
 
 def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.bool_]) -> None:

@@ -223,10 +223,10 @@ def plot_estimates(
         every = max(1, size // 25)
         turn = 90 if max(map(len, states)) > 3 else 0
         panel.set_xticks(range(0, size, every), states[::every], rotation=turn)
-        names = ["first", *states]
+        rows = ["first", *states]
         place = panel.get_subplotspec()
         first = place is None or place.is_first_col()
-        panel.set_yticks(range(0, size + 1, every), names[::every] if first else [])
+        panel.set_yticks(range(0, size + 1, every), rows[::every] if first else [])
         panel.tick_params(length=0, labelsize=SMALL)
         panel.spines[:].set_visible(False)
     colour_bar(image, axes, "Estimated probability")

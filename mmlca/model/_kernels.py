@@ -30,7 +30,9 @@ _GROWTH = 1.0 + 1e-3  # a cell that rises by this factor in an update is not at 
 # arrays brings its error messages with it; divisions do not check for zero; and what only other
 # loops call has neither an entry from Python nor a file in the cache.
 _entry = njit(cache=True, nogil=True, error_model="numpy")
-_inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_inner = njit(  # type: ignore[call-overload]  # numba's stubs lack the last two
+    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 
 
 @_inner

@@ -48,7 +48,10 @@ class Point:
 
     def __post_init__(self) -> None:
         joint = class_joint(self.visits, self.rows, self.cells, self.coefficients)
-        self.posterior: Floats = softmax(joint, axis=1)
+        with np.errstate(invalid="ignore"):
+            self.posterior: Floats = softmax(joint, axis=1)
+        nobody = self.rows.weights == 0  # who may be impossible under the model
+        self.posterior[nobody] = np.nan_to_num(self.posterior[nobody])
         self.shares: Floats = np.exp(log_softmax(self.rows.design @ self.coefficients, axis=1))
         self.memberships = by_pattern(self.rows, self.posterior, self.visits)
         self.expected = self.visits.expected(self.cells, self.memberships)
@@ -138,7 +141,12 @@ def covariance(parts: Information, kind: Kind) -> tuple[Floats, NDArray[np.bool_
     data = parts.outer if kind == "opg" else parts.observed
     inverse, lost = _inverse(data + parts.prior)
     lost |= np.diagonal(data) < _PRIOR_ALONE * np.diagonal(parts.prior)
-    return (inverse @ parts.squares @ inverse if kind == "sandwich" else inverse), lost
+    if kind == "sandwich":
+        with np.errstate(over="ignore", invalid="ignore"):  # absurdly large weights
+            inverse = inverse @ parts.squares @ inverse
+        lost |= ~np.isfinite(inverse).all(axis=0)
+        inverse = np.nan_to_num(inverse, posinf=0.0, neginf=0.0)
+    return inverse, lost
 
 
 def conditional_covariance(point: Point) -> Floats:

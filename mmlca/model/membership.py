@@ -21,7 +21,7 @@ from mmlca.model.params import MarkovParams
 from mmlca.model.search import Fit
 from mmlca.sequences.patterns import Patterns
 
-_HUGE = 1e150  # larger weights cannot be squared
+_HUGE = 1e100  # larger weights cannot be squared
 _CONFIRM = 3  # plain updates in a row that must pass the test of convergence
 _NEWTON, _ENOUGH = 25, 1e-10  # most Newton steps, and gain per patient below which they end
 _TRY, _FOLLOWED = 30, 3  # updates after a kick; runs that are followed to their end

@@ -119,8 +119,9 @@ def three_step(
     Standard errors are from the sandwich of all estimating equations, those of the
     classification errors included, and with `sequences` those of the model (as in Bakk, Oberski
     and Vermunt 2014). Memberships without their model are taken as known: then intervals are
-    too narrow unless classes lie far apart. BCH shares may lie outside 0 to 1 where classes
-    overlap; a warning says so.
+    too narrow unless classes lie far apart. Where the classes of a model overlap (entropy R² below
+    0.7) they are too narrow in small samples even with it, which is a warning. BCH shares may lie
+    outside 0 to 1 where classes overlap; a warning says so.
 
     Examples
     --------
@@ -178,10 +179,10 @@ def three_step(
             slopes = values.reshape(p.shape[1] - 1, -1).T
             if warning := separation(part.x[used], ["", *terms], slopes):
                 warnings.warn(warning, stacklevel=2)
-    if correction is not None and (overlap := _overlap(step)):
-        warnings.warn(overlap, stacklevel=2)
     first = None
     if model_of is not None and data is not None and correction is not None:
+        if overlap := _overlap(step):
+            warnings.warn(overlap, stacklevel=2)
         first = first_step(model_of.params_, data, assigned, case)
     covariance = _sandwich(model, step, theta, first)
 

@@ -303,14 +303,14 @@ def named_groups(
     return {site: _named(study, part, names) for site, part in clusters.items()}
 
 
-def class_names(study: Study, analysis: Analysis, site: str) -> list[str]:
+def class_names(analysis: Analysis, site: str) -> dict[int, str]:
     """The classes of a site's own model, with the names of the clusters that they match."""
     labels, matched = analysis.labels[site][site], analysis.local[site]
-    names = []
+    names = {}
     for k in range(analysis.own[site].params_.n_classes):
         here = matched[labels == k]
         short = analysis.names.get(here.iloc[0]) if len(here) else None
-        names.append(f"class {k + 1}" if short is None else f"class {k + 1}: {short}")
+        names[k + 1] = f"class {k + 1}" if short is None else f"class {k + 1}: {short}"
     return names
 
 

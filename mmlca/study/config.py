@@ -272,8 +272,9 @@ class Study(Part):
         """All settings, defaults included, as JSON can hold them; paths as the file gave them."""
         settings = self.model_dump(mode="json", exclude_none=True)
         for parts in (*settings["sites"].values(), settings["records"]):
-            if "omop" in parts:
-                parts["omop"] = self._relative_url(parts["omop"])
+            for kind in ("omop", "warehouse"):
+                if kind in parts:
+                    parts[kind] = self._relative_url(parts[kind])
             for role in _FILES & parts.keys() - ({"labs"} if "omop" in parts else set()):
                 if role != "drugs" or parts[role] != "ra":
                     parts[role] = self._relative(parts[role])
@@ -334,6 +335,15 @@ class Study(Part):
         labs = None if place.labs is None else [t.strip() for t in str(place.labs).split(",")]
         named: dict[str, Any] = {"schema": place.cdm_schema, "table": place.table, "labs": labs}
         named |= {"condition": place.condition, "cohort": place.cohort}
+        return options | {n: v for n, v in named.items() if v is not None}
+
+    def warehouse_options(self, site: str) -> dict[str, Any]:
+        """How to read the database of a site, as `ehr_prep.read_warehouse` takes it."""
+        place = self.sites[site]
+        of_files = ("drug_names", "date_format", "encoding", "delimiter", "decimal", "strict")
+        options = {n: v for n, v in self.site_options(site).items() if n not in of_files}
+        named = {"schema": place.cdm_schema, "table": place.table}
+        named |= {"patients": place.patients_table, "observation": place.observation_table}
         return options | {n: v for n, v in named.items() if v is not None}
 
     def changed(self, **parts: dict[str, Any]) -> Study:

@@ -22,12 +22,14 @@ from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Layout, Plain
 from mmlca.study.words import group_name, group_word, window_name, windows_name
 from mmlca.tables import describe
-from mmlca.tables.clusters import hidden_sizes
+from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.lines import branch_names
 from mmlca.tables.representatives import representative_sequences
+from mmlca.tables.rounded import rounded_courses
 from mmlca.tables.suppress import hidden_note, is_small, rounded_note
 
 if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
     from mmlca.study.config import Study
     from mmlca.tables.rounded import Courses
@@ -53,6 +55,35 @@ def course_items(study: Study, findings: Findings) -> list[Item]:
             groups = named_groups(study, shown, analysis.names)
             items += _courses(study, data, groups, view, findings.courses[view])
     return items
+
+
+def class_courses(
+    model: MixtureMarkov, data: Sequences, site: str, min_count: int
+) -> tuple[pd.DataFrame, list[Callable[[], Any]]] | None:
+    """The courses of the classes of one model, outside a study.
+
+    Returns the table of transitions by class, and what draws the state distribution, the most
+    frequent courses and the transitions; None if every class has fewer than `min_count` patients.
+    """
+    classes = model.posterior_.set_index("id")["class"]
+    classes.index = pd.Index(data.ids)
+    described = describe_clusters(data, classes)
+    short = zip(described["cluster"], name_clusters(described, min_count), strict=True)
+    names = {k: f"class {k}" if name is None else f"{k}: {name}" for k, name in short}
+    order = pd.CategoricalDtype(list(names.values()), ordered=True)
+    groups = {site: classes.map(names).astype(order)}
+    courses = rounded_courses({site: data}, groups, min_count)
+    shown = _without_revealing_groups(groups, min_count)
+    if not shown:
+        return None
+    part = {site: data[np.isin(data.ids, shown[site].index)]}
+    return courses.shown("transitions"), [
+        lambda: plot_state_distribution(
+            part, shown, table=courses.distribution, min_count=min_count
+        ),
+        lambda: plot_frequencies(part, shown, min_count=min_count),
+        lambda: plot_transitions(part, shown, table=courses.transitions, min_count=min_count),
+    ]
 
 
 def _without_revealing_groups(
@@ -228,8 +259,9 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
     found = findings.differences
     if found is None:
         return
-    norms, n_boot = found.norms, study.outputs.bootstrap
+    norms, n_boot, earlier = found.norms, study.outputs.bootstrap, ""
     if study.published is not None:
+        earlier = f" Published: {study.published.source}."
         known = [published_norm(study, row) for row in norms.to_dict("records")]
         norms = norms.assign(published=np.array(known, dtype=float))
     yield Item(
@@ -239,7 +271,7 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
         "Frobenius norms of the differences, averaged over clusters. Debiased: without the part "
         "that sampling adds, with its 95 % interval. p: permutation test that the sites do not "
         "differ. By chance: the mean norm if they do not. Memberships are held fixed; "
-        f"{n_boot:,} bootstrap samples and permutations.",
+        f"{n_boot:,} bootstrap samples and permutations.{earlier}",
         norms,
         Plain(n_keys=2, columns=tuple(name for name in norms if name not in _IN_FILE_ONLY)),
     )

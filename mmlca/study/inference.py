@@ -250,7 +250,7 @@ class _ThirdStep:
                 self.clusters[site],
                 cluster_chains(sequences, self.analysis.clusters),
                 labels,
-                prior=self.study.model.prior,
+                prior=self.study.model.reported_prior,
             )
             return result.table, labels[0]
         found = self._at_site(site, rules.correction, covariates=covariates)

@@ -33,6 +33,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
     found, min_count = findings.inference, study.privacy.min_count
     note = hidden_note(min_count)
     shown = {site: part.shown(min_count) for site, part in found.diagnostics.items()}
+    names = {site: class_names(findings.analysis, site) for site in findings.analysis.own}
     if shown:
         yield Item(
             "fit_tests",
@@ -55,7 +56,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "How sure the assignments are",
             "For the patients assigned to a class of the site's own model (row): their number, "
             f"and their mean probability of each class (columns). {note}".rstrip(),
-            _classification({site: part.classification for site, part in shown.items()}),
+            _classification({site: part.classification for site, part in shown.items()}, names),
             Plain(n_keys=2),
         )
     for site, part in shown.items():
@@ -67,7 +68,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"By class of the site's own model and {window_name(study)}: observed less expected "
             "share of each state, in standard errors. Blue: more than expected; red: fewer. Beyond "
             f"2 something is amiss. {note}".rstrip(),
-            part.states,
+            _with_names(part.states, names[site]),
             Grid(
                 ("class", "state"),
                 "time",
@@ -77,8 +78,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 "difference",
                 text=f"Residuals in standard errors; columns: {windows_name(study)}.",
             ),
-            lambda full=full: plot_residuals(  # type: ignore[misc]
-                full, min_count=min_count, xlabel=window_name(study).capitalize()
+            lambda full=full, site=site: plot_residuals(  # type: ignore[misc]
+                full, names=names[site], min_count=min_count, xlabel=window_name(study).capitalize()
             ),
             f"Heat maps of residuals of the states by {window_name(study)} and class at {site}.",
         )
@@ -89,10 +90,13 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "Share of patients who leave a state next, by how long they have been in it (dots), "
             "and the share that a Markov chain expects at all lengths (lines). Dots that rise or "
             f"fall along a line speak against the chain. {note}".rstrip(),
-            part.stays,
+            _with_names(part.stays, names[site]),
             Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
-            lambda full=full: plot_stays(  # type: ignore[misc]
-                full, min_count=min_count, xlabel=windows_name(study).capitalize()
+            lambda full=full, site=site: plot_stays(  # type: ignore[misc]
+                full,
+                names=names[site],
+                min_count=min_count,
+                xlabel=windows_name(study).capitalize(),
             ),
             f"Dots and lines of the share who leave each state by length of stay at {site}.",
         )
@@ -103,7 +107,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "Transition rates by class in either half of the time, and the model's, which is the "
             "same in both. Steps that are both rare and rarely expected (below 0.5 %) are left "
             f"out. {note}".rstrip(),
-            _common_steps(part.steps),
+            _with_names(_common_steps(part.steps), names[site]),
             Plain(
                 shares=("observed", "expected"),
                 columns=("class", "half", "from", "to", "observed", "expected", "residual"),
@@ -111,8 +115,9 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 left_out="observed",
             ),
         )
-    for site, model in findings.analysis.own.items() if found.parameters is not None else ():
-        table = found.parameters[found.parameters["site"] == site].drop(columns="site")
+    estimates = {} if found.parameters is None else dict(list(found.parameters.groupby("site")))
+    for site, estimate in estimates.items():
+        model, table = findings.analysis.own[site], estimate.drop(columns="site")
         yield Item(
             f"parameters_{site}",
             "fit",
@@ -120,10 +125,10 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "First states and transition probabilities of each class of the site's own model, with "
             "95 % limits from outer products of scores. They hold if the model is right and the "
             f"maximum was found. The table has standard errors. {note}".rstrip(),
-            table,
+            _with_names(table, names[site]),
             Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
             lambda site=site, model=model, table=table: plot_estimates(  # type: ignore[misc]
-                model, table, names=class_names(study, findings.analysis, site)
+                model, table, names=list(names[site].values())
             ),
             f"Heat maps of the estimated transition probabilities of each class at {site}.",
         )
@@ -159,12 +164,20 @@ def _common_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return steps[~rare & ~nobody]
 
 
-def _classification(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def _with_names(table: pd.DataFrame, names: Mapping[int, str]) -> pd.DataFrame:
+    """A table with the names of its classes."""
+    return table.assign(**{"class": table["class"].map(names)})
+
+
+def _classification(
+    tables: Mapping[str, pd.DataFrame], names: Mapping[str, Mapping[int, str]]
+) -> pd.DataFrame:
     parts = []
     for site, table in tables.items():
         classes = {name: f"class {name}" for name in table if name != "patients"}
         frame = table.rename(columns=classes).reset_index()
         frame.insert(0, "site", site)
+        frame["assigned"] = frame["assigned"].map(names[site])
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 

@@ -339,7 +339,7 @@ def shown_clusters(
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The clusters in numbers, and who their patients are."""
     analysis, groups = findings.analysis, groups_word(study)
-    shown = ("cluster", "name", "n", "share", "first", "first_share", "still", "switches")
+    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "first", "still", "switches")
     shown += ("until_switch", "path", "path_share", "end", "end_share")
     shares = ("share", "first_share", "still", "switch_share", "path_share", "end_share")
     layout = Plain(shares=shares, n_keys=2, digits={"switches": 2, "until_switch": 1})
@@ -355,10 +355,10 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         "clusters",
         "clusters",
         f"The {groups} in numbers",
-        "All sites together: patients; the most common first drug class, its share, and of those "
+        "All sites together: patients; the most common first drug class, and of those "
         f"still observed in the last {window_name(study)} the share on it; the mean number of "
         f"switches per patient; the median number of {windows_name(study)} before the first "
-        "switch, of those who switched; the most common path and last drug class with their "
+        "switch, of those who switched; the most common path and last drug class, with their "
         "shares.",
         findings.described,
         replace(layout, columns=shown),

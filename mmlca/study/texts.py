@@ -483,11 +483,12 @@ def _about_choice(study: Study, findings: Findings) -> list[str]:
         pairs = list(zip(suggested["suggested"], suggested["sure"], strict=True))
         same = len(set(pairs)) == 1
         numbers = listed([f"{number} ({sure})" for number, sure in pairs[: 1 if same else None]])
-        asked = [f"{c}" if c != "all" else "all of these" for c in suggested["classes"]]
+        asked = listed([str(c) for c in suggested["classes"] if c != "all"])
+        joint = ", and of all of these together," if "all" in [*suggested["classes"]] else ""
         notes.append(
             f"Models with {k} classes tell {k} groups apart, so that the spectrum of their "
             f"ensemble suggests {k} clusters partly because it must. Ensembles of models with "
-            f"{listed(asked)} classes suggest {numbers} clusters. "
+            f"{asked} classes{joint} suggest {numbers} clusters. "
             f"{RECORD[suggested['sure'].iloc[-1]]}"
         )
     n = int((~choice["converged"]).sum())

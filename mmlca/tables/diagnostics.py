@@ -148,7 +148,7 @@ class Diagnostics:
         stays = hide(stayed, ["leaving"], tiny, min_count)
         # the share that the chain expects is that of all who leave, whatever the duration
         ever = np.maximum(stayed[["left_ever", "stayed_ever"]], 1)
-        few = is_small(ever, min_count).any(axis=1)
+        few = np.asarray(is_small(ever, min_count).any(axis=1))
         stays = stays.assign(
             leaving=stays["leaving"].round(_SHOWN_DIGITS),
             expected=stays["expected"].round(_SHOWN_DIGITS).mask(few),

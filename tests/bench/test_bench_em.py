@@ -93,7 +93,11 @@ def test_ten_million_patients() -> None:
 
 # Data, K, the best maximum known with the default prior, and the CPU seconds per fit of an earlier
 # search (six chains that split classes or shake all probabilities), measured on one machine.
+# With seeds 41 to 60, which chose no constant, the default search hit mvad 6 from 16 seeds at 2.1
+# times that CPU time, and biofam 5 from 7 at 2.8 times; RA-like 4 from all 20, at 0.06 s per fit.
 HITS = {
+    "RA-like 4": ("RA-like", 4, -26962.540, None),
+    "RA-like 5": ("RA-like", 5, -26933.029, None),
     "actcal 4": ("actcal", 4, -5374.276, 0.28),
     "actcal 5": ("actcal", 5, -5355.443, 0.44),
     "biofam 4": ("biofam_covariates", 4, -12337.994, 0.80),
@@ -109,7 +113,7 @@ SEEDS = range(1, 21)
 def test_search_reaches_the_best_known_maximum(problem: str) -> None:
     """Hits of both searches; -k "biofam" or the like runs some problems alone."""
     name, k, best, before = HITS[problem]
-    s = peer(name)
+    s = ra_like(5_322) if name == "RA-like" else peer(name)
     MixtureMarkov(k, seed=0, n_init=1).fit(s)
     seconds: dict[SearchKind, float] = {}
     print()
@@ -127,7 +131,8 @@ def test_search_reaches_the_best_known_maximum(problem: str) -> None:
             f"{np.median(logliks) - best:+.3f}, worst {logliks.min() - best:+.2f}; two searches "
             f"agreed in {agreed.sum()}, wrongly in {(agreed & ~hits).sum()}; "
             f"{seconds[kind]:.2f} s CPU each, {seconds[kind] / seconds['default']:.1f}× the "
-            f"default, {seconds[kind] / before:.1f}× the recorded time of the earlier search"
+            "default"
+            + (f", {seconds[kind] / before:.1f}× the time of the earlier search" if before else "")
         )
         assert (logliks > best - 5).all()
         if problem not in ("biofam 5", "mvad 6"):  # many maxima that differ by less than 1

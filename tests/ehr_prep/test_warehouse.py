@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from omop_data import DRUGS, as_frames, make_tables
+from omop_data import DRUGS, OPTIONS, as_frames, check_same, make_tables
 
 import ehr_prep
 import mmlca
@@ -17,61 +17,12 @@ from ehr_prep.synthetic import write_omop
 
 ibis = pytest.importorskip("ibis")
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "general": {},
-    "ra": {"preset": "ra", "first_on_or_after": "2009-06-01"},
-    "days": {"by": "days", "ties": "latest", "impute": "missing"},
-    "supplied": {"impute": "carry_forward_supplied", "gap_days": 10, "months": 1},
-    "combinations": {"states": "combinations", "combination_days": 10, "death": "state"},
-    "combined days": {
-        "states": "combinations",
-        "by": "days",
-        "gap_days": 0,
-        "combination_days": 3,
-        "combinations": ["A+C"],
-        "ties": "previous",
-    },
-    "washout": {
-        "washout_days": 60,
-        "first_on_or_after": "2009-09-01",
-        "min_history_days": 30,
-        "min_follow_up_days": 90,
-        "min_age": 20,
-    },
-    "last record": {"follow_up": "last_record", "death": "state", "data_cut": "2012-01-31"},
-    "one day": {"follow_up": "2011-12-31", "death": "state", "by": "days", "max_windows": 30},
-    "odd windows": {"days": 45.7, "by": "days", "max_windows": 9},
-}
-
 
 def connect(tables: dict[str, Any]) -> Any:
     con = ibis.duckdb.connect()
     for name, table in tables.items():
         con.create_table(name, table)
     return con
-
-
-def check_same(got: mmlca.Sequences, expected: mmlca.Sequences) -> None:
-    """Sequences, flow, patients and Table 1; issues but for their examples."""
-    assert got.states == expected.states
-    np.testing.assert_array_equal(got.codes, expected.codes)
-    np.testing.assert_array_equal(got.lengths, expected.lengths)
-    assert got.ids.equals(expected.ids)
-    pd.testing.assert_frame_equal(got.flow, expected.flow)
-    pd.testing.assert_frame_equal(got.patients, expected.patients)
-    assert got.account is not None
-    assert expected.account is not None
-    np.testing.assert_array_equal(got.account.n_records, expected.account.n_records)
-    for name in ("windows", "combinations_taken"):
-        assert got.settings[name] == expected.settings[name]
-    counts = [dict(zip(s.issues["issue"], s.issues["n"], strict=True)) for s in (got, expected)]
-    missing = "person without a year of birth"
-    counts[0].pop(missing, None)
-    assert counts[0] == counts[1]
-    groups = pd.Series(np.arange(len(got)) % 2, index=got.ids)
-    assert str(ehr_prep.table_one(got.patients, groups)) == str(
-        ehr_prep.table_one(expected.patients, groups)
-    )
 
 
 @pytest.fixture(scope="module")

@@ -157,6 +157,14 @@
   document.addEventListener("toggle", stops, true);
   document.addEventListener("change", stops);
 
+  // On a phone a picture is as wide as the screen; a tap makes it larger.
+  for (const picture of all(".picture")) {
+    picture.addEventListener("click", () => {
+      picture.classList.toggle("large");
+      stops();
+    });
+  }
+
   // Copy a text.
   for (const button of all("[data-copy]")) {
     button.parentElement.hidden = false;

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from commands import mmlca_does, refusal
 from omop_data import make_tables
@@ -37,7 +39,7 @@ def study_file(folder: Path, text: str) -> Path:
 def test_prep_from_a_database(cdm: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "sequences.csv"
     said = mmlca_does("prep", "--omop", f"parquet:{cdm / 'VA'}", "--preset", "ra", "--out", out)
-    assert "records by concept_ancestor" in said
+    assert "records were mapped by concept_ancestor" in said
     assert "counted in memory" in said
     expected = ehr_prep.build_sequences(ehr_prep.read_omop(f"parquet:{cdm / 'VA'}"), preset="ra")
     assert len(mmlca.Sequences.read(out)) == len(expected)
@@ -55,11 +57,11 @@ def test_prep_from_a_database(cdm: Path, tmp_path: Path) -> None:
         (["--omop", "parquet:CDM/VA", "--condition", "99"], "patient without the condition"),
         (
             ["--omop", "parquet:CDM/VA", "--patient-column", "x"],
-            "--patient-column belongs to files",
+            "--patient-column does not go with --omop",
         ),
         (["--omop", f"postgresql://a:{SECRET}@127.0.0.1:1/x"], "holds a password"),
         (["--omop", "postgresql://127.0.0.1:1/x"], "cannot connect"),
-        ([], "give either a file of records or --omop"),
+        ([], "give either a file of records, --omop URL or --warehouse URL"),
     ],
 )
 def test_refusals_leave_nothing_behind(
@@ -93,6 +95,33 @@ def test_a_study_of_databases(cdm: Path) -> None:
     assert hashes == database_hashes(sources, data)
 
 
+def test_claims_that_are_not_omop(cdm: Path, tmp_path: Path) -> None:
+    """The same sequences from a study with files, one with a warehouse, and the command."""
+    cohort = ehr_prep.ra_cohort(2, 0.03)["MGB"]
+    tables = {"dispensings": cohort.records, "members": cohort.patients}
+    for name, table in tables.items():
+        table.to_parquet(tmp_path / f"{name}.parquet")
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    rules = "[rules]\nfirst_on_or_after = 2008-01-01\n"
+    files = '[sites.A]\nrecords = "dispensings.csv"\npatients = "members.csv"\n'
+    claims = '[sites.A]\nwarehouse = "parquet:."\ntable = "dispensings"\n'
+    claims += 'patients_table = "members"\n'
+    built = []
+    for text in (files, claims):
+        study = read_study(study_file(tmp_path, text + rules))
+        built.append(build_sites(study, {"A": read_source(study, "A")})["A"])
+    assert study.plain()["sites"]["A"]["warehouse"] == "parquet:."
+    np.testing.assert_array_equal(built[0].codes, built[1].codes)
+    pd.testing.assert_frame_equal(built[0].flow, built[1].flow)
+    out = tmp_path / "sequences.csv"
+    said = mmlca_does(
+        *("prep", "--warehouse", f"parquet:{tmp_path}", "--table", "dispensings"),
+        *("--patients-table", "members", "--since", "2008-01-01", "--out", out),
+    )
+    assert "counted in memory" in said
+    np.testing.assert_array_equal(mmlca.Sequences.read(out).codes, built[0].codes)
+
+
 def test_concept_sets_in_a_study(cdm: Path) -> None:
     (cdm / "jak.json").write_text(
         json.dumps({"items": [{"concept": {"CONCEPT_ID": 42904205}, "includeDescendants": True}]})
@@ -109,14 +138,17 @@ def test_concept_sets_in_a_study(cdm: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('omop = "parquet:MGB"\nrecords = "x.csv"', "one of the three"),
+        ('omop = "parquet:MGB"\nrecords = "x.csv"', "one of the four"),
         (
             'omop = "parquet:MGB"\npatients = "x.csv"',
-            "has patients, which a database does not need",
+            "has patients, which omop does not need",
         ),
-        ('omop = "parquet:MGB"\nwhere = {x = "y"}', "has where, which a database does not need"),
-        ('sequences = "x.csv"\nschema = "cdm"', "has schema, which belongs to omop"),
+        ('omop = "parquet:MGB"\nwhere = {x = "y"}', "has where, which omop does not need"),
+        ('sequences = "x.csv"\nschema = "cdm"', "has schema, which belongs to databases"),
         ('omop = "duckbd:///x"', "did you mean 'duckdb'?"),
+        ('omop = "parquet:MGB"\ntable = "claims"', "omop has drug_exposure and drug_era"),
+        ('warehouse = "parquet:MGB"\ncohort = "x"', "has cohort, which warehouse does not need"),
+        (f'warehouse = "postgresql://a:{SECRET}@h/x"', "holds a password"),
         ('omop = "parquet:MGB"\nschma = "x"', "did you mean sites.A.schema"),
         (f'omop = "postgresql://a:{SECRET}@h/x"', "holds a password"),
         (f'omop = ["postgresql://a:{SECRET}@h/x"]', "should be a valid string"),

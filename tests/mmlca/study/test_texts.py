@@ -36,10 +36,9 @@ def test_sites_vote_and_resamples_show_stability() -> None:
     study = study_of("A", "B")
     chosen = {"A": 4, "B": 4, "A/1": 4, "A/2": 5, "B/1": 4, "B/2": 4}
     text = texts._choice(study, findings(chosen, 4))
-    assert text.startswith(
-        "At each site BIC chose 4 classes for the site's own data, among 1 to 8."
-    )
-    assert "Of 4 resamples 3 chose 4" in text
+    assert text.startswith("At each site BIC chose 4 classes for the site's own data, among 1 to 8")
+    assert "of 4 resamples 3 chose 4" in text
+    assert text.count(".") == 1  # one sentence
     assert "stability and is no further evidence" in text
     (note,) = texts._about_choice(study, findings(chosen, 4))
     assert "1 of 4 resamples chose 5" in note
@@ -55,8 +54,8 @@ def test_models_with_more_classes_are_asked_too() -> None:
         }
     )
     (note,) = texts._about_choice(study_of("A", "B"), made)
-    assert "models with 5 and 6 classes suggest 4 (clear) and 5 (fair) clusters" in note
-    assert "all of these models together 4 (doubtful)" in note
+    assert "models with 5 and 6 classes, and of all of these together, suggest 4 (clear), " in note
+    assert "5 (fair) and 4 (doubtful) clusters" in note
     assert note.endswith("right in only 55 of 94 doubtful cases.")
 
 
