@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from comparisons import Compare
 
 SIZES = [int(float(n)) for n in os.environ.get("MMLCA_BENCH_RECORDS", "3e6,10e6").split(",")]
 PER_PATIENT = 60
@@ -137,7 +138,7 @@ def measure(folder: Path, way: str) -> dict[str, float]:
 
 
 @pytest.mark.bench
-def test_records_in_parquet_files(tmp_path: Path) -> None:
+def test_records_in_parquet_files(compare: Compare, tmp_path: Path) -> None:
     """Sizes from the environment: MMLCA_BENCH_RECORDS=10e6,20e6,100e6 (2.3 GB free disk)."""
     pytest.importorskip("ibis")
     ours, *others = WAYS
@@ -155,6 +156,13 @@ def test_records_in_parquet_files(tmp_path: Path) -> None:
             for name in rows[way].keys() & {"patients", "records", "sum"}:
                 assert rows[way][name] == rows[ours][name], f"{way}: {name}"
         shutil.rmtree(folder)
+        compare(
+            f"{n:,} records of an OMOP folder to sequences (`read_omop`)",
+            rows[ours]["cpu"],
+            "DuckDB",
+            rows["plain query"]["cpu"],
+            "plain query that counts, without states",
+        )
         for way, row in rows.items():
             print(
                 f"\n{n:,} records, {way}: {row['wall']:.0f} s, {row['cpu']:.0f} CPU s, "
