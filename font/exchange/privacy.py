@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import whole_number
 
 MIN_COUNT = 11
-_SCALE, _EXACT = 100, 1_000_000  # sums leave as whole numbers of so many parts
+_SCALE, EXACT = 100, 1_000_000  # sums leave as whole numbers of so many parts
 
 
 class Draws(Protocol):
@@ -131,7 +131,7 @@ def round_sums(
     True
     """
     if min_count == 1:
-        return RoundedSums(np.rint(sums * _EXACT).astype(np.int64), _EXACT, 1.0)
+        return RoundedSums(np.rint(sums * EXACT).astype(np.int64), EXACT, 1.0)
     few = support < min_count
     behind = float(support[few].sum())
     mean = float(sums[few].sum()) / behind if behind >= min_count else 1.0

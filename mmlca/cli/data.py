@@ -1,9 +1,9 @@
-"""Commands for one site's data: records to sequences, sequences to classes."""
+"""Commands for one site's sequences: their classes, and how many there are."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,19 +12,15 @@ from mmlca.cli.options import (
     FILE,
     Classes,
     Columns,
-    DrugNames,
-    DrugsFile,
     NInit,
     NJobs,
     Out,
-    Preset,
     Quiet,
+    Search,
     Seed,
     SequencesFile,
     SequencesFiles,
     States,
-    roles,
-    rule,
     whole_numbers,
 )
 
@@ -42,276 +38,13 @@ def read_sequences(path: Path, columns: str | None, states: str | None) -> Seque
     return Sequences.read(path, None if states is None else states.split(","), columns)
 
 
-def prep(
-    *,
-    records: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="RECORDS",
-            help="Medication records, one or several files: .csv (also .gz or .zst), .parquet or "
-            ".xlsx; none with --omop.",
-            **FILE,
-        ),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", dir_okay=False, help="File for the sequences, .csv or .parquet."
-        ),
-    ],
-    omop: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="OMOP database in place of records, such as postgresql://host/database, "
-            "duckdb:///file.duckdb or parquet:folder/; without a password.",
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option(help="Schema of the tables of the OMOP database.")
-    ] = None,
-    condition: Annotated[
-        str | None,
-        typer.Option(help="Concept ids, such as 80809, or Atlas file of the entry (OMOP)."),
-    ] = None,
-    cohort: Annotated[
-        str | None,
-        typer.Option(help="Cohort table of the entry, such as results.cohort:7 (OMOP)."),
-    ] = None,
-    table: Annotated[
-        Literal["drug_exposure", "drug_era"] | None,
-        typer.Option(help="Drug table of the OMOP database.", show_default="drug_exposure"),
-    ] = None,
-    patients: Annotated[
-        Path | None,
-        typer.Option(help="Patients' table: end of follow-up, date of birth, …", **FILE),
-    ] = None,
-    labs: Annotated[
-        Path | None,
-        typer.Option(help="Lab tests, which show that a patient was still followed.", **FILE),
-    ] = None,
-    drugs: DrugsFile = None,
-    drug_names: DrugNames = None,
-    patient_column: Annotated[
-        str | None, typer.Option(help="Column of the patient id.", show_default="by its name")
-    ] = None,
-    date_column: Annotated[
-        str | None, typer.Option(help="Column of the date.", show_default="by its name")
-    ] = None,
-    drug_column: Annotated[
-        str | None, typer.Option(help="Column of the drug.", show_default="by its name")
-    ] = None,
-    end_column: Annotated[
-        str | None,
-        typer.Option(help="Column of the last day covered.", show_default="by its name, if any"),
-    ] = None,
-    supply_column: Annotated[
-        str | None,
-        typer.Option(help="Column of the days supplied.", show_default="by its name, if any"),
-    ] = None,
-    patients_column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WHAT=COLUMN",
-            help="Column of the patients' table, such as birth_date=Geb; repeat it for others.",
-        ),
-    ] = None,
-    labs_column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WHAT=COLUMN", help="Column of the labs, such as date=Datum."),
-    ] = None,
-    observation_column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WHAT=COLUMN",
-            help="Column of the observation periods: patient, observation_start, observation_end.",
-        ),
-    ] = None,
-    date_format: Annotated[
-        str | None,
-        typer.Option(help="Format of dates, such as %d/%m/%Y.", show_default="as the dates show"),
-    ] = None,
-    encoding: Annotated[
-        str | None,
-        typer.Option(help="Encoding of the files, such as latin-1.", show_default="as they show"),
-    ] = None,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(help="Sign between two fields, or the word tab.", show_default="as they show"),
-    ] = None,
-    decimal: Annotated[
-        str | None,
-        typer.Option(help="Decimal sign of supplies, . or ,", show_default="as they show"),
-    ] = None,
-    default_supply: Annotated[
-        int | None,
-        typer.Option(min=1, help="Days covered by a record without an end or supply."),
-    ] = None,
-    observation: Annotated[
-        Path | None,
-        typer.Option(help="Observation periods: patient, start and end, one or more each.", **FILE),
-    ] = None,
-    preset: Preset = None,
-    since: Annotated[
-        str | None,
-        rule("any day", help="Patients whose first treatment is on or after this day."),
-    ] = None,
-    months: Annotated[int | None, rule(3, min=1, help="Length of a window in months.")] = None,
-    windows: Annotated[int | None, rule(16, min=1, help="Largest number of windows.")] = None,
-    window_states: Annotated[
-        Literal["most_frequent", "combinations"] | None,
-        rule("most_frequent", "--states", help="Single classes, or also combinations (A+B)."),
-    ] = None,
-    by: Annotated[
-        Literal["records", "days"] | None,
-        rule("records", help="What decides the state of a window: the most records or days."),
-    ] = None,
-    ties: Annotated[
-        Literal["first", "latest", "previous"] | None,
-        rule("first", help="Which class a window takes where two have as many."),
-    ] = None,
-    gap_days: Annotated[
-        int | None, rule(30, min=0, help="Longest gap between supplies of one treatment.")
-    ] = None,
-    combination_days: Annotated[
-        int | None, rule(30, min=1, help="Days that two classes are together in a combination.")
-    ] = None,
-    max_combinations: Annotated[
-        int | None, rule(10, min=1, help="Most frequent combinations that are states.")
-    ] = None,
-    combination: Annotated[
-        list[str] | None,
-        typer.Option(help="Combination that is a state, such as A+B; repeat it for each."),
-    ] = None,
-    impute: Annotated[
-        Literal["carry_forward_max", "carry_forward_supplied", "carry_forward", "missing"] | None,
-        rule("carry_forward_max", help="State of a window without records."),
-    ] = None,
-    max_carry: Annotated[
-        int | None, rule(2, min=0, help="Windows carried forward at most (carry_forward_max).")
-    ] = None,
-    off_treatment: Annotated[
-        str | None, rule("none", help="State after that; missing: leave it missing.")
-    ] = None,
-    death: Annotated[
-        Literal["end", "state"] | None,
-        rule("end", help="Death ends follow-up, or is an absorbing state."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Treat odd records as errors.")] = False,
-    quiet: Quiet = False,
-) -> None:
-    """Turn medication records into treatment sequences.
-
-    Prints and writes a flow table that accounts for every record and patient dropped, and the
-    drugs that the map does not know.
-    """
-    from ehr_prep.build import build_sequences
-    from ehr_prep.drugs import RA_DRUGS, drug_map
-    from ehr_prep.omop import read_omop
-    from ehr_prep.records import Records, read_records
-    from ehr_prep.unmapped import unmapped_caution
-    from ehr_prep.warehouse import WarehouseRecords
-    from font.files import keep_inputs, private_folder
-    from mmlca.sequences.files import holds_sequences
-
-    for_files = {
-        **{"--patients": patients, "--observation": observation, "--labs": labs},
-        **{"--drug-names": drug_names, "--date-format": date_format, "--encoding": encoding},
-        **{"--delimiter": delimiter, "--decimal": decimal, "--default-supply": default_supply},
-        **{"--patient-column": patient_column, "--date-column": date_column},
-        **{"--drug-column": drug_column, "--end-column": end_column},
-        **{"--supply-column": supply_column, "--patients-column": patients_column or None},
-        "--labs-column": labs_column or None,
-        "--observation-column": observation_column or None,
-        "--strict": strict or None,
-    }
-    for_omop = {"--schema": schema, "--condition": condition, "--cohort": cohort, "--table": table}
-    records = records or []
-    if (not records) == (omop is None):
-        raise ValueError("give either a file of records or --omop URL, one of the two.")
-    if wrong := [n for n, v in (for_omop if records else for_files).items() if v is not None]:
-        where = "--omop" if records else "files, and --omop needs none"
-        raise ValueError(f"{wrong[0]} belongs to {where}; leave it out.")
-    for path in records:
-        if holds_sequences(path):
-            raise ValueError(f"{path} holds sequences already; go on with `mmlca select` or `fit`.")
-    endings = (".flow.csv", ".issues.csv", ".settings.json", ".unmapped.csv")
-    beside = [out.with_suffix(end) for end in endings]
-    keep_inputs([out, *beside], [*records, patients, labs, drugs, drug_names, observation])
-    read: Records | WarehouseRecords
-    if omop is not None:
-        entry = None if condition is None else condition.split(",")
-        read = read_omop(
-            omop,
-            schema,
-            RA_DRUGS if drugs is None else drugs,
-            None if entry is None else [int(c) if c.strip().isdecimal() else c for c in entry],
-            cohort,
-            table=table or "drug_exposure",
-        )
-    else:
-        read = read_records(
-            records if len(records) > 1 else records[0],
-            RA_DRUGS if drugs is None else drug_map(drugs),
-            patient=patient_column,
-            date=date_column,
-            drug=drug_column,
-            end=end_column,
-            supply=supply_column,
-            date_format=date_format,
-            encoding=encoding,
-            delimiter=delimiter,
-            decimal=decimal,
-            patients=patients,
-            labs=labs,
-            patients_columns=roles(patients_column, "--patients-column"),
-            labs_columns=roles(labs_column, "--labs-column"),
-            observation_columns=roles(observation_column, "--observation-column"),
-            drug_names=drug_names,
-            default_supply=default_supply,
-            observation=observation,
-            strict=strict,
-        )
-    rules: dict[str, Any] = {
-        "preset": preset,
-        "first_on_or_after": since,
-        "months": months,
-        "max_windows": windows,
-        "states": window_states,
-        "by": by,
-        "ties": ties,
-        "gap_days": gap_days,
-        "combination_days": combination_days,
-        "max_combinations": max_combinations,
-        "combinations": combination or None,
-        "impute": impute,
-        "max_carry": max_carry,
-        "off_treatment": off_treatment,
-        "death": death,
-    }
-    built = build_sequences(read, **{k: v for k, v in rules.items() if v is not None})
-    private_folder(out.parent)
-    written = built.write_all(out)
-    lines = [f"{read}\n", built.flow.to_string(index=False)]
-    if omop is not None:
-        lines.append(f"\nThe records were counted {built.settings['reduced']}.")
-    if len(built.issues):
-        lines.append(f"\nOdd records:\n{built.issues.to_string(index=False)}")
-    if len(read.unmapped):
-        first = read.unmapped.head(10).fillna({"did_you_mean": ""})
-        lines.append(f"\nDrugs not in the map:\n{first.to_string(index=False)}")
-    say(quiet, *lines, f"\n{built}\n", wrote(written))
-    lost = read.settings["unmapped"]["lost"]
-    if caution := unmapped_caution(read.unmapped, lost, str(out.with_suffix(".unmapped.csv"))):
-        note(quiet, caution)
-
-
 def fit(
     sequences: SequencesFile,
     classes: Classes,
     out: Out = Path("fit"),
     seed: Seed = 1,
     n_init: NInit = 40,
+    search: Search = "default",
     prior: Annotated[
         float, typer.Option(min=0, help="Pseudo-counts of each probability; 0: none.")
     ] = 1e-4,
@@ -334,6 +67,13 @@ def fit(
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Refits to resampled patients, such as 500; 0: none.")
     ] = 0,
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="Draw the courses of each class.")
+    ] = True,
+    min_count: Annotated[
+        int,
+        typer.Option(min=0, help="Smallest patient count shown in figures and transitions.csv."),
+    ] = 11,
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -341,7 +81,9 @@ def fit(
 ) -> None:
     """Find the latent classes of one site's sequences.
 
-    Fits a mixture of Markov chains and writes the model, its summary and every patient's class.
+    Fits a mixture of Markov chains and writes the model, its summary, every patient's class, the
+    transitions of each class and figures of their courses, in exact numbers that stay inside the
+    hospital; `mmlca site fit` writes what may leave.
     """
     from font.files import keep_inputs, private_folder
     from mmlca.model.estimator import MixtureMarkov
@@ -350,6 +92,7 @@ def fit(
     names = ["model.json", "summary.csv", "patients.csv", "starts.csv"]
     names += ["intervals.csv"] * se + ["bootstrap.csv", "stability.csv"] * (bootstrap > 0)
     names += ["coefficients.csv", "terms.csv"] * (covariates is not None)
+    names += ["transitions.csv", *_FIGURES] if figures else ["transitions.csv"]
     files = {name: out / name for name in names}
     keep_inputs(files.values(), [sequences, covariates])
     if bootstrap == 1:
@@ -357,7 +100,13 @@ def fit(
     data = read_sequences(sequences, columns, states)
     table = None if covariates is None else read_table(covariates)
     model = MixtureMarkov(
-        classes, n_init=n_init, prior=prior, seed=seed, n_jobs=n_jobs, missing=missing
+        classes,
+        n_init=n_init,
+        search=search,
+        prior=prior,
+        seed=seed,
+        n_jobs=n_jobs,
+        missing=missing,
     )
     n_parameters = classes * (data.n_states**2) - 1
     if n_parameters > len(data) and classes <= data.n_distinct:
@@ -379,6 +128,13 @@ def fit(
     write_table(model.starts_, files["starts.csv"])
     for name, result in results.items():
         write_table(result, files[name])
+    written = _write_courses(model, data, sequences.stem, min_count, files)
+    if len(written) < len(files):
+        note(
+            quiet,
+            f"no class has {min_count} patients, so that neither figures nor transitions.csv are "
+            "written; ask for fewer classes, or lower --min-count.",
+        )
     more = [
         f"\n{results[name].to_string(index=False, float_format='{:.3f}'.format)}"
         for name in ("coefficients.csv", "stability.csv")
@@ -392,8 +148,30 @@ def fit(
         f"{model.entropy():.3f}; {model.n_replicated_} of {model.n_searches_} independent searches "
         "reached the maximum.",
         *more,
-        wrote([*files.values()]),
+        wrote(written),
     )
+
+
+_FIGURES = ("state_distribution.png", "frequencies.png", "transitions.png")
+
+
+def _write_courses(
+    model: MixtureMarkov, data: Sequences, site: str, min_count: int, files: dict[str, Path]
+) -> list[Path]:
+    """Write the transitions of each class and the figures; returns the files that there are now."""
+    from font.files import atomic_write
+    from mmlca.study.courses import class_courses
+    from mmlca.study.items import to_pictures
+
+    courses = class_courses(model, data, site, min_count)
+    if courses is None:
+        return [path for name, path in files.items() if name not in ("transitions.csv", *_FIGURES)]
+    transitions, draws = courses
+    write_table(transitions, files["transitions.csv"])
+    for name, draw in zip(_FIGURES, draws, strict=True):
+        if name in files:
+            atomic_write(files[name], to_pictures(draw, 200)["png"])
+    return list(files.values())
 
 
 def _inference(
@@ -451,6 +229,7 @@ def select(
     out: Out = Path("selection"),
     seed: Seed = 1,
     n_init: NInit = 40,
+    search: Search = "default",
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -458,12 +237,13 @@ def select(
 ) -> None:
     """Choose the number of classes.
 
-    Fits each number at each site and compares; several sites vote.
+    Fits each number at each site and compares; several sites vote. What it writes is exact and
+    stays inside the hospital.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from font.files import atomic, keep_inputs
+    from font.files import atomic, keep_inputs, private_folder
     from mmlca.figures.models import plot_selection
     from mmlca.model.selection import compare_criteria, select_n_classes, vote
 
@@ -489,14 +269,15 @@ def select(
                 f"{site or names[0]}, K = {k}", next(fits) / len(ks) / len(data)
             ),
             n_init=n_init,
+            search=search,
             n_jobs=n_jobs,
         )
-    out.mkdir(parents=True, exist_ok=True)
-    written = [write_table(table, out / "selection.csv"), out / "selection.png"]
+    private_folder(out)  # exact log-likelihoods tell small counts
+    written = [write_table(table, out / "selection.csv", private=True), out / "selection.png"]
     with mpl.rc_context({"text.parse_math": False}):  # a site may be called "$x^$"
         figure = Figure(figsize=(3.5, 2.8), layout="constrained")
         plot_selection(table, criterion, ax=figure.subplots())
-        with atomic(out / "selection.png") as file:
+        with atomic(out / "selection.png", private=True) as file:
             figure.savefig(file, dpi=300)
     chosen = vote(table)
     say(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mmlca.study.words import period, span, window_name, windows_name
+from mmlca.study.words import group_word, period, span, window_name, windows_name
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -69,7 +69,11 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
         if missing
         else f"methods; no {window} is missing between the first and the last",
     )
-    yield "4", "Distribution of the observed variables", "the figure “Treatment by …” and Table 1"
+    yield (
+        "4",
+        "Distribution of the observed variables",
+        f"the figure “Treatment by {window}” and the table of patients by {group_word(study)}",
+    )
     yield "5", "Software", "methods and provenance, with versions"
     yield (
         *("6", "Other forms of differences within and between classes"),
@@ -98,7 +102,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
         "the same table" if choice is not None and "sizes" in choice else "of the chosen models",
     )
     yield "13", "Entropy", "the table “Models”"
-    yield "14a", "Plot of the final classes", "the figure “Treatment by …”"
+    yield "14a", "Plot of the final classes", f"the figure “Treatment by {window}”"
     yield "14b", "Plots of the models with other numbers of classes", NOT_DONE
     yield (
         *("14c", "Plot of single courses beside the estimated ones"),

@@ -26,8 +26,12 @@ from mmlca.tables.effects import (
     hide_outcomes,
     one_step_effects,
 )
+<<<<<<< HEAD
 from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.suppress import count_text, hide_parts
+=======
+from mmlca.tables.suppress import few_text, hide_parts, hides, is_small
+>>>>>>> main
 from mmlca.tables.survival import Survival, survival_by_cluster
 
 if TYPE_CHECKING:
@@ -63,8 +67,11 @@ class Inference:
     left_out: list[str] = field(default_factory=list)
 
 
-def infer(study: Study, analysis: Analysis) -> Inference:
-    """Everything of `[inference]`, `[covariates]` and `[outcomes]`."""
+def infer(study: Study, analysis: Analysis, hidden: Mapping[str, pd.DataFrame]) -> Inference:
+    """Everything of `[inference]`, `[covariates]` and `[outcomes]`.
+
+    `hidden` is what `table_one` says of outcomes that it shows too: `hidden_together`.
+    """
     rules, notes = study.inference, list[str]()
     sites, own = analysis.sequences, analysis.own
     parts: dict[str, Any] = {}
@@ -89,7 +96,7 @@ def infer(study: Study, analysis: Analysis) -> Inference:
         people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
         _need_columns("covariates.columns", study.covariates.columns, people)
         _need_columns("outcomes.columns", study.outcomes.columns, people)
-        third = _ThirdStep(study, analysis, people, notes)
+        third = _ThirdStep(study, analysis, people, hidden, notes)
         if study.covariates.columns:
             parts["effects"], parts["pooled"] = third.effects()
         if study.outcomes.columns:
@@ -180,6 +187,7 @@ class _ThirdStep:
     study: Study
     analysis: Analysis
     people: dict[str, pd.DataFrame]
+    hidden: Mapping[str, pd.DataFrame]
     notes: list[str]
 
     def __post_init__(self) -> None:
@@ -206,7 +214,9 @@ class _ThirdStep:
     def _note_missing(self, what: str, missing: pd.Series) -> None:
         n, min_count = int(missing.sum()), self.study.privacy.min_count
         if n:
-            shown = count_text(n, min_count)
+            shown = f"{n:,}"
+            if hides(min_count):  # the exact number would tell what Table 1 hides
+                shown = few_text(min_count) if is_small(n, min_count) else f"at least {min_count}"
             self.notes.append(
                 f"Patients who lack {what} are left out of what concerns it ({shown})."
             )
@@ -244,7 +254,7 @@ class _ThirdStep:
                 self.clusters[site],
                 cluster_chains(sequences, self.analysis.clusters),
                 labels,
-                prior=self.study.model.prior,
+                prior=self.study.model.reported_prior,
             )
             return result.table, labels[0]
         found = self._at_site(site, rules.correction, covariates=covariates)
@@ -261,7 +271,9 @@ class _ThirdStep:
             try:
                 with _warnings_into(self.notes, f"Outcome {name}"):
                     found = self._over_sites(name)
-                table, test = hide_outcomes(found, sizes, self.study.privacy.min_count)
+                table, test = hide_outcomes(
+                    found, sizes, self.study.privacy.min_count, self._hidden_levels(name)
+                )
             except ValueError:
                 self.notes.append(f"The outcome {name} is {_NO_ESTIMATE}")
                 continue
@@ -270,6 +282,20 @@ class _ThirdStep:
         if not tables:
             return None, None
         return _named_first(tables), _named_first(tests)
+
+    def _hidden_levels(self, name: str) -> set[tuple[str, str]]:
+        """The clusters and levels of an outcome whose numbers Table 1 hides, or must."""
+        mask = self.hidden.get(name)
+        if mask is None:
+            return set()
+        clusters = {c for part in self.analysis.clusters.values() for c in part.unique()}
+        named = {group_name(self.study, c, self.analysis.names): c for c in clusters}
+        return {
+            (group_name(self.study, named[group]), str(level))
+            for group in mask
+            if group in named
+            for level in mask.index[mask[group]]
+        }
 
     def _over_sites(self, name: str) -> ThreeStep:
         correction = self.study.outcomes.correction

@@ -21,7 +21,7 @@ from mmlca.study.folder import Progress, Results, make_key, open_results, plain_
 from mmlca.study.numbers import headline
 from mmlca.study.report.content import Item, Report
 from mmlca.study.word import to_docx
-from mmlca.study.words import groups_word, period, short_names
+from mmlca.study.words import groups_word, period, short_names, window_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.suppress import few_patients
 
@@ -114,7 +114,7 @@ class _Run:
             models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             findings = self.describe(analysis, choice, suggested)
-        warned = list(dict.fromkeys(str(warning.message) for warning in caught))
+        warned = _public(caught)
         key = make_key(key, study.ensemble, study.outputs, study.privacy, study.published)
         key = make_key(key, study.inference, study.covariates, study.outcomes)
         shown = items.all_items(study, findings)
@@ -126,7 +126,7 @@ class _Run:
             sites=list(sequences),
             n_clusters=n_classes,
             states=list(next(iter(sequences.values())).states),
-            views=[view for view, _ in analyse.views(analysis)],
+            views=[view for view, _ in analyse.course_views(analysis)],
             min_count=study.privacy.min_count,
             published=None if study.published is None else study.published.source,
             groups=groups_word(study),
@@ -233,7 +233,9 @@ class _Run:
         self.tell("Comparing the sites", 0.42)
         differences = analyse.compare_sites(study, analysis, study.outputs.bootstrap)
         described = describe_clusters(
-            analysis.sequences, analysis.clusters, after=period(study, analysis.sequences)
+            *(analysis.sequences, analysis.clusters),
+            after=period(study, analysis.sequences),
+            window=window_name(study),
         )
         names = short_names(study, described)  # they say what most patients of a cluster do
         hidden = hidden_sizes(analysis.clusters, min_count).loc["all"]
@@ -248,14 +250,15 @@ class _Run:
         self.tell("Fitting the laboratory values", 0.45)
         trends = analyse.lab_trends(study, analysis)
         self.tell("Standard errors, fit and outcomes", 0.47)
-        inferred = inference.infer(study, analysis)
+        table_one = analyse.describe_patients(study, analysis, described)
+        inferred = inference.infer(study, analysis, table_one.hidden_together)
         return Findings(
             analysis=analysis,
             choice=choice,
             suggested=suggested,
             numbers=headline(study, analysis, choice, differences),
             described=described,
-            table_one=analyse.describe_patients(study, analysis, described),
+            table_one=table_one,
             courses=courses,
             differences=differences,
             influence=analyse.site_influence(study, analysis),
@@ -300,3 +303,17 @@ class _Run:
                     picture = self.results.folder / item.picture_file
                     pictures[item.name] = picture.read_bytes()
         return pictures
+
+
+def _public(caught: list[warnings.WarningMessage]) -> list[str]:
+    """Warnings for the report; those that show patients are also repeated for whoever runs it."""
+    from ehr_prep.readers import PrivateWarning
+
+    texts = []
+    for warning in caught:
+        if isinstance(warning.message, PrivateWarning):
+            warnings.warn(warning.message, stacklevel=3)
+            texts.append(warning.message.public)
+        else:
+            texts.append(str(warning.message))
+    return list(dict.fromkeys(texts))

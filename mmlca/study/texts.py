@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from font.ensemble import site_of
+from font.n_clusters import RECORD
 from mmlca import __version__
 from mmlca.sequences.checks import listed
 from mmlca.study.inference_texts import inference_cautions, inference_methods
@@ -20,13 +22,13 @@ from mmlca.study.words import (
     window_name,
     windows_name,
 )
-from mmlca.tables.clusters import percent_text
-from mmlca.tables.suppress import few_patients
+from mmlca.tables.clusters import percent_text, rate_text
+from mmlca.tables.norm_texts import p_text
+from mmlca.tables.suppress import few_patients, hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis, Findings
     from mmlca.study.config import Study
-    from mmlca.study.numbers import Number
 
 _METHODS = {
     "kmeans": "K-means on their rows",
@@ -48,11 +50,6 @@ def summary(study: Study, findings: Findings) -> list[str]:
     sizes = listed([f"{len(data):,} at {site}" for site, data in sequences.items()])
     total = sum(map(len, sequences.values()))
     where = f" ({sizes})" if len(sequences) > 1 else f" of {listed(list(sequences))}"
-    columns = (findings.described[name] for name in ("cluster", "name", "description"))
-    courses = [
-        f"{group_name(study, cluster).capitalize()}{f' ({name})' if name else ''}, {text}."
-        for cluster, name, text in zip(*columns, strict=True)
-    ]
     one_class = clusters.value == 1
     if findings.analysis.ensemble is not None:
         last = _of_sites(study, findings)
@@ -66,10 +63,29 @@ def summary(study: Study, findings: Findings) -> list[str]:
     return [
         f"The treatment courses of {total:,} {'synthetic ' * study.synthetic}patients{where}, "
         f"observed for up to {period(study, sequences)}, {verb}.",
-        " ".join(courses),
+        _course_sentence(study, findings),
         _choice(study, findings),
         *last,
     ]
+
+
+def _course_sentence(study: Study, findings: Findings) -> str:
+    """The share, name and main numbers of each cluster, in one sentence."""
+    courses, after = [], period(study, findings.analysis.sequences)
+    for row in findings.described.to_dict("records"):
+        name = group_name(study, row["cluster"])
+        if row["name"] is None or pd.isna(row["name"]) or pd.isna(row["switches"]):
+            courses.append(f"{name}: {row['description']}")
+            continue
+        still = ""
+        if row["still"] >= 0.5:
+            still = f"{percent_text(row['still'])} of those still observed after {after} are on "
+            still += f"{row['first']}; "
+        courses.append(
+            f"{percent_text(row['share'])} are {row['name']} ({name}; {still}"
+            f"{rate_text(row['switches'])} switches per patient)"
+        )
+    return f"{listed(courses)}."
 
 
 def _choice(study: Study, findings: Findings) -> str:
@@ -94,9 +110,9 @@ def _choice(study: Study, findings: Findings) -> str:
         )
     if len(resamples):
         n = int((resamples == k).sum())
-        text += (
-            f" Of {len(resamples)} resamples {n} chose {k}; they hold the same patients again, so "
-            "that this shows stability and is no further evidence."
+        text = text.removesuffix(".") + (
+            f"; of {len(resamples)} resamples {n} chose {k}, but they hold the same patients "
+            "again, so that this shows stability and is no further evidence."
         )
     return text
 
@@ -113,22 +129,25 @@ def _of_one_class(findings: Findings) -> list[str]:
         return []
     mean = np.mean([norm.value for norm in norms])
     each = "" if len(norms) == 1 else ", on average over pairs of sites"
-    more = "" if np.isnan(norms[0].p_value) else f"; {_p_text(norms[0])} for no difference"
+    p = "" if np.isnan(norms[0].p_value) else f"; {p_text(norms[0].p_value, norms[0].n_boot)}"
+    more = f"{p} for no difference" if p and len(norms) == 1 else ""
     return [
         f"The transition probabilities of the sites differ by {mean:.3f} (norm weighted by "
-        f"occupancy{each}{more if len(norms) == 1 else ''})."
+        f"occupancy{each}{more})."
     ]
 
 
 def _of_one_model(findings: Findings) -> list[str]:
     (model,) = findings.analysis.own.values()
     (certainty,) = findings.analysis.certainty.values()
+    n, searches = model.n_replicated_, model.n_searches_
+    confirmed = f"{n} of {searches} independent searches reached the best likelihood"
+    if n < 2:
+        confirmed += ", so that a better model may exist"
     return [
         f"Patients belong to their class with a mean probability of "
         f"{certainty['probability'].mean():.2f} (entropy R² {model.entropy():.2f}).",
-        f"{model.n_replicated_} independent search{'es' * (model.n_replicated_ != 1)} reached the "
-        "maximum of the likelihood"
-        f"{'' if model.converged_ else ', and the best of them did not converge'}.",
+        f"{confirmed}{'' if model.converged_ else '; the best of them did not converge'}.",
     ]
 
 
@@ -136,31 +155,28 @@ def _of_sites(study: Study, findings: Findings) -> list[str]:
     assert findings.influence is not None
     (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
     return [
-        "On average the models that vote for a patient's cluster hold "
-        f"{percent_text(vote_share.value)} of all models' weight. This shows how stable the "
-        "clusters are, not how certain: models of resamples of the same patients agree with each "
-        "other. Without one of the sites, with the resamples of the other sites alone, at most "
-        f"{_share(study, findings.influence['share'].max())} would change cluster.",
-        *_of_refinement(findings),
+        f"{_certainty(findings)}On average {percent_text(vote_share.value)} of the models' weight "
+        "votes for a patient's cluster, which shows how stable the clusters are, not how certain, "
+        "since models of resamples of the same patients agree with each other; without one of the "
+        f"sites at most {_share(study, findings.influence['share'].max())} would change cluster.",
         _site_sentence(findings),
     ]
 
 
-def _of_refinement(findings: Findings) -> list[str]:
+def _certainty(findings: Findings) -> str:
     """How certain patients' clusters are under the refined model, if there is one."""
     refined = findings.analysis.refined
     if refined is None:
-        return []
+        return ""
     sure = np.concatenate(
         [t.to_numpy().max(axis=1) for t in findings.analysis.memberships.values()]
     )
     rounds = f"{refined.n_rounds_} round{'s' * (refined.n_rounds_ != 1)}"
-    return [
-        f"Refined with {rounds} of sums over all sites' patients, with shared courses and each "
-        f"site's own proportions, patients belong to their cluster with a mean probability of "
-        f"{sure.mean():.2f}; unlike the share of votes, this says how certain a cluster is, as far "
-        "as the model holds."
-    ]
+    return (
+        f"After {rounds} of refinement, with shared courses and each site's own proportions, "
+        f"patients belong to their cluster with a mean probability of {sure.mean():.2f}, as far as "
+        "the model holds. "
+    )
 
 
 def _share(study: Study, share: float) -> str:
@@ -185,7 +201,8 @@ def _site_sentence(findings: Findings) -> str:
         first, own = ensemble[0], f"; {local[0].debiased:.3f} without that part"
         more = (
             f"; {first.debiased:.3f} without the part that sampling adds, 95 % interval "
-            f"{first.low:.3f} to {first.high:.3f}; {_p_text(first)} for no difference"
+            f"{first.low:.3f} to {first.high:.3f}; {p_text(first.p_value, first.n_boot)} for no "
+            "difference"
         )
     return (
         f"Within the clusters the transition probabilities of the sites differ by {ours:.3f} (norm "
@@ -193,12 +210,6 @@ def _site_sentence(findings: Findings) -> str:
         f"({theirs:.3f}{own}); any common rule lowers such differences, so that this does not show "
         "that the clusters are better."
     )
-
-
-def _p_text(number: Number) -> str:
-    """A permutation p-value, which cannot be below 1/(samples + 1)."""
-    least = 1 / (1 + number.n_boot)
-    return f"p ≤ {least:.2g}" if number.p_value <= least else f"p = {number.p_value:.2g}"
 
 
 # --- methods ------------------------------------------------------------------------------
@@ -321,8 +332,9 @@ def _known_to_have_died(analysis: Analysis) -> bool:
 
 def _model_methods(study: Study, analysis: Analysis, n_classes: int) -> str:
     search = (
-        f"(expectation-maximisation from {study.model.n_init} random starts, Dirichlet "
-        f"pseudo-count {study.model.prior:g})"
+        f"(expectation-maximisation from {study.model.n_init} random starts"
+        f"{', thorough search' * (study.model.search == 'thorough')}, Dirichlet pseudo-count "
+        f"{study.model.reported_prior:g})"
     )
     chains = f"a mixture of {n_classes} Markov chains" if n_classes > 1 else "one Markov chain"
     if len(analysis.sequences) == 1:
@@ -372,7 +384,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
             "The patients are synthetic. The numbers show what the method does, and nothing about "
             "any hospital."
         )
-    notes += _about_fits(analysis)
+    notes += _about_fits(study, analysis)
     notes += _about_choice(study, findings)
     notes += _about_windows(study, analysis)
     notes.append(
@@ -382,7 +394,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     )
     if analysis.ensemble is not None:
         (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
-        notes += analysis.ensemble.cautions()
+        notes += analysis.ensemble.cautions(about_number=findings.suggested is None)
         notes.append(
             f"The vote share of {_share(study, doubtful.value)} is below {DOUBTFUL}; the folder "
             "patients says whose. A vote share is the share of the models' weight that votes for "
@@ -410,7 +422,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     return notes + warned
 
 
-def _about_fits(analysis: Analysis) -> list[str]:
+def _about_fits(study: Study, analysis: Analysis) -> list[str]:
     models = {**analysis.models, **analysis.own}
     once = [name for name, model in models.items() if model.n_replicated_ < 2]
     unfinished = [name for name, model in models.items() if not model.converged_]
@@ -418,7 +430,7 @@ def _about_fits(analysis: Analysis) -> list[str]:
     if once:
         notes.append(
             f"The maximum of {_models(once)} was reached by fewer than two independent searches; a "
-            "better one may exist: raise model.n_init."
+            f"better one may exist: {_search_longer(study)}."
         )
     if unfinished:
         notes.append(f"The fit of {_models(unfinished)} did not converge.")
@@ -435,6 +447,12 @@ def _about_fits(analysis: Analysis) -> list[str]:
             f"In {_models(empty)} some classes are no patient's likeliest; fewer classes would do."
         )
     return notes
+
+
+def _search_longer(study: Study) -> str:
+    if study.model.search == "default":
+        return 'set model.search = "thorough", which takes several times as long'
+    return f"raise model.n_init (now {study.model.n_init})"
 
 
 def _models(names: list[str]) -> str:
@@ -462,12 +480,16 @@ def _about_choice(study: Study, findings: Findings) -> list[str]:
         notes.append(f"The largest number of classes tried ({k}) was chosen; try larger ones.")
     suggested = findings.suggested
     if suggested is not None:
-        pairs = zip(suggested["suggested"], suggested["sure"], strict=True)
-        numbers = listed([f"{number} ({sure})" for number, sure in pairs])
+        pairs = list(zip(suggested["suggested"], suggested["sure"], strict=True))
+        same = len(set(pairs)) == 1
+        numbers = listed([f"{number} ({sure})" for number, sure in pairs[: 1 if same else None]])
+        asked = listed([str(c) for c in suggested["classes"] if c != "all"])
+        joint = ", and of all of these together," if "all" in [*suggested["classes"]] else ""
         notes.append(
             f"Models with {k} classes tell {k} groups apart, so that the spectrum of their "
             f"ensemble suggests {k} clusters partly because it must. Ensembles of models with "
-            f"{listed([str(c) for c in suggested['classes']])} classes suggest {numbers} clusters."
+            f"{asked} classes{joint} suggest {numbers} clusters. "
+            f"{RECORD[suggested['sure'].iloc[-1]]}"
         )
     n = int((~choice["converged"]).sum())
     if n:
@@ -484,11 +506,21 @@ def _about_windows(study: Study, analysis: Analysis) -> list[str]:
         windows = data.account and data.account.settings["windows"]
         if windows and windows["followed_up"]:
             kinds = ("without_record", "tied", "several_classes")
-            empty, tied, several = (windows[kind] / windows["followed_up"] for kind in kinds)
+            empty, tied, several = (
+                _window_share(windows[kind], windows["followed_up"], data.shape[1], study)
+                for kind in kinds
+            )
             done = "filled in" if study.rules.impute != "missing" else "left missing"
             notes.append(
-                f"At {site} {percent_text(empty)} of the {windows_name(study)} had no record and "
-                f"were {done}; {percent_text(several)} had two or more drug classes, which were "
-                f"tied in {percent_text(tied)}."
+                f"At {site} {empty} of the {windows_name(study)} had no record and were {done}; "
+                f"{several} had two or more drug classes, which were tied in {tied}."
             )
     return notes
+
+
+def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:
+    """A share of all windows in words; a bound where the windows could be those of few patients."""
+    most = study.privacy.min_count * per_patient
+    if hides(study.privacy.min_count) and is_small(windows, most):
+        return f"less than {np.ceil(100 * min(most / every, 1)):.0f} %"
+    return percent_text(windows / every)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mmlca.tables.clusters import name_clusters, plural
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -32,11 +34,9 @@ def group_name(study: Study, group: Any, names: Mapping[Any, str] | None = None)
 
 def short_names(study: Study, described: pd.DataFrame) -> list[str | None]:
     """The clusters' short names: those of the study file, or made from their courses."""
-    from mmlca.tables.clusters import name_clusters
-
     names = study.outputs.names
     if names is None:
-        return name_clusters(described)
+        return name_clusters(described, study.privacy.min_count)
     if len(names) != len(described):
         raise ValueError(
             f"outputs.names has {len(names)} names, but there are {len(described)} "
@@ -59,8 +59,7 @@ def window_name(study: Study) -> str:
 
 def windows_name(study: Study) -> str:
     """The plural: "quarters", "windows of 45 days"."""
-    first, *rest = window_name(study).split(" ")
-    return " ".join([f"{first}s", *rest])
+    return plural(window_name(study))
 
 
 def period(study: Study, data: Mapping[str, Sequences]) -> str:

@@ -20,12 +20,25 @@ from mmlca.model.params import MarkovParams, Seed
 from mmlca.model.simulate import simulate
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
+<<<<<<< HEAD
 from mmlca.tables.event_counts import Counts
 from mmlca.tables.suppress import add_totals, hidden_grid, hide, hide_parts, hides, is_small
+=======
+from mmlca.tables.suppress import (
+    add_totals,
+    hidden_grid,
+    hide,
+    hide_parts,
+    hide_rows,
+    hides,
+    is_small,
+)
+>>>>>>> main
 
 _LOW, _CONFUSED, _SMALL, _ALIKE = 0.7, 0.2, 0.05, 0.1
 _DOUBT = 0.05
 _LEAST = 1.0  # memberships that a share of leavers needs
+_SHOWN_DIGITS = 2  # decimals of shares where small numbers are hidden
 _REFIT = 50  # EM updates on the sequences drawn for the tests
 _HALVES = ("first half", "second half")
 Floats = NDArray[np.float64]
@@ -50,7 +63,8 @@ class Diagnostics:
     stays : DataFrame
         class, state, `duration` (times in the state so far), `leaving` (share who leave next)
         and `expected` (the same at all durations), `n`, `patients` and `leavers` (assigned to
-        the class). Durations of fewer than one membership are left out.
+        the class), `left_ever` and `stayed_ever` (the same at any duration). Durations of fewer
+        than one membership are left out.
     tests : DataFrame
         What is tested, `statistic`, `typical` (its mean in sequences drawn from the model) and
         `p_value`.
@@ -115,7 +129,10 @@ class Diagnostics:
         return notes
 
     def shown(self, min_count: int) -> Diagnostics:
-        """The same without numbers that rest on, or would reveal, fewer than `min_count`."""
+        """The same without numbers that rest on, or would reveal, fewer than `min_count`.
+
+        Shares have two decimals, and the columns of memberships and patients are gone.
+        """
         if not hides(min_count):
             return self
         sizes = self.classification["patients"].to_numpy()
@@ -124,6 +141,7 @@ class Diagnostics:
         classification = self.classification.astype(float)
         classification.loc[hidden, "patients"] = np.nan
         classification.loc[few] = np.nan
+        classification = classification.round(_SHOWN_DIGITS)
         states = _hidden(self.states, ["class", "time"], min_count)
         steps = _hidden(self.steps, ["class", "half", "from"], min_count)
         # numbers of patients by duration would tell of single ones by subtraction
@@ -133,15 +151,26 @@ class Diagnostics:
         )
         tiny = ["patients", "leavers", "stayers", "nobody"]
         stays = hide(stayed, ["leaving"], tiny, min_count)
-        stays = stays.assign(leaving=stays["leaving"].round(2))
-        stays = stays.drop(columns=["n", *tiny])
+        # the share that the chain expects is that of all who leave, whatever the duration
+        ever = np.maximum(stayed[["left_ever", "stayed_ever"]], 1)
+        few = np.asarray(is_small(ever, min_count).any(axis=1))
+        stays = stays.assign(
+            leaving=stays["leaving"].round(_SHOWN_DIGITS),
+            expected=stays["expected"].round(_SHOWN_DIGITS).mask(few),
+        )
+        stays = stays.drop(columns=["n", "left_ever", "stayed_ever", *tiny])
+        tests = self.tests.assign(**self.tests[["statistic", "typical"]].round(1))
         return Diagnostics(
-            classification, states, steps, stays, self.tests, self.alike, self.shares, self.n_sim
+            classification, states, steps, stays, tests, self.alike, self.shares, self.n_sim
         )
 
 
 def _hidden(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
-    """A table of shares without small ones; half a membership or less of nobody counts as 0."""
+    """A table of shares without small ones; half a membership or less of nobody counts as 0.
+
+    The number of memberships behind each row does not show: it changes from one time to the next
+    by few patients. Nor does a row behind which there are few of them.
+    """
     count = table["observed"].fillna(0) * table["n"]
     nobody = (table["patients"] == 0) & (count < 0.5)
     observed = table["observed"].mask(nobody & table["observed"].notna(), 0.0)
@@ -149,9 +178,17 @@ def _hidden(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
     table = table.assign(
         observed=observed, residual=_residual(*shares), count=count.mask(nobody, 0.0)
     )
-    numbers = ["observed", "expected", "n", "residual", "patients"]
-    small = ["patients", "count"]
-    return hide_parts(table, by, numbers, min_count, patients=small).drop(columns="count")
+    numbers = ["observed", "expected", "residual"]
+    table = hide_parts(table, by, numbers, min_count, patients=["patients", "count"])
+    most = table.groupby(by)["patients"].transform("max")
+    few = is_small(np.maximum(most, 1), min_count) & (table["n"] > 0)
+    table = table.assign(
+        observed=table["observed"].round(_SHOWN_DIGITS),
+        expected=table["expected"].round(_SHOWN_DIGITS),
+        residual=table["residual"].round(1),
+    )
+    table = hide_rows(table, [name for name in table if name not in numbers], few)
+    return table.drop(columns=["count", "n", "patients"])
 
 
 def diagnose(
@@ -303,6 +340,9 @@ def _stays(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> 
         "patients": counts.different(assigned, patient, event, t * s),
         "leavers": counts.different(assigned, patient[leaves], event[leaves], t * s),
     }
+    for name, rows in (("left_ever", leaves), ("stayed_ever", ~leaves)):
+        ever = counts.different(assigned, patient[rows], event[rows] % s, s)
+        columns[name] = np.broadcast_to(ever[:, None, :], (k, t, s))
     by_state = {c: v.reshape(k, t, s).transpose(0, 2, 1).ravel() for c, v in columns.items()}
     frame = pd.DataFrame(by_state, index=index).reset_index()
     return frame[frame["n"] >= _LEAST].reset_index(drop=True)

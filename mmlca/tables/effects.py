@@ -7,7 +7,7 @@ shares of the clusters. `mmlca.three_step` takes them with the clusters as the a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -259,7 +259,10 @@ def site_effects(
 
 
 def hide_outcomes(
-    result: ThreeStep, sizes: Mapping[Hashable, int], min_count: int
+    result: ThreeStep,
+    sizes: Mapping[Hashable, int],
+    min_count: int,
+    known_hidden: Collection[tuple[str, str]] = (),
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The table and the tests of an outcome without what rests on few patients.
 
@@ -274,6 +277,8 @@ def hide_outcomes(
     sizes : {class: patients, with and without the outcome}
         They are known from elsewhere.
     min_count : int
+    known_hidden : (class, level) of numbers that another table hides
+        The class's share is blank if it is of that level, or of the only other one.
     """
     table = pd.DataFrame(result)
     seen = table.groupby("class", sort=False)["patients"].first()
@@ -285,6 +290,10 @@ def hide_outcomes(
         first = rows["patients"].iloc[0] - rows["cases"].sum()
         parts, _ = hidden_parts([first, *rows["cases"]], min_count)
         hidden[rows.index] |= parts[1:] | (len(rows) == 1 and parts[0])
+        elsewhere = {level for label, level in known_hidden if label == rows["class"].iloc[0]}
+        terms = {f"share of {level}" for level in elsewhere}
+        only = len(rows) == 1 and bool(elsewhere)
+        hidden[rows.index] |= rows["term"].isin(terms).to_numpy() | only
     classes = set(table["class"][hidden])
     # where one category is hidden its differences are, and those of the others with them
     unsafe = [

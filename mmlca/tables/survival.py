@@ -71,8 +71,9 @@ class Survival:
         """The same without what rests on, or would reveal, fewer than `min_count` patients.
 
         Curves are shown only at round times, between which nobody or at least `min_count` patients
-        have the event, and nobody or as many leave; with three digits. Numbers at risk are blank
-        where few of a group did not reach the landmark.
+        have the event, and nobody or as many leave; with three digits. A curve that ends because
+        nobody is left ends at the life-table estimate, without an interval. Numbers at risk are
+        blank where few of a group did not reach the landmark.
         """
         if not hides(min_count):
             return self
@@ -257,8 +258,26 @@ def _coarse(rows: pd.DataFrame, step: float, min_count: int) -> pd.DataFrame:
         first = np.concatenate([[0], kept[:-1] + 1])
         part[["events", "left"]] = np.add.reduceat(counts[: kept[-1] + 1], first)
         part["at_risk"] = by_time["at_risk"].to_numpy()[first]
+        _end_by_life_table(part)
     part[_SHARES] = part[_SHARES].round(_DIGITS)
     return part[list(rows)]
+
+
+def _end_by_life_table(part: pd.DataFrame) -> None:
+    """Where nobody is left after the last time, the curve ends at the life-table estimate.
+
+    The exact curve ends with few at risk: that it falls to 0 tells what the last patient had. The
+    life table takes those who leave as half at risk, so that it follows from the counts alone.
+    """
+    risk, events, left = (float(part[name].iloc[-1]) for name in ("at_risk", "events", "left"))
+    if risk > events + left:
+        return
+    before = float(part["survival"].iloc[-2]) if len(part) > 1 else 1.0
+    part.iloc[-1, part.columns.get_indexer(["survival", "low", "high"])] = [
+        before * (1 - min(events / (risk - left / 2), 1.0)),
+        np.nan,
+        np.nan,
+    ]
 
 
 def _round_step(longest: float) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from comparisons import Compare
 from ra_like import cpu
 
 import ehr_prep
@@ -73,7 +74,7 @@ def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
 
 
 @pytest.mark.bench
-def test_ten_million_records() -> None:
+def test_ten_million_records(compare: Compare) -> None:
     def ours() -> mmlca.Sequences:
         return ehr_prep.build_sequences(
             ehr_prep.read_records(frame), preset="ra", max_windows=N_WINDOWS
@@ -92,11 +93,9 @@ def test_ten_million_records() -> None:
     ours()
     extra = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    print(
-        f"\n{len(frame):,} records of {len(sequences):,} patients: {seconds:.2f} CPU s, pandas "
-        f"{pandas_seconds:.2f} CPU s, {pandas_seconds / seconds:.1f}× faster; extra memory "
-        f"{extra / 2**20:,.0f} MiB, {extra / size:.1f}× the records"
-    )
+    task = f"{len(frame):,} records of {len(sequences):,} patients to sequences"
+    compare(task, seconds, "pandas", pandas_seconds, "groupby, sort, pivot, ffill")
+    print(f"\nextra memory {extra / 2**20:,.0f} MiB, {extra / size:.1f}× the records")
     assert pandas_seconds / seconds >= 5
     assert extra / size <= 3
 

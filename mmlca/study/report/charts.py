@@ -96,7 +96,8 @@ def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -
         marks: list[str] = []
         step = _WIDTH / max(part["time"].nunique(), 1)
         known = part["n"].dropna()
-        every = 4 if n_columns <= 4 else 8
+        every = max(4 if n_columns <= 4 else 8, -(-part["time"].nunique() // 4))
+        n_times = part["time"].nunique()
         for t, (time, rows) in enumerate(part.groupby("time", sort=False, observed=True)):
             x, y, where = t * step, height, f"{title}, {window} {time}"
             for row in rows[rows["share"] > 0].to_dict("records"):
@@ -111,10 +112,12 @@ def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -
             if rows["n"].notna().any() and y > 0.5:
                 marks.append(_bar(x, 0, 0.92 * step, y, _HIDDEN, None, f"{where}: too few to show"))
             if t == 0 or (t + 1) % every == 0:
-                marks.append(_text(x + step / 2, height + 13, str(time)))
+                place = "start" if t == 0 else "end" if t + 1 == n_times else "middle"
+                at = {"start": x, "end": x + 0.92 * step, "middle": x + 0.46 * step}[place]
+                marks.append(_text(at, height + 13, str(time), place))
                 observed = rows["n"].dropna()
                 n = f"{observed.iloc[0]:,.0f}" if len(observed) else HIDDEN
-                marks.append(_text(x + step / 2, height + 24, n))
+                marks.append(_text(at, height + 24, n, place))
         return f"n = {known.iloc[0]:,.0f}" if len(known) else "", marks, height + 28
 
     return _panels(table, draw)
@@ -160,7 +163,9 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: fl
             high = max(count * scale, 0.5)
             blocks.append(_bar(x, y, bar, high, colours[name], name, more))
             y += high + gap
-        blocks.append(_text(x + bar / 2, _HIGH + 13, str(line)))
+        place = "start" if line == 1 else "end" if line == n_lines else "middle"
+        at = {"start": x, "end": x + bar, "middle": x + bar / 2}[place]
+        blocks.append(_text(at, _HIGH + 13, f"line {line}", place))
     entering = dict(leaving)
     flows = part[part["before"].notna()].groupby(["line", "before", "state"], sort=False)["count"]
     table = flows.sum().reset_index()
