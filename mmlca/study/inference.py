@@ -26,12 +26,8 @@ from mmlca.tables.effects import (
     hide_outcomes,
     one_step_effects,
 )
-<<<<<<< HEAD
 from mmlca.tables.pooling import inverse_variance
-from mmlca.tables.suppress import count_text, hide_parts
-=======
 from mmlca.tables.suppress import few_text, hide_parts, hides, is_small
->>>>>>> main
 from mmlca.tables.survival import Survival, survival_by_cluster
 
 if TYPE_CHECKING:

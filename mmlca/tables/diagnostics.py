@@ -20,10 +20,7 @@ from mmlca.model.params import MarkovParams, Seed
 from mmlca.model.simulate import simulate
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
-<<<<<<< HEAD
 from mmlca.tables.event_counts import Counts
-from mmlca.tables.suppress import add_totals, hidden_grid, hide, hide_parts, hides, is_small
-=======
 from mmlca.tables.suppress import (
     add_totals,
     hidden_grid,
@@ -33,7 +30,6 @@ from mmlca.tables.suppress import (
     hides,
     is_small,
 )
->>>>>>> main
 
 _LOW, _CONFUSED, _SMALL, _ALIKE = 0.7, 0.2, 0.05, 0.1
 _DOUBT = 0.05
