@@ -203,7 +203,7 @@ def plot_estimates(
     for k, panel in enumerate(axes):
         value = np.vstack([params.initial[k], params.transition[k]])
         share = f" ({params.weights[k]:.0%})"
-        if errors is not None:
+        if errors is not None and "estimate" in errors:
             value = np.where(_blank(errors, k + 1, states), np.nan, value)
             weight = errors[(errors["parameter"] == "weight") & (errors["class"] == k + 1)]
             share = "" if weight["estimate"].isna().any() else share

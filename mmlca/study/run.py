@@ -14,12 +14,15 @@ import pandas as pd
 from font.files import hold
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.sequences.type import Sequences
-from mmlca.study import analyse, inference, items, read, texts
+from mmlca.study import analyse, inference, items, read
 from mmlca.study.analyse import Analysis, Findings, Models
+from mmlca.study.cautions import cautions
 from mmlca.study.config import Study
 from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
+from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
 from mmlca.study.report.content import Item, Report
+from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, short_names, window_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
@@ -131,9 +134,9 @@ class _Run:
             published=None if study.published is None else study.published.source,
             groups=groups_word(study),
             figures=study.outputs.figures,
-            summary=texts.summary(study, findings),
-            methods=texts.methods(study, findings, n_classes),
-            careful=texts.cautions(study, findings, warned),
+            summary=summary(study, findings),
+            methods=methods(study, findings, n_classes),
+            careful=cautions(study, findings, warned),
             numbers=findings.numbers,
             items=shown,
         )
