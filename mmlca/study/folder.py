@@ -73,18 +73,16 @@ class Results:
         keyed: bool = False,
     ) -> None:
         self.folder, self.about, self.inputs = folder, dict(about), tuple(inputs)
-        self.secret = b""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):  # can anything be written here?
                 pass
             clear_unfinished(folder / _PATIENTS)
+            self.secret = self._read_key() if keyed else b""
         except OSError as error:
             raise OSError(
                 f"cannot write to {folder} ({error.strerror}); choose another --out."
             ) from None
-        if keyed:
-            self.secret = self._read_key()
         self.record: dict[str, Any] = {
             **about,
             "started": _now(),
@@ -99,8 +97,10 @@ class Results:
         self._keep_private(path.parent)
         if not path.is_symlink() and path.is_file() and path.stat().st_size == _KEY_BYTES:
             return path.read_bytes()
-        self._write(_KEY, secrets.token_bytes(_KEY_BYTES))
-        return path.read_bytes()
+        key = secrets.token_bytes(_KEY_BYTES)
+        with atomic(path, private=True) as file:
+            file.write(key)
+        return key
 
     def hash_of(self, path: Path) -> str:
         """SHA-256 of a file, with the folder's key if it has one."""

@@ -115,11 +115,9 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 left_out="observed",
             ),
         )
-    parameters = found.parameters if found.parameters is not None else pd.DataFrame({"site": []})
-    for site, model in findings.analysis.own.items():
-        table = parameters[parameters["site"] == site].drop(columns="site")
-        if not len(table):
-            continue
+    estimates = {} if found.parameters is None else dict(list(found.parameters.groupby("site")))
+    for site, estimate in estimates.items():
+        model, table = findings.analysis.own[site], estimate.drop(columns="site")
         yield Item(
             f"parameters_{site}",
             "fit",

@@ -96,8 +96,8 @@ def build_sites(
     for site, part in data.items():
         if is_small(len(part), min_count):
             raise ValueError(
-                f"site {site} has {len(part)} eligible patients, fewer than privacy.min_count = "
-                f"{min_count}; relax the rules, or leave the site out."
+                f"site {site} has fewer eligible patients than privacy.min_count = {min_count}; "
+                "relax the rules, or leave the site out."
             )
     return data
 

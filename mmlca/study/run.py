@@ -117,7 +117,7 @@ class _Run:
             models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             findings = self.describe(analysis, choice, suggested)
-        warned = list(dict.fromkeys(str(warning.message) for warning in caught))
+        warned = _public(caught)
         key = make_key(key, study.ensemble, study.outputs, study.privacy, study.published)
         key = make_key(key, study.inference, study.covariates, study.outcomes)
         shown = items.all_items(study, findings)
@@ -306,3 +306,17 @@ class _Run:
                     picture = self.results.folder / item.picture_file
                     pictures[item.name] = picture.read_bytes()
         return pictures
+
+
+def _public(caught: list[warnings.WarningMessage]) -> list[str]:
+    """Warnings for the report; those that show patients are also repeated for whoever runs it."""
+    from ehr_prep.readers import PrivateWarning
+
+    texts = []
+    for warning in caught:
+        if isinstance(warning.message, PrivateWarning):
+            warnings.warn(warning.message, stacklevel=3)
+            texts.append(warning.message.public)
+        else:
+            texts.append(str(warning.message))
+    return list(dict.fromkeys(texts))

@@ -51,6 +51,18 @@ def test_a_small_number_cannot_be_tried_out_against_a_hash(tmp_path: Path) -> No
         assert needed
 
 
+def test_the_key_of_the_hashes_is_private_and_goes_nowhere_else(tmp_path: Path) -> None:
+    Results(tmp_path / "out", {}, keyed=True)
+    key = tmp_path / "out" / "patients" / "hash.key"
+    assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "patients").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"cannot write to .* \(it is a link"):
+        Results(tmp_path / "other", {}, keyed=True)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_pictures_and_word_files_are_kept_and_removed_like_others(tmp_path: Path) -> None:
     names = ("figures/a.svg", "figures/a.pdf", "tables/table_one.docx")
     results = Results(tmp_path, {})

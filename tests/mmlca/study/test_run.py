@@ -460,8 +460,9 @@ def test_a_site_without_eligible_patients(cohort: Path, tmp_path: Path) -> None:
 
 def test_a_site_with_too_few_patients_to_show(cohort: Path, tmp_path: Path) -> None:
     write_study(cohort / "few.toml", SMALL + "\n[privacy]\nmin_count = 400\n")
-    with pytest.raises(ValueError, match=r"site MGB has \d+ eligible patients, fewer than"):
+    with pytest.raises(ValueError, match="site MGB has fewer eligible patients than") as error:
         run_study(read_study(cohort / "few.toml"), tmp_path)
+    assert "325" not in str(error.value)  # the number itself is small
 
 
 def test_sites_with_different_states(cohort: Path, tmp_path: Path) -> None:
