@@ -45,6 +45,9 @@ def explain_page(path: str | PathLike[str]) -> str:
     """An HTML page: the explanation, then every value in the file."""
     file, about = read_file(path), describe_file(path)
     fields = {name: value for name, value in file.model_dump().items() if value is not None}
+    if file.kind == "labels":
+        rows = [row.split() for row in file.payload["tables"]]
+        fields["payload"] = file.payload | {"tables": rows}
     lists = ""
     for part in ("contains", "reveals"):
         lines = "".join(f"<li>{escape(line)}</li>" for line in about[part])
@@ -113,7 +116,7 @@ def _model_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def _labels_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     n, unit = len(payload["models"]), payload["min_count"]
     cells = sum(map(len, payload["classes"]))
-    cells += sum(len(row) for table in payload["tables"] for row in table)
+    cells += sum(row.count(" ") + 1 for row in payload["tables"])
     contains = [
         f"the names and fingerprints of {n} models",
         f"for each model how many patients are in each class, and for each of {n * (n - 1) // 2:,} "

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import combinations
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from font.exchange.privacy import (
     shared_draws,
 )
 from font.exchange.registry import ModelKind, all_kinds, kind_of
-from font.exchange.rules import flat_counts
+from font.exchange.rules import label_counts, later_models
 from font.exchange.schema import fingerprint, read_file, write_file
 from font.exchange.signatures import Keys
 from font.tables_ensemble import TableEnsemble
@@ -295,7 +294,11 @@ def write_labels(
         "models": [{"name": m.name, "fingerprint": m.fingerprint} for m in models.values()],
         "min_count": unit,
         "classes": [np.diag(rounded)[block].tolist() for block in blocks],
-        "tables": [rounded[t, s].tolist() for t, s in combinations(blocks, 2)],
+        "tables": [
+            " ".join(map(str, rounded[row, block.stop :].tolist()))
+            for block in blocks[:-1]
+            for row in range(block.start, block.stop)
+        ],
     }
     about: dict[str, Any] = {
         "study": study,
@@ -336,18 +339,9 @@ def read_labels(
         raise ValueError(f"{path} has other numbers of classes than its models; label again.")
     total = np.diag(np.concatenate(payload["classes"]).astype(float))
     if len(sizes) > 1:
-        total[table_cells(sizes)] = flat_counts(payload["tables"])
+        total[later_models(sizes)] = label_counts(payload["tables"])
         total += np.triu(total, 1).T
     return CrossTables(tuple(models), sizes, {file.site: total})
-
-
-@lru_cache(maxsize=1)  # all sites of a study have the same models
-def table_cells(sizes: tuple[int, ...]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows and columns of S = ZᵀZ in the order of a labels file: table after table."""
-    model = np.repeat(np.arange(len(sizes)), sizes)
-    rows, columns = np.nonzero(model[:, None] < model)
-    order = np.lexsort((columns, rows, model[columns], model[rows]))
-    return rows[order], columns[order]
 
 
 def write_ensemble(

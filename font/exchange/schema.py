@@ -112,9 +112,8 @@ class ModelName(Strict):
     fingerprint: Hash
 
 
-Table = Annotated[
-    list[Annotated[list[Count], Field(max_length=MOST_CLASSES)]], Field(max_length=MOST_CLASSES)
-]
+# counts with spaces between them: hundreds of thousands are read ten times as fast as a JSON list
+CountsText = Annotated[str, Field(pattern=r"^[0-9]{1,10}( [0-9]{1,10})*$")]
 
 
 class LabelsPayload(Strict):
@@ -123,7 +122,7 @@ class LabelsPayload(Strict):
     models: Annotated[list[ModelName], Field(min_length=1, max_length=MOST_MODELS)]
     min_count: Least
     classes: Annotated[list[Patients], Field(min_length=1, max_length=MOST_MODELS)]
-    tables: Annotated[list[Table], Field(max_length=MOST_MODELS**2 // 2)]
+    tables: Annotated[list[CountsText], Field(max_length=MOST_CLASSES_IN_ALL)]
 
 
 class SettingsPart(Strict):
@@ -215,7 +214,7 @@ class MaskKey(Strict):
 class MaskedPayload(Strict):
     """A site's numbers under masks, whole numbers modulo 2⁶⁴."""
 
-    what: Literal["labels"]
+    what: Literal["labels", "sums"]
     of: Hash
     min_count: Least
     sites: Annotated[list[MaskKey], Field(min_length=3, max_length=MOST_SITES)]

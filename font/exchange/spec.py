@@ -40,24 +40,13 @@ name                "SITE", or "SITE/1", "SITE/2", … for resamples of a site
 min_count           the unit of the counts; no class has fewer patients
 bic                 list of {n_classes, above_best}: for each number of classes that the site
                     tried, its BIC minus the lowest, as a whole number; may be empty
-model.format        "mmlca markov counts", "font k-means", "font gaussian mixture", "font latent
-                    class", or another kind that a package registered (`font.register_kind`)
+model.format        "font k-means", "font gaussian mixture", "font latent class", or another kind
+                    that a package registered (`font.register_kind`) and describes
 model.version       1
 model.patients      patients by class (K), expected numbers rounded
 =================== =========================================================================
 
-A mixture of Markov chains has:
-
-=================== =========================================================================
-model.states        S state labels, in order
-model.prior         pseudo-count that receivers add to every cell of first and steps
-model.first         patients by class and first state (K × S)
-model.steps         steps by class, from and to (K × S × S); a cell behind which stand fewer than
-                    min_count different patients is 0 or min_count × steps_per_patient
-model.steps_per_patient  mean number of steps per patient in such cells of the site
-=================== =========================================================================
-
-Other models have:
+Models of font's own kinds have:
 
 =================== =========================================================================
 model.variables     names of the d columns
@@ -78,8 +67,9 @@ Payload of a *labels* file:
 models              list of {name, fingerprint}, in order
 min_count           the unit of the counts, a multiple of that of the study if there are many models
 classes             for each model, the patients in each of its classes
-tables              for each pair of models (first with second, first with third, …), the patients
-                    by the labels of both (K × K′)
+tables              for each class of the first model, the second and so on up to the last but
+                    one: how many of its patients are in each class of every later model, a text of
+                    counts with spaces between them
 =================== =========================================================================
 
 Payload of an *ensemble* file:
@@ -99,12 +89,11 @@ step                0: by the ensemble's clusters; r: by memberships under the s
                     step r − 1
 of                  SHA-256 of the payload that the sums answer: of the ensemble or shared file
 min_count           the unit of the sums
-format              kind of model, as in model.format; those whose statistics are counts: mixtures
-                    of Markov chains and latent class models
+format              kind of model, as in model.format, of those whose statistics are counts, such
+                    as latent class models
 per_patient         mean number of events per patient in sums that few patients stand behind
 scale               100; with min_count 1, where nothing is rounded, 1,000,000
-sums                K × P: for each cluster the patients, then for mixtures of Markov chains those
-                    who begin in each state and the steps from each state to each (S + S × S), for
+sums                K × P: for each cluster the patients, then the statistics of the kind, for
                     latent class models those who gave each answer; a sum behind which stand fewer
                     than min_count different patients is 0 or min_count × per_patient
 =================== =========================================================================
@@ -115,7 +104,8 @@ Payload of a *shared* file:
 step, of, scale     as in the sums files that it adds
 last                whether the refinement ends here
 ensemble            SHA-256 of the payload of the ensemble that the refinement began with
-min_count           the lowest of the sums files
+min_count           the lowest of the sums files; of masked files, the largest, since the centre
+                    rounds their sum
 model               content of the first model of the ensemble; its states or items and its prior
                     are those of the clusters
 sites               whose sums are in it
@@ -130,16 +120,19 @@ public              the site's X25519 public key, 64 hexadecimal digits; the pri
 min_count           the least unit that the site accepts for the rounded sum
 =================== =========================================================================
 
-Payload of a *masked* file (site → centre), in place of a labels file:
+Payload of a *masked* file (site → centre), in place of a labels or sums file:
 
 =================== =========================================================================
-what                "labels"
-of                  fingerprint of the list of models (SHA-256 of {name: fingerprint})
+what                "labels" or "sums"
+of                  labels: fingerprint of the list of models (SHA-256 of {name: fingerprint});
+                    sums: SHA-256 of the payload that they answer
 min_count           the unit to which the centre rounds the sum; of several, the largest
 sites               list of {site, key} in order of the names: the set whose masks cancel
-values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in base64: for each
-                    class of each model its patients, then its patients by the labels of every
-                    later model, exact, plus this site's masks
+values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in base64, exact, plus
+                    this site's masks. Labels: for each class of each model its patients, then its
+                    patients by the labels of every later model. Sums: the sums by cluster (K × P)
+                    in millionths, then in millionths how many patients stand behind each, then 8
+                    secret numbers of the site, whose sum seeds the centre's rounding
 =================== =========================================================================
 
 Payload of an *effects* file (site → centre): how membership in the clusters depends on covariates.

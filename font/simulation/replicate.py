@@ -36,7 +36,6 @@ MEASURES = ("ari", "correlation", "concordance", "angle", "suggested", "bad_weig
 VARIANTS = (
     *("FONT centred", "FONT sparse", "FONT prior", "FONT any K"),
     *("tables kmeans", "tables latent"),
-    *("FONT refined 0", "FONT refined 1", "FONT refined converge", "pooled site proportions"),
 )
 MODELS: dict[str, Any] = {
     "n_local": None,

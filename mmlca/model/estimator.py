@@ -75,13 +75,13 @@ class MixtureMarkov(
         Number of starts, and the measure of patience: the more starts, the longer the best
         maxima are perturbed without gain before the search ends. An easy problem ends sooner.
     search : "default" or "thorough"
-        A thorough search takes several times as long: it makes six independent searches
-        instead of three, each with twice the patience, and joins them with twelve times the
-        patience. The default is enough where most independent searches agree
-        (`n_replicated_`). It often is not where many classes are fitted to few patients or to
-        overlapping groups: then maxima that lie apart differ little in log-likelihood. Use the
-        thorough search there, and for a result that will be published. No search can be sure
-        to have seen the best maximum.
+        A thorough search takes several times as long: unless all starts that are followed end at
+        the same maximum, it makes six independent searches instead of three, each with twice the
+        patience, and joins them with twelve times the patience. The default is enough where most
+        independent searches agree (`n_replicated_`). It often is not where many classes are fitted
+        to few patients or to overlapping groups: then maxima that lie apart differ little in
+        log-likelihood. Use the thorough search there, and for a result that will be published. No
+        search can be sure to have seen the best maximum.
     init : MarkovParams, optional
         Starting values: one run from exactly there. Their zeros stay zero.
     prior : float
@@ -124,13 +124,13 @@ class MixtureMarkov(
     starts_ : DataFrame
         Every start, then every search: kind, log-likelihood, iterations, kicks and status.
     n_replicated_, n_searches_ : int
-        `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half
-        of the starts that were followed end there, each of them counts as a search. Otherwise
-        there are three searches (six if thorough), two in three from random starts and the
-        others from solutions with one class less; none knows what another reached, and what
-        they reach together afterwards does not count, so that `n_replicated_` may be 0.
-        A high share is evidence that no better maximum exists, not proof: a maximum that
-        attracts most starts need not be the best.
+        `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half (in a
+        thorough search: all) of the starts that were followed end there, each of them counts as a
+        search. Otherwise there are three searches (six if thorough), two in three from random
+        starts and the others from solutions with one class less; none knows what another reached,
+        and what they reach together afterwards does not count, so that `n_replicated_` may be 0. A
+        high share is evidence that no better maximum exists, not proof: a maximum that attracts
+        most starts need not be the best.
     coefficients_ : DataFrame
         Only with covariates: terms × classes, log-odds of each class against the first.
     n_dropped_ : int

@@ -24,9 +24,9 @@ from mmlca.tables.effects import (
     cluster_memberships,
     hide_effects,
     hide_outcomes,
-    inverse_variance,
     one_step_effects,
 )
+from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.suppress import few_text, hide_parts, hides, is_small
 from mmlca.tables.survival import Survival, survival_by_cluster
 
@@ -250,7 +250,7 @@ class _ThirdStep:
                 self.clusters[site],
                 cluster_chains(sequences, self.analysis.clusters),
                 labels,
-                prior=self.study.model.prior,
+                prior=self.study.model.reported_prior,
             )
             return result.table, labels[0]
         found = self._at_site(site, rules.correction, covariates=covariates)

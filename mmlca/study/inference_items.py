@@ -115,8 +115,9 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 left_out="observed",
             ),
         )
-    for site, model in findings.analysis.own.items() if found.parameters is not None else ():
-        table = found.parameters[found.parameters["site"] == site].drop(columns="site")
+    estimates = {} if found.parameters is None else dict(list(found.parameters.groupby("site")))
+    for site, estimate in estimates.items():
+        model, table = findings.analysis.own[site], estimate.drop(columns="site")
         yield Item(
             f"parameters_{site}",
             "fit",

@@ -216,7 +216,7 @@ def _told_apart(name: str, rows: pd.DataFrame, taken: set[str | None], min_count
         for kind, new in kinds.items():
             few = is_small((rows[f"{kind}_share"] * rows["n"]).round(6), min_count)
             if new.mask(few).notna().all() and new.is_unique and not taken & {*new}:
-                return new.tolist()
+                return list(new)
     return [name] * len(rows)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mmlca.tables.complementary import Sum, hide_further
+from mmlca.tables.complementary import Sum as Sum
+from mmlca.tables.complementary import hide_further
 
 HIDDEN = "–"
 Name = tuple[Hashable, ...]

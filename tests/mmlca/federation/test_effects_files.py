@@ -16,7 +16,9 @@ from font.exchange.effects import read_all_effects, read_effects, support, write
 from font.exchange.explain import explain
 from font.exchange.schema import fingerprint
 from font.exchange.sums import read_step
-from mmlca.tables.effects import cluster_memberships, inverse_variance, site_effects
+from mmlca.federation.refining import step_memberships
+from mmlca.tables.effects import cluster_memberships, site_effects
+from mmlca.tables.pooling import inverse_variance
 
 
 def covariates_of(site: str, seed: int = 1) -> pd.DataFrame:
@@ -46,7 +48,7 @@ def test_effects_leave_with_the_stated_precision(study: Path, sent: list[Path]) 
     for site, path in zip(SITES, sent, strict=True):
         file = read_effects(path, study=STUDY)
         home = hospital(study, site, 11)
-        _, membership = home._memberships(read_step(study / "shared-1.json"))
+        _, membership = step_memberships(home, read_step(study / "shared-1.json"))
         frame = covariates_of(site).drop(columns="id")
         exact = site_effects(membership, membership.argmax(axis=1), frame, 11)
         se = np.sqrt(np.diagonal(exact.covariance))

@@ -87,6 +87,13 @@ def test_a_thorough_search_does_not_do_worse() -> None:
     assert kicks[1] > kicks[0]
 
 
+def test_a_thorough_search_of_an_easy_problem_ends_where_all_starts_agree() -> None:
+    model = MixtureMarkov(2, seed=1, search="thorough").fit(DATA)
+    assert model.loglik_ == pytest.approx(MODEL.loglik_, abs=1e-4)
+    assert model.n_replicated_ == model.n_searches_ == 12
+    assert not model.starts_["kind"].str.contains("search").any()
+
+
 def test_information_criteria_by_hand() -> None:
     p = 1 + 2 * 1 + 2 * 2 * 1
     assert MODEL.n_parameters_ == p

@@ -120,12 +120,12 @@ WRONG = {
     "text for a number": (
         "months = 3",
         'months = "3"',
-        "rules.months is '3' and should be a valid int",
+        "rules.months is '3' and should be a whole number",
     ),
     "old name": ("n_init = 40", "starts = 40", "model.starts is now called model.n_init; use"),
     "gone": ('criterion = "bic"', "starts = 4", "classes.starts is now called model.n_init; use"),
     "old name at the top": ("seed = 1", "seed = 1\nthreads = 2", "threads is now called n_jobs"),
-    "too small": ("months = 3", "months = 0", "rules.months is 0 and should be greater"),
+    "too small": ("months = 3", "months = 0", "rules.months is 0 and should be at least 1"),
     "no such choice": (
         'ties = "first"',
         'ties = "lst"',
@@ -141,7 +141,7 @@ WRONG = {
     "not a date": (
         "# first_on_or_after = 2008-01-01",
         'first_on_or_after = "soon"',
-        "rules.first_on_or_after is 'soon' and should be a valid date",
+        "rules.first_on_or_after is 'soon' and should be a date such as",
     ),
     "two sources": (
         "records = ",
@@ -158,7 +158,7 @@ WRONG = {
     "no such file": (
         '"MGB/labs.csv"',
         '"MGB/lab.csv"',
-        "sites.MGB.labs is 'MGB/lab.csv', and there is no",
+        "sites.MGB.labs is 'MGB/lab.csv', and the folder of study.toml has no",
     ),
     "no such map": (
         "\n[records]",
