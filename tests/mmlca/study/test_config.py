@@ -146,7 +146,7 @@ WRONG = {
     "two sources": (
         "records = ",
         'sequences = "a.csv"\nrecords = ',
-        "sites.MGB needs either records or",
+        "sites.MGB needs either records, sequences, omop or warehouse",
     ),
     "no name": ("name = ", "title = ", "name is missing (1 more at fault)"),
     "unknown section": ("[privacy]", "[privcy]", "privcy is not known; did you mean privacy?"),
