@@ -5,7 +5,7 @@ READY := .venv/.ready
 JOBS ?= 2
 SPREAD := --numprocesses auto --dist loadfile
 
-.PHONY: study simulation test test-all browser docs dist bench lint format clean
+.PHONY: study simulation test test-all browser docs notebooks dist bench bench-peers lint format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -15,8 +15,10 @@ help:
 	@echo "make test        lint, type-check and run the tests"
 	@echo "make test-all    the same with the slow studies, Flower, a browser and coverage"
 	@echo "make browser     install Chromium for the tests of pages (Debian, Ubuntu; as root)"
-	@echo "make bench       measure speed and memory"
+	@echo "make bench       measure speed and memory, into docs/benchmarks.md"
+	@echo "make bench-peers install the programs that the benchmarks compare with"
 	@echo "make docs        build the documentation: docs/_build/html/index.html"
+	@echo "make notebooks   run the notebooks of the documentation again"
 	@echo "make dist        build and try a wheel and a source distribution"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make format      reformat the code"
@@ -62,20 +64,36 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
+# Runs the notebooks and keeps their outputs, which the documentation shows.
+notebooks: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
+
 # A wheel and a source distribution, each tried in an empty environment.
 dist: $(READY)
 	rm -rf dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
 	$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m zipfile -l dist/*.whl > dist/files.txt && \
+	git ls-files mmlca font ehr_prep | while read -r file; do \
+	  grep -qF "$$file " dist/files.txt || { echo "$$file is not in the wheel" >&2; exit 1; }; \
+	done
 	@for file in dist/*.whl dist/*.tar.gz; do \
 	  rm -rf dist/try && $(PYTHON) -m venv dist/try && \
 	  dist/try/bin/python -m pip install --quiet --disable-pip-version-check "$$file" && \
 	  (cd dist && try/bin/mmlca demo --out demo --scale 0.05 --classes 3 --quiet) && \
 	  echo "$$file installs and runs" || exit 1; \
-	done; rm -rf dist/try dist/demo
+	done; rm -rf dist/try dist/demo dist/files.txt
 
+# Speed and memory; what is compared with other programs goes into docs/benchmarks.{json,md}.
+# Without `make bench-peers` the rows of StepMix and Sequenzo are skipped with a line.
 bench: $(READY)
-	$(BIN)/python -m pytest -m bench -s
+	BENCH_OUT=$(CURDIR)/docs $(BIN)/python -m pytest -m bench -s tests/bench
+
+# The programs that benchmarks compare with, in an environment of their own.
+bench-peers:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check "stepmix>=3" sequenzo==0.1.42
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

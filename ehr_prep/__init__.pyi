@@ -3,6 +3,7 @@ from . import labs as labs
 from . import synthetic as synthetic
 from .bootstrap import pseudo_sites as pseudo_sites
 from .build import build_sequences as build_sequences
+from .claims import read_warehouse as read_warehouse
 from .drugs import RA_DRUGS as RA_DRUGS
 from .drugs import DrugMap as DrugMap
 from .drugs import drug_map as drug_map

@@ -18,6 +18,16 @@ Triple = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
 
 @njit(cache=True)
+def n_classes_of(members: NDArray[np.int8]) -> int:
+    """The number of classes: one more than the largest in `members` (m, k)."""
+    most = -1
+    for i in range(members.shape[0]):
+        for j in range(members.shape[1]):
+            most = max(most, int(members[i, j]))
+    return most + 1
+
+
+@njit(cache=True)
 def reduce_cells(
     span: tuple[NDArray[np.int64], NDArray[np.int64]],
     records: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8]],
@@ -58,15 +68,21 @@ def reduce_cells(
     """
     date, end, state = records
     n_windows = edges.shape[1] - 1
-    n_states = members.max() + 1
-    tally = np.zeros((n_windows, n_states), dtype=np.int32)
-    opened = np.zeros((n_windows, n_states), dtype=np.int32)
-    closed = np.zeros((n_windows, n_states), dtype=np.int32)
-    until = np.full((n_windows, n_states), NO_DATE, dtype=np.int32)
-    covered = np.zeros(n_states, dtype=np.int32)
+    n_states = n_classes_of(members)
+    tally = np.empty((n_windows, n_states), dtype=np.int32)
+    opened = np.empty((n_windows, n_states), dtype=np.int32)
+    closed = np.empty((n_windows, n_states), dtype=np.int32)
+    until = np.empty((n_windows, n_states), dtype=np.int32)
+    covered = np.empty(n_states, dtype=np.int32)
+    used = n_windows
     row = n_before = n_late = n_beyond = 0
     for p in range(len(edges)):
-        covered[:] = edges[p, 0] - 1
+        for v in range(used):
+            for s in range(n_states):
+                tally[v, s] = 0
+                until[v, s] = NO_DATE
+        for s in range(n_states):
+            covered[s] = edges[p, 0] - 1
         w = used = 0
         for r in range(span[0][p], span[1][p]):
             if date[r] > last[p]:
@@ -81,7 +97,8 @@ def reduce_cells(
             n_records[p] += 1
             while date[r] >= edges[p, w + 1]:
                 w += 1
-            for s in members[state[r]]:
+            for i in range(members.shape[1]):
+                s = members[state[r], i]
                 if s < 0:
                     break
                 until[w, s] = max(until[w, s], end[r])
@@ -118,8 +135,6 @@ def reduce_cells(
                     out[5][row] = closed[v, s]
                     out[6][row] = until[v, s]
                     row += 1
-        tally[:used] = 0
-        until[:used] = NO_DATE
     return row, n_before, n_late, n_beyond
 
 
@@ -217,7 +232,8 @@ def carry(
     n_carried = n_off = n_unobserved = 0
     c = 0
     for p in range(len(codes)):
-        reach[:] = NO_DATE
+        for s in range(n_classes):
+            reach[s] = NO_DATE
         before = np.int16(-1)
         run = 0
         row = min(p, len(observed) - 1)

@@ -29,9 +29,10 @@ class Source(NamedTuple):
     Parameters
     ----------
     table : Ibis table
-        `who`, `date`, `drug`; `end` and `supply` where they exist; `birth`, the day of birth;
-        `entry`, the first day that counts, where patients enter by a condition or a cohort. Both
-        are days since 1970-01-01.
+        `who`, `date`, `drug`; where they exist: `end` and `supply`; `end_unread`, whether the end
+        is a text that is no date; `default`, the days covered without an end or a supply; `birth`,
+        the day of birth; `entry`, the first day that counts, where patients enter by a condition
+        or a cohort. Both are days since 1970-01-01.
     people : Ibis table or None
         `who`, and where they exist `follow_up_end`, `observed_until` and `death`, as days.
     periods : Ibis table or None
@@ -65,11 +66,12 @@ def scan(
 
     Returns
     -------
-    Keyword arguments of `WarehouseRecords`.
+    Keyword arguments of `WarehouseRecords`; and `n_kept`, the number of usable records with
+    repetitions.
     """
     reasons, screened = _screen(source, state_of, span, entry)
     columns = source.table.columns
-    has_end = "end" in columns or "supply" in columns
+    has_end = not {"end", "supply", "default"}.isdisjoint(columns)
     screened = screened.mutate(last=_last_day(screened, columns)) if has_end else screened
     n_all, steps, per_patient = _count(database, reasons, screened)
     usable = screened.filter(screened.reason == 0)
@@ -97,6 +99,7 @@ def scan(
     seen = seen.group_by("who").aggregate(first_seen=seen.day.min(), last_seen=seen.day.max())
     return {
         "database": database,
+        "n_kept": int(n_kept.sum()),
         "usable": usable,
         "rows": rows,
         "people": source.people,
@@ -165,10 +168,10 @@ def _screen(
 
 
 def _last_day(table: Any, columns: tuple[str, ...]) -> Any:
-    """The last day each record covers: its end, else by its supply, else its only day."""
+    """The last day each record covers: its end, else by its supply, else by the default."""
     import ibis
 
-    last = table.day
+    last = table.day + table.default - 1 if "default" in columns else table.day
     if "supply" in columns:
         possible = (table.supply >= 1) & (table.supply <= MAX_DAYS)
         supplied = table.day + table.supply.ceil().cast("int32") - 1
@@ -268,6 +271,11 @@ def _odd_ends(database: Database, usable: Any, columns: tuple[str, ...]) -> list
         end = days_since_1970(usable.end)
         tests["end before start"] = end < usable.day, "end ignored"
         tests[f"end covers more than {MAX_DAYS} days"] = end - usable.day >= MAX_DAYS, "end ignored"
+    if "end_unread" in columns:
+        tests["end unreadable"] = usable.end_unread, "end ignored"
+    if "default" in columns:
+        silent = _silent(usable, columns)
+        tests["no end or supply"] = silent, "covered by the default supply"
     if not tests:
         return []
     sums = {f"n{i}": test.sum() for i, (test, _) in enumerate(tests.values())}
@@ -276,6 +284,19 @@ def _odd_ends(database: Database, usable: Any, columns: tuple[str, ...]) -> list
         Issue(issue, int(n) if pd.notna(n) else 0, action, "")
         for (issue, (_, action)), n in zip(tests.items(), counted, strict=True)
     ]
+
+
+def _silent(table: Any, columns: tuple[str, ...]) -> Any:
+    """Which records have neither a possible supply nor a possible end."""
+    import ibis
+
+    silent = ibis.literal(True)
+    if "supply" in columns:
+        silent &= ~table.supply.between(1, MAX_DAYS).fill_null(False)
+    if "end" in columns:
+        covered = days_since_1970(table.end) - table.day
+        silent &= ~((covered >= 0) & (covered < MAX_DAYS)).fill_null(False)
+    return silent
 
 
 def _nothing_usable(database: Database, n: int, steps: list[Step], drugs: pd.DataFrame) -> str:

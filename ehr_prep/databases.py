@@ -11,8 +11,9 @@ import os
 import re
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -30,7 +31,10 @@ _EXTRA = {"psycopg": "postgres", "pyspark": "spark"}
 _SECRET = re.compile(
     r"(://[^/@\s:]*):[^@\s]*@|\b(password|passwd|pwd)\s*=\s*('[^']*'|[^&\s'\"]+)", re.I
 )
-_LOST = ("connection is closed", "connection is lost", "terminating connection", "server closed")
+_LOST = (
+    *("connection is closed", "connection is lost", "terminating connection", "server closed"),
+    "stopped sparkcontext",
+)
 
 
 class Query(NamedTuple):
@@ -49,11 +53,13 @@ class Database:
         Such as `ibis.duckdb.connect("cdm.duckdb", read_only=True)` or "parquet:folder/".
     schema : str, optional
         Where the tables are; default: where the connection looks for them.
+    texts : bool
+        Read CSV files as texts, so that an id such as 007 stays one.
     """
 
-    def __init__(self, connection: Any, schema: str | None = None) -> None:
+    def __init__(self, connection: Any, schema: str | None = None, *, texts: bool = False) -> None:
         if isinstance(connection, (str, os.PathLike)):
-            self.con, self.name = _open(os.fspath(connection))
+            self.con, self.name = _open(os.fspath(connection), texts)
         elif hasattr(connection, "table") and hasattr(connection, "name"):
             self.con, self.name = connection, f"the {connection.name} database"
         else:
@@ -72,9 +78,7 @@ class Database:
         ValueError
             If there is no such table or schema, or a column is absent.
         """
-        found = self.has(name)
-        if found is None:
-            raise ValueError(self._no_table(name))
+        found = self.need(name)
         absent = [c for c in columns if c not in found.columns]
         if absent:
             raise ValueError(
@@ -82,6 +86,28 @@ class Database:
                 f"{some(found.columns)}."
             )
         return found.select(*columns, *(c for c in optional if c in found.columns))
+
+    def need(self, name: str) -> Any:
+        """The table with lower-case column names; an error if there is none."""
+        table = self.has(name)
+        if table is None:
+            raise ValueError(self._no_table(name))
+        return table
+
+    def only_table(self) -> str:
+        """The name of the only table."""
+        with self.asking("the list of tables"):
+            if self.con.name == "duckdb":  # Ibis 12 cannot list them with DuckDB 2
+                asked = "SELECT table_name FROM information_schema.tables WHERE table_schema = ?"
+                rows = self.con.con.execute(asked, [self.schema or "main"]).fetchall()
+                names = sorted(row[0] for row in rows)
+            else:
+                names = sorted(self.con.list_tables(database=self.schema))
+        if len(names) != 1:
+            has = f"has the tables {some(names)}" if names else "has no table"
+            called = option("table", names[0] if names else "dispensings")
+            raise ValueError(f"{self.name} {has}; say which one holds the records, as in {called}.")
+        return str(names[0])
 
     def has(self, name: str) -> Any:
         """The table with lower-case column names, or None if there is none."""
@@ -199,7 +225,7 @@ def check_url(url: str) -> str:
     if kind in ("postgresql", "spark") and not rest.startswith("//"):
         raise ValueError(f"a URL of {kind} begins with {kind}://, found {kind}:…; mend it.")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(re.sub(r"^spark://local\[[\d*]+\]", "spark://local", url))
         password = parts.password or dict(parse_qsl(parts.query)).get("password")
         parts.port  # noqa: B018 - raises if it is no number
     except ValueError:
@@ -238,21 +264,21 @@ def resolve_url(url: str, folder: Path) -> str:
 # --- inside ----------------------------------------------------------------------------
 
 
-def _open(url: str) -> tuple[Any, str]:
+def _open(url: str, texts: bool) -> tuple[Any, str]:
     kind = check_url(url)
     try:
         import ibis
     except ImportError:
         raise ValueError(_lacks("warehouse")) from None
-    opener = {
+    opener: dict[str, Callable[[Any, str], tuple[Any, str]]] = {
         "postgresql": _open_postgres,
         "duckdb": _open_duckdb,
-        "parquet": _open_folder,
-        "csv": _open_folder,
+        "parquet": partial(_open_files, texts=texts),
+        "csv": partial(_open_files, texts=texts),
         "spark": _open_spark,
-    }[kind]
+    }
     try:
-        return opener(ibis, url)
+        return opener[kind](ibis, url)
     except ImportError as error:
         raise ValueError(_lacks(_EXTRA.get(str(error.name), "warehouse"))) from None
     except (ValueError, OSError):
@@ -285,29 +311,35 @@ def _open_duckdb(ibis: Any, url: str) -> tuple[Any, str]:
     return con, path.name
 
 
-def _open_folder(ibis: Any, url: str) -> tuple[Any, str]:
+def _open_files(ibis: Any, url: str, texts: bool) -> tuple[Any, str]:
     """Tables are files or folders of files: person.parquet, or drug_exposure/part-0.parquet."""
     kind, path = check_url(url), local_path(url)
-    if path is None or not path.is_dir():
-        raise ValueError(f"there is no folder {str(path)!r}; mend the URL.")
+    assert path is not None  # these kinds of URL name one
     con = ibis.duckdb.connect()
     _spill_privately(con)
     scan = {"parquet": "read_parquet", "csv": "read_csv_auto"}[kind]
     ends = (".parquet",) if kind == "parquet" else (".csv", ".csv.gz")
-    n_tables = 0
-    for entry in sorted(path.iterdir()):
+    more = ", all_varchar = true" if kind == "csv" and texts else ""
+    for name, files in _table_files(path, ends).items():
+        view, quoted = name.replace('"', '""'), files.replace("'", "''")
+        con.raw_sql(f"""CREATE VIEW "{view}" AS SELECT * FROM {scan}('{quoted}'{more})""")
+    return con, f"the folder {path.name!r}" if path.is_dir() else path.name
+
+
+def _table_files(path: Path, ends: tuple[str, ...]) -> dict[str, str]:
+    """{table: file or pattern of files} of a folder; a file is one table."""
+    if not path.exists():
+        raise ValueError(f"there is no folder or file {str(path)!r}; mend the URL.")
+    tables = {}
+    for entry in sorted(path.iterdir()) if path.is_dir() else [path]:
         if entry.is_dir() and any(p.name.endswith(ends) for p in entry.iterdir()):
-            name, files = entry.name, f"{entry}/*{ends[0]}"
+            tables[entry.name.lower()] = f"{entry}/*{ends[0]}"
         elif end := next((end for end in ends if entry.name.lower().endswith(end)), None):
-            name, files = entry.name[: -len(end)], str(entry)
-        else:
-            continue
-        view, quoted = name.lower().replace('"', '""'), files.replace("'", "''")
-        con.raw_sql(f"""CREATE VIEW "{view}" AS SELECT * FROM {scan}('{quoted}')""")
-        n_tables += 1
-    if not n_tables:
-        raise ValueError(f"the folder {path.name!r} holds no {ends[0]} file; mend the URL.")
-    return con, f"the folder {path.name!r}"
+            tables[entry.name[: -len(end)].lower()] = str(entry)
+    if not tables:
+        holds = f"the folder {path.name!r} holds" if path.is_dir() else f"{path.name!r} is"
+        raise ValueError(f"{holds} no {ends[0]} file; mend the URL.")
+    return tables
 
 
 def _spill_privately(con: Any) -> None:
@@ -318,9 +350,11 @@ def _spill_privately(con: Any) -> None:
 
 
 def _open_spark(ibis: Any, url: str) -> tuple[Any, str]:
+    """Tables of the catalog of Spark, or with a path in the URL those of a folder it can read."""
     from pyspark.sql import SparkSession
 
-    place = url.removeprefix("spark://").rstrip("/")
+    place, _, path = url.removeprefix("spark://").partition("/")
+    files = _table_files(Path("/", path), (".parquet",)) if path else {}
     local = place.startswith("local")
     builder = SparkSession.builder.appName("mmlca").master(place if local else f"spark://{place}")
     builder = builder.config("spark.sql.execution.arrow.pyspark.enabled", "true")
@@ -328,24 +362,32 @@ def _open_spark(ibis: Any, url: str) -> tuple[Any, str]:
     if local:
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    return ibis.pyspark.connect(builder.getOrCreate()), f"Spark at {place}"
+        builder = builder.config("spark.ui.enabled", "false")
+    session = builder.getOrCreate().newSession()  # with views of its own
+    for name, pattern in files.items():
+        session.read.parquet(pattern).createTempView(name)
+    return ibis.pyspark.connect(session), f"Spark at {place}"
 
 
 def _sentence(error: Exception, name: str, purpose: str) -> Exception:
     """What a driver says, in one sentence of ours."""
     kind = type(error).__name__
-    said = hide_secrets(" ".join(str(error).split())[:300].rstrip(".;"))
+    text = " ".join(str(error).split())
+    if kind == "Py4JJavaError" and (java := re.search(r"Exception: (.*?) at [\w.$]+\(", text)):
+        text = java[1]  # without the stack of the JVM
+    said = hide_secrets(text[:300].rstrip(".;"))
     plain = said.casefold()
     if kind in ("InsufficientPrivilege",) or "permission denied" in plain:
         return PermissionError(
             f"this user may not read from {name} ({said}); ask for permission to SELECT."
         )
-    if kind == "AdminShutdown" or any(words in plain for words in _LOST):
+    no_spark = kind == "Py4JJavaError" and purpose == "connecting"
+    if not no_spark and (kind == "AdminShutdown" or any(words in plain for words in _LOST)):
         return ConnectionError(
             f"the connection to {name} was lost ({purpose}: {said}); try again, nothing was "
             "written."
         )
-    if kind in ("OperationalError", "ConnectionTimeout"):
+    if no_spark or kind in ("OperationalError", "ConnectionTimeout"):
         return ConnectionError(
             f"cannot connect to {name} ({said}); check the address, the user and that the server "
             "runs."

@@ -192,6 +192,12 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
         if "utf8" in str(error).casefold() or isinstance(error, UnicodeDecodeError):
             raise ValueError(not_text(path, used, text.detected)) from None
         raise ValueError(f"{path.name} is not a readable CSV file ({error}).") from None
+    last = table.slice(max(table.num_rows - 1, 0)).to_pylist()
+    if any("\n" in str(value) for row in last for value in row.values()) and _open_quote(path):
+        raise ValueError(
+            f"{path.name} has a quotation mark that is never closed, so that the last record "
+            "swallows the lines after it; close it, or remove it."
+        )
     written = {
         "file": path.name,
         "encoding": used,
@@ -210,6 +216,15 @@ def _odd_text(table: Any) -> str | None:
         if pa.types.is_dictionary(column.type):
             texts += [text for chunk in column.chunks for text in chunk.dictionary.to_pylist()]
     return next((text for text in texts if not text.isascii()), None)
+
+
+def _open_quote(path: Path) -> bool:
+    """Whether a file has an odd number of quotation marks."""
+    n = 0
+    with open_bytes(path) as file:
+        while block := file.read(2**20):
+            n += bytes(block).count(b'"')
+    return n % 2 == 1
 
 
 def _load_parquet(path: Path, choose: Choose) -> Loaded:

@@ -57,16 +57,20 @@ def follow_up_table(database: Database, person: Any, exits: Any = None) -> tuple
         The last day in the cohort, which also ends observation.
     """
     table = person.select("who")
-    periods = _periods(database, exits)
-    if periods is not None:
-        ends = periods.group_by("who").aggregate(observed_until=periods.stop.max())
-        table = table.left_join(ends, "who").drop("who_right")
-    elif exits is not None:
-        table = table.left_join(exits.rename(follow_up_end="exit"), "who").drop("who_right")
-    deaths = _deaths(database)
+    periods, deaths = _periods(database, exits), _deaths(database)
     if deaths is not None:
-        table = table.left_join(deaths, "who").drop("who_right")
+        table = _outer_join(table, deaths)
+    if periods is not None:
+        table = with_ends(table, periods)
+    elif exits is not None:
+        table = _outer_join(table, exits.rename(follow_up_end="exit"))
     return table, periods
+
+
+def with_ends(people: Any, periods: Any) -> Any:
+    """The table of people with `observed_until`, the last day of their last period."""
+    ends = periods.group_by("who").aggregate(observed_until=periods.stop.max())
+    return ends if people is None else _outer_join(people, ends)
 
 
 def fetch_people(
@@ -95,8 +99,12 @@ def fetch_people(
         Issue("patient not in the table person", int(absent.sum()), "kept", ""),
         Issue("person without a year of birth", int(no_birth.sum()), "kept", ""),
     ]
-    if periods is None:
-        return aligned, None, odd
+    return aligned, None if periods is None else fetch_periods(database, parts, periods), odd
+
+
+def fetch_periods(database: Database, parts: Mapping[str, Any], periods: Any) -> Observation:
+    """The observation periods of the patients with a usable record."""
+    ours = parts["usable"].select("who").distinct()
     mine = database.fetch(periods.semi_join(ours, "who"), "observation periods")
     spells = pd.DataFrame(
         {
@@ -105,11 +113,18 @@ def fetch_people(
             "observation_end": as_dates(mine["stop"]),
         }
     )
-    observation, _ = read_observation(spells, parts["ids"])
-    return aligned, observation, odd
+    return read_observation(spells, parts["ids"])[0]
 
 
 # --- inside ----------------------------------------------------------------------------
+
+
+def _outer_join(people: Any, more: Any) -> Any:
+    """Both tables by `who`: somebody may be missing from one of them, such as from person."""
+    import ibis
+
+    both = people.outer_join(more, "who")
+    return both.mutate(who=ibis.coalesce(both.who, both.who_right)).drop("who_right")
 
 
 def _periods(database: Database, exits: Any) -> Any:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.tables.suppress import HIDDEN, hidden_grid, hidden_parts, is_small
+from mmlca.tables.suppress import (
+    HIDDEN,
+    Sum,
+    hidden_cells,
+    hidden_grid,
+    hidden_parts,
+    is_small,
+)
 
 
 class SiteNumbers:
@@ -82,12 +89,25 @@ class SiteNumbers:
         return cells
 
 
-def hide_numbers(sites: Mapping[str, SiteNumbers], min_count: int) -> None:
+def hide_numbers(
+    sites: Mapping[str, SiteNumbers], min_count: int, together: Collection[str] = ()
+) -> dict[str, pd.DataFrame]:
     """Decide what every site hides.
 
     The sizes of the clusters at all sites together may be known from elsewhere, so that hidden
     sizes must not follow from those either. Which sizes show does not depend on the variables: it
     is the same in every table of the same clusters (`mmlca.tables.clusters.hidden_sizes`).
+
+    Parameters
+    ----------
+    sites : {site: SiteNumbers}
+    min_count : int
+    together : columns with levels whose numbers at all sites together are shown elsewhere
+
+    Returns
+    -------
+    dict
+        For each column of `together`: which of these numbers may not be shown, by level and group.
     """
     names = list(dict.fromkeys(name for part in sites.values() for name in part.groups))
     names = [*(name for name in names if name != "all"), "all"]
@@ -97,10 +117,62 @@ def hide_numbers(sites: Mapping[str, SiteNumbers], min_count: int) -> None:
         sizes[row, at] = part.sizes
     sizes[-1] = sizes[:-1].sum(axis=0)
     hidden = hidden_grid(sizes, min_count)
+    pooled = {}
     for row, (part, at) in enumerate(zip(sites.values(), column_of, strict=True)):
         part.hidden_sizes = hidden[row, at]
-        for column in part.counts:
-            part.hide(column, min_count)
+    (first, *_) = sites.values()
+    for column, levels in first.levels_of.items():
+        joint = column in together and levels is not None
+        if joint and len(sites) > 1:
+            layers = np.zeros((len(sites) + 1, len(first.counts[column]), len(names)))
+            for row, (part, at) in enumerate(zip(sites.values(), column_of, strict=True)):
+                layers[row][:, at] = part.counts[column]
+            layers[-1] = layers[:-1].sum(axis=0)
+            cells = np.concatenate([layers, sizes[:, None, :]], axis=1)
+            mask = _hidden_layers(cells, hidden, min_count)[:, :-1]
+            for row, (part, at) in enumerate(zip(sites.values(), column_of, strict=True)):
+                part.hidden[column] = mask[row][:, at]
+            everywhere = mask[-1]
+        else:
+            for part in sites.values():
+                part.hide(column, min_count)
+            everywhere = first.hidden[column]
+        if joint and levels is not None:
+            shown = everywhere[: len(levels)]
+            pooled[column] = pd.DataFrame(shown, [str(level) for level in levels], names)
+    return pooled
+
+
+def _hidden_layers(
+    cells: NDArray[np.float64], hidden_sizes: NDArray[np.bool_], min_count: int
+) -> NDArray[np.bool_]:
+    """What may not be shown of tables of several sites and, last, of all sites together.
+
+    Parameters
+    ----------
+    cells : (sites + 1, rows + 1, groups + 1)
+        The last row of each table has the sizes of the groups, the last group is all of them.
+    hidden_sizes : (sites + 1, groups + 1)
+    min_count : int
+    """
+    at = np.arange(cells.size).reshape(cells.shape)
+    sums: list[Sum] = [(int(lines[-1]), lines[:-1]) for axis in (0, 1, 2)
+                       for lines in np.moveaxis(at, axis, -1).reshape(-1, cells.shape[axis])
+                       ]  # fmt: skip
+    small, sizes = is_small(cells, min_count), np.zeros(cells.shape, dtype=bool)
+    sizes[:, -1] = True
+    small[:, -1] &= hidden_sizes
+    unknown = np.zeros(cells.shape, dtype=bool)
+    unknown[:, -1] = hidden_sizes
+    hidden = hidden_cells(
+        cells.ravel(),
+        sums,
+        min_count,
+        small.ravel(),
+        blank=(sizes & unknown & ~small).ravel(),
+        known=(sizes & ~unknown).ravel(),
+    )
+    return hidden.reshape(cells.shape)
 
 
 def _summary(values: pd.Series, continuous: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,14 @@ class TableOne:
         Rows (variable, level), columns (site, cluster), or clusters alone for one site.
     notes : tuple of str
         Lines below the table.
+    hidden_together : {column: DataFrame of bool, levels by clusters}
+        For the columns `together` of `table_one`: the numbers at all sites together that other
+        tables may not show, since hidden ones of this table would follow.
     """
 
     frame: pd.DataFrame
     notes: tuple[str, ...] = ()
+    hidden_together: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
         return self.frame.copy()
@@ -104,6 +108,7 @@ def table_one(
     continuous: str = "mean",
     descriptions: Mapping[Any, str] | None = None,
     min_count: int = 0,
+    together: Sequence[str] = (),
 ) -> TableOne:
     """Describe the patients of each cluster: n (%), mean (SD), categories, missing values.
 
@@ -132,6 +137,9 @@ def table_one(
         patients; with them as many other numbers as it takes that none of these follows from
         those that are shown, or from the sizes of the clusters at all sites together. Where a
         number of a variable is hidden, its comparison is coarse.
+    together : columns, optional
+        Those whose numbers at all sites together another table shows: hidden numbers must not
+        follow from that one either, and `hidden_together` says what it may not show.
 
     Examples
     --------
@@ -160,7 +168,7 @@ def table_one(
         site: SiteNumbers(frame, cluster, levels_of, has_missing)
         for site, (frame, cluster) in sites.items()
     }
-    hide_numbers(described, min_count)
+    hidden_together = hide_numbers(described, min_count, together)
     columns: dict[Any, list[str]] = {}
     for site, part in described.items():
         for k, name in enumerate(part.groups):
@@ -194,7 +202,7 @@ def table_one(
         notes += [_TESTS["†"]] * any("†" in cell for column in columns.values() for cell in column)
     if hidden := hidden_note(min_count):
         notes.append(hidden)
-    return TableOne(table, tuple(notes))
+    return TableOne(table, tuple(notes), hidden_together)
 
 
 # --- inside ----------------------------------------------------------------------------

@@ -89,7 +89,8 @@ class WarehouseRecords:
         ]
         for way, n in self.settings.get("concepts", {}).items():
             if n:
-                lines.append(f"  drugs     {n:,} records by {way}")
+                link = {"unmapped": "are", "concept 0": "have"}.get(way, "were mapped by")
+                lines.append(f"  drugs     {n:,} records {link} {way}")
         odd = zip(self.issues["issue"], self.issues["n"], strict=True)
         if len(self.issues):
             lines.append(f"  odd       {', '.join(f'{issue} ({n:,})' for issue, n in odd)}")

@@ -278,13 +278,15 @@ class Ensemble:
         sites = f"{n_sites} site{'s' * (n_sites != 1)}"
         return f"{n:,} patients{withheld} at {sites}, {len(self._known):,} label patterns"
 
-    def cautions(self) -> list[str]:
+    def cautions(self, *, about_number: bool = True) -> list[str]:
         """What to know before trusting the clusters, one sentence or two on each point.
 
-        What the spectrum says about their number, what the centred weights say about the models,
-        and, where several models come from one site, what the patients' vote shares cannot say.
+        What the spectrum says about their number (unless better evidence is at hand, see
+        `font.suggest_n_clusters`), what the centred weights say about the models, and, where
+        several models come from one site, what the patients' vote shares cannot say.
         """
-        cautions = [self._spectrum_in_words(), self._weights_in_words()]
+        cautions = [self._spectrum_in_words()] if about_number else []
+        cautions.append(self._weights_in_words())
         if len({site_of(name) for name in self.models_}) < len(self.models_):
             cautions.append(_RESAMPLES)
         return cautions

@@ -66,7 +66,7 @@ def solve(
         prior = weighing.reliabilities(reliability, list(class_distances))
     weight = weighing.model_weights(weights, cosines, centred_cosines, prior)
     if not weight.any():
-        raise ValueError(_no_weight(list(class_distances), cosines))
+        raise ValueError(no_weight(list(class_distances), cosines))
     metric, inner = np.zeros_like(tables), np.zeros_like(tables)
     for m in np.flatnonzero(weight):
         metric[blocks[m], blocks[m]] = distances[m] * (weight[m] / norms[m])
@@ -102,7 +102,7 @@ def solve(
     )
 
 
-def _no_weight(names: list[Any], cosines: Floats) -> str:
+def no_weight(names: list[Any], cosines: Floats) -> str:
     """Why no model has any weight."""
     informative = [name for name, used in zip(names, np.diag(cosines) > 0, strict=True) if used]
     if informative:  # only reliabilities of 0 can take their weight away

@@ -29,6 +29,7 @@ from font.cross_tables import CrossTables, latent_clusters
 from font.ensemble import Ensemble, site_of
 from font.labels import distinct_rows, map_rows
 from font.n_clusters import SpectrumChoice, read_spectrum
+from font.solve import no_weight
 
 Floats = NDArray[np.float64]
 
@@ -142,10 +143,7 @@ class TableEnsemble(Ensemble):
             prior = weighing.reliabilities(self.reliability, list(names))
         weight = _shared_weights(self.weights, cosines, centred_cosines, prior * share)
         if not weight.any():
-            raise ValueError(
-                "no model tells any patients apart (each puts all of them in one class, or its "
-                "classes have equal parameters), so there is nothing to cluster."
-            )
+            raise ValueError(no_weight(list(names), cosines))
         metric, inner = np.zeros_like(total), np.zeros_like(total)
         for m in np.flatnonzero(weight):
             metric[blocks[m], blocks[m]] = distances[m] * (weight[m] / norms[m])
@@ -267,10 +265,10 @@ class TableEnsemble(Ensemble):
         sites = f"{n_sites} site{'s' * (n_sites != 1)}"
         return f"about {n:,} patients at {sites}, cross-tables of their labels"
 
-    def cautions(self) -> list[str]:
+    def cautions(self, *, about_number: bool = True) -> list[str]:
         """What to know before trusting the clusters; see `Ensemble.cautions`."""
         of_site = pd.Series([str(site_of(name)) for name in self.models_], index=self.models_)
-        lines = super().cautions()
+        lines = super().cautions(about_number=about_number)
         if of_site.nunique() > 2:
             lines += [
                 f"The models of {site!r} agree with those of no other site: mean agreement "

@@ -7,7 +7,7 @@ import lazy_loader
 
 from font.exchange.registry import register_kind
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]

@@ -45,6 +45,9 @@ def explain_page(path: str | PathLike[str]) -> str:
     """An HTML page: the explanation, then every value in the file."""
     file, about = read_file(path), describe_file(path)
     fields = {name: value for name, value in file.model_dump().items() if value is not None}
+    if file.kind == "labels":
+        rows = [row.split() for row in file.payload["tables"]]
+        fields["payload"] = file.payload | {"tables": rows}
     lists = ""
     for part in ("contains", "reveals"):
         lines = "".join(f"<li>{escape(line)}</li>" for line in about[part])
@@ -113,7 +116,7 @@ def _model_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def _labels_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     n, unit = len(payload["models"]), payload["min_count"]
     cells = sum(map(len, payload["classes"]))
-    cells += sum(len(row) for table in payload["tables"] for row in table)
+    cells += sum(row.count(" ") + 1 for row in payload["tables"])
     contains = [
         f"the names and fingerprints of {n} models",
         f"for each model how many patients are in each class, and for each of {n * (n - 1) // 2:,} "
@@ -218,6 +221,22 @@ def _masked_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return contains, reveals
 
 
+def _effects_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    shown = ", ".join(str(k + 1) for k in payload["clusters"])
+    unit = payload["min_count"]
+    contains = [
+        f"effects of {', '.join(part['name'] for part in payload['variables'])} on membership in "
+        f"the clusters {shown}, as log-odds against cluster 1, with standard errors of two digits "
+        f"and correlations of two decimals: {len(payload['estimates'])} effects"
+    ]
+    reveals = [
+        "how much more probable each cluster is for patients who differ in a covariate; roughly, "
+        "through the standard errors, how many patients it rests on",
+        f"nothing that rests on fewer than {unit} patients of a cluster, with or without a trait",
+    ]
+    return contains, reveals
+
+
 _WORDS = {
     "model": _model_words,
     "labels": _labels_words,
@@ -226,6 +245,7 @@ _WORDS = {
     "shared": _shared_words,
     "key": _key_words,
     "masked": _masked_words,
+    "effects": _effects_words,
 }
 
 

@@ -14,6 +14,7 @@ from font.exchange.names import check_site, check_study
 MOST_STATES, MOST_CLASSES, MOST_VARIABLES = 127, 100, 1_000
 MOST_MODELS, MOST_SITES = 300, 300
 MOST_CLASSES_IN_ALL = 800  # of all models of a study together
+MOST_CUBES = 100_000_000  # covariance matrices × cubed number of variables
 MOST_WORK = 10_000_000  # squared number of classes × parameters: differences between classes
 
 

@@ -1,14 +1,15 @@
 """The three files that sites and centre exchange: models, cross-tables of labels, the ensemble.
 
-`font.exchange.spec` says what is in them, `font.exchange.privacy` what may be.
+`font.exchange.spec` says what is in them, `font.exchange.privacy` what may be. They stand in one
+module, because the function that writes a kind of file and the one that reads it must agree on
+every field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import combinations
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,16 @@ from font.checks import class_parameters, some, whole_number
 from font.cross_tables import CrossTables
 from font.exchange.fields import MOST_CLASSES_IN_ALL
 from font.exchange.parse import Path_, Source, name_of
-from font.exchange.privacy import MIN_COUNT, Draws, SecretDraws, round_counts, shared_draws
+from font.exchange.privacy import (
+    MIN_COUNT,
+    Draws,
+    SecretDraws,
+    label_unit,
+    round_counts,
+    shared_draws,
+)
 from font.exchange.registry import ModelKind, all_kinds, kind_of
-from font.exchange.rules import flat_counts
+from font.exchange.rules import label_counts, later_models
 from font.exchange.schema import fingerprint, read_file, write_file
 from font.exchange.signatures import Keys
 from font.tables_ensemble import TableEnsemble
@@ -257,6 +265,9 @@ def write_labels(
 ) -> LabelsFile:
     """Write a site's cross-tables of labels, every count rounded at random.
 
+    With more than five models the unit is a multiple of `min_count`, see
+    `font.exchange.privacy.label_unit`.
+
     Parameters
     ----------
     path : where to; None checks everything and writes nothing
@@ -276,13 +287,18 @@ def write_labels(
         raise ValueError("the tables were made with other models than those given; label again.")
     ((site, exact),) = tables.tables.items()
     cuts = tables.offsets
-    rounded = round_counts(exact, min_count, shared_draws(exact, cuts, draws or SecretDraws()))
+    unit = label_unit(min_count, len(models))
+    rounded = round_counts(exact, unit, shared_draws(exact, cuts, draws or SecretDraws()))
     blocks = [slice(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
     payload = {
         "models": [{"name": m.name, "fingerprint": m.fingerprint} for m in models.values()],
-        "min_count": int(min_count),
+        "min_count": unit,
         "classes": [np.diag(rounded)[block].tolist() for block in blocks],
-        "tables": [rounded[t, s].tolist() for t, s in combinations(blocks, 2)],
+        "tables": [
+            " ".join(map(str, rounded[row, block.stop :].tolist()))
+            for block in blocks[:-1]
+            for row in range(block.start, block.stop)
+        ],
     }
     about: dict[str, Any] = {
         "study": study,
@@ -323,18 +339,9 @@ def read_labels(
         raise ValueError(f"{path} has other numbers of classes than its models; label again.")
     total = np.diag(np.concatenate(payload["classes"]).astype(float))
     if len(sizes) > 1:
-        total[table_cells(sizes)] = flat_counts(payload["tables"])
+        total[later_models(sizes)] = label_counts(payload["tables"])
         total += np.triu(total, 1).T
     return CrossTables(tuple(models), sizes, {file.site: total})
-
-
-@lru_cache(maxsize=1)  # all sites of a study have the same models
-def table_cells(sizes: tuple[int, ...]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows and columns of S = ZᵀZ in the order of a labels file: table after table."""
-    model = np.repeat(np.arange(len(sizes)), sizes)
-    rows, columns = np.nonzero(model[:, None] < model)
-    order = np.lexsort((columns, rows, model[columns], model[rows]))
-    return rows[order], columns[order]
 
 
 def write_ensemble(

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import some
-from font.exchange.fields import GaussianPart, KMeansPart, LatentClassPart
+from font.exchange.fields import MOST_CUBES, GaussianPart, KMeansPart, LatentClassPart
 from font.exchange.privacy import Draws, precision, round_counts, unrounded
 from font.exchange.registry import ModelKind
 from font.models.gaussian_sums import precisions
@@ -188,6 +188,8 @@ def _unfit_gaussian(content: Content, min_count: int) -> str | None:
     matrices = np.array(content["covariances"], dtype=float)
     if form in ("diag", "spherical"):
         return None if (matrices > 0).all() else "its covariances have a variance not above 0"
+    if len(matrices) * d**3 > MOST_CUBES:
+        return f"{len(matrices)} covariance matrices of {d} variables are more than can be solved"
     try:
         np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:

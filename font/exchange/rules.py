@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from itertools import chain, combinations
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from font.exchange.parse import shorten
 from font.exchange.privacy import unrounded, unrounded_sums
 from font.exchange.registry import kind_of
 from font.tables_ensemble import TableEnsemble
+
+POSSIBLE = 1e-3  # smallest eigenvalue of the correlations in a file
 
 
 def validated(schema: type[Any], content: Any, origin: str, prefix: str = "") -> Any:
@@ -83,37 +85,61 @@ def labels_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
             f"it has {len(names)} models, {len(classes)} lists of class sizes and {sum(sizes)} "
             f"classes, of which {MOST_CLASSES_IN_ALL} are possible",
         )
-    pairs = list(combinations(range(len(names)), 2))
-    if len(tables) != len(pairs):
-        raise _unfit(origin, f"it has {len(tables):,} tables in place of {len(pairs):,}")
-    totals = [sum(part) for part in classes]
+    totals = np.array([sum(part) for part in classes])
     wrong = next((w for part in classes if (w := unrounded(part, unit))), None)
-    if wrong is None and max(totals) - min(totals) > 2 * max(sizes) * unit:
-        wrong = f"class sizes that sum to {min(totals):,} and to {max(totals):,}"
+    if wrong is None and totals.max() - totals.min() > 2 * max(sizes) * unit:
+        wrong = f"class sizes that sum to {totals.min():,} and to {totals.max():,}"
     if wrong is None:
-        for (t, s), table in zip(pairs, tables, strict=True):
-            if len(table) != sizes[t] or any(len(row) != sizes[s] for row in table):
-                wrong = f"a table of the models {names[t]!r} and {names[s]!r} of another shape"
-                break
-    if wrong is None and pairs:
-        cells = flat_counts(tables)
-        wrong = unrounded(cells, unit)
-        first = np.array([t for t, _ in pairs])
-        n_cells = np.array([sizes[t] * sizes[s] for t, s in pairs])
-        sums = np.add.reduceat(cells, np.cumsum([0, *n_cells[:-1]]))
-        room = (n_cells + np.array(sizes)[first]) * unit  # what rounding may add or take
-        off = np.abs(sums - np.array(totals)[first]) > room
-        if wrong is None and off.any():
-            counted = totals[first[off][0]]
-            wrong = f"a table of {sums[off][0]:,} patients where {counted:,} are counted"
+        cells = label_counts(tables)
+        sent = later_models(sizes)
+        if len(tables) != sum(sizes[:-1]) or len(cells) != sent.sum():
+            wrong = f"{len(cells):,} counts in {len(tables):,} rows of tables"
+        else:
+            wrong = unrounded(cells, unit) or _unlike(cells, sent, sizes, totals, names, unit)
     if wrong is not None:
         raise _unfit(origin, f"it has {wrong}")
 
 
-def flat_counts(tables: list[list[list[int]]]) -> NDArray[np.int64]:
-    """The counts of all tables of a labels file, table after table and row after row."""
-    rows = chain.from_iterable(tables)
-    return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+def _unlike(
+    cells: NDArray[np.int64],
+    sent: NDArray[np.bool_],
+    sizes: list[int],
+    totals: NDArray[np.int64],
+    names: list[str],
+    unit: int,
+) -> str | None:
+    """A table that counts more or fewer patients than there are; None if all fit."""
+    whole = np.zeros(sent.shape, dtype=np.int64)
+    whole[sent] = cells
+    starts = np.cumsum([0, *sizes[:-1]])
+    counted = np.add.reduceat(np.add.reduceat(whole, starts, axis=0), starts, axis=1)
+    room = (np.outer(sizes, sizes) + np.array(sizes)[:, None]) * unit  # what rounding may change
+    off = np.triu(np.abs(counted - totals[:, None]) > room, 1)
+    if not off.any():
+        return None
+    t, s = np.argwhere(off)[0]
+    return (
+        f"a table of {names[t]!r} and {names[s]!r} with {counted[t, s]:,} patients where "
+        f"{totals[t]:,} are counted"
+    )
+
+
+def label_counts(rows: list[str]) -> NDArray[np.int64]:
+    """The counts in the tables of a labels file, in the order of `later_models`."""
+    return _numbers(" ".join(rows))
+
+
+@lru_cache(maxsize=1)  # they are checked first and used then
+def _numbers(text: str) -> NDArray[np.int64]:
+    numbers = np.fromstring(text, dtype=np.int64, sep=" ")
+    numbers.flags.writeable = False
+    return numbers
+
+
+def later_models(sizes: Sequence[int]) -> NDArray[np.bool_]:
+    """Which cells of S = ZᵀZ are in a labels file besides class sizes: each pair of models once."""
+    model = np.repeat(np.arange(len(sizes)), sizes)
+    return np.asarray(model[:, None] < model)
 
 
 def ensemble_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
@@ -203,6 +229,36 @@ def _rectangle(rows: list[list[int]], origin: str) -> NDArray[np.int64]:
     return np.array(rows, dtype=np.int64)
 
 
+def effects_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    names = [part["name"] for part in payload["variables"]]
+    for part in (names, payload["terms"], payload["clusters"]):
+        if len(set(part)) != len(part):
+            raise _unfit(origin, f"it names {some(part)} with repeats")
+    size = len(payload["terms"]) * len(payload["clusters"])
+    n_pairs = size * (size - 1) // 2
+    parts = {"estimates": size, "errors": size, "correlations": n_pairs}
+    for part, expected in parts.items():
+        if len(payload[part]) != expected:
+            raise _unfit(origin, f"it has {len(payload[part]):,} {part} in place of {expected:,}")
+    possible = np.linalg.eigvalsh(correlation_matrix(size, payload["correlations"]))[0]
+    if possible <= POSSIBLE / 2:
+        raise _unfit(origin, "its correlations are those of no distribution")
+    for value, error in zip(payload["estimates"], payload["errors"], strict=True):
+        if float(f"{error:.2g}") != error:
+            raise _unfit(origin, f"the standard error {error:g} has more than two digits")
+        unit = 10.0 ** np.floor(np.log10(error / 2))
+        if abs(value / unit - round(value / unit)) > 1e-6:
+            raise _unfit(origin, f"the effect {value:g} is finer than its error {error:g} allows")
+
+
+def correlation_matrix(size: int, below: Any) -> NDArray[np.float64]:
+    """A matrix with ones on its diagonal, from what is below that, row after row."""
+    matrix, place = np.eye(size), np.tril_indices(size, -1)
+    matrix[place] = below
+    matrix.T[place] = below
+    return matrix
+
+
 RULES = {
     "model": model_rules,
     "labels": labels_rules,
@@ -211,6 +267,7 @@ RULES = {
     "shared": shared_rules,
     "key": lambda payload, site, origin: None,
     "masked": masked_rules,
+    "effects": effects_rules,
 }
 
 

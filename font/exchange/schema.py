@@ -23,6 +23,7 @@ from font.exchange.fields import (
     MOST_SITES,
     Count,
     Hash,
+    Label,
     Least,
     Name,
     Number,
@@ -77,7 +78,7 @@ class Envelope(Strict):
 
     format: Literal["font exchange"]
     version: Annotated[int, Field(ge=VERSION, le=VERSION)]
-    kind: Literal["model", "labels", "ensemble", "sums", "shared", "key", "masked"]
+    kind: Literal["model", "labels", "ensemble", "sums", "shared", "key", "masked", "effects"]
     study: Study
     round: Round
     site: Site
@@ -111,9 +112,8 @@ class ModelName(Strict):
     fingerprint: Hash
 
 
-Table = Annotated[
-    list[Annotated[list[Count], Field(max_length=MOST_CLASSES)]], Field(max_length=MOST_CLASSES)
-]
+# counts with spaces between them: hundreds of thousands are read ten times as fast as a JSON list
+CountsText = Annotated[str, Field(pattern=r"^[0-9]{1,10}( [0-9]{1,10})*$")]
 
 
 class LabelsPayload(Strict):
@@ -122,7 +122,7 @@ class LabelsPayload(Strict):
     models: Annotated[list[ModelName], Field(min_length=1, max_length=MOST_MODELS)]
     min_count: Least
     classes: Annotated[list[Patients], Field(min_length=1, max_length=MOST_MODELS)]
-    tables: Annotated[list[Table], Field(max_length=MOST_MODELS**2 // 2)]
+    tables: Annotated[list[CountsText], Field(max_length=MOST_CLASSES_IN_ALL)]
 
 
 class SettingsPart(Strict):
@@ -214,11 +214,41 @@ class MaskKey(Strict):
 class MaskedPayload(Strict):
     """A site's numbers under masks, whole numbers modulo 2⁶⁴."""
 
-    what: Literal["labels"]
+    what: Literal["labels", "sums"]
     of: Hash
     min_count: Least
     sites: Annotated[list[MaskKey], Field(min_length=3, max_length=MOST_SITES)]
     values: Annotated[str, Field(min_length=12, max_length=FILE_LIMIT)]
+
+
+MOST_TERMS, MOST_EFFECTS = 50, 300  # of an effects file
+Effect = Annotated[Number, Field(ge=-1e6, le=1e6)]
+EffectError = Annotated[Number, Field(gt=1e-6, le=1e6)]
+
+
+class VariablePart(Strict):
+    """A covariate: a number, or levels of which the first is the reference."""
+
+    name: Label
+    levels: Annotated[list[Label], Field(min_length=2, max_length=MOST_CLASSES)] | None
+
+
+class EffectsPayload(Strict):
+    """A site's effects of covariates on membership in the clusters."""
+
+    of: Hash
+    min_count: Least
+    variables: Annotated[list[VariablePart], Field(min_length=1, max_length=MOST_TERMS)]
+    terms: Annotated[list[Label], Field(min_length=2, max_length=MOST_TERMS)]
+    clusters: Annotated[
+        list[Annotated[int, Field(ge=1, lt=MOST_CLASSES)]],
+        Field(min_length=1, max_length=MOST_CLASSES),
+    ]
+    estimates: Annotated[list[Effect], Field(min_length=2, max_length=MOST_EFFECTS)]
+    errors: Annotated[list[EffectError], Field(min_length=2, max_length=MOST_EFFECTS)]
+    correlations: Annotated[
+        list[Annotated[Number, Field(ge=-1, le=1)]], Field(max_length=MOST_EFFECTS**2 // 2)
+    ]
 
 
 _PAYLOADS: dict[str, type[Strict]] = {
@@ -229,6 +259,7 @@ _PAYLOADS: dict[str, type[Strict]] = {
     "shared": SharedPayload,
     "key": KeyPayload,
     "masked": MaskedPayload,
+    "effects": EffectsPayload,
 }
 
 
@@ -269,8 +300,8 @@ def read_file(
     source : the file, or its bytes
     study : str, optional
         Refuse files of another study.
-    kind : "model", "labels", "ensemble", "sums", "shared", "key" or "masked", optional
-        Refuse files of another kind.
+    kind : str, optional
+        One of those in `font.exchange.spec`, such as "model"; refuse files of another.
     min_count : int
         The study's: refuse files whose counts were rounded to multiples of less.
     round : int, optional

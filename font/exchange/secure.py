@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,17 +28,26 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import some
 from font.cross_tables import CrossTables
 from font.exchange.files import ModelFile, list_fingerprint
+from font.exchange.masks import MOST, Masked, check_set, mask, mask_key, unmask
 from font.exchange.names import ALL_SITES
 from font.exchange.parse import Path_, Source, name_of
-from font.exchange.privacy import MIN_COUNT, SecretDraws, round_counts, shared_draws
-from font.exchange.rules import masked_values
+from font.exchange.privacy import (
+    EXACT,
+    MIN_COUNT,
+    Draws,
+    SecretDraws,
+    round_counts,
+    round_sums,
+    shared_draws,
+)
+from font.exchange.rules import later_models, masked_values
 from font.exchange.schema import read_file, write_file
 from font.exchange.signatures import Keys
+from font.exchange.sums import Rounds, SharedFile, Step, exact_sums, n_statistics, write_shared
+from font.types import Floats
 
-LEAST_SITES = 3
-_MOST = 10**15  # no sum of tables is larger: what is was masked otherwise
-
-Masked = NDArray[np.uint64]
+# each site sends secret numbers along; their sum, which only the centre reads, seeds the rounding
+_N_SEEDS, _SEED_BELOW = 8, 2**40
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +59,7 @@ class MaskedFile:
     study, site : str
     round : int
     what, of : str
-        What the numbers are ("labels"), and the fingerprint of what they were made with.
+        What the numbers are ("labels" or "sums"), and the fingerprint of what they were made with.
     keys : {site: public key}
         The set of sites whose masks are in the numbers.
     values : (n,) uint64
@@ -74,70 +82,6 @@ class MaskedFile:
     data: bytes = field(repr=False, default=b"")
 
 
-def mask_key(secret: bytes) -> str:
-    """The public key, 64 hexadecimal digits, that belongs to a site's 32 secret bytes.
-
-    Examples
-    --------
-    >>> len(mask_key(bytes(range(32))))
-    64
-    """
-    return _private(secret).public_key().public_bytes_raw().hex()  # type: ignore[no-any-return]
-
-
-def mask(
-    values: ArrayLike, secret: bytes, site: str, keys: Mapping[str, str], context: Sequence[Any]
-) -> Masked:
-    """Whole numbers with the masks of all pairs of sites that `site` is part of.
-
-    Parameters
-    ----------
-    values : (n,) whole numbers from 0 to 10¹⁵
-    secret : bytes
-        The site's 32 secret bytes.
-    site : str
-    keys : {site: public key}
-        Of the whole set, this site among it; at least three.
-    context : list of texts and numbers
-        What the masks are for: the study, the round, the table. Each context and each set of sites
-        has masks of its own; with one context a site must never mask two different tables.
-
-    Examples
-    --------
-    >>> secrets = {site: bytes([i]) * 32 for i, site in enumerate(["a", "b", "c"], 1)}
-    >>> keys = {site: mask_key(secret) for site, secret in secrets.items()}
-    >>> masked = [mask([7, 0], s, site, keys, ["study", 1]) for site, s in secrets.items()]
-    >>> sum(masked[1:], masked[0]).tolist()
-    [21, 0]
-    """
-    numbers = np.asarray(values)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise TypeError(
-            f"masks go over a list of whole numbers; found {numbers.ndim} dimensions of "
-            f"{numbers.dtype}."
-        )
-    if numbers.size and (numbers.min() < 0 or numbers.max() > _MOST):
-        raise ValueError(
-            f"numbers to mask lie between 0 and {_MOST:,}; found {numbers.min()} to "
-            f"{numbers.max()}."
-        )
-    _check_set(keys)
-    if keys.get(site) != mask_key(secret):
-        raise ValueError(
-            f"the key of {site!r} in the list is {'missing' if site not in keys else 'another'}, "
-            "so its masks would not cancel; give the key file that this site sent."
-        )
-    topic = json.dumps([*context, sorted(keys.items())], ensure_ascii=False).encode()
-    result = numbers.astype(np.uint64)
-    for other in sorted(set(keys) - {site}):
-        stream = _stream(secret, site, other, keys[other], topic, len(result))
-        if site < other:
-            result += stream
-        else:
-            result -= stream
-    return result
-
-
 def add_masked(parts: Iterable[MaskedFile]) -> NDArray[np.int64]:
     """The sum over all sites of a set, exact; all of them are needed."""
     files = list(parts)
@@ -148,7 +92,7 @@ def add_masked(parts: Iterable[MaskedFile]) -> NDArray[np.int64]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"the sites {some(twice)} come twice; give each site's file once.")
-    _check_set(first.keys)
+    check_set(first.keys)
     for part in files[1:]:
         if part.keys != first.keys:
             raise ValueError(
@@ -170,7 +114,7 @@ def add_masked(parts: Iterable[MaskedFile]) -> NDArray[np.int64]:
     total = np.zeros(len(first.values), dtype=np.uint64)
     for part in files:
         total += part.values
-    if total.size and total.max() > _MOST:
+    if total.size and total.max() > MOST:
         raise ValueError(
             "the masks do not cancel: a site changed its numbers or its key; have all sites answer "
             "again, in a new round of the study."
@@ -219,7 +163,7 @@ def read_mask_keys(
                 "each once."
             )
         found[file.site] = file.payload["public"]
-    _check_set(found)
+    check_set(found)
     return dict(sorted(found.items()))
 
 
@@ -364,13 +308,115 @@ def sum_of_labels(parts: Iterable[MaskedFile], models: Mapping[str, ModelFile]) 
     return CrossTables(tuple(models), sizes, {ALL_SITES: rounded.astype(float)})
 
 
+# --- sums of a refinement ----------------------------------------------------------------
+
+
+def masked_sums(
+    path: Path_ | None,
+    before: Step,
+    model: Any,
+    data: Any,
+    membership: NDArray[Any],
+    secret: bytes,
+    keys: Mapping[str, str],
+    *,
+    draws: Draws,
+    site: str,
+    **about: Any,
+) -> MaskedFile:
+    """Write a site's exact sums by cluster, masked, and how many patients stand behind each.
+
+    Parameters
+    ----------
+    path, before, model, data, membership
+        As in `font.exchange.sums.write_sums`. Each step has another file that it answers, and so
+        other masks.
+    secret, keys
+        As in `mask`.
+    draws : Draws
+        The same at all steps, from a secret of this site: its part of the seed with which the
+        centre rounds the sum. The centre learns only the sum of all sites' parts.
+    site : str
+    about
+        study, round, min_count, software, created, signing_key, as in `write_masked`.
+    """
+    parts = np.floor(draws.random(_N_SEEDS) * _SEED_BELOW)
+    scaled = [
+        np.rint(EXACT * table).ravel() for table in exact_sums(before, model, data, membership)
+    ]
+    numbers = np.concatenate([*scaled, parts]).astype(np.int64)
+    return write_masked(
+        *(path, numbers, secret, keys), what="sums", of=before.fingerprint, site=site, **about
+    )
+
+
+def own_sums(part: MaskedFile, secret: bytes) -> tuple[Floats, Floats]:
+    """The sums and the support (n,) that a site masked itself."""
+    context = [part.study, part.round, part.what, part.of]
+    numbers = unmask(part.values, secret, part.site, part.keys, context)
+    sums, support = numbers[:-_N_SEEDS].reshape(2, -1) / EXACT
+    return sums, support
+
+
+def share_masked(
+    before: Step,
+    parts: Iterable[MaskedFile],
+    *,
+    study: str,
+    rounds: Rounds = 1,
+    path: Path_ | None = None,
+    **about: Any,
+) -> SharedFile:
+    """The centre's part of a step: the exact sum of all sites, rounded once, as a shared model.
+
+    Parameters
+    ----------
+    before : Step
+        The file that the masked sums answer.
+    parts : list of MaskedFile, of every site of the set
+    study, rounds, path, about
+        As in `font.exchange.sums.share`.
+
+    Notes
+    -----
+    All steps are rounded with the same draws, as long as the same sites take part, so that what
+    several steps tell does not add up. Nobody but the centre can repeat them.
+    """
+    files = sorted(parts, key=lambda part: part.site)
+    total = add_masked(files)
+    if files[0].what != "sums" or files[0].of != before.fingerprint:
+        raise ValueError(
+            f"the masked files of {some([part.site for part in files])} answer another file than "
+            f"the one given (step {before.step} is due); have these sites run `mmlca site refine "
+            "--secure` with it."
+        )
+    shape = (before.n_clusters, n_statistics(before.content))
+    n_numbers = 2 * shape[0] * shape[1] + _N_SEEDS
+    if len(total) != n_numbers:
+        raise ValueError(
+            f"the masked files have {len(total):,} numbers in place of {n_numbers:,}; have the "
+            "sites run `mmlca site refine --secure` again."
+        )
+    sums, support = total[:-_N_SEEDS].reshape(2, *shape) / EXACT
+    unit = max(part.min_count for part in files)
+    seed = hashlib.sha256(total[-_N_SEEDS:].tobytes()).digest()
+    rounded = round_sums(sums, support, unit, SecretDraws(seed, "sums"))
+    return write_shared(
+        *(path, before, rounded.values.astype(object), rounded.scale),
+        sites=[part.site for part in files],
+        min_count=unit,
+        study=study,
+        rounds=rounds,
+        **about,
+    )
+
+
 # --- inside ------------------------------------------------------------------------------
 
 
 def _sent_cells(sizes: Sequence[int]) -> NDArray[np.bool_]:
     """Which cells of S are sent: the sizes of classes, and the pairs of models once."""
-    model = np.repeat(np.arange(len(sizes)), sizes)
-    sent: NDArray[np.bool_] = model[:, None] < model
+    sent = later_models(sizes)
     np.fill_diagonal(sent, True)
     return sent
 
@@ -393,52 +439,3 @@ def _masked(file: Any, data: bytes = b"") -> MaskedFile:
         masked_values(part["values"]),
         *(file.sha256, part["min_count"], data),
     )
-
-
-def _check_set(keys: Mapping[str, str]) -> None:
-    if len(keys) < LEAST_SITES:
-        raise ValueError(
-            f"a secure sum needs at least {LEAST_SITES} sites, found {len(keys)} "
-            f"({some(keys)}): from a sum of two each could work out the other's table; exchange "
-            "rounded tables instead."
-        )
-    if len(set(keys.values())) != len(keys):
-        raise ValueError(
-            f"two of the sites {some(keys)} have the same key; each makes its own in a folder of "
-            "its own."
-        )
-
-
-def _stream(secret: bytes, site: str, other: str, key: str, topic: bytes, n: int) -> Masked:
-    """The mask that two sites share, n numbers; the same from either side."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    try:
-        common = _private(secret).exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(key)))
-    except ValueError:
-        raise ValueError(
-            f"the key of {other!r} is not a public key that masks can be made with; ask for its "
-            "key file."
-        ) from None
-    pair = json.dumps(sorted([site, other]), ensure_ascii=False).encode()
-    info = b"font secure sum\n" + hashlib.sha256(topic).digest() + pair
-    whole = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(common)
-    cipher = Cipher(ChaCha20(whole, bytes(16)), mode=None).encryptor()
-    return np.frombuffer(cipher.update(bytes(8 * n)), dtype="<u8").astype(np.uint64, copy=False)
-
-
-def _private(secret: bytes) -> Any:
-    try:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    except ImportError as error:
-        raise ImportError(
-            "secure sums need the package cryptography; install it with: pip install "
-            "'mmlca[secure]'."
-        ) from error
-    if len(secret) != 32:
-        raise ValueError(f"a secret has 32 bytes; found {len(secret)}.")
-    return X25519PrivateKey.from_private_bytes(secret)

@@ -14,7 +14,8 @@ field               content
 =================== =========================================================================
 format              "font exchange"
 version             2
-kind                "model", "labels", "ensemble", "sums", "shared", "key" or "masked"
+kind                "model", "labels", "ensemble", "sums", "shared", "key", "masked" or
+                    "effects"
 study               name of the study; files of another study are refused
 round               number of the round within the study, from 1
 site                name of the sender
@@ -39,24 +40,13 @@ name                "SITE", or "SITE/1", "SITE/2", … for resamples of a site
 min_count           the unit of the counts; no class has fewer patients
 bic                 list of {n_classes, above_best}: for each number of classes that the site
                     tried, its BIC minus the lowest, as a whole number; may be empty
-model.format        "mmlca markov counts", "font k-means", "font gaussian mixture", "font latent
-                    class", or another kind that a package registered (`font.register_kind`)
+model.format        "font k-means", "font gaussian mixture", "font latent class", or another kind
+                    that a package registered (`font.register_kind`) and describes
 model.version       1
 model.patients      patients by class (K), expected numbers rounded
 =================== =========================================================================
 
-A mixture of Markov chains has:
-
-=================== =========================================================================
-model.states        S state labels, in order
-model.prior         pseudo-count that receivers add to every cell of first and steps
-model.first         patients by class and first state (K × S)
-model.steps         steps by class, from and to (K × S × S); a cell behind which stand fewer than
-                    min_count different patients is 0 or min_count × steps_per_patient
-model.steps_per_patient  mean number of steps per patient in such cells of the site
-=================== =========================================================================
-
-Other models have:
+Models of font's own kinds have:
 
 =================== =========================================================================
 model.variables     names of the d columns
@@ -75,10 +65,11 @@ Payload of a *labels* file:
 
 =================== =========================================================================
 models              list of {name, fingerprint}, in order
-min_count           the unit of the counts
+min_count           the unit of the counts, a multiple of that of the study if there are many models
 classes             for each model, the patients in each of its classes
-tables              for each pair of models (first with second, first with third, …), the patients
-                    by the labels of both (K × K′)
+tables              for each class of the first model, the second and so on up to the last but
+                    one: how many of its patients are in each class of every later model, a text of
+                    counts with spaces between them
 =================== =========================================================================
 
 Payload of an *ensemble* file:
@@ -98,12 +89,11 @@ step                0: by the ensemble's clusters; r: by memberships under the s
                     step r − 1
 of                  SHA-256 of the payload that the sums answer: of the ensemble or shared file
 min_count           the unit of the sums
-format              kind of model, as in model.format; those whose statistics are counts: mixtures
-                    of Markov chains and latent class models
+format              kind of model, as in model.format, of those whose statistics are counts, such
+                    as latent class models
 per_patient         mean number of events per patient in sums that few patients stand behind
 scale               100; with min_count 1, where nothing is rounded, 1,000,000
-sums                K × P: for each cluster the patients, then for mixtures of Markov chains those
-                    who begin in each state and the steps from each state to each (S + S × S), for
+sums                K × P: for each cluster the patients, then the statistics of the kind, for
                     latent class models those who gave each answer; a sum behind which stand fewer
                     than min_count different patients is 0 or min_count × per_patient
 =================== =========================================================================
@@ -114,7 +104,8 @@ Payload of a *shared* file:
 step, of, scale     as in the sums files that it adds
 last                whether the refinement ends here
 ensemble            SHA-256 of the payload of the ensemble that the refinement began with
-min_count           the lowest of the sums files
+min_count           the lowest of the sums files; of masked files, the largest, since the centre
+                    rounds their sum
 model               content of the first model of the ensemble; its states or items and its prior
                     are those of the clusters
 sites               whose sums are in it
@@ -129,16 +120,37 @@ public              the site's X25519 public key, 64 hexadecimal digits; the pri
 min_count           the least unit that the site accepts for the rounded sum
 =================== =========================================================================
 
-Payload of a *masked* file (site → centre), in place of a labels file:
+Payload of a *masked* file (site → centre), in place of a labels or sums file:
 
 =================== =========================================================================
-what                "labels"
-of                  fingerprint of the list of models (SHA-256 of {name: fingerprint})
+what                "labels" or "sums"
+of                  labels: fingerprint of the list of models (SHA-256 of {name: fingerprint});
+                    sums: SHA-256 of the payload that they answer
 min_count           the unit to which the centre rounds the sum; of several, the largest
 sites               list of {site, key} in order of the names: the set whose masks cancel
-values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in base64: for each
-                    class of each model its patients, then its patients by the labels of every
-                    later model, exact, plus this site's masks
+values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in base64, exact, plus
+                    this site's masks. Labels: for each class of each model its patients, then its
+                    patients by the labels of every later model. Sums: the sums by cluster (K × P)
+                    in millionths, then in millionths how many patients stand behind each, then 8
+                    secret numbers of the site, whose sum seeds the centre's rounding
+=================== =========================================================================
+
+Payload of an *effects* file (site → centre): how membership in the clusters depends on covariates.
+The centre pools the files of all sites by inverse variance:
+
+=================== =========================================================================
+of                  SHA-256 of the payload of the ensemble or shared file whose clusters these are
+min_count           in every cluster of the file at least so many patients stand behind each
+                    column of the covariates, see `font.exchange.effects`
+variables           list of {name, levels}: levels is null for numbers, else the levels in order,
+                    the first of them the reference
+terms               names of the columns, the intercept first
+clusters            clusters, from 0, that are compared with cluster 0; those that may not be
+                    shown are absent
+estimates           log-odds, for each cluster those of all terms, each a multiple of the power of
+                    ten that is at most half its standard error
+errors              standard errors, two digits
+correlations        of the estimates, two decimals, what is below the diagonal row after row
 =================== =========================================================================
 
 The mask of two sites is the ChaCha20 key stream (nonce 0, read as little-endian 64-bit numbers) of
@@ -149,17 +161,20 @@ first adds it, the other subtracts it.
 Limits, checked before anything is built: 8 MB per file, 600,000 values, 100,000 texts, nesting of
 12, numbers of 30 digits, 127 states or 1,000 columns, 100 classes of a model, 300 models, 300
 sites, 800 classes of all models together, 50 steps of a refinement, 10,000,000 for the squared
-number of classes times parameters.
+number of classes times parameters, 100,000,000 for the cubed number of variables times covariance
+matrices, 50 terms and 300 effects of covariates.
 
 What a file could still tell:
 
 - One who knows the labels of all other patients of a site can weigh whether a certain patient is
   among them: each count that the patient moves changes what is written with the probability
   1/min_count, and a patient stands in M·(M + 1)/2 cells of a labels file. Cells that count nearly
-  the same patients share their draw, so that what they tell does not add up; what remains is, for a
-  simulated site of 500 with models that err in 5 % and min_count 11, a mean area under the curve of
-  such a test of 0.54 from one model, 0.69 from four and 0.92 from twenty. Patients whom the models
-  label differently are exposed most, and few models per site protect better than many.
+  the same patients share their draw, so that what they tell does not add up, and with more than
+  five models the unit grows with their number (`font.exchange.privacy.label_unit`). What remains
+  is, for a simulated site of 500 with models that err in 5 % and min_count 11, a mean area under
+  the curve of such a test of 0.54 from one model, 0.69 from four and 0.77 from twenty (0.94 if the
+  unit stayed 11). Patients whom the models label differently are exposed most, and few models per
+  site protect better than many.
 - Means and centres rest on at least min_count patients; who knows all but one of them can work out
   that one's value to the written precision times their number.
 - Sums of several steps count nearly the same patients. All steps use one draw for each cell, and

@@ -188,14 +188,7 @@ def write_sums(
         several steps tell does not add up.
     """
     whole_number(min_count, 1, "min_count")
-    kind = kind_of(before.content["format"])
-    if kind.support is None:
-        raise ValueError(
-            f"a {kind.name} cannot be refined by exchanging files: its sums are no counts, and "
-            "nothing but rounded counts may leave."
-        )
-    exact = model.statistics(data, membership)
-    support = kind.support(model, data, membership)
+    exact, support = exact_sums(before, model, data, membership)
     rounded = round_sums(exact, support, min_count, draws or SecretDraws())
     payload = {
         "step": before.step,
@@ -211,6 +204,19 @@ def write_sums(
     return SumsFile(
         study, site, before.step, before.fingerprint, _sums(payload), file.payload, sent
     )
+
+
+def exact_sums(
+    before: Step, model: Any, data: Any, membership: NDArray[Any]
+) -> tuple[Floats, Floats]:
+    """A site's sums by cluster and how many patients stand behind each, (K, P) both, unrounded."""
+    kind = kind_of(before.content["format"])
+    if kind.support is None:
+        raise ValueError(
+            f"a {kind.name} cannot be refined by exchanging files: its sums are no counts, and "
+            "nothing but rounded counts may leave."
+        )
+    return model.statistics(data, membership), kind.support(model, data, membership)
 
 
 def read_sums(
@@ -234,11 +240,7 @@ def share(
     study: str,
     rounds: Rounds = 1,
     path: Path_ | None = None,
-    round: int = 1,
-    site: str = "centre",
-    software: str = "font",
-    created: str | None = None,
-    signing_key: Path_ | None = None,
+    **about: Any,
 ) -> SharedFile:
     """The centre's part of a step: add all sites' sums and write the shared model.
 
@@ -252,10 +254,10 @@ def share(
         The step after which the refinement ends; "converge" ends it when no parameter changes by
         0.001 any more, or at step 50.
     path : where to write the file, optional
-    round, site, software, created, signing_key
-        As in `write_ensemble`.
+    about
+        round, site, software, created, signing_key, as in `write_ensemble`.
     """
-    most = check_rounds(rounds)
+    check_rounds(rounds)
     sums = sorted(parts, key=lambda part: part.site)
     check_parts(before, sums)
     scales = {part.payload["scale"] for part in sums}
@@ -265,6 +267,48 @@ def share(
             "release of mmlca and the same min_count at all sites."
         )
     total = np.sum([np.array(part.payload["sums"], dtype=object) for part in sums], axis=0)
+    return write_shared(
+        *(path, before, total, scales.pop()),
+        sites=[part.site for part in sums],
+        min_count=min(part.payload["min_count"] for part in sums),
+        study=study,
+        rounds=rounds,
+        **about,
+    )
+
+
+def write_shared(
+    path: Path_ | None,
+    before: Step,
+    total: NDArray[Any],
+    scale: int,
+    *,
+    sites: Sequence[str],
+    min_count: int,
+    study: str,
+    rounds: Rounds = 1,
+    round: int = 1,
+    site: str = "centre",
+    software: str = "font",
+    created: str | None = None,
+    signing_key: Path_ | None = None,
+) -> SharedFile:
+    """Write the shared model that all sites' sums give.
+
+    Parameters
+    ----------
+    path, before, study, rounds, round, site, software, created, signing_key
+        As in `share`.
+    total : (K, P) whole numbers
+        The sums of all sites, which stand for total/scale.
+    scale : int
+    sites : list of str
+        Whose sums they are.
+    min_count : int
+        The unit that they were rounded to.
+    """
+    most = check_rounds(rounds)
+    check_members(before, sites)
     if any(row[0] <= 0 for row in total.tolist()):
         raise ValueError(
             "a cluster has no patients left in the sums of these sites; end the refinement with "
@@ -275,10 +319,10 @@ def share(
         "last": False,
         "ensemble": before.origin,
         "of": before.fingerprint,
-        "min_count": min(part.payload["min_count"] for part in sums),
+        "min_count": min_count,
         "model": before.content,
-        "sites": [part.site for part in sums],
-        "scale": scales.pop(),
+        "sites": list(sites),
+        "scale": scale,
         "sums": total.tolist(),
     }
     result = SharedFile(study, before.step, False, "", payload)
@@ -340,13 +384,7 @@ def check_parts(before: Step, parts: Sequence[SumsFile]) -> None:
             f"{some(sorted(steps.items()))}, step {before.step} is due); have these sites run "
             "`mmlca site refine` with it."
         )
-    if before.shared is not None:
-        unknown = sorted(set(names) - set(before.shared.sites))
-        if unknown:
-            raise ValueError(
-                f"the sites {some(unknown)} were not part of the step before; a site joins at the "
-                "beginning or not at all."
-            )
+    check_members(before, names)
     shape = (before.n_clusters, n_statistics(before.content))
     for part in parts:
         if part.sums.shape != shape or part.payload["format"] != before.content["format"]:
@@ -355,6 +393,16 @@ def check_parts(before: Step, parts: Sequence[SumsFile]) -> None:
                 f"{part.payload['format']!r}, where {shape} of {before.content['format']!r} is "
                 "needed; have the site run `mmlca site refine` with the file given."
             )
+
+
+def check_members(before: Step, sites: Iterable[str]) -> None:
+    """Refuse sites that were not part of the step before."""
+    unknown = sorted(set(sites) - set(before.shared.sites)) if before.shared is not None else []
+    if unknown:
+        raise ValueError(
+            f"the sites {some(unknown)} were not part of the step before; a site joins at the "
+            "beginning or not at all."
+        )
 
 
 def n_statistics(content: dict[str, Any]) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmlca.cli.display import say, working, wrote
+from mmlca.cli.display import say, working, write_table, wrote
 from mmlca.cli.options import (
     FILE,
     PLAIN,
@@ -20,13 +20,19 @@ from mmlca.cli.options import (
     StudySeed,
     from_study,
 )
-from mmlca.cli.site import make_key_pair, read_keys_file, study_name
+from mmlca.cli.site import make_key_pair
+from mmlca.cli.site_input import read_keys_file, study_name
 
 centre_app = typer.Typer(
-    name="centre", help="What the centre does: keys, combine, refine.", **PLAIN
+    name="centre", help="What the centre does: keys, combine, refine, effects.", **PLAIN
 )
 exchange_app = typer.Typer(name="exchange", help="Look at exchange files.", **PLAIN)
 centre_app.command("keys")(make_key_pair)
+
+Secure = Annotated[
+    bool,
+    typer.Option("--secure", help="Take masked files only, and read nothing but their sum."),
+]
 
 
 @centre_app.command("combine")
@@ -65,10 +71,7 @@ def centre_combine(
     unequal: Annotated[
         bool, typer.Option("--unequal", help="Let sites send different numbers of models.")
     ] = False,
-    secure: Annotated[
-        bool,
-        typer.Option("--secure", help="Take masked files only, and read nothing but their sum."),
-    ] = False,
+    secure: Secure = False,
     keys: KeysFile = None,
     signing_key: Annotated[
         Path | None,
@@ -107,9 +110,8 @@ def centre_combine(
 
         read = read_study(study_file, files=False)
         name, expected = read.name, expected or list(read.sites)
-        in_common = read.ensemble.model_dump(
-            exclude={"method", "refine"}
-        )  # for one process, for later
+        # the method is that of one process, the refinement comes later
+        in_common = read.ensemble.model_dump(exclude={"method", "refine"})
         settings = {**in_common, "seed": read.seed, **settings}
         min_count = min_count or read.privacy.min_count
         if isinstance(read.classes.number, int):
@@ -168,7 +170,8 @@ def centre_refine(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="The ensemble or shared file that was sent last, and all sites' sums, .json.",
+            help="The ensemble or shared file that was sent last, and the sums or masked files of "
+            "all sites, .json.",
             **FILE,
         ),
     ],
@@ -183,6 +186,7 @@ def centre_refine(
         from_study("none", help="Sites that should take part; those absent are named."),
     ] = None,
     min_count: StudyMinCount = None,
+    secure: Secure = False,
     keys: KeysFile = None,
     signing_key: Annotated[
         Path | None,
@@ -199,6 +203,7 @@ def centre_refine(
     from font.checks import some
     from font.exchange.privacy import MIN_COUNT
     from font.exchange.schema import read_file
+    from font.exchange.secure import read_masked, share_masked
     from font.exchange.sums import parameter_change, read_step, read_sums, share
     from font.files import keep_inputs
     from mmlca.federation.hospital import SOFTWARE
@@ -218,9 +223,11 @@ def centre_refine(
     pinned = read_keys_file(keys, study_file)
     kinds = {path: read_file(path, study=name, keys=pinned).kind for path in files}
     sent = [path for path, kind in kinds.items() if kind in ("ensemble", "shared")]
-    odd = [str(path) for path, kind in kinds.items() if kind in ("model", "labels")]
+    wanted = "masked" if secure else "sums"
+    odd = [path for path, kind in kinds.items() if path not in sent and kind != wanted]
     if odd:
-        raise ValueError(f"{odd[0]} is a {kinds[Path(odd[0])]} file; give sums files.")
+        hint = "; masked files go with --secure" if kinds[odd[0]] == "masked" else ""
+        raise ValueError(f"{odd[0]} is a {kinds[odd[0]]} file; give {wanted} files{hint}.")
     if len(sent) != 1:
         raise ValueError(
             f"found {len(sent)} ensemble or shared files; give the one that the sums answer."
@@ -228,22 +235,21 @@ def centre_refine(
     before = read_step(sent[0], study=name, keys=pinned)
     path = out / f"shared-{before.step}.json"
     keep_inputs([path], files)
-    parts = [
-        read_sums(p, study=name, min_count=min_count or MIN_COUNT, keys=pinned)
-        for p, kind in kinds.items()
-        if kind == "sums"
-    ]
-    result = share(
-        before,
-        parts,
-        study=name,
-        rounds=number,
-        path=path,
-        software=SOFTWARE,
-        signing_key=signing_key,
-    )
+    rules: dict[str, Any] = {"study": name, "min_count": min_count or MIN_COUNT, "keys": pinned}
+    came = [p for p, kind in kinds.items() if kind == wanted]
+    about: dict[str, Any] = {
+        "study": name,
+        "rounds": number,
+        "path": path,
+        "software": SOFTWARE,
+        "signing_key": signing_key,
+    }
+    if secure:
+        result = share_masked(before, [read_masked(p, **rules) for p in came], **about)
+    else:
+        result = share(before, [read_sums(p, **rules) for p in came], **about)
     absent = [site for site in expected if site not in result.sites]
-    lines = [f"Step {result.step} of the refinement: sums of {len(parts)} sites."]
+    lines = [f"Step {result.step} of the refinement: sums of {len(came)} sites."]
     if absent:
         lines.append(f"No sums came from {some(absent)}; these sites cannot go on.")
     if before.shared is not None:
@@ -252,15 +258,74 @@ def centre_refine(
     following = (
         "it is the last: each runs `mmlca site refine` with it for its patients' clusters."
         if result.last
-        else f"each runs `mmlca site refine` with it and sends its sums of step {result.step + 1}."
+        else f"each runs `mmlca site refine{' --secure' * secure}` with it and sends its sums of "
+        f"step {result.step + 1}."
     )
     say(
         quiet,
         *lines,
         wrote([path]),
-        "Withheld: nothing more; all sums were rounded at random before they left their sites.",
+        "Withheld: each site's own sums, which nobody here can read; their total was rounded at "
+        "random."
+        if secure
+        else "Withheld: nothing more; all sums were rounded at random before they left their "
+        "sites.",
         f"Next: send {path.name} to all sites; {following}",
     )
+
+
+@centre_app.command("effects")
+def centre_effects(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="The effects files of all sites, .json.", **FILE),
+    ],
+    study: StudyName = None,
+    study_file: StudyFile = None,
+    min_count: StudyMinCount = None,
+    keys: KeysFile = None,
+    out: Out = Path("effects"),
+    quiet: Quiet = False,
+) -> None:
+    """Pool the sites' effects of covariates, each weighted by the inverse of its variance."""
+    import pandas as pd
+
+    from font.exchange.effects import read_all_effects
+    from font.exchange.privacy import MIN_COUNT
+    from font.files import keep_inputs
+    from mmlca.tables.pooling import inverse_variance
+
+    name = study_name(study, study_file)
+    if study_file is not None:
+        from mmlca.study.config import read_study
+
+        read = read_study(study_file, files=False)
+        name, min_count = read.name, min_count or read.privacy.min_count
+    places = [out / "effects_by_site.csv", out / "effects.csv"]
+    keep_inputs(places, files)
+    read_files = read_all_effects(
+        files, study=name, min_count=min_count or MIN_COUNT, keys=read_keys_file(keys, study_file)
+    )
+    tables = {site: file.table.rename(columns={"cluster": "class"}) for site, file in
+              read_files.items()}  # fmt: skip
+    for table in tables.values():
+        table["class"] += 1
+    pooled = inverse_variance(tables, {site: f.covariance for site, f in read_files.items()})
+    by_site = pd.concat([t.assign(site=site) for site, t in tables.items()], ignore_index=True)
+    pooled = pooled.rename(columns={"class": "cluster"})
+    write_table(by_site.rename(columns={"class": "cluster"}), places[0])
+    write_table(pooled, places[1])
+    few = len(read_files) < 2
+    say(
+        quiet,
+        f"Effects of {len(read_files)} site{'s' * (not few)}: log-odds of each cluster against "
+        "cluster 1.",
+        "With one site there is nothing to pool." if few else pooled.to_string(
+            index=False, float_format="{:.3g}".format
+        ),
+        wrote(places),
+        "Withheld: nothing more; the sites left out what rests on few patients.",
+    )  # fmt: skip
 
 
 def _rounds(text: str) -> int | str:

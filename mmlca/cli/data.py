@@ -16,6 +16,7 @@ from mmlca.cli.options import (
     NJobs,
     Out,
     Quiet,
+    Search,
     Seed,
     SequencesFile,
     SequencesFiles,
@@ -43,6 +44,7 @@ def fit(
     out: Out = Path("fit"),
     seed: Seed = 1,
     n_init: NInit = 40,
+    search: Search = "default",
     prior: Annotated[
         float, typer.Option(min=0, help="Pseudo-counts of each probability; 0: none.")
     ] = 1e-4,
@@ -65,6 +67,13 @@ def fit(
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Refits to resampled patients, such as 500; 0: none.")
     ] = 0,
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="Draw the courses of each class.")
+    ] = True,
+    min_count: Annotated[
+        int,
+        typer.Option(min=0, help="Smallest patient count shown in figures and transitions.csv."),
+    ] = 11,
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -72,7 +81,9 @@ def fit(
 ) -> None:
     """Find the latent classes of one site's sequences.
 
-    Fits a mixture of Markov chains and writes the model, its summary and every patient's class.
+    Fits a mixture of Markov chains and writes the model, its summary, every patient's class, the
+    transitions of each class and figures of their courses, in exact numbers that stay inside the
+    hospital; `mmlca site fit` writes what may leave.
     """
     from font.files import keep_inputs, private_folder
     from mmlca.model.estimator import MixtureMarkov
@@ -81,6 +92,7 @@ def fit(
     names = ["model.json", "summary.csv", "patients.csv", "starts.csv"]
     names += ["intervals.csv"] * se + ["bootstrap.csv", "stability.csv"] * (bootstrap > 0)
     names += ["coefficients.csv", "terms.csv"] * (covariates is not None)
+    names += ["transitions.csv", *_FIGURES] if figures else ["transitions.csv"]
     files = {name: out / name for name in names}
     keep_inputs(files.values(), [sequences, covariates])
     if bootstrap == 1:
@@ -88,7 +100,13 @@ def fit(
     data = read_sequences(sequences, columns, states)
     table = None if covariates is None else read_table(covariates)
     model = MixtureMarkov(
-        classes, n_init=n_init, prior=prior, seed=seed, n_jobs=n_jobs, missing=missing
+        classes,
+        n_init=n_init,
+        search=search,
+        prior=prior,
+        seed=seed,
+        n_jobs=n_jobs,
+        missing=missing,
     )
     n_parameters = classes * (data.n_states**2) - 1
     if n_parameters > len(data) and classes <= data.n_distinct:
@@ -110,6 +128,13 @@ def fit(
     write_table(model.starts_, files["starts.csv"])
     for name, result in results.items():
         write_table(result, files[name])
+    written = _write_courses(model, data, sequences.stem, min_count, files)
+    if len(written) < len(files):
+        note(
+            quiet,
+            f"no class has {min_count} patients, so that neither figures nor transitions.csv are "
+            "written; ask for fewer classes, or lower --min-count.",
+        )
     more = [
         f"\n{results[name].to_string(index=False, float_format='{:.3f}'.format)}"
         for name in ("coefficients.csv", "stability.csv")
@@ -123,8 +148,30 @@ def fit(
         f"{model.entropy():.3f}; {model.n_replicated_} of {model.n_searches_} independent searches "
         "reached the maximum.",
         *more,
-        wrote([*files.values()]),
+        wrote(written),
     )
+
+
+_FIGURES = ("state_distribution.png", "frequencies.png", "transitions.png")
+
+
+def _write_courses(
+    model: MixtureMarkov, data: Sequences, site: str, min_count: int, files: dict[str, Path]
+) -> list[Path]:
+    """Write the transitions of each class and the figures; returns the files that there are now."""
+    from font.files import atomic_write
+    from mmlca.study.courses import class_courses
+    from mmlca.study.items import to_pictures
+
+    courses = class_courses(model, data, site, min_count)
+    if courses is None:
+        return [path for name, path in files.items() if name not in ("transitions.csv", *_FIGURES)]
+    transitions, draws = courses
+    write_table(transitions, files["transitions.csv"])
+    for name, draw in zip(_FIGURES, draws, strict=True):
+        if name in files:
+            atomic_write(files[name], to_pictures(draw, 200)["png"])
+    return list(files.values())
 
 
 def _inference(
@@ -182,6 +229,7 @@ def select(
     out: Out = Path("selection"),
     seed: Seed = 1,
     n_init: NInit = 40,
+    search: Search = "default",
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -189,12 +237,13 @@ def select(
 ) -> None:
     """Choose the number of classes.
 
-    Fits each number at each site and compares; several sites vote.
+    Fits each number at each site and compares; several sites vote. What it writes is exact and
+    stays inside the hospital.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from font.files import atomic, keep_inputs
+    from font.files import atomic, keep_inputs, private_folder
     from mmlca.figures.models import plot_selection
     from mmlca.model.selection import compare_criteria, select_n_classes, vote
 
@@ -220,14 +269,15 @@ def select(
                 f"{site or names[0]}, K = {k}", next(fits) / len(ks) / len(data)
             ),
             n_init=n_init,
+            search=search,
             n_jobs=n_jobs,
         )
-    out.mkdir(parents=True, exist_ok=True)
-    written = [write_table(table, out / "selection.csv"), out / "selection.png"]
+    private_folder(out)  # exact log-likelihoods tell small counts
+    written = [write_table(table, out / "selection.csv", private=True), out / "selection.png"]
     with mpl.rc_context({"text.parse_math": False}):  # a site may be called "$x^$"
         figure = Figure(figsize=(3.5, 2.8), layout="constrained")
         plot_selection(table, criterion, ax=figure.subplots())
-        with atomic(out / "selection.png") as file:
+        with atomic(out / "selection.png", private=True) as file:
             figure.savefig(file, dpi=300)
     chosen = vote(table)
     say(

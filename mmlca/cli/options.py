@@ -127,6 +127,9 @@ KeysFile = Annotated[
 
 _SEED: dict[str, Any] = {"min": 0, "help": "The same seed gives the same result."}
 _N_INIT: dict[str, Any] = {"min": 1, "help": "Number of random starts of each fit."}
+_SEARCH: dict[str, Any] = {
+    "help": "A thorough search takes several times as long and misses the best maximum less often."
+}
 _N_JOBS: dict[str, Any] = {"min": 1, "help": "Number of threads; it does not change the result."}
 _MIN_COUNT: dict[str, Any] = {"min": 1, "help": "Fewest patients that a shared number rests on."}
 
@@ -135,6 +138,10 @@ Seed = Annotated[int, Option("--seed", **_SEED)]
 StudySeed = Annotated[int | None, from_study(1, "--seed", **_SEED)]
 NInit = Annotated[int, Option("--n-init", **_N_INIT)]
 StudyNInit = Annotated[int | None, from_study(40, "--n-init", **_N_INIT)]
+Search = Annotated[Literal["default", "thorough"], Option("--search", **_SEARCH)]
+StudySearch = Annotated[
+    Literal["default", "thorough"] | None, from_study("default", "--search", **_SEARCH)
+]
 NJobs = Annotated[int, Option("--n-jobs", **_N_JOBS)]
 StudyNJobs = Annotated[int | None, from_study(1, "--n-jobs", **_N_JOBS)]
 StudyMinCount = Annotated[int | None, from_study(11, "--min-count", **_MIN_COUNT)]

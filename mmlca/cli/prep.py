@@ -22,7 +22,7 @@ def prep(
         typer.Argument(
             metavar="RECORDS",
             help="Medication records, one or several files: .csv (also .gz or .zst), .parquet or "
-            ".xlsx; none with --omop.",
+            ".xlsx; none with --omop or --warehouse.",
             **FILE,
         ),
     ] = None,
@@ -40,8 +40,15 @@ def prep(
             "duckdb:///file.duckdb or parquet:folder/; without a password.",
         ),
     ] = None,
+    warehouse: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Database that is not OMOP in place of records, such as claims; a URL likewise.",
+        ),
+    ] = None,
     schema: Annotated[
-        str | None, typer.Option(help="Schema of the tables of the OMOP database.")
+        str | None, typer.Option(help="Schema of the tables of the database.")
     ] = None,
     condition: Annotated[
         str | None,
@@ -52,8 +59,18 @@ def prep(
         typer.Option(help="Cohort table of the entry, such as results.cohort:7 (OMOP)."),
     ] = None,
     table: Annotated[
-        Literal["drug_exposure", "drug_era"] | None,
-        typer.Option(help="Drug table of the OMOP database.", show_default="drug_exposure"),
+        str | None,
+        typer.Option(
+            help="Table of the records: drug_exposure or drug_era of OMOP, any other with "
+            "--warehouse.",
+            show_default="drug_exposure, or the only table",
+        ),
+    ] = None,
+    patients_table: Annotated[
+        str | None, typer.Option(help="Table of the patients (--warehouse).")
+    ] = None,
+    observation_table: Annotated[
+        str | None, typer.Option(help="Table of the observation periods (--warehouse).")
     ] = None,
     patients: Annotated[
         Path | None,
@@ -183,6 +200,7 @@ def prep(
     drugs that the map does not know.
     """
     from ehr_prep.build import build_sequences
+    from ehr_prep.claims import read_warehouse
     from ehr_prep.drugs import RA_DRUGS, drug_map
     from ehr_prep.omop import read_omop
     from ehr_prep.records import read_records
@@ -193,25 +211,33 @@ def prep(
     for_files = {
         **{"--patients": patients, "--observation": observation, "--labs": labs},
         **{"--drug-names": drug_names, "--date-format": date_format, "--encoding": encoding},
-        **{
-            "--delimiter": delimiter,
-            "--decimal": decimal,
-            "--default-supply": default_supply or None,
-        },
+        **{"--delimiter": delimiter, "--decimal": decimal, "--labs-column": labs_column or None},
+        "--strict": strict or None,
+    }
+    for_columns = {
         **{"--patient-column": patient_column, "--date-column": date_column},
         **{"--drug-column": drug_column, "--end-column": end_column},
         **{"--supply-column": supply_column, "--patients-column": patients_column or None},
-        **{"--default-supply": default_supply or None, "--labs-column": labs_column or None},
         "--observation-column": observation_column or None,
-        "--strict": strict or None,
+        "--default-supply": default_supply or None,
     }
-    for_omop = {"--schema": schema, "--condition": condition, "--cohort": cohort, "--table": table}
+    for_omop = {"--condition": condition, "--cohort": cohort}
+    for_tables = {"--patients-table": patients_table, "--observation-table": observation_table}
+    for_databases = {"--schema": schema, "--table": table}
     records = records or []
-    if (not records) == (omop is None):
-        raise ValueError("give either a file of records or --omop URL, one of the two.")
-    if wrong := [n for n, v in (for_omop if records else for_files).items() if v is not None]:
-        where = "--omop" if records else "files, and --omop needs none"
-        raise ValueError(f"{wrong[0]} belongs to {where}; leave it out.")
+    if sum([bool(records), omop is not None, warehouse is not None]) != 1:
+        raise ValueError(
+            "give either a file of records, --omop URL or --warehouse URL, one of the three."
+        )
+    wrong: dict[str, Any]
+    if omop is not None:
+        wrong, kind = {**for_files, **for_columns, **for_tables}, "--omop"
+    elif warehouse is not None:
+        wrong, kind = {**for_files, **for_omop}, "--warehouse"
+    else:
+        wrong, kind = {**for_omop, **for_tables, **for_databases}, "a file of records"
+    if extra := [name for name, value in wrong.items() if value is not None]:
+        raise ValueError(f"{extra[0]} does not go with {kind}; leave it out.")
     for path in records:
         if holds_sequences(path):
             raise ValueError(f"{path} holds sequences already; go on with `mmlca select` or `fit`.")
@@ -247,6 +273,23 @@ def prep(
                 cohort,
                 table=table or "drug_exposure",
             )
+        elif warehouse is not None:
+            read = read_warehouse(
+                warehouse,
+                table,
+                schema,
+                RA_DRUGS if drugs is None else drug_map(drugs),
+                patient=patient_column,
+                date=date_column,
+                drug=drug_column,
+                end=end_column,
+                supply=supply_column,
+                patients=patients_table,
+                observation=observation_table,
+                patients_columns=roles(patients_column, "--patients-column"),
+                observation_columns=roles(observation_column, "--observation-column"),
+                default_supply=_supplies(default_supply),
+            )
         else:
             read = read_records(
                 records if len(records) > 1 else records[0],
@@ -274,7 +317,7 @@ def prep(
     private_folder(out.parent)
     written = built.write_all(out)
     lines = [f"{read}\n", built.flow.to_string(index=False)]
-    if omop is not None:
+    if "reduced" in built.settings:
         lines.append(f"\nThe records were counted {built.settings['reduced']}.")
     if len(built.issues):
         lines.append(f"\nOdd records:\n{built.issues.to_string(index=False)}")

@@ -40,7 +40,9 @@ class Release(BaseModel):
     study: str
     round: int
     site: str
-    kind: Annotated[str, Field(pattern=r"^(model|labels|key|masked labels|sums \d+)$")]
+    kind: Annotated[
+        str, Field(pattern=r"^(model|labels|key|effects|masked labels|(masked )?sums \d+)$")
+    ]
     request: str
     when: str
     override: str | None

@@ -5,6 +5,21 @@ steps from each state to each, every number rounded at random to a multiple of m
 patient may make several steps in one cell of the last table. So a cell that fewer than min_count
 different patients stand behind is rounded as patients, to 0 or min_count, and multiplied by the
 mean number of steps per patient in all such cells of the site.
+
+Besides what all models have (`font.exchange.spec`), the content is:
+
+=================== =========================================================================
+format              "mmlca markov counts"
+states              S state labels, in order
+prior               pseudo-count that receivers add to every cell of first and steps
+first               patients by class and first state (K × S)
+steps               steps by class, from and to (K × S × S); a cell behind which stand fewer than
+                    min_count different patients is 0 or min_count × steps_per_patient
+steps_per_patient   mean number of steps per patient in such cells of the site
+=================== =========================================================================
+
+The sums of a refinement have for each cluster the patients, those who begin in each state, and the
+steps from each state to each (1 + S + S × S).
 """
 
 from __future__ import annotations
@@ -71,13 +86,15 @@ class MarkovPart(Strict):
 class Expected(NamedTuple):
     """Expected counts of a model on data: patients (K,), first (K, S), steps and support (K, S, S).
 
-    `support` is the number of different patients who make each step.
+    `support` is the number of different patients who make each step, and `membership` (U, K) the
+    number of patients with each pattern in each class.
     """
 
     patients: Floats
     first: Floats
     steps: Floats
     support: Floats
+    membership: Floats
 
 
 def expected_counts(model: MixtureMarkov, sequences: Sequences) -> Expected:
@@ -92,14 +109,15 @@ def expected_counts(model: MixtureMarkov, sequences: Sequences) -> Expected:
     last = e_step(patterns, model.params_)
     visits = last.visits.reshape(-1, s + 1, s)
     people = np.bincount(patterns.inverse[sequences.weights > 0], minlength=len(patterns))
-    support = _observed(patterns, last.posterior * people[:, None])
+    membership = last.posterior * people[:, None]
+    support = _observed(patterns, membership).reshape(-1, s, s)
     return Expected(
-        patterns.weights @ last.posterior, visits[:, s], visits[:, :s], support.reshape(-1, s, s)
+        patterns.weights @ last.posterior, visits[:, s], visits[:, :s], support, membership
     )
 
 
-def _observed(patterns: Patterns, membership: Floats) -> Floats:
-    """How many different patients make each step, (K, S·S), from patterns' memberships (U, K)."""
+def _seen(patterns: Patterns) -> Any:
+    """Which steps each pattern has, (U, S·S), as a sparse array of 0 and 1."""
     from scipy import sparse
 
     s = patterns.n_states
@@ -107,8 +125,20 @@ def _observed(patterns: Patterns, membership: Floats) -> Floats:
         (np.ones(len(patterns.tokens)), patterns.cell[patterns.tokens], patterns.indptr),
         shape=(len(patterns), s * (s + 1) + len(patterns.gaps)),
     )
-    support: Floats = (seen.T @ membership).T[:, : s * s]
+    return seen[:, : s * s]
+
+
+def _observed(patterns: Patterns, membership: Floats) -> Floats:
+    """How many different patients make each step, (K, S·S), from patterns' memberships (U, K)."""
+    support: Floats = (_seen(patterns).T @ membership).T
     return support
+
+
+def _behind_few(patterns: Patterns, expected: Expected, few: NDArray[np.bool_]) -> float:
+    """How many different patients make any of the steps that few of their class make."""
+    k = len(expected.patients)
+    rare = (_seen(patterns) @ few.reshape(k, -1).T.astype(float)) > 0  # (U, K)
+    return float((expected.membership * rare).sum())
 
 
 def markov_support(model: MixtureMarkov, sequences: Sequences, membership: Floats) -> Floats:
@@ -153,8 +183,9 @@ def markov_content(
     expected = expected_counts(model, sequences)
     enough_patients(expected.patients, min_count)
     few = expected.support < min_count
-    behind = expected.support[few].sum()
-    mean = expected.steps[few].sum() / behind if behind >= min_count else 1.0
+    mean = 1.0
+    if _behind_few(sequences.patterns, expected, few) >= min_count:  # else one patient's habit
+        mean = expected.steps[few].sum() / expected.support[few].sum()
     mean = max(round(float(mean), _DIGITS), 1.0)
     patients = round_counts(expected.patients, min_count, draws)
     first = round_counts(expected.first, min_count, draws)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +21,12 @@ _MOST = 4.0
 
 
 def plot_residuals(
-    result: Diagnostics, *, min_count: int = 0, xlabel: str = "Time", figure: Figure | None = None
+    result: Diagnostics,
+    *,
+    names: Mapping[Any, str] | None = None,
+    min_count: int = 0,
+    xlabel: str = "Time",
+    figure: Figure | None = None,
 ) -> Figure:
     """Residuals of the states over time, one panel per class. Draws `result.states`.
 
@@ -30,6 +37,8 @@ def plot_residuals(
     ----------
     result : Diagnostics
         From `diagnose`.
+    names : {class: name}, optional
+        Default: "class 1" and so on.
     min_count : cells of fewer patients, and those that would reveal them, are grey
     xlabel : str
         What a time is called.
@@ -49,7 +58,7 @@ def plot_residuals(
         image = ax.imshow(
             np.ma.masked_invalid(grid), cmap=colours, vmin=-_MOST, vmax=_MOST, aspect="auto"
         )
-        _name_axes(ax, name, states if i == 0 else [""] * len(states), times)
+        _name_axes(ax, _title(name, names), states if i == 0 else [""] * len(states), times)
     bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.01, aspect=12)
     bar.set_label("Residual", fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL, length=2)
@@ -58,7 +67,12 @@ def plot_residuals(
 
 
 def plot_stays(
-    result: Diagnostics, *, min_count: int = 0, xlabel: str = "Times", figure: Figure | None = None
+    result: Diagnostics,
+    *,
+    names: Mapping[Any, str] | None = None,
+    min_count: int = 0,
+    xlabel: str = "Times",
+    figure: Figure | None = None,
 ) -> Figure:
     """How likely patients leave a state, by how long they have been in it. Draws `result.stays`.
 
@@ -69,6 +83,8 @@ def plot_stays(
     ----------
     result : Diagnostics
         From `diagnose`.
+    names : {class: name}, optional
+        Default: "class 1" and so on.
     min_count : shares of fewer patients are not shown
     xlabel : str
         What times are called, in the plural.
@@ -88,7 +104,7 @@ def plot_stays(
             dots: dict[str, Any] = {"color": colour[state], "markersize": 2.8}
             ax.plot(rows["duration"], rows["leaving"], "o", label=str(state), **dots)
             ax.plot(rows["duration"], rows["expected"], color=colour[state], linewidth=1)
-        ax.set_title(f"class {name}", fontsize=TEXT, color=INK)
+        ax.set_title(_title(name, names), fontsize=TEXT, color=INK)
         ax.set_ylim(bottom=0)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
         if i == 0:
@@ -122,10 +138,14 @@ def _panels(figure: Any, n: int, height: float) -> tuple[Any, list[Any]]:
     return figure, panels
 
 
-def _name_axes(ax: Any, name: Any, states: list[str], times: list[str]) -> None:
+def _title(name: Any, names: Mapping[Any, str] | None) -> str:
+    return f"class {name}" if names is None else textwrap.fill(names[name], 26)
+
+
+def _name_axes(ax: Any, title: str, states: list[str], times: list[str]) -> None:
     step = max(1, len(times) // 4)
     at = [0, *range(step - 1, len(times), step)] if step > 1 else list(range(len(times)))
     at = list(dict.fromkeys(at))
     ax.set_xticks(at, [times[t] for t in at])
     ax.set_yticks(range(len(states)), states)
-    ax.set_title(f"class {name}", fontsize=TEXT, color=INK)
+    ax.set_title(title, fontsize=TEXT, color=INK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
@@ -110,8 +111,10 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
         largest = max(largest, float(value.max()))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     name = criterion.upper()
-    pseudo = several and table["site"].astype(str).str.contains("/").any()
-    whose = "pseudo-site" if pseudo else "site"
+    resampled = several and table["site"].astype(str).str.contains("/")
+    kinds = ["site"] * (several and not np.all(resampled)) + ["pseudo-site"] * bool(
+        np.any(resampled)
+    )
     if largest > 50:
         ax.set_yscale("symlog", linthresh=10, linscale=0.6)
         ticks = [0, 10, *(10.0**k for k in range(2, 12) if 10.0**k < 1.5 * largest)]
@@ -126,12 +129,11 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
             ha="center", va="bottom", fontsize=SMALL, color=INK,
         )  # fmt: skip
     ax.set_xlabel("Number of classes (top: chosen)", fontsize=TEXT)
-    best = f"{whose}'s best" if several else "best"
-    ax.set_ylabel(f"{name} above the {best}", fontsize=TEXT)
+    ax.set_ylabel(f"{name} above the smallest{' of each' * several}", fontsize=TEXT)
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     if several:
         ax.legend(
-            frameon=False, fontsize=SMALL, title=whose.capitalize(), title_fontsize=SMALL,
-            ncols=1 + len(chosen) // 6,
+            frameon=False, fontsize=SMALL, title=" or ".join(kinds).capitalize(),
+            title_fontsize=SMALL, ncols=1 + len(chosen) // 6,
         )  # fmt: skip
     return ax

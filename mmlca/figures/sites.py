@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import some
-from mmlca.tables.site_differences import SiteDifferences, p_text
+from mmlca.tables.norm_texts import p_text
+from mmlca.tables.site_differences import SiteDifferences
 from mmlca.tables.suppress import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _draw_row(axes: list[Axes], maps: _Maps, states: tuple[str, ...]) -> None:
             states if k == 0 else [],
         )
     _heat_map(axes[-1], maps.difference[:, -1], maps.supported[:, -1])
-    _label(axes[-1], "First states by cluster", states, [str(label) for label in maps.labels])
+    numbers = [str(k + 1) for k in range(len(maps.labels))]  # in the order of the maps
+    _label(axes[-1], "First states by cluster", states, numbers)
 
 
 def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.bool_]) -> None:

@@ -6,7 +6,8 @@ sites × groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -169,19 +170,23 @@ def plot_estimates(
     model: MixtureMarkov,
     errors: pd.DataFrame | None = None,
     *,
+    names: Sequence[str] | None = None,
     ax: Axes | None = None,
     figure: Figure | None = None,
 ) -> Axes | Figure:
     """The estimated transition matrices of a model, one panel per class. Draws its parameters.
 
     The row "first" above each matrix holds the probabilities of the first state. With `errors`,
-    the limits of each probability stand below it. `plot_transitions(model)` is the same.
+    the limits of each probability stand below it, and probabilities that are blank in it are
+    grey. `plot_transitions(model)` is the same.
 
     Parameters
     ----------
     model : fitted MixtureMarkov
     errors : DataFrame, optional
         What `model.standard_errors(sequences)` returned.
+    names : sequence of str, optional
+        Of the classes. Default: "Class 1" and so on.
     ax : Axes, for a model of one class; figure : Figure, optional
     """
     import matplotlib as mpl
@@ -198,10 +203,15 @@ def plot_estimates(
     image: Any = None
     for k, panel in enumerate(axes):
         value = np.vstack([params.initial[k], params.transition[k]])
+        share = f" ({params.weights[k]:.0%})"
+        if errors is not None and "estimate" in errors:
+            value = np.where(_blank(errors, k + 1, states), np.nan, value)
+            weight = errors[(errors["parameter"] == "weight") & (errors["class"] == k + 1)]
+            share = "" if weight["estimate"].isna().any() else share
         image = panel.imshow(value, cmap=shades, vmin=0, vmax=1, aspect="auto")
         limits = None if errors is None else _limits(errors, k + 1, states)
         for (i, j), rate in np.ndenumerate(value) if size <= 12 else ():
-            text = rate_text(rate)
+            text = rate_text(rate) if np.isfinite(rate) else "–"
             if limits is not None and np.isfinite(limits[i, j]).all():
                 text += "\n" + "–".join(f"{limit:.2f}".removeprefix("0") for limit in limits[i, j])
             panel.text(
@@ -209,14 +219,15 @@ def plot_estimates(
                 fontsize=SMALL - (1 if limits is None else 1.5), linespacing=0.95,
             )  # fmt: skip
         panel.axhline(0.5, color="white", linewidth=2)
-        panel.set_title(f"Class {k + 1} ({params.weights[k]:.0%})", fontsize=TEXT, color=INK)
+        name = f"Class {k + 1}" if names is None else names[k]
+        panel.set_title(textwrap.fill(f"{name}{share}", 26), fontsize=TEXT, color=INK)
         every = max(1, size // 25)
         turn = 90 if max(map(len, states)) > 3 else 0
         panel.set_xticks(range(0, size, every), states[::every], rotation=turn)
-        names = ["first", *states]
+        rows = ["first", *states]
         place = panel.get_subplotspec()
         first = place is None or place.is_first_col()
-        panel.set_yticks(range(0, size + 1, every), names[::every] if first else [])
+        panel.set_yticks(range(0, size + 1, every), rows[::every] if first else [])
         panel.tick_params(length=0, labelsize=SMALL)
         panel.spines[:].set_visible(False)
     colour_bar(image, axes, "Estimated probability")
@@ -246,6 +257,16 @@ def _panels(n: int, size: int, ax: Axes | None, figure: Any) -> tuple[list[Axes]
     for empty in grid[n:]:
         empty.set_axis_off()
     return list(grid[:n]), figure
+
+
+def _blank(errors: pd.DataFrame, label: int, states: list[str]) -> NDArray[np.bool_]:
+    """Which first states and transitions of a class have no estimate in the table, (S + 1, S)."""
+    code = {state: k for k, state in enumerate(states)}
+    blank = np.zeros((len(states) + 1, len(states)), dtype=bool)
+    rows = errors[(errors["class"] == label) & errors["estimate"].isna()]
+    for row in rows[rows["parameter"] != "weight"].to_dict("records"):
+        blank[0 if row["parameter"] == "initial" else 1 + code[row["from"]], code[row["to"]]] = True
+    return blank
 
 
 def _limits(errors: pd.DataFrame, label: int, states: list[str]) -> NDArray[np.float64]:

@@ -24,19 +24,45 @@ import mmlca.sequences._compiled  # noqa: F401 - readies the cache
 _ONE = np.uint64(1)
 _TINY = 1e-250
 _BLOCK = 2048
-_GROWTH = 1e-3  # a cell that rises by this part of itself in an update is not at its maximum
+_GROWTH = 1.0 + 1e-3  # a cell that rises by this factor in an update is not at its maximum
+
+# Compiling is what the first fit waits for. Loops are written out, since an assignment between
+# arrays brings its error messages with it; divisions do not check for zero; and what only other
+# loops call has neither an entry from Python nor a file in the cache.
+_entry = njit(cache=True, nogil=True, error_model="numpy")
+_inner = njit(  # type: ignore[call-overload]  # numba's stubs lack the last two
+    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 
 
-@njit(cache=True, nogil=True)
-def _rows_of(chance: NDArray[np.float64], lane: int, rows: NDArray[np.float64]) -> None:
+@_inner
+def _copy(
+    cells: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    to_cells: NDArray[np.float64],
+    to_shares: NDArray[np.float64],
+) -> None:
+    """Copy cells (L, C + G, 4) and shares (H, L, 4), or what is expected of them."""
+    for g in range(cells.shape[0]):
+        for c in range(cells.shape[1]):
+            for m in range(4):
+                to_cells[g, c, m] = cells[g, c, m]
+    for h in range(shares.shape[0]):
+        for g in range(shares.shape[1]):
+            for m in range(4):
+                to_shares[h, g, m] = shares[h, g, m]
+
+
+@_inner
+def _rows_of(chance: NDArray[np.float64], g: int, m: int, rows: NDArray[np.float64]) -> None:
     """Copy a class's cells into rows of states (S + 1, S): the loops over gaps want them dense."""
     n_states = rows.shape[1]
     for i in range(n_states + 1):
         for j in range(n_states):
-            rows[i, j] = chance[lane // 4, i * n_states + j, lane % 4]
+            rows[i, j] = chance[g, i * n_states + j, m]
 
 
-@njit(cache=True, nogil=True)
+@_entry
 def gap_chances(
     n_states: int,
     gaps: NDArray[np.int64],
@@ -48,28 +74,30 @@ def gap_chances(
         return
     n_cells = n_states * (n_states + 1)
     rows = np.empty((n_states + 1, n_states))
-    power = np.empty((n_states + 1, n_states))
-    ahead = np.empty((n_states + 1, n_states))
-    for lane in range(4 * len(chance)):
-        if share[lane // 4, lane % 4] == 0.0:
-            continue
-        _rows_of(chance, lane, rows)
-        _rows_of(chance, lane, power)
-        g = 0
-        for length in range(1, gaps[-1, 1] + 1):  # the gaps are sorted by length
+    power = np.empty((2, n_states + 1, n_states))  # the present one and the next, by turns
+    for g in range(len(chance)):
+        for m in range(4):
+            if share[g, m] == 0.0:
+                continue
+            _rows_of(chance, g, m, rows)
+            now, e = 0, 0
             for i in range(n_states + 1):
                 for j in range(n_states):
-                    ahead[i, j] = 0.0
-                for h in range(n_states):
+                    power[now, i, j] = rows[i, j]
+            for length in range(1, gaps[-1, 1] + 1):  # the gaps are sorted by length
+                then, now = now, 1 - now
+                for i in range(n_states + 1):
                     for j in range(n_states):
-                        ahead[i, j] += power[i, h] * rows[h, j]
-            power, ahead = ahead, power
-            while g < len(gaps) and gaps[g, 1] == length:
-                chance[lane // 4, n_cells + g, lane % 4] = power[gaps[g, 0], gaps[g, 2]]
-                g += 1
+                        power[now, i, j] = 0.0
+                    for h in range(n_states):
+                        for j in range(n_states):
+                            power[now, i, j] += power[then, i, h] * rows[h, j]
+                while e < len(gaps) and gaps[e, 1] == length:
+                    chance[g, n_cells + e, m] = power[now, gaps[e, 0], gaps[e, 2]]
+                    e += 1
 
 
-@njit(cache=True, nogil=True)
+@_entry
 def spread_gaps(
     n_states: int,
     gaps: NDArray[np.int64],
@@ -87,49 +115,47 @@ def spread_gaps(
         return
     n_cells = n_states * (n_states + 1)
     rows = np.empty((n_states + 1, n_states))
-    behind = np.empty((n_states + 1, n_states))
-    behind_next = np.empty((n_states + 1, n_states))
-    inner = np.empty((n_states, n_states))
-    inner_next = np.empty((n_states, n_states))
-    for lane in range(4 * len(chance)):
-        if share[lane // 4, lane % 4] == 0.0:
-            continue
-        _rows_of(chance, lane, rows)
-        behind[:] = 0.0
-        inner[:] = 0.0
-        g = len(gaps) - 1
-        for length in range(gaps[-1, 1], -1, -1):
+    behind = np.empty((2, n_states + 1, n_states))  # the present one and the next, by turns
+    inner = np.empty((2, n_states + 1, n_states))  # the last row stays unused
+    for g in range(len(chance)):
+        for m in range(4):
+            if share[g, m] == 0.0:
+                continue
+            _rows_of(chance, g, m, rows)
+            now, e = 0, len(gaps) - 1
             for i in range(n_states + 1):
-                for b in range(n_states):
-                    total = 0.0
-                    for j in range(n_states):
-                        total += behind[i, j] * rows[b, j]
-                    behind_next[i, b] = total
-            behind, behind_next = behind_next, behind
-            while g >= 0 and gaps[g, 1] == length:
-                visits = expected[lane // 4, n_cells + g, lane % 4]
-                likely = chance[lane // 4, n_cells + g, lane % 4]
-                if visits > 0.0 and likely > 0.0:  # weights of 1e300 beside 1e-300 underflow
-                    behind[gaps[g, 0], gaps[g, 2]] += visits / likely
-                g -= 1
-            if length > 0:
-                for a in range(n_states):
+                for j in range(n_states):
+                    behind[now, i, j] = inner[now, i, j] = 0.0
+            for length in range(gaps[-1, 1], -1, -1):
+                then, now = now, 1 - now
+                for i in range(n_states + 1):
                     for b in range(n_states):
-                        inner_next[a, b] = rows[n_states, a] * behind[n_states, b]
-                for h in range(n_states):
+                        total = 0.0
+                        for j in range(n_states):
+                            total += behind[then, i, j] * rows[b, j]
+                        behind[now, i, b] = total
+                        inner[now, i, b] = inner[then, i, b]
+                while e >= 0 and gaps[e, 1] == length:
+                    visits, likely = expected[g, n_cells + e, m], chance[g, n_cells + e, m]
+                    if visits > 0.0 and likely > 0.0:  # weights of 1e300 beside 1e-300 underflow
+                        behind[now, gaps[e, 0], gaps[e, 2]] += visits / likely
+                    e -= 1
+                if length > 0:
                     for a in range(n_states):
                         for b in range(n_states):
-                            inner_next[a, b] += rows[h, a] * (behind[h, b] + inner[h, b])
-                inner, inner_next = inner_next, inner
-        for i in range(n_states + 1):
-            for b in range(n_states):
-                through = behind[i, b]
-                if i < n_states:
-                    through += inner[i, b]
-                expected[lane // 4, i * n_states + b, lane % 4] += rows[i, b] * through
+                            total = rows[n_states, a] * behind[now, n_states, b]
+                            for h in range(n_states):
+                                total += rows[h, a] * (behind[now, h, b] + inner[then, h, b])
+                            inner[now, a, b] = total
+            for i in range(n_states + 1):
+                for b in range(n_states):
+                    through = behind[now, i, b]
+                    if i < n_states:
+                        through += inner[now, i, b]
+                    expected[g, i * n_states + b, m] += rows[i, b] * through
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _raise_powers(
     cell: NDArray[np.int32],
     times: NDArray[np.int32],
@@ -139,21 +165,22 @@ def _raise_powers(
     """powers[v] = chance[cell[v]]^times[v]; the tokens of one cell follow each other."""
     for v in range(len(cell)):
         c = cell[v]
-        a = b = c_ = d = 1.0
         more = times[v]
-        if v > 0 and c == cell[v - 1]:
+        again = v > 0 and c == cell[v - 1]
+        if again:
             more -= times[v - 1]
-            a, b, c_, d = powers[v - 1, 0], powers[v - 1, 1], powers[v - 1, 2], powers[v - 1, 3]
-        w, x, y, z = chance[c, 0], chance[c, 1], chance[c, 2], chance[c, 3]
-        if more > 64:
-            a, b, c_, d = a * w**more, b * x**more, c_ * y**more, d * z**more
-        else:
-            for _ in range(more):
-                a, b, c_, d = a * w, b * x, c_ * y, d * z
-        powers[v, 0], powers[v, 1], powers[v, 2], powers[v, 3] = a, b, c_, d
+        for m in range(4):
+            base = chance[c, m]
+            power = powers[v - 1, m] if again else 1.0
+            if more > 64:
+                power *= base**more
+            else:
+                for _ in range(more):
+                    power *= base
+            powers[v, m] = power
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _multiply(
     begin: int,
     end: int,
@@ -179,7 +206,7 @@ def _multiply(
         joint[r, 0], joint[r, 1], joint[r, 2], joint[r, 3] = a, b, c, d
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _scatter(
     begin: int,
     end: int,
@@ -207,39 +234,44 @@ def _scatter(
     visits[last, 0], visits[last, 1], visits[last, 2], visits[last, 3] = m0, m1, m2, m3
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _log_joint(
     u: int,
-    table: tuple,  # type: ignore[type-arg]
+    indptr: NDArray[np.int64],
+    tokens: NDArray[np.int32],
+    powered: tuple[NDArray[np.int32], NDArray[np.int32]],
     chance: NDArray[np.float64],
     share: NDArray[np.float64],
     joint: NDArray[np.float64],
 ) -> float:
-    """Class probabilities of pattern u by log-sum-exp, in `joint`; returns its log-likelihood."""
-    _, indptr, tokens, cell, times, _, _, _ = table
+    """Class probabilities of pattern u by log-sum-exp, in `joint`; returns its log-likelihood.
+
+    `powered` are the cell and the exponent of each token.
+    """
+    cell, times = powered
     top = -np.inf
-    for lane in range(4 * len(share)):
-        log_joint = -np.inf
-        if share[lane // 4, lane % 4] > 0.0:
-            log_joint = np.log(share[lane // 4, lane % 4])
-            for m in range(indptr[u], indptr[u + 1]):
-                p = chance[lane // 4, cell[tokens[m]], lane % 4]
-                log_joint += times[tokens[m]] * (np.log(p) if p > 0.0 else -np.inf)
-        joint[lane // 4, lane % 4] = log_joint
-        top = max(top, log_joint)
+    for g in range(len(share)):
+        for m in range(4):
+            log_joint = -np.inf
+            if share[g, m] > 0.0:
+                log_joint = np.log(share[g, m])
+                for t in range(indptr[u], indptr[u + 1]):
+                    p = chance[g, cell[tokens[t]], m]
+                    log_joint += times[tokens[t]] * (np.log(p) if p > 0.0 else -np.inf)
+            joint[g, m] = log_joint
+            top = max(top, log_joint)
     total = 0.0
-    for lane in range(4 * len(share)):
-        value = share[lane // 4, lane % 4]
-        if top > -np.inf:
-            value = np.exp(joint[lane // 4, lane % 4] - top)
-        joint[lane // 4, lane % 4] = value
-        total += value
-    for lane in range(4 * len(share)):
-        joint[lane // 4, lane % 4] /= total
+    for g in range(len(share)):
+        for m in range(4):
+            joint[g, m] = np.exp(joint[g, m] - top) if top > -np.inf else share[g, m]
+            total += joint[g, m]
+    for g in range(len(share)):
+        for m in range(4):
+            joint[g, m] /= total
     return float(top + np.log(total))
 
 
-@njit(cache=True, nogil=True)
+@_entry
 def e_step(
     table: tuple,  # type: ignore[type-arg]
     chance: NDArray[np.float64],
@@ -258,9 +290,12 @@ def e_step(
     """
     n_states, indptr, tokens, cell, times, gaps, weights, starts = table
     n_groups, n_lanes, n_tokens = len(share), share.shape[1], len(cell)
-    live = share[0].copy()
-    for h in range(1, n_groups):
-        live += share[h]
+    powered, keep = (cell, times), len(logs) > 0
+    live = np.zeros((n_lanes, 4))
+    for h in range(n_groups):
+        for g in range(n_lanes):
+            for m in range(4):
+                live[g, m] += share[h, g, m]
     gap_chances(n_states, gaps, live, chance)
     powers = np.empty((n_lanes, n_tokens, 4))
     visits = np.empty((n_tokens + 1, 4))
@@ -291,19 +326,20 @@ def e_step(
                             product = 1.0
                     elif weight > 0.0:
                         block_likelihood += weight * np.log(total)
-                    if len(logs) > 0:
+                    if keep:
                         logs[begin + r] = np.log(total)
                 else:
-                    log_total = _log_joint(begin + r, table, chance, share[h], one)
+                    u = begin + r
+                    log_total = _log_joint(u, indptr, tokens, powered, chance, share[h], one)
                     for g in range(n_lanes):
                         for m in range(4):
                             joint[g, r, m] = one[g, m]
                     total = 1.0
                     if weight > 0.0:
                         block_likelihood += weight * log_total
-                    if len(logs) > 0:
+                    if keep:
                         logs[begin + r] = log_total
-                if len(logs) > 0:
+                if keep:
                     for g in range(n_lanes):
                         for m in range(4):
                             posterior[g, begin + r, m] = joint[g, r, m] / total
@@ -324,7 +360,7 @@ def e_step(
     return log_likelihood
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def m_step(
     n_states: int,
     expected: NDArray[np.float64],
@@ -360,19 +396,20 @@ def m_step(
                 row_total = 0.0
                 n_open = 0
                 for c in range(i * n_states, (i + 1) * n_states):
+                    chance[g, c, m] = 0.0
                     if prior[g, c, m] >= 0.0:
-                        row_total += expected[g, c, m] + prior[g, c, m]
+                        visits = expected[g, c, m] + prior[g, c, m]
+                        chance[g, c, m] = visits
+                        row_total += visits
                         n_open += 1
                 for c in range(i * n_states, (i + 1) * n_states):
-                    if prior[g, c, m] < 0.0:
-                        chance[g, c, m] = 0.0
-                    elif row_total > 0.0:
-                        chance[g, c, m] = (expected[g, c, m] + prior[g, c, m]) / row_total
-                    else:
+                    if row_total > 0.0:
+                        chance[g, c, m] /= row_total
+                    elif prior[g, c, m] >= 0.0:
                         chance[g, c, m] = 1.0 / n_open
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def log_prior(
     prior: NDArray[np.float64], chance: NDArray[np.float64], share: NDArray[np.float64]
 ) -> float:
@@ -394,7 +431,7 @@ def log_prior(
     return total
 
 
-@njit(cache=True, nogil=True)
+@_entry
 def em(
     table: tuple,  # type: ignore[type-arg]
     prior: NDArray[np.float64],
@@ -431,10 +468,8 @@ def em(
         likelihood = e_step(table, chance, share, expected, members, none, no_logs)
         value = likelihood + log_prior(prior, chance, share)
         if leapt and not value >= path[n_done, 1]:
-            chance[:] = chances[2]
-            share[:] = shares[2]
-            expected[:] = expected_kept
-            members[:] = members_kept
+            _copy(chances[2], shares[2], chance, share)
+            _copy(expected_kept, members_kept, expected, members)
         else:
             n_done += 1
             path[n_done, 0] = likelihood
@@ -455,10 +490,8 @@ def em(
             if n_done == max_iter:
                 return n_done, False
             if accelerate and n_plain == 2 and not leapt and n_passed == 0:
-                chances[2] = chance
-                shares[2] = share
-                expected_kept[:] = expected
-                members_kept[:] = members
+                _copy(chance, share, chances[2], shares[2])
+                _copy(expected, members, expected_kept, members_kept)
                 if grows:
                     _lift(n_states, prior, expected, chances[1], chance)
                 else:
@@ -468,13 +501,12 @@ def em(
         if n_plain == 2:
             n_plain = 0
         leapt = False
-        chances[n_plain] = chance
-        shares[n_plain] = share
+        _copy(chance, share, chances[n_plain], shares[n_plain])
         n_plain += 1
         m_step(n_states, expected, members, prior, chance, share)
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _grows(
     n_states: int,
     prior: NDArray[np.float64],
@@ -489,12 +521,12 @@ def _grows(
     for g in range(len(before)):
         for c in range(n_states * (n_states + 1)):
             for m in range(4):
-                if prior[g, c, m] >= 0.0 and after[g, c, m] > (1.0 + _GROWTH) * before[g, c, m]:
+                if prior[g, c, m] >= 0.0 and after[g, c, m] > _GROWTH * before[g, c, m]:
                     return True
     return False
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _lift(
     n_states: int,
     prior: NDArray[np.float64],
@@ -514,15 +546,16 @@ def _lift(
                 for c in range(i * n_states, (i + 1) * n_states):
                     visits += expected[g, c, m]
                 for c in range(i * n_states, (i + 1) * n_states):
-                    if prior[g, c, m] >= 0.0 and after[g, c, m] > (1.0 + _GROWTH) * before[g, c, m]:
-                        lifted = 0.5 * (1.0 - before[g, c, m] / after[g, c, m]) / max(visits, 1.0)
-                        after[g, c, m] = max(after[g, c, m], lifted)
-                    total += after[g, c, m]
+                    now, then = after[g, c, m], before[g, c, m]
+                    if prior[g, c, m] >= 0.0 and now > _GROWTH * then:
+                        now = max(now, 0.5 * (1.0 - then / now) / max(visits, 1.0))
+                        after[g, c, m] = now
+                    total += now
                 for c in range(i * n_states, (i + 1) * n_states):
                     after[g, c, m] /= total
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _extrapolate(
     n_states: int,
     chances: NDArray[np.float64],
@@ -540,36 +573,38 @@ def _extrapolate(
     for g in range(len(chance)):
         for m in range(4):
             for h in range(len(share)):
-                r += (shares[1, h, g, m] - shares[0, h, g, m]) ** 2
-                v += (shares[2, h, g, m] - 2.0 * shares[1, h, g, m] + shares[0, h, g, m]) ** 2
+                zero, one, two = shares[0, h, g, m], shares[1, h, g, m], shares[2, h, g, m]
+                r += (one - zero) ** 2
+                v += (two - 2.0 * one + zero) ** 2
             for c in range(n_cells):
-                r += (chances[1, g, c, m] - chances[0, g, c, m]) ** 2
-                v += (chances[2, g, c, m] - 2.0 * chances[1, g, c, m] + chances[0, g, c, m]) ** 2
+                zero, one, two = chances[0, g, c, m], chances[1, g, c, m], chances[2, g, c, m]
+                r += (one - zero) ** 2
+                v += (two - 2.0 * one + zero) ** 2
     step = min(-1.0, -np.sqrt(r / v)) if v > 0.0 else -1.0
     for g in range(len(chance)):
         for m in range(4):
             for i in range(n_states + 1):
                 total = 0.0
                 for c in range(i * n_states, (i + 1) * n_states):
-                    chance[g, c, m] = _leap(
-                        chances[0, g, c, m], chances[1, g, c, m], chances[2, g, c, m], step
-                    )
-                    total += chance[g, c, m]
+                    zero, one, two = chances[0, g, c, m], chances[1, g, c, m], chances[2, g, c, m]
+                    far = _leap(zero, one, two, step)
+                    chance[g, c, m] = far
+                    total += far
                 for c in range(i * n_states, (i + 1) * n_states):
                     chance[g, c, m] /= total
     for h in range(len(share)):
         total = 0.0
         for g in range(len(chance)):
             for m in range(4):
-                before, after = shares[0, h, g, m], shares[2, h, g, m]
-                share[h, g, m] = _leap(before, shares[1, h, g, m], after, step)
-                total += share[h, g, m]
+                far = _leap(shares[0, h, g, m], shares[1, h, g, m], shares[2, h, g, m], step)
+                share[h, g, m] = far
+                total += far
         for g in range(len(chance)):
             for m in range(4):
                 share[h, g, m] /= total
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _leap(zero: float, one: float, two: float, step: float) -> float:
     far = zero - 2.0 * step * (one - zero) + step * step * (two - 2.0 * one + zero)
     return max(far, 0.01 * two)

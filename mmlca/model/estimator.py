@@ -1,8 +1,12 @@
-"""The estimator: a mixture of Markov chains with scikit-learn's conventions."""
+"""The estimator: a mixture of Markov chains with scikit-learn's conventions.
+
+Its parts are in files of their own: covariates (`logit`), uncertainty (`inference`), criteria,
+tables (`summary`) and sums for a refinement (`sums`). What is left is one file because fitting,
+predicting and storing share the attributes that the class documents.
+"""
 
 from __future__ import annotations
 
-import html
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -16,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from font.checks import check_sums, memberships
-from mmlca.model import em, store, sums
+from font.spelling import option
+from mmlca.model import em, store
 from mmlca.model.checks import (
     AnySequences,
     as_sequences,
@@ -40,6 +44,8 @@ from mmlca.model.membership import Rows
 from mmlca.model.params import MarkovParams, Seed
 from mmlca.model.search import Fit, SearchKind, fit_from, fit_search
 from mmlca.model.simulate import simulate
+from mmlca.model.summary import Summary
+from mmlca.model.sums import SumsOverPatients
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
@@ -51,6 +57,8 @@ class MixtureMarkov(
     CovariateMembership,
     Inference,
     InformationCriteria,
+    Summary,
+    SumsOverPatients,
     ClusterMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
 ):
@@ -67,13 +75,13 @@ class MixtureMarkov(
         Number of starts, and the measure of patience: the more starts, the longer the best
         maxima are perturbed without gain before the search ends. An easy problem ends sooner.
     search : "default" or "thorough"
-        A thorough search takes several times as long: it makes six independent searches
-        instead of three, each with twice the patience, and joins them with twelve times the
-        patience. The default is enough where most independent searches agree
-        (`n_replicated_`). It often is not where many classes are fitted to few patients or to
-        overlapping groups: then maxima that lie apart differ little in log-likelihood. Use the
-        thorough search there, and for a result that will be published. No search can be sure
-        to have seen the best maximum.
+        A thorough search takes several times as long: unless all starts that are followed end at
+        the same maximum, it makes six independent searches instead of three, each with twice the
+        patience, and joins them with twelve times the patience. The default is enough where most
+        independent searches agree (`n_replicated_`). It often is not where many classes are fitted
+        to few patients or to overlapping groups: then maxima that lie apart differ little in
+        log-likelihood. Use the thorough search there, and for a result that will be published. No
+        search can be sure to have seen the best maximum.
     init : MarkovParams, optional
         Starting values: one run from exactly there. Their zeros stay zero.
     prior : float
@@ -116,13 +124,13 @@ class MixtureMarkov(
     starts_ : DataFrame
         Every start, then every search: kind, log-likelihood, iterations, kicks and status.
     n_replicated_, n_searches_ : int
-        `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half
-        of the starts that were followed end there, each of them counts as a search. Otherwise
-        there are three searches (six if thorough), two in three from random starts and the
-        others from solutions with one class less; none knows what another reached, and what
-        they reach together afterwards does not count, so that `n_replicated_` may be 0.
-        A high share is evidence that no better maximum exists, not proof: a maximum that
-        attracts most starts need not be the best.
+        `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half (in a
+        thorough search: all) of the starts that were followed end there, each of them counts as a
+        search. Otherwise there are three searches (six if thorough), two in three from random
+        starts and the others from solutions with one class less; none knows what another reached,
+        and what they reach together afterwards does not count, so that `n_replicated_` may be 0. A
+        high share is evidence that no better maximum exists, not proof: a maximum that attracts
+        most starts need not be the best.
     coefficients_ : DataFrame
         Only with covariates: terms × classes, log-odds of each class against the first.
     n_dropped_ : int
@@ -263,6 +271,8 @@ class MixtureMarkov(
                 f"(patients {some(patients)}); allow what they do."
             )
         self._keep(data, patterns, names, result, settings, rows)
+        self.__dict__.pop("_intervals", None)
+        self._fitted_to = data, None if design is None else matrix, groups
         self._warn(result)
         return self
 
@@ -406,9 +416,15 @@ class MixtureMarkov(
         """The E-step of patients, by group if these are given, and their patterns."""
         if groups is None:
             return em.e_step(data.patterns, self.params_), data.patterns
+        number, n_groups = self._group_numbers(data, groups), len(self.group_weights_)
+        patterns = data.patterns.by_group(number, n_groups, data.weights)
+        return em.e_step(patterns, self.params_, self.group_weights_.to_numpy()), patterns
+
+    def _group_numbers(self, data: Sequences, groups: Labels) -> NDArray[np.intp]:
+        """The number of each patient's group among those of the fit."""
         known = self.group_weights_.index
         values = patient_labels(data.ids, groups, "groups")
-        number = known.get_indexer(pd.Index(values))
+        number: NDArray[np.intp] = known.get_indexer(pd.Index(values))
         if (number < 0).any():
             unknown = some(values[number < 0].unique())
             fitted = f"with the groups {some(known)}" if len(known) else "without groups"
@@ -416,8 +432,7 @@ class MixtureMarkov(
                 f"the model has no class proportions for the groups {unknown}: it was fitted "
                 f"{fitted}; leave groups out, or fit with them."
             )
-        patterns = data.patterns.by_group(number, len(known), data.weights)
-        return em.e_step(patterns, self.params_, self.group_weights_.to_numpy()), patterns
+        return number
 
     def _memberships(
         self, data: Sequences, covariates: AnyCovariates | None, groups: Labels | None = None
@@ -450,143 +465,10 @@ class MixtureMarkov(
         check_is_fitted(self)
         return self.params_.class_parameters
 
-    @property
-    def posterior_(self) -> pd.DataFrame:
-        """Each patient's class, its probability, and how far the next best class is behind."""
-        check_is_fitted(self)
-        if not hasattr(self, "_pattern_posterior"):
-            raise AttributeError(
-                "a loaded model does not carry its patients; use predict or predict_proba."
-            )
-        ordered = np.sort(self._pattern_posterior, axis=1)
-        second = ordered[:, -2] if ordered.shape[1] > 1 else np.zeros(len(ordered))
-        table = pd.DataFrame(
-            {
-                "class": self._pattern_posterior.argmax(axis=1) + 1,
-                "probability": ordered[:, -1],
-                "margin": ordered[:, -1] - second,
-            }
-        )
-        return table.take(self._inverse).set_axis(self._ids).reset_index()
-
-    # --- sums over patients, for `font.refine` ----------------------------------------
-
-    @property
-    def proportions_prior(self) -> float:
-        """The pseudo-count of each class in class proportions: `prior`."""
-        return float(self.prior)
-
-    def statistics(self, sequences: AnySequences, membership: ArrayLike) -> NDArray[np.float64]:
-        """Sums by class from which chains are estimated, (K, 1 + S + S²).
-
-        For each class the patients, those who begin in each state, and the steps from each state to
-        each; patients count by their weight. They add up over sites.
-
-        Parameters
-        ----------
-        sequences
-        membership : (n, K)
-            Each patient's class probabilities. Steps inside gaps of missing times count where this
-            model's class k expects them, so that it has K classes, or one for all.
-        """
-        data = self._conform(sequences)
-        table = memberships(membership, len(data), self.params_.n_classes)
-        weighted = table * data.weights[:, None]
-        patterns = data.patterns
-        by_pattern = np.empty((len(patterns), table.shape[1]))
-        for k, column in enumerate(weighted.T):
-            by_pattern[:, k] = np.bincount(patterns.inverse, column, minlength=len(patterns))
-        return sums.sums_by_class(patterns, by_pattern, self.params_)
-
-    def from_statistics(self, total: ArrayLike) -> Self:
-        """The model that sums of all patients give, as many classes as rows; see `statistics`.
-
-        It has this model's states and settings; `prior` and impossible steps among them. Its class
-        proportions are those of all patients together.
-        """
-        check_is_fitted(self)
-        s = len(self.states_)
-        table = check_sums(total, 1 + s + s * s)
-        params = sums.params_from_sums(table, s, float(self.prior), self._zero_cells())
-        settings = self.get_params() | {"n_classes": len(table), "init": None}
-        model = type(self)(**settings)
-        model._set_params_(params, self.states_)
-        model._forbidden = self._zero_cells()
-        model.n_sequences_ = float(table[:, 0].sum())
-        return model
-
-    def log_likelihoods(self, sequences: AnySequences) -> NDArray[np.float64]:
-        """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
-        data = self._conform(sequences)
-        return sums.log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
-
-    def log_penalty(self) -> float:
-        """What the prior adds to the log-likelihood for the chains, without the proportions."""
-        check_is_fitted(self)
-        return sums.log_penalty(self.params_, float(self.prior), self._zero_cells())
-
-    def distinct(self, sequences: AnySequences) -> Sequences:
-        """A patient for each transition pattern, weighing as much as all who share it."""
-        return sums.one_per_pattern(self._conform(sequences))
-
     def _zero_cells(self) -> NDArray[np.bool_]:
         """The steps that are impossible: of the fit, or else those of `zeros`."""
         known = getattr(self, "_forbidden", None)
         return zero_cells(self.zeros, self.states_) if known is None else known
-
-    def average_posterior(self) -> float:
-        """Mean probability of the patients' own class, weighted; near 1 where classes are clear."""
-        table = self.posterior_
-        counted = self._patient_weights > 0
-        return float(
-            np.average(table["probability"][counted], weights=self._patient_weights[counted])
-        )
-
-    # --- in words ---------------------------------------------------------------------
-
-    def _repr_html_(self) -> str:
-        """The summary of a fitted model, for notebooks."""
-        if not hasattr(self, "posterior_"):
-            return f"<pre>{html.escape(repr(self))}</pre>"
-        head = f"<p>{self.params_.n_classes} classes, log-likelihood {self.loglik_:,.2f}.</p>"
-        return f"{head}\n{self.summary().to_html(border=0, float_format='{:.3f}'.format)}"
-
-    def summary(self) -> pd.DataFrame:
-        """One row per class: its size, its patients' certainty, how it starts, stays and moves.
-
-        `patients` counts those whose most probable class this is, `certainty` is their mean
-        probability of it; after a fit with groups `weight in …` is the share of the class in each
-        group; `stays` and `mostly moves to` are steps from the most frequent first
-        state.
-        """
-        table = self.posterior_.assign(patients=self._patient_weights)
-        table["sure"] = table["probability"] * table["patients"]
-        sums = table.groupby("class")[["patients", "sure"]].sum()
-        sums = sums.reindex(self.weights_.index, fill_value=0.0)
-        p, each = self.params_, np.arange(self.params_.n_classes)
-        first = p.initial.argmax(axis=1)
-        moves = p.transition[each, first]
-        stays = moves[each, first]
-        moves[each, first] = 0
-        target = moves.argmax(axis=1)
-        groups = {f"weight in {name}": row for name, row in self.group_weights_.iterrows()}
-        return pd.DataFrame(
-            {
-                "weight": p.weights,
-                **groups,
-                "patients": sums["patients"],
-                "certainty": sums["sure"] / sums["patients"],
-                "starts with": [
-                    f"{self.states_[i]} ({p.initial[k, i]:.2f})" for k, i in enumerate(first)
-                ],
-                "stays": stays,
-                "mostly moves to": [
-                    f"{self.states_[j]} ({moves[k, j]:.3f})" if moves[k, j] > 0 else "–"
-                    for k, j in enumerate(target)
-                ],
-            },
-            index=self.weights_.index,
-        )
 
     # --- inside ---------------------------------------------------------------------------
 
@@ -603,9 +485,15 @@ class MixtureMarkov(
             warnings.warn(
                 f"the best of all maxima was reached by {result.n_replicated} of "
                 f"{result.n_searches} independent searches, so a better one may exist; use "
-                f'search="thorough", raise n_init (now {self.n_init}) or lower n_classes.',
+                f"{self._more_search()} or ask for fewer classes.",
                 stacklevel=3,
             )
+
+    def _more_search(self) -> str:
+        """How to search longer, as the user writes it."""
+        if self.search == "default":
+            return option("search", "thorough")
+        return f"a larger {option('n_init')} (now {self.n_init})"
 
     def _conform(self, sequences: AnySequences) -> Sequences:
         """Any input as sequences over this model's states."""

@@ -18,6 +18,8 @@ from mmlca.sequences.patterns import Patterns
 
 Floats = NDArray[np.float64]
 
+_TINY = 1e-200  # chances below this count as none: nothing can be divided by them
+
 
 class Gaps:
     """Distinct gaps (G, 3): state before (S: none), unobserved times, state after; by length."""
@@ -119,7 +121,8 @@ def sum_over_gaps(gaps: Gaps, passed: Floats, rows: NDArray[Any]) -> NDArray[Any
     The recursion is that of `_kernels.spread_gaps`, for many sets of rows at a time.
     """
     chances = gap_chances(gaps, rows)
-    rate = np.divide(passed, chances, out=np.zeros_like(chances), where=chances != 0)
+    possible = np.abs(chances) > _TINY * np.maximum(1.0, np.abs(passed))
+    rate = np.divide(passed, chances, out=np.zeros_like(chances), where=possible)
     inner_t = np.swapaxes(rows[..., :-1, :], -1, -2)
     rows_t = np.swapaxes(rows, -1, -2)
     behind = np.zeros_like(rows)

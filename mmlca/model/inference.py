@@ -24,10 +24,11 @@ from mmlca.model.information import (
     information,
     point_of,
 )
+from mmlca.model.intervals import group_table, interval_table
 from mmlca.model.membership import Mixture, make_rows
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.checks import some
-from mmlca.sequences.type import Sequences
+from mmlca.sequences.type import Labels, Sequences
 
 
 class Inference:
@@ -41,11 +42,13 @@ class Inference:
     missing: str
     _design: Design | None
     group_weights_: pd.DataFrame
+    _fitted_to: tuple[Sequences, Floats | None, Labels | None]  # patients, covariates, groups
 
     def standard_errors(
         self,
         sequences: AnySequences,
         covariates: AnyCovariates | None = None,
+        groups: Labels | None = None,
         *,
         information: Kind = "opg",
         level: float = 0.95,
@@ -60,7 +63,7 @@ class Inference:
         Parameters
         ----------
         sequences : those of the fit, with the same weights
-        covariates : those of the fit, if there were any
+        covariates, groups : those of the fit, if there were any
         information : "observed", "opg" or "sandwich"
             "opg" sums the outer products of the patterns' scores. "observed" is the curvature of
             the log-likelihood (Louis 1982). Both cover equally well where each row of each chain
@@ -73,7 +76,8 @@ class Inference:
         DataFrame
             One row per probability: `parameter` ("weight", "initial" or "transition"), `class`,
             `from`, `to`, `estimate`, `se`, `low`, `high`, `boundary`, and a `note` where
-            there is no standard error.
+            there is no standard error. After a fit with groups the class proportions of each
+            follow as "group weight", with the group in `from`.
 
         Examples
         --------
@@ -87,12 +91,29 @@ class Inference:
         """
         check_is_fitted(self)
         _check(information, level)
-        point, _ = self._point(sequences, covariates)
+        point, _ = self._point(sequences, covariates, groups)
+        data = in_states(sequences, self.states_)
+        return self._intervals_at(point, data, information, level)
+
+    def _own_intervals(self) -> pd.DataFrame:
+        """The intervals for the patients of the fit, which the model still holds."""
+        data, matrix, groups = self._fitted_to
+        return self._intervals_at(self._point_of(data, matrix, groups), data, "opg", 0.95)
+
+    def _intervals_at(
+        self, point: Point, data: Sequences, information: Kind, level: float
+    ) -> pd.DataFrame:
         spread, lost = self._covariance(point, information)
         zero = point.cells == 0  # with a prior only what is forbidden is zero
         if not self.prior:
-            zero &= forbidden_cells(self.zeros, in_states(sequences, self.states_))
-        return _table(point, spread, lost, zero, self.params_, self.states_, level)
+            zero &= forbidden_cells(self.zeros, data)
+        table = interval_table(point, spread, lost, zero, self.params_, self.states_, level)
+        if not len(self.group_weights_):
+            return table
+        return pd.concat(
+            [table, group_table(point, spread, lost, self.group_weights_, level)],
+            ignore_index=True,
+        )
 
     def coefficient_table(
         self,
@@ -150,6 +171,28 @@ class Inference:
                 table[name] = np.exp(table[source])
         return table
 
+    def coefficient_covariance(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates,
+        *,
+        information: Kind = "observed",
+    ) -> pd.DataFrame:
+        """Covariance of the coefficients, (class, term) × (class, term), classes from 2.
+
+        Parameters
+        ----------
+        sequences, covariates : those of the fit
+        information : as in `coefficient_table`
+        """
+        check_is_fitted(self)
+        _check(information, 0.95)
+        point, design = self._point(sequences, covariates)
+        spread, _, names = self._coefficient_covariance(point, design, information, False)
+        classes = range(2, self.params_.n_classes + 1)
+        index = pd.MultiIndex.from_product([classes, names], names=["class", "term"])
+        return pd.DataFrame(spread, index, index)
+
     def term_tests(
         self,
         sequences: AnySequences,
@@ -201,31 +244,47 @@ class Inference:
     # --- inside ---------------------------------------------------------------------------
 
     def _point(
-        self, sequences: AnySequences, covariates: AnyCovariates | None
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates | None,
+        groups: Labels | None = None,
     ) -> tuple[Point, Design]:
-        """Data and parameters; without covariates the design is an intercept alone."""
+        """Data and parameters, and the design of the covariates; without any, an intercept."""
         data = in_states(sequences, self.states_)
-        if len(getattr(self, "group_weights_", ())):
-            raise ValueError(
-                "the model has class proportions by group, whose errors are not computed this way; "
-                "fit with the groups as a covariate, which is the same model."
-            )
         self._check_covariates(covariates)  # type: ignore[attr-defined]
+        known = self.group_weights_.index
+        if len(known) and groups is None:
+            raise ValueError(
+                f"the model was fitted with the groups {some(known)}; give those of these patients."
+            )
+        if groups is not None and not len(known):
+            raise ValueError("the model was fitted without groups; leave them out here too.")
         if self._design is None or covariates is None:
-            design = Design((), ())
+            return self._point_of(data, None, groups), Design((), ())
+        data, matrix = _complete_rows(self._design, align(covariates, data), data, self.missing)
+        return self._point_of(data, matrix, None), self._design
+
+    def _point_of(self, data: Sequences, matrix: Floats | None, groups: Labels | None) -> Point:
+        """The point of data in this model's states, with the columns of their covariates."""
+        if groups is not None:
+            number = self._group_numbers(data, groups)  # type: ignore[attr-defined]
+            each = np.eye(len(self.group_weights_))[number]  # an intercept for each group
+            rows = make_rows(data.patterns, data.weights, each)
+            shares = np.maximum(self.group_weights_.to_numpy(), 1e-12)
+            coefficients = np.log(shares / shares[:, :1])
+        elif matrix is None or self._design is None:
             rows = make_rows(data.patterns, data.weights)
             shares = np.maximum(self.params_.weights, 1e-300)
             coefficients = np.log(shares / shares[0])[None]
         else:
             design = self._design
-            data, matrix = _complete_rows(design, align(covariates, data), data, self.missing)
             rows = make_rows(data.patterns, data.weights, design.standardised(matrix))
             coefficients = np.linalg.solve(design.back, self.coefficients_.to_numpy())
         visits = Visits(data.patterns)
         point = point_of(visits, rows, self.params_, coefficients, float(self.prior))
         if not np.isfinite(point.posterior[rows.weights > 0]).all():
             raise ValueError("some patients are impossible under the model; give those of the fit.")
-        return point, design
+        return point
 
     def _covariance(self, point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
         spread, lost = covariance(information(point), kind)
@@ -286,128 +345,3 @@ def _complete_rows(
             f"{some(data.ids[~known])}); give the patients of the fit."
         )
     return data[known], matrix[known]
-
-
-# --- the table of probabilities ------------------------------------------------------------
-
-
-def parameter_names(params: MarkovParams, states: tuple[str, ...]) -> pd.DataFrame:
-    """One row per probability: weights by class, then initial and transition by class."""
-    k, s = params.n_classes, params.n_states
-    each = np.arange(1, k + 1)
-    labels = np.array(states, dtype=object)
-    parts = [
-        pd.DataFrame({"parameter": "weight", "class": each, "from": "", "to": ""}),
-        pd.DataFrame(
-            {
-                "parameter": "initial",
-                "class": np.repeat(each, s),
-                "from": "",
-                "to": np.tile(labels, k),
-            }
-        ),
-        pd.DataFrame(
-            {
-                "parameter": "transition",
-                "class": np.repeat(each, s * s),
-                "from": np.tile(np.repeat(labels, s), k),
-                "to": np.tile(labels, k * s),
-            }
-        ),
-    ]
-    return pd.concat(parts, ignore_index=True)
-
-
-def parameter_values(params: MarkovParams) -> Floats:
-    """The probabilities in the order of `parameter_names`."""
-    return np.concatenate([params.weights, params.initial.ravel(), params.transition.ravel()])
-
-
-def _as_values(weights: NDArray[Any], cells: NDArray[Any]) -> NDArray[Any]:
-    """Weights (K,) and cells (K, C) in the order of `parameter_names`."""
-    s = round(np.sqrt(cells.shape[1] + 0.25) - 0.5)
-    return np.concatenate([weights, cells[:, s * s :].ravel(), cells[:, : s * s].ravel()])
-
-
-def _table(
-    point: Point,
-    spread: Floats,
-    lost: NDArray[np.bool_],
-    zero: NDArray[np.bool_],
-    params: MarkovParams,
-    states: tuple[str, ...],
-    level: float,
-) -> pd.DataFrame:
-    """Estimates, errors and intervals; `zero` (K, C) are cells that must be zero."""
-    k, s = params.n_classes, params.n_states
-    weight_se, weight_lost = _weight_errors(point, spread, lost)
-    cell_se, cell_lost = _cell_errors(point, spread, lost)
-    visits = point.visits.rows(point.expected).sum(axis=-1)
-    estimate, se = parameter_values(params), _as_values(weight_se, cell_se)
-    unknown = _as_values(weight_lost, cell_lost)
-    boundary = _as_values(np.full(k, k == 1), ~point.inside)
-    fixed = _as_values(np.full(k, k == 1), zero)
-    in_row = _as_values(np.full(k, point.rows.weights.sum()), np.repeat(visits, s, axis=1))
-    low, high = _logit_interval(estimate, se, level)
-    # exact limits for "never" and "always" in as many visits as the row has
-    tail = ((1 - level) / 2) ** (1 / np.maximum(in_row, 1e-9))
-    cases: list[tuple[NDArray[np.bool_], str, Any, Any]] = [
-        (boundary & (estimate < 0.5), "never or hardly ever", 0.0, np.maximum(1 - tail, estimate)),
-        (boundary & (estimate >= 0.5), "(nearly) always", np.minimum(tail, estimate), 1.0),
-        (unknown, "not determined by the data", 0.0, 1.0),
-        (boundary & (in_row < 1e-6), "nobody is seen here", 0.0, 1.0),
-        (fixed, "fixed", estimate, estimate),
-    ]
-    note = np.full(len(estimate), "", dtype=object)
-    for case, words, least, most in cases:
-        note[case] = words
-        low, high = np.where(case, least, low), np.where(case, most, high)
-    se = np.where(fixed, 0.0, np.where(boundary | unknown, np.nan, se))
-    table = parameter_names(params, states)
-    return table.assign(estimate=estimate, se=se, low=low, high=high, boundary=boundary, note=note)
-
-
-def _logit_interval(estimate: Floats, se: Floats, level: float) -> tuple[Floats, Floats]:
-    """Symmetric on the logit scale."""
-    inside = np.clip(estimate, 1e-300, 1 - 1e-16)
-    logit = np.log(inside) - np.log1p(-inside)
-    width = norm.ppf(0.5 + level / 2) * se / (inside * (1 - inside))
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(width - logit)), 1 / (1 + np.exp(-width - logit))
-
-
-def _weight_errors(
-    point: Point, spread: Floats, lost: NDArray[np.bool_]
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Of the average shares of classes, by the delta method."""
-    k_all, n = len(point.cells), point.n_coefficients
-    weights = point.rows.weights / point.rows.weights.sum()
-    slopes = np.zeros((k_all, n))
-    for k in range(k_all):
-        residual = point.shares[:, [k]] * ((np.arange(k_all) == k) - point.shares)
-        slope = (residual * weights[:, None]).T @ point.rows.design  # (K, P)
-        slopes[k] = slope[1:].ravel()
-    variance = np.einsum("ij,jk,ik->i", slopes, spread[:n, :n], slopes)
-    return np.sqrt(np.maximum(variance, 0)), np.full(k_all, bool(lost[:n].any()))
-
-
-def _cell_errors(
-    point: Point, spread: Floats, lost: NDArray[np.bool_]
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Of the cells (K, C), by the delta method."""
-    errors = np.zeros(point.cells.shape)
-    unknown = np.zeros(point.cells.shape, dtype=bool)
-    s = point.visits.n_states
-    for k, cells in enumerate(point.cells):
-        free, place = np.flatnonzero(point.free[k]), point.place(k)
-        block, gone = spread[place, place], lost[place]
-        for i in range(s + 1):
-            mine = np.flatnonzero(free // s == i)
-            if not len(mine):
-                continue
-            columns = np.arange(i * s, (i + 1) * s)
-            slopes = cells[columns, None] * ((columns[:, None] == free[mine]) - cells[free[mine]])
-            variance = np.einsum("ij,jk,ik->i", slopes, block[np.ix_(mine, mine)], slopes)
-            errors[k, columns] = np.sqrt(np.maximum(variance, 0))
-            unknown[k, columns] = gone[mine].any()
-    return errors, unknown & point.inside

@@ -24,9 +24,10 @@ from mmlca.model.params import MarkovParams
 
 Kind = Literal["observed", "opg", "sandwich"]
 
-_FEW = 0.5  # expected visits below which a cell lies on the boundary
+FEW = 0.5  # expected visits below which a cell lies on the boundary
 _BLOCK = 2048
 _SINGULAR = 1e-9  # smallest eigenvalue of the information scaled to a diagonal of ones
+_PRIOR_ALONE = 1e-3  # information of the data below this part of the prior's counts as none
 _LOST = 1e-2  # part of a parameter that lies in directions without information
 
 
@@ -47,12 +48,15 @@ class Point:
 
     def __post_init__(self) -> None:
         joint = class_joint(self.visits, self.rows, self.cells, self.coefficients)
-        self.posterior: Floats = softmax(joint, axis=1)
+        with np.errstate(invalid="ignore"):
+            self.posterior: Floats = softmax(joint, axis=1)
+        nobody = self.rows.weights == 0  # who may be impossible under the model
+        self.posterior[nobody] = np.nan_to_num(self.posterior[nobody])
         self.shares: Floats = np.exp(log_softmax(self.rows.design @ self.coefficients, axis=1))
         self.memberships = by_pattern(self.rows, self.posterior, self.visits)
         self.expected = self.visits.expected(self.cells, self.memberships)
         rows = self.visits.rows(self.expected)
-        inside = (rows >= _FEW) & (self.visits.rows(self.cells) > 0)
+        inside = (rows >= FEW) & (self.visits.rows(self.cells) > 0)
         inside &= inside.sum(axis=-1, keepdims=True) > 1
         largest = np.where(inside, rows, -1).argmax(axis=-1)[..., None] == np.arange(rows.shape[-1])
         shape = self.cells.shape
@@ -134,10 +138,15 @@ def covariance(parts: Information, kind: Kind) -> tuple[Floats, NDArray[np.bool_
     "observed": inverse of the observed information; "opg": inverse of the outer products of
     scores; "sandwich": outer products between two inverses of the observed information.
     """
-    if kind == "opg":
-        return _inverse(parts.outer + parts.prior)
-    inverse, lost = _inverse(parts.observed + parts.prior)
-    return (inverse if kind == "observed" else inverse @ parts.squares @ inverse), lost
+    data = parts.outer if kind == "opg" else parts.observed
+    inverse, lost = _inverse(data + parts.prior)
+    lost |= np.diagonal(data) < _PRIOR_ALONE * np.diagonal(parts.prior)
+    if kind == "sandwich":
+        with np.errstate(over="ignore", invalid="ignore"):  # absurdly large weights
+            inverse = inverse @ parts.squares @ inverse
+        lost |= ~np.isfinite(inverse).all(axis=0)
+        inverse = np.nan_to_num(inverse, posinf=0.0, neginf=0.0)
+    return inverse, lost
 
 
 def conditional_covariance(point: Point) -> Floats:
@@ -202,6 +211,8 @@ def _gap_curvature(point: Point, k: int) -> Floats:
     """
     step = 1e-30
     visits, free = point.visits, np.flatnonzero(point.free[k])
+    if not len(free):
+        return np.zeros((0, 0))
     passed = point.visits.over.T @ point.memberships[:, k]
     chain = visits.rows(point.cells[k])
     moved = np.repeat(chain[None].astype(complex), len(free), axis=0)

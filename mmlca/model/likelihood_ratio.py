@@ -124,6 +124,8 @@ def bootstrap_lrt(
     whole_number(k, 2, "k")
     whole_number(n, 1, "n")
     data = as_sequences(sequences)
+    if not data.weights.sum() > 0:
+        raise ValueError("there is nothing to test: no sequence has a weight above 0.")
     data = data if (data.weights > 0).all() else data[data.weights > 0]
     rng = np.random.default_rng(seed)
     fit = partial(_fit, n_init=n_init, settings=settings)

@@ -21,6 +21,7 @@ from mmlca.model.params import MarkovParams
 from mmlca.model.search import Fit
 from mmlca.sequences.patterns import Patterns
 
+_HUGE = 1e100  # larger weights cannot be squared
 _CONFIRM = 3  # plain updates in a row that must pass the test of convergence
 _NEWTON, _ENOUGH = 25, 1e-10  # most Newton steps, and gain per patient below which they end
 _TRY, _FOLLOWED = 30, 3  # updates after a kick; runs that are followed to their end
@@ -60,7 +61,7 @@ def make_rows(patterns: Patterns, weights: Floats, design: Floats | None = None)
         pattern,
         kept,
         np.bincount(number, weights, size).astype(float),
-        np.bincount(number, weights**2, size).astype(float),
+        np.bincount(number, np.minimum(weights, _HUGE) ** 2, size).astype(float),
         number,
         weights,
     )

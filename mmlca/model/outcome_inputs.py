@@ -126,7 +126,8 @@ def response(outcome: Any, n: int, index: pd.Index | None) -> Response:
             raise ValueError(
                 f"the outcome is infinite for {np.isinf(column).sum():,} patients; mend these."
             )
-        return Response(np.where(known, column, 0.0)[:, None], known, True, [])
+        if np.ptp(column[known]) > 0:
+            return Response(np.where(known, column, 0.0)[:, None], known, True, [])
     levels = _levels(seen)
     if len(levels) < 2:
         raise ValueError(
@@ -157,6 +158,8 @@ def design(covariates: Any, n: int, index: pd.Index | None) -> tuple[list[str], 
             for name in covariates
         }
     )
+    if not len(frame.columns):
+        raise ValueError("covariates is a table without columns; give at least one.")
     known = complete(frame, None)
     if not known.any():
         raise ValueError("no patient has all covariates; leave out those that are mostly missing.")
@@ -179,6 +182,7 @@ def check_sizes(groups: NDArray[np.intp], labels: list[Hashable]) -> None:
     few = [label for label, n in zip(labels, size, strict=True) if n < _FEWEST]
     if few:
         raise ValueError(
-            f"the classes {some(few)} have fewer than {_FEWEST} patients in the third step; use "
-            "fewer classes, or find the missing outcomes and covariates."
+            f"class {some(few)} {'has' if len(few) == 1 else 'have'} fewer than {_FEWEST} "
+            "patients in the third step; use fewer classes, or find the missing outcomes and "
+            "covariates."
         )

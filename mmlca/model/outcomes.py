@@ -18,6 +18,7 @@ from font.checks import case_weights, one_of
 from mmlca.model import outcome_inputs as inputs
 from mmlca.model import third_step as parts
 from mmlca.model.checks import AnySequences, in_states
+from mmlca.model.covariates import separation
 from mmlca.model.first_step import FirstStep, first_step
 from mmlca.model.outcome_table import estimate_table, rows_of, wald_tests
 from mmlca.model.third_step import Floats, Part
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Correction = Literal["BCH", "ML"] | None
 _SHIFT = 0.2
+_OVERLAP = 0.7  # entropy R² below which intervals were seen to cover less than they say
 _MAX_EM, _MAX_POLISH = 2_000, 20
 
 
@@ -117,8 +119,9 @@ def three_step(
     Standard errors are from the sandwich of all estimating equations, those of the
     classification errors included, and with `sequences` those of the model (as in Bakk, Oberski
     and Vermunt 2014). Memberships without their model are taken as known: then intervals are
-    too narrow unless classes lie far apart. BCH shares may lie outside 0 to 1 where classes
-    overlap; a warning says so.
+    too narrow unless classes lie far apart. Where the classes of a model overlap (entropy R² below
+    0.7) they are too narrow in small samples even with it, which is a warning. BCH shares may lie
+    outside 0 to 1 where classes overlap; a warning says so.
 
     Examples
     --------
@@ -171,8 +174,15 @@ def three_step(
     step = _Step(p, assigned, case, case * used, correction)
     model = _parts(response, x, step)
     theta, moved = _solve(model, step)
+    for part, values in zip(model, theta, strict=True):
+        if isinstance(part, parts.Membership):
+            slopes = values.reshape(p.shape[1] - 1, -1).T
+            if warning := separation(part.x[used], ["", *terms], slopes):
+                warnings.warn(warning, stacklevel=2)
     first = None
     if model_of is not None and data is not None and correction is not None:
+        if overlap := _overlap(step):
+            warnings.warn(overlap, stacklevel=2)
         first = first_step(model_of.params_, data, assigned, case)
     covariance = _sandwich(model, step, theta, first)
 
@@ -201,10 +211,31 @@ def _model_and_data(
             raise ValueError(
                 "posterior is a model, so that sequences= is needed: the patients it was fitted to."
             )
+        if hasattr(posterior, "coefficients_") or len(posterior.group_weights_):
+            raise ValueError(
+                "posterior is a model with covariates or groups, whose uncertainty three steps do "
+                "not follow; give its memberships in its place: "
+                "model.predict_proba(sequences, covariates, groups)."
+            )
         return posterior, in_states(sequences, posterior.states_)
     if sequences is not None:
         raise ValueError("sequences= belong to a model; give the model in place of posterior.")
     return None, None
+
+
+def _overlap(step: _Step) -> str:
+    """A sentence on classes that overlap so much that the correction itself is in doubt."""
+    k = step.posterior.shape[1]
+    logs = np.log(step.posterior, out=np.zeros_like(step.posterior), where=step.posterior > 0)
+    each = -(step.posterior * logs).sum(axis=1)
+    clarity = 1 - float(np.average(each, weights=step.case)) / float(np.log(k))
+    if clarity >= _OVERLAP:
+        return ""
+    return (
+        f"the classes overlap (entropy R² {clarity:.2f}, below {_OVERLAP:g}), so that corrected "
+        "estimates lean towards each other and their intervals are too narrow in small samples; "
+        "read small differences with caution, or use fewer classes."
+    )
 
 
 # --- the equations --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from os import cpu_count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,10 +26,11 @@ from mmlca.model import em
 from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design
 from mmlca.model.expected import Floats
-from mmlca.model.inference import parameter_names, parameter_values
 from mmlca.model.information import Point
+from mmlca.model.intervals import parameter_names, parameter_values
 from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
 from mmlca.model.params import MarkovParams, Seed
+from mmlca.sequences.type import Labels
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -48,7 +49,8 @@ class Bootstrap:
     ----------
     intervals : DataFrame
         One row per number: `parameter` ("weight", "initial", "transition", "time in state" in
-        windows, "coefficient"), `class`, `from`, `to`, `estimate`, `se`, `low`, `high`.
+        windows, "coefficient", "group weight"), `class`, `from`, `to`, `estimate`, `se`, `low`,
+        `high`.
     stability : DataFrame
         One row per class: `patients` whose likeliest class it is, mean `jaccard` similarity to the
         class in the refits, and the shares of refits where it was `found_again` (similarity of at
@@ -82,6 +84,7 @@ def bootstrap(
     seed: Seed = None,
     *,
     covariates: AnyCovariates | None = None,
+    groups: Labels | None = None,
     n_fresh: int = 2,
     n_times: int | None = None,
     level: float = 0.95,
@@ -99,7 +102,7 @@ def bootstrap(
     sequences : those of the fit, with the same weights
     n : number of refits
     seed : int or Generator, optional
-    covariates : those of the fit, if there were any
+    covariates, groups : those of the fit, if there were any
     n_fresh : int
         Perturbed starts of each refit besides the one from the model's classes. They find maxima
         that the first start would miss; 0 is faster, and shows less instability than there is.
@@ -132,7 +135,8 @@ def bootstrap(
     data = in_states(sequences, model.states_)
     n_times = data.shape[1] if n_times is None else n_times
     whole_number(n_times, 1, "n_times")
-    point, design = model._point(data, covariates)
+    point, design = model._point(data, covariates, groups)
+    names = tuple(model.group_weights_.index)
     zeros = np.broadcast_to(forbidden_cells(model.zeros, data), point.cells.shape)
     if model.init is not None:
         zeros = zeros | (point.cells == 0)
@@ -151,12 +155,12 @@ def bootstrap(
             f"{n - len(ends)} of {n} refits lost a class, so that nothing can be said; ask for "
             "fewer classes."
         )
-    replicates = np.array([_numbers(end.cells, end.coefficients, point, design, n_times)
-                           for end in ends])  # fmt: skip
+    numbers = partial(_numbers, point=point, design=design, n_groups=len(names), n_times=n_times)
+    replicates = np.array([numbers(end.cells, end.coefficients) for end in ends])
     tail = (1 - level) / 2
     low, high = np.quantile(replicates, [tail, 1 - tail], axis=0)
-    intervals = _names(model.params_, model.states_, design).assign(
-        estimate=_numbers(point.cells, point.coefficients, point, design, n_times),
+    intervals = _names(model.params_, model.states_, design, names).assign(
+        estimate=numbers(point.cells, point.coefficients),
         se=replicates.std(axis=0, ddof=1),
         low=low,
         high=high,
@@ -291,7 +295,12 @@ def _begin(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Float
 
 
 def _numbers(
-    cells: Floats, coefficients: Floats, point: Point, design: Design, n_times: int
+    cells: Floats,
+    coefficients: Floats,
+    point: Point,
+    design: Design,
+    n_groups: int,
+    n_times: int,
 ) -> Floats:
     """Probabilities, time in state and coefficients of a model, in the order of `_names`."""
     weights = point.rows.weights
@@ -300,10 +309,14 @@ def _numbers(
     parts = [parameter_values(params), time_in_state(params, n_times).ravel()]
     if design.variables:
         parts.append((design.back @ coefficients)[:, 1:].T.ravel())
+    if n_groups:
+        parts.append(softmax(coefficients, axis=1).ravel())  # a row of the design per group
     return np.concatenate(parts)
 
 
-def _names(params: MarkovParams, states: tuple[str, ...], design: Design) -> pd.DataFrame:
+def _names(
+    params: MarkovParams, states: tuple[str, ...], design: Design, groups: tuple[Any, ...]
+) -> pd.DataFrame:
     k, s = params.n_classes, params.n_states
     each = np.arange(1, k + 1)
     parts = [
@@ -326,6 +339,17 @@ def _names(params: MarkovParams, states: tuple[str, ...], design: Design) -> pd.
                     "class": np.repeat(each[1:], len(columns)),
                     "from": "",
                     "to": columns * (k - 1),
+                }
+            )
+        )
+    if groups:
+        parts.append(
+            pd.DataFrame(
+                {
+                    "parameter": "group weight",
+                    "class": np.tile(each, len(groups)),
+                    "from": np.repeat(np.array(groups, dtype=object), k),
+                    "to": "",
                 }
             )
         )

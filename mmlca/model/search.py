@@ -3,7 +3,8 @@
 A search keeps a list of local maxima. It kicks one of them (`Starter.kick`) and runs EM from
 there in stages; a run that falls behind or returns to where it came from is dropped early, the
 others end at a maximum that joins the list. The next maximum to be kicked is the best one,
-unless it has been kicked so often that it is the turn of another.
+unless it has been kicked so often that it is the turn of another. All steps are in this file,
+because they were tuned together and share the constants below.
 """
 
 from __future__ import annotations
@@ -93,10 +94,11 @@ def fit_search(
        kicks, and ends sooner if they bring nothing new.
     3. Unless all reached the same, their maxima are put together and searched further.
 
-    A thorough search makes steps 2 and 3 in any case, with twice as many searches of twice the
-    patience, and with twelve times the patience in step 3.
-
     4. The best run goes on to the tolerance asked for, and is kicked a last time.
+
+    A thorough search ends with step 1 only if all of the starts that are followed end at the best
+    maximum, and twice as many kicks lead to none that is better. Step 2 has twice as many searches
+    of twice the patience, and step 3 is made in any case, with twelve times the patience.
 
     With very many patterns steps 1 to 3 look at a random sample of patients.
     """
@@ -147,10 +149,10 @@ def _explore(
         search, followed, rows = _begin(starter, runs, kinds, starts)
         record += rows
         n_there = sum(run.value > search.best - _SAME for run in followed)
-        if i == 0 and 2 * n_there >= len(followed) and not thorough:
+        if i == 0 and n_there >= len(followed) / (1 if thorough else 2):
             best = search.best
-            if n_there < len(followed):
-                _kick_on([search], _AGREED * _ALONE * n_init)
+            if n_there < len(followed) or thorough:
+                _kick_on([search], more * _AGREED * _ALONE * n_init)
             if search.best < best + _EQUAL:
                 return search.maxima, record, n_there, len(followed)
         searches.append(search)

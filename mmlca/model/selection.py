@@ -57,10 +57,10 @@ def select_n_classes(
         `entropy` (entropy R² of Ramaswamy et al. 1993), `posterior` (mean probability of a
         patient's own class), `smallest` (share of the smallest class), `sizes` (shares of all
         classes in percent), with `blrt` also `blrt_p` and its Monte-Carlo error `blrt_error` (NaN
-        for K = 1), `replicated` (independent searches that reached the maximum, see
-        `MixtureMarkov`), `converged`, and `chosen`, true for the best K of the site. `vote` gives
-        the sites' majority; it also stands in `.attrs["n_classes"]`. `compare_criteria` says in
-        words where the criteria disagree.
+        for K = 1), `replicated` and `searches` (so many of the independent searches reached the
+        maximum, see `MixtureMarkov`), `converged`, and `chosen`, true for the best K of the site.
+        `vote` gives the sites' majority; it also stands in `.attrs["n_classes"]`.
+        `compare_criteria` says in words where the criteria disagree.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def select_n_classes(
     table = pd.DataFrame(rows)
     if not len(table):
         raise ValueError(f"none of K = {tried} can be fitted to so few different sequences.")
-    last = ["replicated", "converged"]
+    last = ["replicated", "searches", "converged"]
     table = table[[name for name in table.columns if name not in last] + last]
     table["chosen"] = table.index.isin(table.groupby("site", sort=False)[criterion].idxmin())
     table.attrs["n_classes"] = vote(table)
@@ -192,5 +192,6 @@ def _row(model: MixtureMarkov, k: int, n: Count) -> dict[str, Any]:
         "smallest": float(model.params_.weights.min()),
         "sizes": " / ".join(f"{100 * share:.1f}" for share in model.params_.weights),
         "replicated": model.n_replicated_,
+        "searches": model.n_searches_,
         "converged": model.converged_,
     }

@@ -108,6 +108,7 @@ class ModelFile(_Strict):
     classification_entropy: Annotated[Number, Field(ge=0)]
     converged: bool
     n_replicated: Annotated[int, Field(ge=0)]
+    n_searches: Annotated[int, Field(ge=0)] | None = None  # absent from older files
 
 
 _FIELDS = list(ModelFile.model_fields)

@@ -7,12 +7,16 @@ over sites, which is all that a federated refinement needs (`font.refine`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 
+from font.checks import check_sums, memberships
+from mmlca.model.checks import AnySequences
 from mmlca.model.em import cells_of, fill_gaps, gap_logs
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.patterns import Patterns
@@ -74,3 +78,75 @@ def one_per_pattern(data: Sequences) -> Sequences:
     first = np.empty(len(patterns), dtype=np.intp)
     first[patterns.inverse[::-1]] = np.arange(len(data))[::-1]
     return replace(data, account=None)[first].reweight(patterns.weights)
+
+
+class SumsOverPatients:
+    """The estimator's part that `font.refine` calls: sums by class, and models made of them."""
+
+    params_: MarkovParams
+    states_: tuple[str, ...]
+    n_sequences_: float
+    prior: float
+    get_params: Callable[[], dict[str, Any]]
+    _forbidden: NDArray[np.bool_]
+    _conform: Callable[[AnySequences], Sequences]
+    _zero_cells: Callable[[], NDArray[np.bool_]]
+    _set_params_: Callable[[MarkovParams, tuple[str, ...]], None]
+
+    @property
+    def proportions_prior(self) -> float:
+        """The pseudo-count of each class in class proportions: `prior`."""
+        return float(self.prior)
+
+    def statistics(self, sequences: AnySequences, membership: ArrayLike) -> NDArray[np.float64]:
+        """Sums by class from which chains are estimated, (K, 1 + S + S²).
+
+        For each class the patients, those who begin in each state, and the steps from each state to
+        each; patients count by their weight. They add up over sites.
+
+        Parameters
+        ----------
+        sequences
+        membership : (n, K)
+            Each patient's class probabilities. Steps inside gaps of missing times count where this
+            model's class k expects them, so that it has K classes, or one for all.
+        """
+        data = self._conform(sequences)
+        table = memberships(membership, len(data), self.params_.n_classes)
+        weighted = table * data.weights[:, None]
+        patterns = data.patterns
+        by_pattern = np.empty((len(patterns), table.shape[1]))
+        for k, column in enumerate(weighted.T):
+            by_pattern[:, k] = np.bincount(patterns.inverse, column, minlength=len(patterns))
+        return sums_by_class(patterns, by_pattern, self.params_)
+
+    def from_statistics(self, total: ArrayLike) -> Self:
+        """The model that sums of all patients give, as many classes as rows; see `statistics`.
+
+        It has this model's states and settings; `prior` and impossible steps among them. Its class
+        proportions are those of all patients together.
+        """
+        check_is_fitted(self)
+        s = len(self.states_)
+        table = check_sums(total, 1 + s + s * s, counts=True)
+        params = params_from_sums(table, s, float(self.prior), self._zero_cells())
+        settings = self.get_params() | {"n_classes": len(table), "init": None}
+        model = type(self)(**settings)
+        model._set_params_(params, self.states_)
+        model._forbidden = self._zero_cells()
+        model.n_sequences_ = float(table[:, 0].sum())
+        return model
+
+    def log_likelihoods(self, sequences: AnySequences) -> NDArray[np.float64]:
+        """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
+        data = self._conform(sequences)
+        return log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
+
+    def log_penalty(self) -> float:
+        """What the prior adds to the log-likelihood for the chains, without the proportions."""
+        check_is_fitted(self)
+        return log_penalty(self.params_, float(self.prior), self._zero_cells())
+
+    def distinct(self, sequences: AnySequences) -> Sequences:
+        """A patient for each transition pattern, weighing as much as all who share it."""
+        return one_per_pattern(self._conform(sequences))

@@ -76,7 +76,8 @@ def remember(
     for r in rows:
         slot = _memo_slot(words, r, mask)
         if numbers[slot] < 0:
-            memo[slot] = words[r]
+            for c in range(words.shape[1]):  # assigning the row takes two seconds to compile
+                memo[slot, c] = words[r, c]
             numbers[slot] = inverse[r]
 
 
@@ -245,7 +246,7 @@ def count_tokens(
     return len(codes)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _insertion_sort(values: NDArray[np.int64], n: int) -> None:
     for m in range(1, n):
         value = values[m]

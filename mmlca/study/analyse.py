@@ -1,4 +1,7 @@
-"""The analysis of a study: classes, models, clusters, comparisons. The libraries compute."""
+"""The analysis of a study: classes, models, clusters, comparisons. The libraries compute.
+
+It is one file because its functions are the steps of one analysis, in the order in which they run.
+"""
 
 from __future__ import annotations
 
@@ -213,7 +216,8 @@ def free_numbers(
 def _search(study: Study) -> dict[str, Any]:
     """The settings of every fit, also of those that compare numbers of classes."""
     rules = study.model
-    return {"n_init": rules.n_init, "prior": rules.prior, "n_jobs": study.n_jobs or -1}
+    settings = {"n_init": rules.n_init, "search": rules.search, "prior": rules.reported_prior}
+    return {**settings, "n_jobs": study.n_jobs or -1}
 
 
 # --- clusters -----------------------------------------------------------------------------
@@ -289,11 +293,28 @@ def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
     return [("ensemble", analysis.clusters), ("local", analysis.local)]
 
 
+def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
+    """The same and the refined clusters, for what rests on rounded counts alone."""
+    more = [("refined", analysis.refined_clusters)] if analysis.refined is not None else []
+    return [*views(analysis), *more]
+
+
 def named_groups(
     study: Study, clusters: Mapping[str, pd.Series], names: Mapping[Any, str]
 ) -> dict[str, pd.Series]:
     """Each patient's group by name, such as "1: TNFi persisters", in the order of the numbers."""
     return {site: _named(study, part, names) for site, part in clusters.items()}
+
+
+def class_names(analysis: Analysis, site: str) -> dict[int, str]:
+    """The classes of a site's own model, with the names of the clusters that they match."""
+    labels, matched = analysis.labels[site][site], analysis.local[site]
+    names = {}
+    for k in range(analysis.own[site].params_.n_classes):
+        here = matched[labels == k]
+        short = analysis.names.get(here.iloc[0]) if len(here) else None
+        names[k + 1] = f"class {k + 1}" if short is None else f"class {k + 1}: {short}"
+    return names
 
 
 def _named(study: Study, clusters: pd.Series, short: Mapping[Any, str]) -> pd.Series:
@@ -339,6 +360,9 @@ def course_tables(study: Study, analysis: Analysis) -> dict[str | None, Courses]
             for site, codes in rule.codes.items()
         }
         tables[name] = rounded_courses(data, named_groups(study, labels, analysis.names), min_count)
+    if analysis.refined is not None:
+        groups = named_groups(study, analysis.refined_clusters, analysis.names)
+        tables["refined"] = rounded_courses(data, groups, min_count)
     return tables
 
 
@@ -426,4 +450,5 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
         variables=wanted,
         descriptions={group_name(study, c, analysis.names): text for c, text in texts},
         min_count=study.privacy.min_count,
+        together=study.outcomes.columns,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mmlca.study.words import period, span, window_name, windows_name
+from mmlca.study.words import group_word, period, span, window_name, windows_name
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -50,7 +50,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     window, windows = window_name(study), windows_name(study)
     choice, covariates = (
         findings.choice,
-        there("covariate", "section “Covariates”, and the methods"),
+        there("effects", "section “Who is in which group”, and the methods"),
     )
     missing = any(_has_gaps(part) for part in data.values())
     yield (
@@ -69,11 +69,15 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
         if missing
         else f"methods; no {window} is missing between the first and the last",
     )
-    yield "4", "Distribution of the observed variables", "the figure “Treatment by …” and Table 1"
+    yield (
+        "4",
+        "Distribution of the observed variables",
+        f"the figure “Treatment by {window}” and the table of patients by {group_word(study)}",
+    )
     yield "5", "Software", "methods and provenance, with versions"
     yield (
         *("6", "Other forms of differences within and between classes"),
-        there("dependence", "section on model checks: whether a first-order chain is enough"),
+        there("fit_tests", "section “How well the models fit”: is a chain of one step enough?"),
     )
     yield "7", "Other shapes of the trajectories", "does not apply: chains have no shape to choose"
     yield "8", "Covariates, so that the analysis can be repeated", covariates
@@ -95,10 +99,13 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield (
         *("12", "Class sizes of every model"),
-        "the same table" if choice is not None and "sizes" in choice else "of the chosen models",
+        "of the smallest class: the same table; of all classes: those of the chosen models"
+        if choice is not None
+        else "of the chosen models",
     )
-    yield "13", "Entropy", "the table “Models”"
-    yield "14a", "Plot of the final classes", "the figure “Treatment by …”"
+    also = "" if choice is None else ", and the table behind the figure of the criterion"
+    yield "13", "Entropy", f"the table “Models”{also}"
+    yield "14a", "Plot of the final classes", f"the figure “Treatment by {window}”"
     yield "14b", "Plots of the models with other numbers of classes", NOT_DONE
     yield (
         *("14c", "Plot of single courses beside the estimated ones"),
@@ -107,7 +114,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield (
         *("15", "Final classes in numbers, with standard errors"),
-        there("parameters", "section “Models”, with standard errors")
+        there("parameters", "section “How well the models fit”, with standard errors")
         if any(part.startswith("parameters") for part in names)
         else "numbers without standard errors",
     )

@@ -117,10 +117,20 @@ class PseudoSites(Part):
 
 
 class Model(Part):
-    """See `mmlca.MixtureMarkov`."""
+    """See `mmlca.MixtureMarkov`.
+
+    Without `prior`, models that a site sends to others have the default of `mmlca.Hospital`,
+    which serves ensembles of small sites; models that a study reports have `reported_prior`.
+    """
 
     n_init: Count = 40
-    prior: Annotated[float, Field(ge=0)] = 1e-4
+    search: Literal["default", "thorough"] = "default"
+    prior: Annotated[float, Field(ge=0)] | None = None
+
+    @property
+    def reported_prior(self) -> float:
+        """The prior of models whose probabilities the study reports: too small to matter."""
+        return 1e-4 if self.prior is None else self.prior
 
 
 class EnsembleRules(Part):
@@ -158,6 +168,7 @@ class InferenceRules(Part):
     diagnostics: bool = True
     simulations: Count = 99
     bootstrap: Annotated[int, Field(ge=0)] = 0
+    blrt: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _enough(self) -> InferenceRules:
@@ -170,9 +181,13 @@ Correction = Annotated[Literal["BCH", "ML"] | None, BeforeValidator(_or_none)]
 
 
 class Covariates(Part):
-    """What membership in a cluster may depend on; see `mmlca.three_step`."""
+    """What membership in a cluster may depend on, after classification or inside the model.
+
+    See `mmlca.three_step`, to which `correction` belongs, and `MixtureMarkov.fit`.
+    """
 
     columns: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    method: Literal["three-step", "one-step"] = "three-step"
     correction: Correction = "ML"
 
 
@@ -270,8 +285,9 @@ class Study(Part):
         """All settings, defaults included, as JSON can hold them; paths as the file gave them."""
         settings = self.model_dump(mode="json", exclude_none=True)
         for parts in (*settings["sites"].values(), settings["records"]):
-            if "omop" in parts:
-                parts["omop"] = self._relative_url(parts["omop"])
+            for kind in ("omop", "warehouse"):
+                if kind in parts:
+                    parts[kind] = self._relative_url(parts[kind])
             for role in _FILES & parts.keys() - ({"labs"} if "omop" in parts else set()):
                 if role != "drugs" or parts[role] != "ra":
                     parts[role] = self._relative(parts[role])
@@ -332,6 +348,15 @@ class Study(Part):
         labs = None if place.labs is None else [t.strip() for t in str(place.labs).split(",")]
         named: dict[str, Any] = {"schema": place.cdm_schema, "table": place.table, "labs": labs}
         named |= {"condition": place.condition, "cohort": place.cohort}
+        return options | {n: v for n, v in named.items() if v is not None}
+
+    def warehouse_options(self, site: str) -> dict[str, Any]:
+        """How to read the database of a site, as `ehr_prep.read_warehouse` takes it."""
+        place = self.sites[site]
+        of_files = ("drug_names", "date_format", "encoding", "delimiter", "decimal", "strict")
+        options = {n: v for n, v in self.site_options(site).items() if n not in of_files}
+        named = {"schema": place.cdm_schema, "table": place.table}
+        named |= {"patients": place.patients_table, "observation": place.observation_table}
         return options | {n: v for n, v in named.items() if v is not None}
 
     def changed(self, **parts: dict[str, Any]) -> Study:

@@ -15,19 +15,21 @@ from mmlca.figures.lines import plot_lines
 from mmlca.figures.sites import plot_site_differences
 from mmlca.figures.transitions import plot_transitions
 from mmlca.sequences.checks import listed
-from mmlca.study.analyse import Findings, named_groups, views
+from mmlca.study.analyse import Findings, course_views, named_groups
 from mmlca.study.numbers import published_norm
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Layout, Plain
 from mmlca.study.words import group_name, group_word, window_name, windows_name
 from mmlca.tables import describe
-from mmlca.tables.clusters import hidden_sizes
+from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.lines import branch_names
 from mmlca.tables.representatives import representative_sequences
-from mmlca.tables.suppress import hidden_note, is_small, rounded_note
+from mmlca.tables.rounded import rounded_courses
+from mmlca.tables.suppress import hidden_note, hides, is_small, rounded_note
 
 if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
     from mmlca.study.config import Study
     from mmlca.tables.rounded import Courses
@@ -37,6 +39,7 @@ _WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
     "local": "Each site's own model, its classes under the names of the clusters they match.",
+    "refined": "Clusters of the refined model.",
 }
 
 
@@ -44,7 +47,7 @@ def course_items(study: Study, findings: Findings) -> list[Item]:
     """The courses by site and cluster, for the ensemble and for each site's own model."""
     items: list[Item] = []
     analysis = findings.analysis
-    for view, clusters in views(analysis):
+    for view, clusters in course_views(analysis):
         shown = _without_revealing_groups(clusters, study.privacy.min_count)
         data = {site: analysis.sequences[site] for site in shown}
         data = {site: part[np.isin(part.ids, shown[site].index)] for site, part in data.items()}
@@ -52,6 +55,35 @@ def course_items(study: Study, findings: Findings) -> list[Item]:
             groups = named_groups(study, shown, analysis.names)
             items += _courses(study, data, groups, view, findings.courses[view])
     return items
+
+
+def class_courses(
+    model: MixtureMarkov, data: Sequences, site: str, min_count: int
+) -> tuple[pd.DataFrame, list[Callable[[], Any]]] | None:
+    """The courses of the classes of one model, outside a study.
+
+    Returns the table of transitions by class, and what draws the state distribution, the most
+    frequent courses and the transitions; None if every class has fewer than `min_count` patients.
+    """
+    classes = model.posterior_.set_index("id")["class"]
+    classes.index = pd.Index(data.ids)
+    described = describe_clusters(data, classes)
+    short = zip(described["cluster"], name_clusters(described, min_count), strict=True)
+    names = {k: f"class {k}" if name is None else f"{k}: {name}" for k, name in short}
+    order = pd.CategoricalDtype(list(names.values()), ordered=True)
+    groups = {site: classes.map(names).astype(order)}
+    courses = rounded_courses({site: data}, groups, min_count)
+    shown = _without_revealing_groups(groups, min_count)
+    if not shown:
+        return None
+    part = {site: data[np.isin(data.ids, shown[site].index)]}
+    return courses.shown("transitions"), [
+        lambda: plot_state_distribution(
+            part, shown, table=courses.distribution, min_count=min_count
+        ),
+        lambda: plot_frequencies(part, shown, min_count=min_count),
+        lambda: plot_transitions(part, shown, table=courses.transitions, min_count=min_count),
+    ]
 
 
 def _without_revealing_groups(
@@ -87,7 +119,7 @@ def _courses(
     view: str | None,
     courses: Courses,
 ) -> Iterator[Item]:
-    min_count, top = study.privacy.min_count, study.outputs.top
+    min_count = study.privacy.min_count
     window, group = window_name(study), group_word(study)
     options: dict[str, Any] = {"min_count": min_count, "xlabel": window.capitalize()}
     ending, at_sites = "" if view is None else f"_{view}", f"at {listed(list(data))}"
@@ -118,7 +150,7 @@ def _courses(
         "state_distribution",
         f"Treatment by {window}",
         f"Share of each drug class in each {window} among the patients still observed (their "
-        f"number is below the axis), by {group} and site.",
+        f"number is below the axis), by {group}{' and site' * (len(data) > 1)}.",
         f"Stacked bars of the drug classes by {window}, one panel for each {group}",
         shares,
         Grid(
@@ -133,38 +165,8 @@ def _courses(
         lambda: legend(colours) + stacked_bars(shares, colours, window),
         "courses",
     )
-    least = max(SHARED_BY, min_count)
-    frequencies = describe.sequence_frequencies(data, groups, top, min_count=least)
-    yield item(
-        "frequencies",
-        f"The {top} most frequent courses",
-        f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
-        f"that fewer than {least} patients share: the pale part stands for all others.",
-        f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
-        frequencies,
-        Plain(shares=("share", "cumulative")),
-        lambda: plot_frequencies(
-            data, groups, top=top, shared_by=SHARED_BY, table=frequencies, **options
-        ),
-        note=hidden_note(min_count),
-    )
-    representatives = representative_sequences(
-        data, groups, shared_by=SHARED_BY, min_count=min_count
-    )
-    yield item(
-        "representatives",
-        "Representative courses",
-        "At most five courses that stand for all: each patient counts for the course that differs "
-        f"least from their own (in the share of {windows_name(study)} with another drug class). "
-        f"Only courses that at least {least} patients share are candidates.",
-        f"Coloured bars of a few representative treatment courses, one panel for each {group}",
-        representatives,
-        Plain(shares=("share", "distance")),
-        lambda: plot_representatives(
-            data, groups, shared_by=SHARED_BY, table=representatives, **options
-        ),
-        note=hidden_note(min_count),
-    )
+    if view != "refined":  # exact counts beside those of the ensemble would tell who moved
+        yield from _whole_courses(study, data, groups, item, options)
     paths = courses.shown("paths").dropna(subset="count")
     rest = zip(branch_names(states)[-2:], (PALE, MISSING), strict=True)
     seen = set(paths["state"])
@@ -201,6 +203,52 @@ def _courses(
     )
 
 
+def _whole_courses(
+    study: Study,
+    data: Mapping[str, Sequences],
+    groups: Mapping[str, Any],
+    item: Callable[..., Item],
+    options: dict[str, Any],
+) -> Iterator[Item]:
+    """Courses that several patients share, and those that stand for all."""
+    min_count, top = study.privacy.min_count, study.outputs.top
+    group, least = group_word(study), max(SHARED_BY, min_count)
+    frequencies = describe.sequence_frequencies(data, groups, top, min_count=least)
+    yield item(
+        "frequencies",
+        f"The {top} most frequent courses",
+        f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
+        f"that fewer than {least} patients share: the pale part stands for all others.",
+        f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
+        frequencies,
+        Plain(shares=("share", "cumulative")),
+        lambda: plot_frequencies(
+            data, groups, top=top, shared_by=SHARED_BY, table=frequencies, **options
+        ),
+        note=hidden_note(min_count),
+    )
+    # a course that stands for all is no accident of sorting, so that one patient's will do
+    shared_by = SHARED_BY if hides(min_count) else 1
+    representatives = representative_sequences(
+        data, groups, shared_by=shared_by, min_count=min_count
+    )
+    only = f" Only courses that at least {least} patients share are candidates."
+    yield item(
+        "representatives",
+        "Representative courses",
+        "At most five courses that stand for all: each patient counts for the course that differs "
+        f"least from their own (in the share of {windows_name(study)} with another drug class)."
+        + (only if shared_by > 1 else ""),
+        f"Coloured bars of a few representative treatment courses, one panel for each {group}",
+        representatives,
+        Plain(shares=("share", "distance")),
+        lambda: plot_representatives(
+            data, groups, shared_by=shared_by, table=representatives, **options
+        ),
+        note=hidden_note(min_count),
+    )
+
+
 # --- sites and labs -------------------------------------------------------------------------
 
 
@@ -214,8 +262,9 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
     found = findings.differences
     if found is None:
         return
-    norms, n_boot = found.norms, study.outputs.bootstrap
+    norms, n_boot, earlier = found.norms, study.outputs.bootstrap, ""
     if study.published is not None:
+        earlier = f" Published: {study.published.source}."
         known = [published_norm(study, row) for row in norms.to_dict("records")]
         norms = norms.assign(published=np.array(known, dtype=float))
     yield Item(
@@ -225,7 +274,7 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
         "Frobenius norms of the differences, averaged over clusters. Debiased: without the part "
         "that sampling adds, with its 95 % interval. p: permutation test that the sites do not "
         "differ. By chance: the mean norm if they do not. Memberships are held fixed; "
-        f"{n_boot:,} bootstrap samples and permutations.",
+        f"{n_boot:,} bootstrap samples and permutations.{earlier}",
         norms,
         Plain(n_keys=2, columns=tuple(name for name in norms if name not in _IN_FILE_ONLY)),
     )
@@ -235,10 +284,15 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
     pairs = list(dict.fromkeys(found.norms["sites"]))
     min_count = study.privacy.min_count
     own = next(iter(findings.courses.values()))  # the only one if there is a single class
+
+    def name_of(cluster: Any) -> str:
+        return group_name(study, cluster, findings.analysis.names)
+
     shown = found.shown_with(
         {name: findings.courses.get(name, own) for name in found.differences["membership"]},
-        lambda cluster: group_name(study, cluster, findings.analysis.names),
+        name_of,
     )
+    shown = shown.assign(cluster=shown["cluster"].map(name_of))
     for number, pair in enumerate(pairs, start=1):
         yield Item(
             "site_differences" if len(pairs) == 1 else f"site_differences_{number}",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import hmac
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +27,7 @@ from font.files import (
     private_folder,
 )
 from mmlca import __version__
+from mmlca.tables.suppress import hides
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,10 +41,11 @@ _SOFTWARE = ("numpy", "scipy", "pandas", "numba", "matplotlib", "scikit-learn")
 _PROVENANCE = "provenance.json"
 _PATIENTS = "patients/"
 _PRIVATE = (_PATIENTS, "models/")  # ids, and exact numbers from which small counts follow
+_KEY, _KEY_BYTES = "patients/hash.key", 32
 # what this program writes; it removes nothing else, whatever `provenance.json` says
 _NAMES = re.compile(
     r"(results\.json|report\.html|choice\.json|(sensitivity|numbers|ranges)\.csv|sensitivity\.png"
-    r"|tables/[^/\\]+\.(csv|md|tex)|figures/[^/\\]+\.(csv|png)|variants/[^/\\]+\.json"
+    r"|tables/[^/\\]+\.(csv|md|tex|docx)|figures/[^/\\]+\.(csv|png|svg|pdf)|variants/[^/\\]+\.json"
     r"|models/(\w[\w .-]*/)?[^/\\]+\.json"  # resamples of a site are in a folder of its name
     r"|patients/[^/\\]+_(sequences|issues|clusters|unmapped)\.csv)"
 )
@@ -55,15 +59,26 @@ class Results:
     `provenance.json` says "finished": null. Files that hold patients' ids, in `patients/`, and the
     models, whose exact numbers tell small counts, are for their owner's eyes alone, and so are
     these folders. None of the `inputs` is overwritten.
+
+    Where small numbers are hidden, `keyed` is true and hashes need a key that stays in `patients/`:
+    a plain hash of a short table lets anyone try all small numbers until the hash fits.
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, Any], inputs: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        about: Mapping[str, Any],
+        inputs: Iterable[Path] = (),
+        *,
+        keyed: bool = False,
+    ) -> None:
         self.folder, self.about, self.inputs = folder, dict(about), tuple(inputs)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):  # can anything be written here?
                 pass
             clear_unfinished(folder / _PATIENTS)
+            self.secret = self._read_key() if keyed else b""
         except OSError as error:
             raise OSError(
                 f"cannot write to {folder} ({error.strerror}); choose another --out."
@@ -75,6 +90,21 @@ class Results:
             "steps": self._earlier(),
         }
         self._files: dict[str, str] = {}
+
+    def _read_key(self) -> bytes:
+        """The folder's key, made by the first run."""
+        path = self.folder / _KEY
+        self._keep_private(path.parent)
+        if not path.is_symlink() and path.is_file() and path.stat().st_size == _KEY_BYTES:
+            return path.read_bytes()
+        key = secrets.token_bytes(_KEY_BYTES)
+        with atomic(path, private=True) as file:
+            file.write(key)
+        return key
+
+    def hash_of(self, path: Path) -> str:
+        """SHA-256 of a file, with the folder's key if it has one."""
+        return _keyed(file_hash(path), self.secret)
 
     def _earlier(self) -> dict[str, Any]:
         """The steps that an earlier run finished."""
@@ -120,7 +150,7 @@ class Results:
         inside = [part for part in path.parents if part.is_relative_to(self.folder)]
         plain = not any(part.is_symlink() for part in (path, *inside) if part != self.folder)
         ours = _NAMES.fullmatch(name) is not None
-        return ours and plain and path.is_file() and file_hash(path) == stored
+        return ours and plain and path.is_file() and self.hash_of(path) == stored
 
     def forget(self, name: str) -> None:
         """Remove a step and its files, unless someone changed them or they are read."""
@@ -160,7 +190,7 @@ class Results:
 
     def write(self, name: str, content: bytes) -> None:
         self._write(name, content)
-        self._files[name] = hashlib.sha256(content).hexdigest()
+        self._files[name] = _keyed(hashlib.sha256(content).hexdigest(), self.secret)
 
     def _write(self, name: str, content: bytes) -> None:
         path, private = self.folder / name, name.startswith(_PRIVATE)
@@ -189,11 +219,20 @@ class Results:
 
 def open_results(study: Study, out: str | os.PathLike[str]) -> tuple[Results, str]:
     """The folder of a study's results, and the key of its files and of the software."""
-    inputs, versions = input_hashes(study), software()
+    files, keyed = input_files(study), hides(study.privacy.min_count)
+    for path in files.values():
+        check_regular(path)
     about = {"study": study.name, "seed": study.seed, "settings": study.plain()}
-    about |= {"inputs": inputs, "software": versions}
-    results = Results(Path(out), about, input_files(study).values())
-    return results, make_key(inputs, versions)
+    about |= {"inputs": {}, "software": software()}
+    if keyed:
+        about["hashes"] = f"HMAC-SHA256 of each file's SHA-256, with the key in {_KEY}"
+    results = Results(Path(out), about, files.values(), keyed=keyed)
+    inputs = {
+        name: {"bytes": path.stat().st_size, "sha256": results.hash_of(path)}
+        for name, path in files.items()
+    }
+    results.about["inputs"] = results.record["inputs"] = inputs
+    return results, make_key(inputs, about["software"], results.secret.hex())
 
 
 def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -208,14 +247,8 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def input_hashes(study: Study) -> dict[str, Any]:
-    """Size and hash of every file that a study reads."""
-    for path in input_files(study).values():
-        check_regular(path)
-    return {
-        name: {"bytes": path.stat().st_size, "sha256": file_hash(path)}
-        for name, path in input_files(study).items()
-    }
+def _keyed(digest: str, key: bytes) -> str:
+    return hmac.digest(key, digest.encode(), "sha256").hex() if key else digest
 
 
 def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mmlca.model.likelihood_ratio import bootstrap_lrt
 from mmlca.model.outcomes import ThreeStep, three_step
 from mmlca.model.resampling import bootstrap
 from mmlca.study import read
@@ -18,12 +20,14 @@ from mmlca.study.words import group_name, groups_word
 from mmlca.tables.describe import state_distribution, transition_counts
 from mmlca.tables.diagnostics import Diagnostics, diagnose
 from mmlca.tables.effects import (
+    cluster_chains,
     cluster_memberships,
     hide_effects,
     hide_outcomes,
-    inverse_variance,
+    one_step_effects,
 )
-from mmlca.tables.suppress import count_text, hide_parts
+from mmlca.tables.pooling import inverse_variance
+from mmlca.tables.suppress import few_text, hide_parts, hides, is_small
 from mmlca.tables.survival import Survival, survival_by_cluster
 
 if TYPE_CHECKING:
@@ -48,6 +52,7 @@ class Inference:
     """
 
     parameters: pd.DataFrame | None = None
+    class_tests: pd.DataFrame | None = None
     stability: pd.DataFrame | None = None
     diagnostics: dict[str, Diagnostics] = field(default_factory=dict)
     effects: pd.DataFrame | None = None
@@ -58,13 +63,18 @@ class Inference:
     left_out: list[str] = field(default_factory=list)
 
 
-def infer(study: Study, analysis: Analysis) -> Inference:
-    """Everything of `[inference]`, `[covariates]` and `[outcomes]`."""
+def infer(study: Study, analysis: Analysis, hidden: Mapping[str, pd.DataFrame]) -> Inference:
+    """Everything of `[inference]`, `[covariates]` and `[outcomes]`.
+
+    `hidden` is what `table_one` says of outcomes that it shows too: `hidden_together`.
+    """
     rules, notes = study.inference, list[str]()
     sites, own = analysis.sequences, analysis.own
     parts: dict[str, Any] = {}
     if rules.standard_errors:
         parts["parameters"] = _by_site({s: _parameters(study, own[s], sites[s]) for s in sites})
+    if rules.blrt:
+        parts["class_tests"] = _by_site({s: _class_tests(study, own[s], sites[s]) for s in sites})
     if rules.bootstrap:
         refits = {s: bootstrap(own[s], sites[s], rules.bootstrap, study.seed) for s in sites}
         parts["stability"] = hide_parts(
@@ -82,7 +92,7 @@ def infer(study: Study, analysis: Analysis) -> Inference:
         people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
         _need_columns("covariates.columns", study.covariates.columns, people)
         _need_columns("outcomes.columns", study.outcomes.columns, people)
-        third = _ThirdStep(study, analysis, people, notes)
+        third = _ThirdStep(study, analysis, people, hidden, notes)
         if study.covariates.columns:
             parts["effects"], parts["pooled"] = third.effects()
         if study.outcomes.columns:
@@ -140,6 +150,29 @@ def _parameters(study: Study, model: Any, data: Any) -> pd.DataFrame:
     return shown.drop(columns=["patients", "set"])
 
 
+def _class_tests(study: Study, model: Any, data: Any) -> pd.DataFrame:
+    """Bootstrap tests around the site's number of classes: against one fewer, and one more."""
+    k, rules, rows = model.params_.n_classes, study.inference, []
+    for larger in range(max(k, 2), min(k + 1, data.n_distinct) + 1):
+        test = bootstrap_lrt(
+            *(data, larger, rules.blrt, study.seed),
+            n_jobs=study.n_jobs or -1,
+            prior=study.model.prior,
+        )
+        rows.append(
+            {
+                "classes": larger,
+                "against": larger - 1,
+                "statistic": test.statistic,
+                "p_value": test.p_value,
+                "mc_error": test.mc_error,
+                "simulations": len(test.simulated),
+            }
+        )
+    names = ["classes", "against", "statistic", "p_value", "mc_error", "simulations"]
+    return pd.DataFrame(rows, columns=names)
+
+
 # --- covariates and outcomes ----------------------------------------------------------------
 
 
@@ -150,6 +183,7 @@ class _ThirdStep:
     study: Study
     analysis: Analysis
     people: dict[str, pd.DataFrame]
+    hidden: Mapping[str, pd.DataFrame]
     notes: list[str]
 
     def __post_init__(self) -> None:
@@ -158,7 +192,9 @@ class _ThirdStep:
         self.clusters = {site: part.map(names) for site, part in clusters.items()}
         self.memberships = {}
         if self.analysis.ensemble is not None:
-            known = cluster_memberships(sites, clusters)
+            refined = self.analysis.memberships  # clusters from 0
+            known = {s: p.rename(columns=lambda c: c + 1) for s, p in refined.items()}
+            known = known or cluster_memberships(sites, clusters)
             self.memberships = {s: p.rename(columns=names) for s, p in known.items()}
 
     def _at_site(self, site: str, correction: Any, **data: Any) -> ThreeStep:
@@ -174,7 +210,9 @@ class _ThirdStep:
     def _note_missing(self, what: str, missing: pd.Series) -> None:
         n, min_count = int(missing.sum()), self.study.privacy.min_count
         if n:
-            shown = count_text(n, min_count)
+            shown = f"{n:,}"
+            if hides(min_count):  # the exact number would tell what Table 1 hides
+                shown = few_text(min_count) if is_small(n, min_count) else f"at least {min_count}"
             self.notes.append(
                 f"Patients who lack {what} are left out of what concerns it ({shown})."
             )
@@ -188,10 +226,8 @@ class _ThirdStep:
             clusters = self.clusters[site]
             self._note_missing(f"a covariate at {site}", covariates.isna().any(axis=1))
             try:
-                with _without_counts():
-                    found = self._at_site(site, rules.correction, covariates=covariates)
-                table = pd.DataFrame(found)[["class", "term", "estimate", "se", "low", "high"]]
-                first = found.errors.index[0]
+                with _warnings_into(self.notes, f"Effects of the covariates at {site}"):
+                    table, first = self._effects_at(site, covariates)
                 hidden = hide_effects(table, covariates, clusters, first, min_count)
             except ValueError:
                 self.notes.append(f"The effects of the covariates at {site} are {_NO_ESTIMATE}")
@@ -202,6 +238,25 @@ class _ThirdStep:
         pooled = inverse_variance(shown) if len(shown) > 1 else None
         return _by_site(shown), pooled
 
+    def _effects_at(self, site: str, covariates: pd.DataFrame) -> tuple[pd.DataFrame, Any]:
+        """Effects at a site, and the cluster that the others are compared with."""
+        rules, sequences = self.study.covariates, self.analysis.sequences
+        if rules.method == "one-step":
+            order = sorted({c for part in self.analysis.clusters.values() for c in part.unique()})
+            labels = [group_name(self.study, c) for c in order]
+            result = one_step_effects(
+                sequences[site],
+                covariates,
+                self.clusters[site],
+                cluster_chains(sequences, self.analysis.clusters),
+                labels,
+                prior=self.study.model.reported_prior,
+            )
+            return result.table, labels[0]
+        found = self._at_site(site, rules.correction, covariates=covariates)
+        table = pd.DataFrame(found)[["class", "term", "estimate", "se", "low", "high"]]
+        return table, found.errors.index[0]
+
     def outcomes(self) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
         """Every outcome by cluster, all sites together, and the tests."""
         tables, tests = [], []
@@ -210,9 +265,11 @@ class _ThirdStep:
             missing = pd.concat([people[name].isna() for people in self.people.values()])
             self._note_missing(f"the outcome {name}", missing)
             try:
-                with _without_counts():
+                with _warnings_into(self.notes, f"Outcome {name}"):
                     found = self._over_sites(name)
-                table, test = hide_outcomes(found, sizes, self.study.privacy.min_count)
+                table, test = hide_outcomes(
+                    found, sizes, self.study.privacy.min_count, self._hidden_levels(name)
+                )
             except ValueError:
                 self.notes.append(f"The outcome {name} is {_NO_ESTIMATE}")
                 continue
@@ -221,6 +278,20 @@ class _ThirdStep:
         if not tables:
             return None, None
         return _named_first(tables), _named_first(tests)
+
+    def _hidden_levels(self, name: str) -> set[tuple[str, str]]:
+        """The clusters and levels of an outcome whose numbers Table 1 hides, or must."""
+        mask = self.hidden.get(name)
+        if mask is None:
+            return set()
+        clusters = {c for part in self.analysis.clusters.values() for c in part.unique()}
+        named = {group_name(self.study, c, self.analysis.names): c for c in clusters}
+        return {
+            (group_name(self.study, named[group]), str(level))
+            for group in mask
+            if group in named
+            for level in mask.index[mask[group]]
+        }
 
     def _over_sites(self, name: str) -> ThreeStep:
         correction = self.study.outcomes.correction
@@ -246,11 +317,21 @@ def _named_first(tables: list[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
 
 
 @contextmanager
-def _without_counts() -> Iterator[None]:
-    """Keep warnings with numbers of patients out of the report, where they may be small."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r".* (is missing for|patients lack)")
+def _warnings_into(notes: list[str], what: str) -> Iterator[None]:
+    """Warnings become sentences of the report; those with numbers of patients are dropped.
+
+    Such numbers may be small, and other sentences give them where they may be shown.
+    """
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
         yield
+    for warning in raised:
+        text = str(warning.message)
+        counts = re.search(r" (is missing for|patients lack)", text)
+        if not issubclass(warning.category, UserWarning):
+            warnings.warn_explicit(text, warning.category, warning.filename, warning.lineno)
+        elif not counts:
+            notes.append(f"{what}: {text}")
 
 
 # --- survival -------------------------------------------------------------------------------
@@ -291,7 +372,7 @@ def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | 
             "would count twice; set it to their end or later, or leave it out."
         )
     try:
-        with _without_counts():
+        with _warnings_into(notes, "Survival"):
             return survival_by_cluster(
                 every["time"],
                 every["event"],

@@ -10,6 +10,8 @@ import pandas as pd
 from mmlca.figures.diagnostics import plot_residuals, plot_stays
 from mmlca.figures.effects import plot_effects
 from mmlca.figures.survival import plot_survival
+from mmlca.figures.transitions import plot_estimates
+from mmlca.study.analyse import class_names
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.words import group_word, groups_word, window_name, windows_name
@@ -31,6 +33,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
     found, min_count = findings.inference, study.privacy.min_count
     note = hidden_note(min_count)
     shown = {site: part.shown(min_count) for site, part in found.diagnostics.items()}
+    names = {site: class_names(findings.analysis, site) for site in findings.analysis.own}
     if shown:
         yield Item(
             "fit_tests",
@@ -53,7 +56,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "How sure the assignments are",
             "For the patients assigned to a class of the site's own model (row): their number, "
             f"and their mean probability of each class (columns). {note}".rstrip(),
-            _classification({site: part.classification for site, part in shown.items()}),
+            _classification({site: part.classification for site, part in shown.items()}, names),
             Plain(n_keys=2),
         )
     for site, part in shown.items():
@@ -65,18 +68,18 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"By class of the site's own model and {window_name(study)}: observed less expected "
             "share of each state, in standard errors. Blue: more than expected; red: fewer. Beyond "
             f"2 something is amiss. {note}".rstrip(),
-            part.states,
+            _with_names(part.states, names[site]),
             Grid(
                 ("class", "state"),
                 "time",
                 "residual",
-                ("n",),
+                ("n",) if "n" in part.states else (),
                 _residual_note,
                 "difference",
                 text=f"Residuals in standard errors; columns: {windows_name(study)}.",
             ),
-            lambda full=full: plot_residuals(  # type: ignore[misc]
-                full, min_count=min_count, xlabel=window_name(study).capitalize()
+            lambda full=full, site=site: plot_residuals(  # type: ignore[misc]
+                full, names=names[site], min_count=min_count, xlabel=window_name(study).capitalize()
             ),
             f"Heat maps of residuals of the states by {window_name(study)} and class at {site}.",
         )
@@ -87,10 +90,13 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "Share of patients who leave a state next, by how long they have been in it (dots), "
             "and the share that a Markov chain expects at all lengths (lines). Dots that rise or "
             f"fall along a line speak against the chain. {note}".rstrip(),
-            part.stays,
+            _with_names(part.stays, names[site]),
             Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
-            lambda full=full: plot_stays(  # type: ignore[misc]
-                full, min_count=min_count, xlabel=windows_name(study).capitalize()
+            lambda full=full, site=site: plot_stays(  # type: ignore[misc]
+                full,
+                names=names[site],
+                min_count=min_count,
+                xlabel=windows_name(study).capitalize(),
             ),
             f"Dots and lines of the share who leave each state by length of stay at {site}.",
         )
@@ -101,7 +107,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "Transition rates by class in either half of the time, and the model's, which is the "
             "same in both. Steps that are both rare and rarely expected (below 0.5 %) are left "
             f"out. {note}".rstrip(),
-            _common_steps(part.steps),
+            _with_names(_common_steps(part.steps), names[site]),
             Plain(
                 shares=("observed", "expected"),
                 columns=("class", "half", "from", "to", "observed", "expected", "residual"),
@@ -109,16 +115,34 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
                 left_out="observed",
             ),
         )
-    if found.parameters is not None:
+    estimates = {} if found.parameters is None else dict(list(found.parameters.groupby("site")))
+    for site, estimate in estimates.items():
+        model, table = findings.analysis.own[site], estimate.drop(columns="site")
         yield Item(
-            "parameters",
+            f"parameters_{site}",
             "fit",
-            "Probabilities with standard errors",
-            "Weights of the classes, first states and transition probabilities of each site's own "
-            "model, with standard errors from the observed information and 95 % intervals. They "
-            f"hold if the model is right and the maximum was found. {note}".rstrip(),
-            found.parameters,
-            Plain(n_keys=5, empty={"from": "", "to": ""}, left_out="estimate"),
+            f"Estimated probabilities, {site}",
+            "First states and transition probabilities of each class of the site's own model, with "
+            "95 % limits from outer products of scores. They hold if the model is right and the "
+            f"maximum was found. The table has standard errors. {note}".rstrip(),
+            _with_names(table, names[site]),
+            Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
+            lambda site=site, model=model, table=table: plot_estimates(  # type: ignore[misc]
+                model, table, names=list(names[site].values())
+            ),
+            f"Heat maps of the estimated transition probabilities of each class at {site}.",
+        )
+    if found.class_tests is not None:
+        yield Item(
+            "class_tests",
+            "fit",
+            "Are there more classes, or fewer?",
+            "Bootstrap likelihood-ratio tests of a number of classes against one fewer, at each "
+            "site: twice the difference of the log-likelihoods, the share of samples from the "
+            "smaller model with a larger one (p), and how far p may be off because the samples are "
+            "few. A small p speaks for the larger number.",
+            found.class_tests,
+            Plain(n_keys=3),
         )
     if found.stability is not None:
         yield Item(
@@ -136,15 +160,24 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
 def _common_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """Without those that hardly anybody makes or should make; hidden ones stay, blank."""
     rare = (steps["observed"] < 0.005) & (steps["expected"] < 0.005)
-    return steps[~rare & (steps["n"] != 0)]
+    nobody = steps["observed"].isna() & steps["expected"].notna()
+    return steps[~rare & ~nobody]
 
 
-def _classification(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def _with_names(table: pd.DataFrame, names: Mapping[int, str]) -> pd.DataFrame:
+    """A table with the names of its classes."""
+    return table.assign(**{"class": table["class"].map(names)})
+
+
+def _classification(
+    tables: Mapping[str, pd.DataFrame], names: Mapping[str, Mapping[int, str]]
+) -> pd.DataFrame:
     parts = []
     for site, table in tables.items():
         classes = {name: f"class {name}" for name in table if name != "patients"}
         frame = table.rename(columns=classes).reset_index()
         frame.insert(0, "site", site)
+        frame["assigned"] = frame["assigned"].map(names[site])
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 
@@ -159,6 +192,8 @@ def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
     if found.effects is None:
         return
     how = _CORRECTED[study.covariates.correction]
+    if study.covariates.method == "one-step":
+        how = "estimated together with the chains of the site's own patients"
     group = group_word(study)
     caption = (
         f"Log-odds of each {group} against {group} 1, for one unit of a number or against the "

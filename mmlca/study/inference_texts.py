@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mmlca.model.selection import compare_criteria
 from mmlca.sequences.checks import listed
 from mmlca.study.words import group_word, groups_word
 
@@ -25,8 +26,14 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
     found, rules, text = findings.inference, study.inference, []
     if found.parameters is not None:
         text.append(
-            "Standard errors of the probabilities of each site's own model are from the observed "
-            "information."
+            "Standard errors of the probabilities of each site's own model are from the outer "
+            "products of the patients' scores, with intervals on the logit scale."
+        )
+    if found.class_tests is not None:
+        text.append(
+            "At each site the number of classes was compared with one fewer and one more by "
+            f"likelihood-ratio tests with at most {rules.blrt} samples from the smaller model, to "
+            "which both models were fitted (parametric bootstrap)."
         )
     if found.stability is not None:
         text.append(
@@ -40,14 +47,21 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
             "step, of lengths of stays and of the states over time, with reference values from "
             f"{rules.simulations} sets of sequences drawn from the model and fitted again."
         )
-    if found.effects is not None or found.outcomes is not None:
+    one_step = study.covariates.method == "one-step"
+    if (found.effects is not None and not one_step) or found.outcomes is not None:
         text.append(_memberships(findings))
     if found.effects is not None:
+        how = f"after classification, {_CORRECTED[study.covariates.correction]}"
+        if one_step:
+            how = (
+                "inside the mixture, estimated together with the chains from those of the "
+                f"{groups_word(study)} on, with standard errors from the observed information that "
+                "allow for unknown classes"
+            )
         together = " and pooled with inverse-variance weights" if found.pooled is not None else ""
         text.append(
             f"Effects of {listed(list(study.covariates.columns))} on membership are from a "
-            f"multinomial logit after classification, {_CORRECTED[study.covariates.correction]}, "
-            f"at each site{together}."
+            f"multinomial logit {how}, at each site{together}."
         )
     if found.outcomes is not None:
         text.append(
@@ -65,6 +79,12 @@ def _memberships(findings: Findings) -> str:
         return (
             "Classification errors are those that the model's memberships imply, and the "
             "uncertainty of the model is part of the standard errors."
+        )
+    if findings.analysis.refined is not None:
+        return (
+            "The clusters of an ensemble have no memberships of their own; in their place stand "
+            "those of the refined model, with the proportions of each site. They are taken as "
+            "known, so that standard errors leave out the uncertainty of the clustering."
         )
     return (
         "The clusters of an ensemble have no memberships of their own; in their place stand those "
@@ -97,6 +117,31 @@ def _survival(study: Study, findings: Findings) -> str:
     )
 
 
+def _numbers_of_classes(study: Study, findings: Findings) -> list[str]:
+    """Where criteria or tests disagree about the number of classes."""
+    notes, choice, tests = [], findings.choice, findings.inference.class_tests
+    if choice is not None:
+        for site, rows in choice[choice["site"].isin(list(study.sites))].groupby("site"):
+            sentence = compare_criteria(rows.drop(columns="site"))
+            if not sentence.startswith("All criteria"):
+                notes.append(f"The criteria disagree at {site}: {sentence}")
+    if tests is None:
+        return notes
+    for site, model in findings.analysis.own.items():
+        k = model.params_.n_classes
+        for row in tests[tests["site"] == site].to_dict("records"):
+            p = f"bootstrap test, p = {row['p_value']:.3g}"
+            if row["classes"] > k and row["p_value"] <= 0.05:
+                notes.append(
+                    f"At {site} {row['classes']} classes fit better than the {k} used ({p})."
+                )
+            if row["classes"] == k and row["p_value"] > 0.05:
+                notes.append(
+                    f"At {site} the {k} classes used do not fit clearly better than {k - 1} ({p})."
+                )
+    return notes
+
+
 def inference_cautions(study: Study, findings: Findings) -> list[str]:
     """What a reader should know before believing errors, effects and outcomes."""
     found = findings.inference
@@ -105,6 +150,7 @@ def inference_cautions(study: Study, findings: Findings) -> list[str]:
         for site, part in found.diagnostics.items()
         for text in part.shown(study.privacy.min_count).cautions()
     ]
+    notes += _numbers_of_classes(study, findings)
     if found.effects is not None or found.outcomes is not None:
         notes.append(
             f"Effects and outcomes of the {groups_word(study)} are associations: patients were not "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from font.n_clusters import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.sequences.type import Sequences
 from mmlca.study.analyse import Analysis, Findings, named_groups
@@ -24,19 +25,16 @@ from mmlca.study.numbers import numbers_table
 from mmlca.study.refined import refined_items
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.words import group_name, group_word, groups_word, period, windows_name
+from mmlca.study.words import group_name, group_word, groups_word, period, window_name, windows_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.rounded import Courses, data_draws, rounded_clusters, rounded_courses
-from mmlca.tables.suppress import hidden_note, hide, is_small
+from mmlca.tables.suppress import few_digits, hidden_note, hide, is_small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.study.config import Study
-
-
-_SHOWN = ("name", "value", "debiased", "low", "high", "p_value", "chance", "published")
 
 
 def to_pictures(
@@ -47,6 +45,7 @@ def to_pictures(
     import matplotlib.pyplot as plt
 
     look: dict[Any, Any] = {"text.parse_math": False, "svg.hashsalt": "mmlca"}
+    look |= {"font.size": 7, "axes.titlesize": 7, "xtick.labelsize": 6, "ytick.labelsize": 6}
     about = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     pictures = {}
     with mpl.rc_context(look), plt.ioff():  # a state may be called "$x^$"
@@ -78,9 +77,10 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
             "headline",
             "numbers",
             "All numbers of the summary",
-            "Every number that the summary rests on.",
+            "Every number that the summary rests on; those of differences between sites have their "
+            "intervals in the section on them.",
             numbers_table(findings.numbers),
-            Plain(columns=_SHOWN, unit="unit"),
+            Plain(columns=("name", "value"), unit="unit"),
         ),
     ]
     items.append(
@@ -101,21 +101,27 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
 
 _DECIMALS: dict[str, int] = {
     **dict.fromkeys(("loglik", "bic", "aic", "sabic", "icl"), 0),
-    **dict.fromkeys(("entropy", "smallest"), 2),
+    **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
     **dict.fromkeys(("norm", "debiased", "low", "high", "chance", "estimate", "difference"), 3),
 }
+_DIGITS = 3
 
 
 def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """A table whose indices have few digits: many digits of what rests on all patients tell counts.
 
-    >>> round_indices("models", pd.DataFrame({"bic": [2232.53434203], "n": [260]}))
-          bic    n
-    0  2233.0  260
+    Whole numbers stay as they are; other numbers have three digits, and some columns fewer.
+
+    >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
+    >>> round_indices("models", table)
+          bic    n     se
+    0  2233.0  260  0.123
     """
     if name.startswith(("agreement", "weights", "suggested")):
         return table.round(3)
-    return table.round({column: n for column, n in _DECIMALS.items() if column in table})
+    table = table.round({column: n for column, n in _DECIMALS.items() if column in table})
+    others = [c for c in table.select_dtypes("floating") if c not in _DECIMALS]
+    return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
 
 
 # --- data and models ------------------------------------------------------------------------
@@ -170,7 +176,11 @@ def _data_items(study: Study, findings: Findings) -> Iterator[Item]:
         )
     if choice is not None and choice["classes"].nunique() > 1:
         name = study.classes.criterion.upper()
-        resampled = "and resample " if len(data) > 1 and study.pseudo_sites.per_site else ""
+        resampled = (
+            "and pseudo-site (a resample of it) "
+            if len(data) > 1 and study.pseudo_sites.per_site
+            else ""
+        )
         yield Item(
             "selection",
             "classes",
@@ -193,7 +203,7 @@ def _data_items(study: Study, findings: Findings) -> Iterator[Item]:
             "their ensemble suggests that number partly because it must. Models with more classes "
             "leave it free: the number of clusters that the spectrum of their ensemble suggests, "
             "how sure that is, and the thresholds between which it is the same (as shares of the "
-            "largest eigenvalue).",
+            f"largest eigenvalue). {RECORD[findings.suggested['sure'].iloc[-1]]}",
             findings.suggested,
         )
 
@@ -208,7 +218,9 @@ def _model_items(study: Study, findings: Findings) -> Iterator[Item]:
         "models",
         "Models",
         "Log-likelihood, BIC and entropy R² of each model, the share of its smallest class, "
-        "how many independent searches reached the maximum, and whether the best one converged.",
+        "how many of the independent searches reached the maximum (each from starts of its own, "
+        "without knowing what the others reached; what they reach together does not count), and "
+        "whether the best one converged.",
         shown_fits(
             _fit_table({**analysis.models, **analysis.own}),
             analysis.n_patients(),
@@ -275,6 +287,7 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
                 "entropy": model.entropy(),
                 "smallest": float(model.params_.weights.min()),
                 "replicated": model.n_replicated_,
+                "searches": model.n_searches_,
                 "converged": model.converged_,
             }
             for name, model in models.items()
@@ -319,38 +332,51 @@ def shown_clusters(
         min_count,
         draws,
         period(study, data),
+        window_name(study),
     )
 
 
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The clusters in numbers, and who their patients are."""
     analysis, groups = findings.analysis, groups_word(study)
-    apart = {"description", "time", "n_then", "switchers", "path_share", "end_share"}
-    shown = tuple(name for name in findings.described if name not in apart)
+    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "first", "still", "switches")
+    shown += ("until_switch", "path", "path_share", "end", "end_share")
     shares = ("share", "first_share", "still", "switch_share", "path_share", "end_share")
-    layout = Plain(shares=shares, n_keys=2)
+    labels, several = {"cluster": group_word(study)}, len(analysis.sequences) > 1
+    digits = {"switches": 2, "until_switch": 1}
+    layout = Plain(shares=shares, n_keys=2, digits=digits, labels=labels)
+    yield Item(
+        "clusters_in_words",
+        "clusters",
+        f"The {groups} in words",
+        "Names are made from the courses, or come from the study file (outputs.names).",
+        findings.described[["cluster", "name", "description"]],
+        Plain(n_keys=2, sortable=False, labels=labels),
+    )
     yield Item(
         "clusters",
         "clusters",
         f"The {groups} in numbers",
-        "All sites together: patients; the most common first drug class; of those still observed "
-        "at the last time, the share on that class; where switches away from it go; the mean "
-        "number of switches per patient; the most common path; the median number of "
-        f"{windows_name(study)} before the first switch, of those who switched; and the most "
-        "common last drug class.",
+        f"{'All sites together: patients' if several else 'Patients'}; the most common first drug "
+        "class, and of those "
+        f"still observed in the last {window_name(study)} the share on it; the mean number of "
+        f"switches per patient; the median number of {windows_name(study)} before the first "
+        "switch, of those who switched; the most common path and last drug class, with their "
+        "shares.",
         findings.described,
         replace(layout, columns=shown),
     )
-    if len(analysis.sequences) > 1:
+    if several:
         by_site = describe_clusters(analysis.sequences, analysis.clusters, by_site=True)
         by_site = by_site.drop(columns="description")
+        by_site.insert(2, "name", by_site["cluster"].map(analysis.names))
         yield Item(
             "clusters_by_site",
             "clusters",
             f"The {groups} at each site",
             "The same at each site.",
             shown_clusters(study, analysis, findings.courses, by_site),
-            replace(layout, columns=("site", *(name for name in shown if name != "name"))),
+            replace(layout, columns=("site", *shown)),
         )
     frame = findings.table_one.to_frame()
     frame.columns = pd.Index([", ".join(c) if isinstance(c, tuple) else c for c in frame])
@@ -360,5 +386,7 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         f"Patients by {group_word(study)}",
         f"Number (%) or mean (SD). {hidden_note(study.privacy.min_count)}".rstrip(),
         frame.reset_index(names=["variable", "level"]),
-        Plain(n_keys=2, sortable=False, empty={"level": ""}),  # blocks of a variable's levels
+        Plain(  # blocks of a variable's levels
+            n_keys=2, sortable=False, empty={"level": ""}, figures=tuple(frame.columns)
+        ),
     )

@@ -38,6 +38,7 @@ def read_site(study: Study, site: str) -> Sequences:
 
 def read_source(study: Study, site: str) -> Records | WarehouseRecords | Sequences:
     """The records of one site, or its sequences, as files or a database hold them."""
+    from ehr_prep.claims import read_warehouse
     from ehr_prep.omop import read_omop
     from ehr_prep.records import read_records
     from mmlca.sequences.type import Sequences
@@ -50,6 +51,8 @@ def read_source(study: Study, site: str) -> Records | WarehouseRecords | Sequenc
             return Sequences.read(files.sequences, columns=files.columns)
         if files.omop is not None:
             return read_omop(files.omop, **study.omop_options(site))
+        if files.warehouse is not None:
+            return read_warehouse(files.warehouse, **study.warehouse_options(site))
         assert files.records is not None
         return read_records(
             files.records,
@@ -93,8 +96,8 @@ def build_sites(
     for site, part in data.items():
         if is_small(len(part), min_count):
             raise ValueError(
-                f"site {site} has {len(part)} eligible patients, fewer than privacy.min_count = "
-                f"{min_count}; relax the rules, or leave the site out."
+                f"site {site} has fewer eligible patients than privacy.min_count = {min_count}; "
+                "relax the rules, or leave the site out."
             )
     return data
 

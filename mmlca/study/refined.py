@@ -34,8 +34,8 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         "refined",
         f"Sizes of the {groups}, as published and refined",
         f"Patients of each site. The refined model ({times}) estimates the courses from all sites' "
-        "patients together, and lets every site have its own proportions; `proportion` is what it "
-        "estimates for the site. Refined sizes that differ from the published ones by few patients "
+        "patients together, and lets every site have its own proportions, which the last column "
+        "shows. Refined sizes that differ from the published ones by few patients "
         f"are not shown. {note}".rstrip(),
         size_table(study, analysis),
         Plain(shares=("proportion",), n_keys=2),
@@ -110,7 +110,7 @@ def size_table(study: Study, analysis: Analysis) -> pd.DataFrame:
             rows.append(
                 {
                     "site": site,
-                    "group": group_name(study, cluster),
+                    "group": group_name(study, cluster, analysis.names),
                     "published": np.nan if known[i, j] else parts[0],
                     "refined": np.nan if hidden[i, j] else parts[1],
                     "proportion": share,
@@ -134,7 +134,7 @@ def moved_table(study: Study, analysis: Analysis) -> pd.DataFrame:
     small[-1] |= _hidden_sizes(published, refined, min_count)[-1]
     small[:, -1] |= hidden_grid(add_totals(published), min_count)[-1]
     shown = np.where(hidden_grid(table, min_count, small), np.nan, table)
-    names = [*(group_name(study, c) for c in order), "all"]
+    names = [*(group_name(study, c, analysis.names) for c in order), "all"]
     return pd.DataFrame(shown, columns=names).assign(published=names)[["published", *names]]
 
 

@@ -14,14 +14,17 @@ import pandas as pd
 from font.files import hold
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.sequences.type import Sequences
-from mmlca.study import analyse, inference, items, read, texts
+from mmlca.study import analyse, inference, items, read
 from mmlca.study.analyse import Analysis, Findings, Models
+from mmlca.study.cautions import cautions
 from mmlca.study.config import Study
 from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
+from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
 from mmlca.study.report.content import Item, Report
+from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
-from mmlca.study.words import groups_word, period, short_names
+from mmlca.study.words import groups_word, period, short_names, window_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.suppress import few_patients
 
@@ -126,14 +129,14 @@ class _Run:
             sites=list(sequences),
             n_clusters=n_classes,
             states=list(next(iter(sequences.values())).states),
-            views=[view for view, _ in analyse.views(analysis)],
+            views=[view for view, _ in analyse.course_views(analysis)],
             min_count=study.privacy.min_count,
             published=None if study.published is None else study.published.source,
             groups=groups_word(study),
             figures=study.outputs.figures,
-            summary=texts.summary(study, findings),
-            methods=texts.methods(study, findings, n_classes),
-            careful=texts.cautions(study, findings, warned),
+            summary=summary(study, findings),
+            methods=methods(study, findings, n_classes),
+            careful=cautions(study, findings, warned),
             numbers=findings.numbers,
             items=shown,
         )
@@ -233,7 +236,9 @@ class _Run:
         self.tell("Comparing the sites", 0.42)
         differences = analyse.compare_sites(study, analysis, study.outputs.bootstrap)
         described = describe_clusters(
-            analysis.sequences, analysis.clusters, after=period(study, analysis.sequences)
+            *(analysis.sequences, analysis.clusters),
+            after=period(study, analysis.sequences),
+            window=window_name(study),
         )
         names = short_names(study, described)  # they say what most patients of a cluster do
         hidden = hidden_sizes(analysis.clusters, min_count).loc["all"]
@@ -248,14 +253,15 @@ class _Run:
         self.tell("Fitting the laboratory values", 0.45)
         trends = analyse.lab_trends(study, analysis)
         self.tell("Standard errors, fit and outcomes", 0.47)
-        inferred = inference.infer(study, analysis)
+        table_one = analyse.describe_patients(study, analysis, described)
+        inferred = inference.infer(study, analysis, table_one.hidden_together)
         return Findings(
             analysis=analysis,
             choice=choice,
             suggested=suggested,
             numbers=headline(study, analysis, choice, differences),
             described=described,
-            table_one=analyse.describe_patients(study, analysis, described),
+            table_one=table_one,
             courses=courses,
             differences=differences,
             influence=analyse.site_influence(study, analysis),

@@ -19,7 +19,9 @@ from mmlca.study.analyse import Analysis
 from mmlca.study.config import Study
 from mmlca.study.folder import Progress, make_key, open_results, plain_records
 from mmlca.study.items import to_pictures
-from mmlca.study.numbers import headline
+from mmlca.study.numbers import Kind, Number, headline
+from mmlca.tables.rounded import data_draws
+from mmlca.tables.suppress import Draw, hides, round_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _MOST = 500
 _DAYS_PER_MONTH = 30.4375
 _INDEX = "adjusted_rand_index"
+_DIGITS = 2  # decimals where small numbers are hidden
 
 
 class Factor(NamedTuple):
@@ -105,7 +108,8 @@ def run_sensitivity(
         From `read_study`.
     out : path
         The folder gets `sensitivity.csv` (adjusted Rand index of each analysis against the main
-        one, on the patients that both have), `numbers.csv` (every headline number of each),
+        one, on the patients that both have), `numbers.csv` (every headline number of each; under
+        a threshold numbers of patients are rounded at random and others have two decimals),
         `ranges.csv` (the smallest and largest value of each number, and the analysis that gave
         it) and `sensitivity.png`.
     progress : function (text, share), optional
@@ -141,17 +145,18 @@ def _run_alone(study: Study, out: str | os.PathLike[str], tell: Progress) -> dic
         key = make_key(key, _settings(main_study), study.privacy)  # all are compared with it
         tell("Main analysis", 0.1)
         main = _analyse(main_study, sequences)
+        draws = {site: data_draws(part) for site, part in sequences.items()}
         outcomes = []
         files = [f"variants/{i:03d}.json" for i in range(1, len(others) + 1)]
         for i, (variant, file) in enumerate(zip(others, files, strict=True)):
             tell(variant.name, 0.1 + 0.85 * i / len(others))
             with results.step(file, make_key(key, _settings(variant.study))) as needed:
                 if needed:
-                    outcomes.append(_compared(variant.study, main, sources))
+                    outcomes.append(_compared(variant.study, main, sources, draws))
                     results.json(file, asdict(outcomes[-1]))
                 else:
                     outcomes.append(Outcome(**results.read_json(file)))
-    numbers = {"main": _numbers(main_study, main)}
+    numbers = {"main": _numbers(main_study, main, draws)}
     numbers |= {v.name: outcome.numbers for v, outcome in zip(others, outcomes, strict=True)}
     ranges = _ranges(numbers)
     with results.step("tables", make_key(key, others, outcomes, numbers)) as needed:
@@ -287,7 +292,9 @@ def _analyse(study: Study, sequences: Mapping[str, Any]) -> Analysis:
     return analyse.combine(study, sequences, used, own, n_classes)
 
 
-def _compared(study: Study, main: Analysis, sources: Mapping[str, Any]) -> Outcome:
+def _compared(
+    study: Study, main: Analysis, sources: Mapping[str, Any], draws: Mapping[str, Draw]
+) -> Outcome:
     """One other analysis and its adjusted Rand index against the main one."""
     try:
         other = _analyse(study, read.build_sites(study, sources))
@@ -302,8 +309,18 @@ def _compared(study: Study, main: Analysis, sources: Mapping[str, Any]) -> Outco
         place: compare_clusterings(*pair)["adjusted_rand_index"]
         for place, pair in {"all": (a, b), **pairs}.items()
     }
-    numbers = _numbers(study, _renamed(other, match_labels(a, b)))
-    return Outcome(index, sum(map(len, other.clusters.values())), len(a), numbers)
+    numbers = _numbers(study, _renamed(other, match_labels(a, b)), draws)
+    patients, in_both, unit = (
+        sum(map(len, other.clusters.values())),
+        len(a),
+        study.privacy.min_count,
+    )
+    if hides(unit):
+        index = {place: round(value, _DIGITS) for place, value in index.items()}
+        draw = draws[next(iter(draws))]
+        names, counts = [("patients",), ("in both",)], [patients, in_both]
+        patients, in_both = round_row(counts, names, np.inf, unit, draw).astype(int).tolist()
+    return Outcome(index, patients, in_both, numbers)
 
 
 def _renamed(other: Analysis, partner: Mapping[Any, Any]) -> Analysis:
@@ -318,10 +335,33 @@ def _renamed(other: Analysis, partner: Mapping[Any, Any]) -> Analysis:
     return replace(other, clusters=clusters)
 
 
-def _numbers(study: Study, analysis: Analysis) -> dict[str, float]:
+def _numbers(study: Study, analysis: Analysis, draws: Mapping[str, Draw]) -> dict[str, float]:
+    """The headline numbers by name.
+
+    Two analyses may differ in few patients, so that exact numbers would tell how many. Under a
+    threshold numbers of patients are rounded at random with the draws of the main analysis, alike
+    for all of them, and everything else has two decimals.
+    """
     differences = analyse.compare_sites(study, analysis, n_boot=0)
     numbers = headline(study, analysis, None, differences)
-    return {number.name: float(number.value) for number in numbers}
+    if not hides(study.privacy.min_count):
+        return {number.name: float(number.value) for number in numbers}
+    return {number.name: _coarse(number, study, analysis, draws) for number in numbers}
+
+
+def _coarse(number: Number, study: Study, analysis: Analysis, draws: Mapping[str, Draw]) -> float:
+    """A headline number that few patients do not change."""
+    sized = number.kind in (Kind.PATIENTS, Kind.DISTINCT, Kind.SIZE)
+    if not sized or np.isnan(number.value):
+        return round(float(number.value), _DIGITS)
+    site, kind = number.sites, number.kind
+    count = float(number.n if kind is Kind.SIZE else number.value)
+    name = (kind.value, number.group)
+    (rounded,) = round_row([count], [name], np.inf, study.privacy.min_count, draws[site])
+    share = kind is Kind.SIZE
+    return (
+        round(float(rounded) / len(analysis.sequences[site]), _DIGITS) if share else float(rounded)
+    )
 
 
 # --- summaries ---------------------------------------------------------------------------

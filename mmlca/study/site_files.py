@@ -18,13 +18,22 @@ Key = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
 Day = Annotated[dt.date, Field(strict=False)]
 
 
-# what a database says itself, or what belongs to files
-_NOT_OMOP = (
-    *("columns", "patients", "observation", "patient", "date", "drug", "end", "supply"),
-    *("drug_names", "date_format", "encoding", "delimiter", "decimal", "default_supply", "strict"),
-    *("where", "records_columns", "patients_columns", "observation_columns", "labs_columns"),
+# what belongs to files, what an OMOP database says itself, and what belongs to databases
+_FILES_ONLY = (
+    *("columns", "patients", "observation", "drug_names", "date_format", "encoding", "delimiter"),
+    *("decimal", "strict", "labs_columns"),
 )
-_ONLY_OMOP = ("cdm_schema", "condition", "cohort", "table")
+_NOT_OMOP = (
+    *("patient", "date", "drug", "end", "supply", "default_supply", "where"),
+    *("records_columns", "patients_columns", "observation_columns"),
+)
+_OMOP_ONLY = ("condition", "cohort")
+_WAREHOUSE_ONLY = ("patients_table", "observation_table")
+_WRONG = {
+    "omop": (*_FILES_ONLY, *_NOT_OMOP, *_WAREHOUSE_ONLY),
+    "warehouse": (*_FILES_ONLY, *_OMOP_ONLY, "labs"),
+    "files": (*_OMOP_ONLY, *_WAREHOUSE_ONLY, "cdm_schema", "table"),
+}
 
 
 class Part(BaseModel):
@@ -120,6 +129,7 @@ class Site(Reading):
     """The files or the database of one hospital. Its reading options override `[records]`.
 
     With `omop`, the URL of a database, `labs` are tests of its table measurement: "ESR,CRP".
+    `warehouse` is the URL of one that is not OMOP; see `ehr_prep.read_warehouse`.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -127,10 +137,13 @@ class Site(Reading):
     records: Files | None = None
     sequences: File | None = None
     omop: Text | None = None
+    warehouse: Text | None = None
     cdm_schema: Annotated[Text | None, Field(alias="schema")] = None
     condition: Count | tuple[Count, ...] | Text | None = None
     cohort: Count | Text | None = None
-    table: Literal["drug_exposure", "drug_era"] | None = None
+    table: Text | None = None
+    patients_table: Text | None = None
+    observation_table: Text | None = None
     columns: Text | None = None
     patients: Files | None = None
     labs: Files | None = None
@@ -146,19 +159,30 @@ class Site(Reading):
     def options(self) -> dict[str, Any]:
         return {**super().options(), **self.records_columns.model_dump(exclude_none=True)}
 
+    @property
+    def database(self) -> str | None:
+        """The URL of the site's database, None if it has files."""
+        return self.omop or self.warehouse
+
     @model_validator(mode="after")
     def _one_source(self) -> Site:
-        if sum(s is not None for s in (self.records, self.sequences, self.omop)) != 1:
-            raise ValueError("needs either records or sequences or omop, one of the three")
-        wrong = _NOT_OMOP if self.omop is not None else _ONLY_OMOP
+        sources = (self.records, self.sequences, self.omop, self.warehouse)
+        if sum(source is not None for source in sources) != 1:
+            raise ValueError("needs either records, sequences, omop or warehouse, one of the four")
+        kind = "omop" if self.omop else "warehouse" if self.warehouse else "files"
         fields = type(self).model_fields
-        if given := [name for name in wrong if getattr(self, name) != fields[name].default]:
-            reason = "which a database does not need" if self.omop else "which belongs to omop"
-            raise ValueError(f"has {given[0].removeprefix('cdm_')}, {reason}")
-        if self.omop is not None:
+        if extra := [n for n in _WRONG[kind] if getattr(self, n) != fields[n].default]:
+            name = extra[0].removeprefix("cdm_")
+            reason = f"which does not go with {kind}"
+            if kind == "files":
+                reason = "which belongs to databases (omop or warehouse)"
+            raise ValueError(f"has {name}, {reason}")
+        if self.omop is not None and self.table not in (None, "drug_exposure", "drug_era"):
+            raise ValueError(f'has table = "{self.table}"; omop has drug_exposure and drug_era')
+        if (url := self.database) is not None:
             from ehr_prep.databases import check_url
 
-            check_url(self.omop)
+            check_url(url)
         if self.columns is not None and self.sequences is None:
             raise ValueError("has columns, which belong to sequences")
         return self
@@ -177,10 +201,11 @@ def expand(folder: Path, files: Any) -> list[Path]:
 
 def resolved(path: Path, name: str, site: Site) -> Site:
     files: dict[str, Any] = {}
-    if site.omop is not None:
+    if site.database is not None:
         from ehr_prep.databases import resolve_url
 
-        files["omop"] = resolve_url(site.omop, path.parent)
+        kind = "omop" if site.omop is not None else "warehouse"
+        files[kind] = resolve_url(site.database, path.parent)
         if isinstance(site.condition, str):
             files["condition"] = str(path.parent / site.condition)
     for role in ("records", "sequences", "patients", "labs", "observation", "truth"):

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mmlca.tables.clusters import name_clusters, percent_text, plural
+from mmlca.tables.suppress import few_patients
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -32,11 +37,9 @@ def group_name(study: Study, group: Any, names: Mapping[Any, str] | None = None)
 
 def short_names(study: Study, described: pd.DataFrame) -> list[str | None]:
     """The clusters' short names: those of the study file, or made from their courses."""
-    from mmlca.tables.clusters import name_clusters
-
     names = study.outputs.names
     if names is None:
-        return name_clusters(described)
+        return name_clusters(described, study.privacy.min_count)
     if len(names) != len(described):
         raise ValueError(
             f"outputs.names has {len(names)} names, but there are {len(described)} "
@@ -59,8 +62,7 @@ def window_name(study: Study) -> str:
 
 def windows_name(study: Study) -> str:
     """The plural: "quarters", "windows of 45 days"."""
-    first, *rest = window_name(study).split(" ")
-    return " ".join([f"{first}s", *rest])
+    return plural(window_name(study))
 
 
 def period(study: Study, data: Mapping[str, Sequences]) -> str:
@@ -70,6 +72,13 @@ def period(study: Study, data: Mapping[str, Sequences]) -> str:
         return f"{n} {windows_name(study).split(' ')[0]}"
     months = n * study.rules.months
     return f"{months // 12} year{'s' * (months > 12)}" if months % 12 == 0 else f"{months} months"
+
+
+def share_of_patients(study: Study, share: float) -> str:
+    """A share of the patients, which is NaN if it rests on too few."""
+    if np.isnan(share):
+        return few_patients(study.privacy.min_count)
+    return f"{percent_text(share)} of the patients"
 
 
 def number_word(n: int) -> str:

@@ -14,7 +14,7 @@ from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.lines import ARROW, line_codes
 from mmlca.tables.matching import common_membership
-from mmlca.tables.suppress import add_totals, hidden_grid
+from mmlca.tables.suppress import add_totals, hidden_grid, is_small
 
 _SURE = 0.8
 _PATH = 3
@@ -26,6 +26,7 @@ def describe_clusters(
     *,
     by_site: bool = False,
     after: str | None = None,
+    window: str = "time",
 ) -> pd.DataFrame:
     """What each cluster's patients do, in numbers and in words.
 
@@ -40,6 +41,8 @@ def describe_clusters(
         One row per site and cluster; otherwise the sites are taken together.
     after : str, optional
         How long the sequences last, for the wording: "4 years".
+    window : str
+        What one time of the sequences is called, for the wording: "quarter".
 
     Returns
     -------
@@ -72,7 +75,7 @@ def describe_clusters(
         total = float(data.weights.sum())
         for k, label in enumerate(membership.labels):
             key = {"site": site, "cluster": label} if by_site else {"cluster": label}
-            rows.append({**key, **_described(data[codes == k], total, after)})
+            rows.append({**key, **_described(data[codes == k], total, after, window)})
     return pd.DataFrame(rows)
 
 
@@ -107,7 +110,7 @@ def hidden_sizes(clusters: Mapping[str, pd.Series], min_count: int) -> pd.DataFr
     return pd.DataFrame(hidden, [*clusters, "all"], [*order, "all"])
 
 
-def _described(data: Sequences, total: float, after: str | None) -> dict[str, Any]:
+def _described(data: Sequences, total: float, after: str | None, window: str) -> dict[str, Any]:
     """One row of `describe_clusters`."""
     n = float(data.weights.sum())
     row: dict[str, Any] = {"n": n, "share": _ratio(n, total)}
@@ -134,7 +137,7 @@ def _described(data: Sequences, total: float, after: str | None) -> dict[str, An
         "switches": switches.sum() / n,
         **_course(data, n),
     }
-    return row | {"description": wording(row, after)}
+    return row | {"description": wording(row, after, window)}
 
 
 def _course(data: Sequences, n: float) -> dict[str, Any]:
@@ -164,12 +167,14 @@ def _last_observed(data: Sequences) -> NDArray[np.intp]:
     return last
 
 
-def name_clusters(described: pd.DataFrame) -> list[str | None]:
+def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | None]:
     """A short name for each cluster, from its row of `describe_clusters`.
 
     "A persisters" stay on A; "A → B" switch from A to B more often than to all others together;
-    "A → several" go on to several states. Clusters that would have the same name are told apart
-    by how early they switch. A cluster without a description has no name.
+    "A → several" go on to several states. Clusters that would have the same name are called by
+    their most common path, or if that is the same too by their last state, or else by how early
+    they switch. A cluster without a description has no name, and paths and last states of fewer
+    than `min_count` patients are not told.
 
     Examples
     --------
@@ -190,12 +195,29 @@ def name_clusters(described: pd.DataFrame) -> list[str | None]:
             names.append(f"{first}{ARROW}several")
     for name in {n for n in names if n is not None and names.count(n) > 1}:
         same = [i for i, other in enumerate(names) if other == name]
+        others = _told_apart(name, described.iloc[same], {*names} - {name}, min_count)
+        for i, other in zip(same, others, strict=True):
+            names[i] = other
+        same = [i for i, other in enumerate(names) if other == name]
         until = described["until_switch"].iloc[same]
+        if len(same) < 2:
+            continue
         order = np.array(same)[np.argsort(until.fillna(np.inf), kind="stable")]
         kinds = ["early", "late"] if len(same) == 2 else [str(k + 1) for k in range(len(same))]
         for i, kind in zip(order, kinds, strict=True):
             names[i] = f"{name} ({kind})"
     return names
+
+
+def _told_apart(name: str, rows: pd.DataFrame, taken: set[str | None], min_count: int) -> list[str]:
+    """Names by path or last state where these differ; otherwise the common name again."""
+    if ARROW in name:
+        kinds = {"path": rows["path"], "end": name + ", ending on " + rows["end"]}
+        for kind, new in kinds.items():
+            few = is_small((rows[f"{kind}_share"] * rows["n"]).round(6), min_count)
+            if new.mask(few).notna().all() and new.is_unique and not taken & {*new}:
+                return list(new)
+    return [name] * len(rows)
 
 
 def _switch_counts(data: Sequences) -> NDArray[np.float64]:
@@ -218,7 +240,7 @@ def _ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else np.nan
 
 
-def wording(row: Mapping[Any, Any], after: str | None) -> str:
+def wording(row: Mapping[Any, Any], after: str | None, window: str = "time") -> str:
     """A row of `describe_clusters` in words."""
     first, to = row["first"], row["switch_to"]
     if row["still"] >= 0.5 or to is None:
@@ -226,16 +248,30 @@ def wording(row: Mapping[Any, Any], after: str | None) -> str:
     elif row["switch_share"] >= 0.5:
         course = f"start on {first}, then {to}"
     else:
-        course = f"start on {first}, then several, most often {to}"
+        course = f"start on {first}, then go on to several, most often {to}"
     when = f"observed at time {row['time']}" if after is None else f"still observed after {after}"
-    early = ""
-    if course.startswith("start") and row["until_switch"] == row["until_switch"]:
-        times = f"{row['until_switch']:g} time{'s' * (row['until_switch'] != 1)}"
-        early = f" after {times} (median), most often ending on {row['end']}"
+    if course.startswith("start"):
+        if row["until_switch"] == row["until_switch"]:
+            n = row["until_switch"]
+            course += f", after {n:g} {window if n == 1 else plural(window)} (median)"
+        if row["path"] is not None and not pd.isna(row["path"]):
+            course += f"; the most common path is {row['path']} ({percent_text(row['path_share'])})"
+        if row["end"] is not None and not pd.isna(row["end"]):
+            course += f"; {percent_text(row['end_share'])} end on {row['end']}"
     return (
-        f"{percent_text(row['share'])}: {course}{early}; {percent_text(row['still'])} of those "
-        f"{when} are on {first}; {_rate_text(row['switches'])} switches per patient"
+        f"{percent_text(row['share'])}: {course}; {percent_text(row['still'])} of those "
+        f"{when} are on {first}; {rate_text(row['switches'])} switches per patient"
     )
+
+
+def plural(window: str) -> str:
+    """The plural of a unit of time.
+
+    >>> plural("quarter"), plural("window of 45 days")
+    ('quarters', 'windows of 45 days')
+    """
+    first, *rest = window.split(" ")
+    return " ".join([f"{first}s", *rest])
 
 
 def percent_text(share: float) -> str:
@@ -256,7 +292,8 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _rate_text(rate: float) -> str:
+def rate_text(rate: float) -> str:
+    """A mean number per patient, with two decimals below 1."""
     if 0 < rate < 0.005:
         return "<0.01"
     return f"{rate:.0f}" if rate == 0 else f"{rate:.{2 if rate < 0.995 else 1}f}"

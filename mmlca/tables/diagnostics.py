@@ -20,11 +20,21 @@ from mmlca.model.params import MarkovParams, Seed
 from mmlca.model.simulate import simulate
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
-from mmlca.tables.suppress import add_totals, hidden_grid, hide, hide_parts, hides, is_small
+from mmlca.tables.event_counts import Counts
+from mmlca.tables.suppress import (
+    add_totals,
+    hidden_grid,
+    hide,
+    hide_parts,
+    hide_rows,
+    hides,
+    is_small,
+)
 
 _LOW, _CONFUSED, _SMALL, _ALIKE = 0.7, 0.2, 0.05, 0.1
 _DOUBT = 0.05
 _LEAST = 1.0  # memberships that a share of leavers needs
+_SHOWN_DIGITS = 2  # decimals of shares where small numbers are hidden
 _REFIT = 50  # EM updates on the sequences drawn for the tests
 _HALVES = ("first half", "second half")
 Floats = NDArray[np.float64]
@@ -49,7 +59,8 @@ class Diagnostics:
     stays : DataFrame
         class, state, `duration` (times in the state so far), `leaving` (share who leave next)
         and `expected` (the same at all durations), `n`, `patients` and `leavers` (assigned to
-        the class). Durations of fewer than one membership are left out.
+        the class), `left_ever` and `stayed_ever` (the same at any duration). Durations of fewer
+        than one membership are left out.
     tests : DataFrame
         What is tested, `statistic`, `typical` (its mean in sequences drawn from the model) and
         `p_value`.
@@ -114,7 +125,10 @@ class Diagnostics:
         return notes
 
     def shown(self, min_count: int) -> Diagnostics:
-        """The same without numbers that rest on, or would reveal, fewer than `min_count`."""
+        """The same without numbers that rest on, or would reveal, fewer than `min_count`.
+
+        Shares have two decimals, and the columns of memberships and patients are gone.
+        """
         if not hides(min_count):
             return self
         sizes = self.classification["patients"].to_numpy()
@@ -123,6 +137,7 @@ class Diagnostics:
         classification = self.classification.astype(float)
         classification.loc[hidden, "patients"] = np.nan
         classification.loc[few] = np.nan
+        classification = classification.round(_SHOWN_DIGITS)
         states = _hidden(self.states, ["class", "time"], min_count)
         steps = _hidden(self.steps, ["class", "half", "from"], min_count)
         # numbers of patients by duration would tell of single ones by subtraction
@@ -132,15 +147,26 @@ class Diagnostics:
         )
         tiny = ["patients", "leavers", "stayers", "nobody"]
         stays = hide(stayed, ["leaving"], tiny, min_count)
-        stays = stays.assign(leaving=stays["leaving"].round(2))
-        stays = stays.drop(columns=["n", *tiny])
+        # the share that the chain expects is that of all who leave, whatever the duration
+        ever = np.maximum(stayed[["left_ever", "stayed_ever"]], 1)
+        few = np.asarray(is_small(ever, min_count).any(axis=1))
+        stays = stays.assign(
+            leaving=stays["leaving"].round(_SHOWN_DIGITS),
+            expected=stays["expected"].round(_SHOWN_DIGITS).mask(few),
+        )
+        stays = stays.drop(columns=["n", "left_ever", "stayed_ever", *tiny])
+        tests = self.tests.assign(**self.tests[["statistic", "typical"]].round(1))
         return Diagnostics(
-            classification, states, steps, stays, self.tests, self.alike, self.shares, self.n_sim
+            classification, states, steps, stays, tests, self.alike, self.shares, self.n_sim
         )
 
 
 def _hidden(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
-    """A table of shares without small ones; half a membership or less of nobody counts as 0."""
+    """A table of shares without small ones; half a membership or less of nobody counts as 0.
+
+    The number of memberships behind each row does not show: it changes from one time to the next
+    by few patients. Nor does a row behind which there are few of them.
+    """
     count = table["observed"].fillna(0) * table["n"]
     nobody = (table["patients"] == 0) & (count < 0.5)
     observed = table["observed"].mask(nobody & table["observed"].notna(), 0.0)
@@ -148,9 +174,17 @@ def _hidden(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
     table = table.assign(
         observed=observed, residual=_residual(*shares), count=count.mask(nobody, 0.0)
     )
-    numbers = ["observed", "expected", "n", "residual", "patients"]
-    small = ["patients", "count"]
-    return hide_parts(table, by, numbers, min_count, patients=small).drop(columns="count")
+    numbers = ["observed", "expected", "residual"]
+    table = hide_parts(table, by, numbers, min_count, patients=["patients", "count"])
+    most = table.groupby(by)["patients"].transform("max")
+    few = is_small(np.maximum(most, 1), min_count) & (table["n"] > 0)
+    table = table.assign(
+        observed=table["observed"].round(_SHOWN_DIGITS),
+        expected=table["expected"].round(_SHOWN_DIGITS),
+        residual=table["residual"].round(1),
+    )
+    table = hide_rows(table, [name for name in table if name not in numbers], few)
+    return table.drop(columns=["count", "n", "patients"])
 
 
 def diagnose(
@@ -191,7 +225,7 @@ def diagnose(
         raise ValueError(f"n_sim must be at least 1, found {n_sim}.")
     params = model.params_
     posterior = model.predict_proba(data)
-    counted = _Counts(data, posterior)
+    counted = Counts(data, posterior)
     assigned = posterior.argmax(axis=1)
     return Diagnostics(
         _classification(posterior, assigned, data.weights),
@@ -219,65 +253,6 @@ def _classification(posterior: Floats, assigned: NDArray[np.intp], weights: Floa
     return table
 
 
-# --- counts ---------------------------------------------------------------------------------
-
-
-class _Counts:
-    """Sequences and memberships (n, K), and sums of memberships over what patients do."""
-
-    def __init__(self, data: Sequences, posterior: Floats) -> None:
-        self.data, self.codes = data, data.codes.astype(np.intp)
-        self.members = posterior * data.weights[:, None]
-        self.n_classes, self.n_states = posterior.shape[1], data.n_states
-
-    def total(self, patient: NDArray[np.intp], event: NDArray[np.intp], n_events: int) -> Floats:
-        """Memberships of those with each event, (K, n_events)."""
-        return np.array(
-            [np.bincount(event, m[patient], minlength=n_events) for m in self.members.T]
-        )
-
-    def different(
-        self, assigned: NDArray[np.intp], patient: NDArray[np.intp], event: NDArray[np.intp], n: int
-    ) -> NDArray[np.intp]:
-        """Different patients assigned to each class with each event, (K, n)."""
-        counts = self.data.weights[patient] > 0
-        once = np.unique(patient[counts] * n + event[counts])
-        place = assigned[once // n] * n + once % n
-        return np.bincount(place, minlength=self.n_classes * n).reshape(self.n_classes, n)
-
-    def states(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Every observed state: whose, and time · S + state."""
-        patient, time = np.nonzero(self.codes >= 0)
-        return patient, time * self.n_states + self.codes[patient, time]
-
-    def steps(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Every step: whose, and (half · S + from) · S + to."""
-        patient, time = np.nonzero((self.codes[:, :-1] >= 0) & (self.codes[:, 1:] >= 0))
-        half = (time >= (self.codes.shape[1] - 1) / 2).astype(np.intp)
-        before, after = self.codes[patient, time], self.codes[patient, time + 1]
-        return patient, (half * self.n_states + before) * self.n_states + after
-
-    def triples(self) -> Floats:
-        """Memberships by three states in a row, (K, S, S, S)."""
-        s, c = self.n_states, self.codes
-        patient, time = np.nonzero((c[:, :-2] >= 0) & (c[:, 1:-1] >= 0) & (c[:, 2:] >= 0))
-        event = (c[patient, time] * s + c[patient, time + 1]) * s + c[patient, time + 2]
-        return self.total(patient, event, s**3).reshape(-1, s, s, s)
-
-    def durations(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-        """Every step from a stay whose beginning was seen: whose, duration · S + state, leaves?"""
-        c, n_times = self.codes, self.codes.shape[1]
-        age = np.zeros(c.shape, dtype=np.intp)  # times in the state so far; 0: not known
-        age[:, 0] = c[:, 0] >= 0
-        for t in range(1, n_times):
-            same = (c[:, t] == c[:, t - 1]) & (c[:, t] >= 0)
-            began = (c[:, t] != c[:, t - 1]) & (c[:, t] >= 0) & (c[:, t - 1] >= 0)
-            age[:, t] = np.where(same, np.where(age[:, t - 1] > 0, age[:, t - 1] + 1, 0), began)
-        patient, time = np.nonzero((age[:, :-1] > 0) & (c[:, 1:] >= 0))
-        event = (age[patient, time] - 1) * self.n_states + c[patient, time]
-        return patient, event, c[patient, time + 1] != c[patient, time]
-
-
 # --- tables ---------------------------------------------------------------------------------
 
 
@@ -289,10 +264,14 @@ def _rates(count: Floats) -> tuple[Floats, Floats]:
 
 
 def _residual(observed: Floats, expected: Floats, n: Floats) -> Floats:
-    """(observed − expected) in standard errors of a share; missing where it cannot vary."""
+    """(observed − expected) in standard errors of a share; missing where nobody is seen.
+
+    What is certain in the model and in the data has the residual 0.
+    """
     spread = expected * (1 - expected)
     ok = (n > 0) & (spread > 1e-9)
-    result = np.full(observed.shape, np.nan)
+    certain = (n > 0) & ~ok & (np.abs(observed - expected) < 1e-6)
+    result = np.where(certain, 0.0, np.nan)
     np.divide(observed - expected, np.sqrt(spread / np.maximum(n, 1e-12)), out=result, where=ok)
     return result
 
@@ -305,7 +284,7 @@ def expected_states(params: MarkovParams, n_times: int) -> Floats:
     return np.stack(rows, axis=1)
 
 
-def _states(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _states(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     data, (k, t, s) = counts.data, (counts.n_classes, counts.data.shape[1], counts.n_states)
     events = counts.states()
     observed, n = _rates(counts.total(*events, t * s).reshape(k, t, s))
@@ -314,7 +293,7 @@ def _states(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) -
     return _frame(keys, observed, expected_states(params, t), n, patients)
 
 
-def _steps(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _steps(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     k, s = counts.n_classes, counts.n_states
     events = counts.steps()
     observed, n = _rates(counts.total(*events, 2 * s * s).reshape(k, 2, s, s))
@@ -340,7 +319,7 @@ def _frame(
     return pd.DataFrame(columns, index=index).reset_index()
 
 
-def _stays(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _stays(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     k, t, s = counts.n_classes, counts.data.shape[1], counts.n_states
     patient, event, leaves = counts.durations()
     n = counts.total(patient, event, t * s)
@@ -357,12 +336,15 @@ def _stays(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) ->
         "patients": counts.different(assigned, patient, event, t * s),
         "leavers": counts.different(assigned, patient[leaves], event[leaves], t * s),
     }
+    for name, rows in (("left_ever", leaves), ("stayed_ever", ~leaves)):
+        ever = counts.different(assigned, patient[rows], event[rows] % s, s)
+        columns[name] = np.broadcast_to(ever[:, None, :], (k, t, s))
     by_state = {c: v.reshape(k, t, s).transpose(0, 2, 1).ravel() for c, v in columns.items()}
     frame = pd.DataFrame(by_state, index=index).reset_index()
     return frame[frame["n"] >= _LEAST].reset_index(drop=True)
 
 
-def _alike(counts: _Counts, params: MarkovParams) -> float:
+def _alike(counts: Counts, params: MarkovParams) -> float:
     """The smallest distance between two classes; infinite for a single class."""
     k, s = counts.n_classes, counts.n_states
     patient, event = counts.steps()
@@ -391,7 +373,7 @@ def memory_statistic(triples: Floats) -> float:
     return float(2 * (triples[seen] * np.log(triples[seen] / expected[seen])).sum())
 
 
-def _stay_statistic(counts: _Counts) -> float:
+def _stay_statistic(counts: Counts) -> float:
     """χ² of leaving against the duration, given the state and the class."""
     t, s = counts.data.shape[1], counts.n_states
     patient, event, leaves = counts.durations()
@@ -405,7 +387,7 @@ def _stay_statistic(counts: _Counts) -> float:
     return float(((left - n * rate)[ok] ** 2 / spread[ok]).sum())
 
 
-def _state_statistic(counts: _Counts, params: MarkovParams) -> float:
+def _state_statistic(counts: Counts, params: MarkovParams) -> float:
     """χ² of the states over time against what the chains expect."""
     k, t, s = counts.n_classes, counts.data.shape[1], counts.n_states
     observed = counts.total(*counts.states(), t * s).reshape(k, t, s)
@@ -415,9 +397,9 @@ def _state_statistic(counts: _Counts, params: MarkovParams) -> float:
 
 
 def _tests(
-    model: Any, data: Sequences, counts: _Counts, n_sim: int, rng: np.random.Generator
+    model: Any, data: Sequences, counts: Counts, n_sim: int, rng: np.random.Generator
 ) -> pd.DataFrame:
-    def statistics(these: _Counts, params: MarkovParams) -> list[float]:
+    def statistics(these: Counts, params: MarkovParams) -> list[float]:
         return [
             memory_statistic(these.triples()),
             _stay_statistic(these),
@@ -431,7 +413,7 @@ def _tests(
         codes[unknown] = -1
         other = Sequences.from_codes(codes, data.states, weights=data.weights)
         again.fit(other)  # since the model was fitted to its data, it fits these as closely
-        drawn.append(statistics(_Counts(other, again.predict_proba(other)), again.params_))
+        drawn.append(statistics(Counts(other, again.predict_proba(other)), again.params_))
     value, reference = np.array(statistics(counts, params)), np.array(drawn)
     return pd.DataFrame(
         {

@@ -1,4 +1,4 @@
-"""Outcomes and covariates of clusters at several sites: memberships, pooling, small numbers.
+"""Outcomes and covariates of clusters at several sites: memberships, effects, small numbers.
 
 The clusters of an ensemble have no memberships of their own. In their place stand those of Markov
 chains, estimated in each cluster over all sites and improved by one EM update, with each site's own
@@ -7,15 +7,20 @@ shares of the clusters. `mmlca.three_step` takes them with the clusters as the a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from mmlca.model import em
+from mmlca.model.checks import forbidden_cells
+from mmlca.model.covariates import complete, learn
+from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.outcome_inputs import design
-from mmlca.model.outcomes import ThreeStep
+from mmlca.model.outcomes import Correction, ThreeStep, three_step
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import pattern_steps
@@ -26,7 +31,6 @@ from mmlca.tables.suppress import hidden_parts, hide_rows, is_small
 _Z95 = 1.959963984540054
 _PRIOR = 1e-2  # pseudo-count of each cell, so that no step that someone makes is impossible
 _ROUNDS = 50
-_NUMBERS = ["estimate", "se", "low", "high"]
 
 
 def cluster_memberships(
@@ -91,68 +95,174 @@ def _chains(
     return em.params_of(cells, share / share.sum())
 
 
-# --- pooling --------------------------------------------------------------------------------
+def cluster_chains(sequences: SequencesBySite, clusters: LabelsBySite) -> MarkovParams:
+    """The Markov chains of the clusters over all sites, in the order of their names."""
+    sites = checked_sites(sequences, at_least=1)
+    members = common_membership(sites, clusters, "clusters")
+    k, n_states = len(members.labels), next(iter(sites.values())).n_states
+    counts = np.sum(
+        [_cluster_counts(data, members.codes[site], k) for site, data in sites.items()], axis=0
+    )
+    sizes = np.bincount(np.concatenate(list(members.codes.values())), minlength=k)
+    return _chains(counts, sizes / sizes.sum(), n_states)
 
 
-def inverse_variance(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Estimates of several sites together, each weighted by the inverse of its variance.
+# --- covariates inside the model ------------------------------------------------------------
+
+
+class OneStep(NamedTuple):
+    """Effects of covariates estimated together with the chains.
+
+    `table`: `class`, `term`, `estimate`, `se`, `low`, `high`, log-odds against the first class;
+    `covariance` of its rows.
+    """
+
+    table: pd.DataFrame
+    covariance: NDArray[np.float64]
+
+
+def one_step_effects(
+    sequences: Sequences,
+    covariates: pd.DataFrame,
+    clusters: pd.Series,
+    chains: MarkovParams,
+    labels: Sequence[Hashable],
+    *,
+    prior: float = 1e-4,
+) -> OneStep:
+    """Effects of covariates on membership, with the model estimated anew from the clusters' chains.
+
+    The mixture is fitted to the site's patients with the covariates in it, in one run from
+    `chains`; its classes are then paired with the clusters by the patients they share.
 
     Parameters
     ----------
-    tables : {site: DataFrame with class, term, estimate and se}
-        Estimates that are missing at a site are left out there.
-
-    Returns
-    -------
-    DataFrame
-        class, term, `sites` (how many contribute), `estimate`, `se`, `low`, `high`, and of the
-        differences between sites `q`, `df`, `p_heterogeneity` and `i2` (share of the
-        variation that sampling does not explain); missing with fewer than two sites.
-
-    Examples
-    --------
-    >>> a = pd.DataFrame({"class": [2], "term": ["age"], "estimate": [1.0], "se": [0.1]})
-    >>> both = inverse_variance({"A": a, "B": a.assign(estimate=2.0, se=0.2)})
-    >>> both[["estimate", "se"]].round(3).to_numpy().tolist()
-    [[1.2, 0.089]]
+    sequences : Sequences of one site
+    covariates : DataFrame by id
+        Patients who lack a value are left out.
+    clusters : Series by id
+        Each patient's cluster, one of `labels`.
+    chains : MarkovParams
+        Of the clusters, in the order of `labels`; see `cluster_chains`.
+    labels : names of the clusters; the first is the reference
+    prior : as in `MixtureMarkov`
     """
-    from scipy.stats import chi2
+    start = _open_cells(chains, sequences)
+    model = MixtureMarkov(len(labels), init=start, prior=prior, missing="drop")
+    model.fit(sequences, covariates=covariates)
+    paired = clusters.reindex(model.posterior_["id"])
+    overlap = np.zeros((len(labels), len(labels)))
+    np.add.at(overlap, (pd.Index(labels).get_indexer(paired), model.labels_), 1.0)
+    order = linear_sum_assignment(-overlap)[1]  # the class that stands for each cluster
+    terms = list(model.coefficients_.index)
+    spread = model.coefficient_covariance(sequences, covariates).to_numpy()
+    # log-odds against the class of the first cluster: differences of those against class 1
+    pick = (np.eye(len(labels))[order[1:]] - np.eye(len(labels))[order[0]])[:, 1:]
+    change = np.kron(pick, np.eye(len(terms)))
+    estimate = change @ model.coefficients_.to_numpy()[:, 1:].T.ravel()
+    covariance = change @ spread @ change.T
+    se = np.sqrt(np.diagonal(covariance))
+    table = pd.DataFrame(
+        {
+            "class": np.repeat(np.array(labels[1:], dtype=object), len(terms)),
+            "term": ["intercept", *terms[1:]] * (len(labels) - 1),
+            "estimate": estimate,
+            "se": se,
+            "low": estimate - _Z95 * se,
+            "high": estimate + _Z95 * se,
+        }
+    )
+    return OneStep(table, covariance)
 
-    rows = []
-    every = pd.concat(tables.values(), ignore_index=True)
-    for (label, term), part in every.groupby(["class", "term"], sort=False):
-        known = part[part["estimate"].notna() & (part["se"] > 0)]
-        if len(known) < 2:
-            rows.append({"class": label, "term": term, "sites": len(known)})
-            continue
-        weight = 1 / known["se"].to_numpy() ** 2
-        value = known["estimate"].to_numpy()
-        mean, se = weight @ value / weight.sum(), weight.sum() ** -0.5
-        q, df = float(weight @ (value - mean) ** 2), len(known) - 1
-        rows.append(
-            {
-                "class": label,
-                "term": term,
-                "sites": len(known),
-                "estimate": mean,
-                "se": se,
-                "low": mean - _Z95 * se,
-                "high": mean + _Z95 * se,
-                "q": q,
-                "df": df,
-                "p_heterogeneity": float(chi2.sf(q, df)),
-                "i2": max(0.0, 1 - df / q) if q > 0 else 0.0,
-            }
+
+def _open_cells(chains: MarkovParams, data: Sequences) -> MarkovParams:
+    """The chains without what is impossible in these sequences, such as to leave death."""
+    zeros = np.broadcast_to(forbidden_cells(None, data), em.cells_of(chains).shape)
+    table = np.where(zeros, 0.0, em.cells_of(chains)).reshape(len(zeros), -1, data.n_states)
+    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(zeros.shape)
+    return em.params_of(cells, chains.weights)
+
+
+# --- what a site sends ----------------------------------------------------------------------
+
+
+class SiteEffects(NamedTuple):
+    """Effects at one site, with what decides whether they may leave it.
+
+    `table`: `cluster` (from 0), `term`, `estimate`; `covariance` of its rows; `columns` (n, q) of
+    the covariates and `clusters` (n,) of the patients behind it; `variables`: {name: levels}.
+    """
+
+    table: pd.DataFrame
+    covariance: NDArray[np.float64]
+    columns: NDArray[np.float64]
+    clusters: NDArray[np.intp]
+    variables: dict[str, tuple[str, ...] | None]
+
+
+def site_effects(
+    posterior: NDArray[np.float64],
+    clusters: NDArray[np.intp],
+    covariates: pd.DataFrame,
+    min_count: int,
+    correction: Correction = "ML",
+) -> SiteEffects:
+    """Effects of covariates on membership in the clusters, for one site's effects file.
+
+    Clusters with fewer than `min_count` patients at the site are left out, with their patients.
+
+    Parameters
+    ----------
+    posterior : (n, K)
+        Each patient's probability of each cluster.
+    clusters : (n,)
+        Each patient's cluster, from 0.
+    covariates : DataFrame, one row per patient in the same order
+        Patients who lack a value are left out.
+    min_count : int
+    correction : as in `mmlca.three_step`
+    """
+    known = complete(covariates, None)
+    if not known.any():
+        raise ValueError("no patient has all covariates; leave out those that are mostly missing.")
+    sizes = np.bincount(clusters[known], minlength=posterior.shape[1])
+    kept = np.flatnonzero(sizes >= min_count)
+    if 0 not in kept or len(kept) < 2:
+        raise ValueError(
+            f"effects compare clusters with cluster 1, and fewer than {min_count} patients of "
+            f"{'cluster 1' if 0 not in kept else 'all other clusters'} have covariates here, so "
+            "that no effect may leave."
         )
-    names = ["class", "term", "sites", *_NUMBERS, "q", "df", "p_heterogeneity", "i2"]
-    return pd.DataFrame(rows, columns=names)
+    used = known & np.isin(clusters, kept)
+    frame, p = covariates[used].reset_index(drop=True), posterior[used][:, kept]
+    p = p + 1e-12
+    rules = learn(frame, None, np.ones(len(frame)))
+    result = three_step(
+        pd.DataFrame(p / p.sum(axis=1, keepdims=True), columns=kept),
+        covariates=frame,
+        correction=correction,
+        assignment=clusters[used],
+    )
+    table = pd.DataFrame(
+        {
+            "cluster": result["class"].to_numpy(int),
+            "term": rules.columns * (len(kept) - 1),
+            "estimate": result["estimate"].to_numpy(float),
+        }
+    )
+    variables = {v.name: v.levels for v in rules.variables}
+    columns = rules.matrix(frame)[:, 1:]
+    return SiteEffects(table, result.covariance, columns, clusters[used], variables)
 
 
 # --- small numbers --------------------------------------------------------------------------
 
 
 def hide_outcomes(
-    result: ThreeStep, sizes: Mapping[Hashable, int], min_count: int
+    result: ThreeStep,
+    sizes: Mapping[Hashable, int],
+    min_count: int,
+    known_hidden: Collection[tuple[str, str]] = (),
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The table and the tests of an outcome without what rests on few patients.
 
@@ -167,6 +277,8 @@ def hide_outcomes(
     sizes : {class: patients, with and without the outcome}
         They are known from elsewhere.
     min_count : int
+    known_hidden : (class, level) of numbers that another table hides
+        The class's share is blank if it is of that level, or of the only other one.
     """
     table = pd.DataFrame(result)
     seen = table.groupby("class", sort=False)["patients"].first()
@@ -178,6 +290,10 @@ def hide_outcomes(
         first = rows["patients"].iloc[0] - rows["cases"].sum()
         parts, _ = hidden_parts([first, *rows["cases"]], min_count)
         hidden[rows.index] |= parts[1:] | (len(rows) == 1 and parts[0])
+        elsewhere = {level for label, level in known_hidden if label == rows["class"].iloc[0]}
+        terms = {f"share of {level}" for level in elsewhere}
+        only = len(rows) == 1 and bool(elsewhere)
+        hidden[rows.index] |= rows["term"].isin(terms).to_numpy() | only
     classes = set(table["class"][hidden])
     # where one category is hidden its differences are, and those of the others with them
     unsafe = [

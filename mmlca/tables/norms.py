@@ -257,10 +257,18 @@ class _Noise:
         return _mean_norm(self._total(self.size - self.square.mean(axis=0)), self.weights)
 
     def limits(self, norm: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Both limits: factors c at which few of ‖c·D + E‖ lie above, or below, the norm."""
+        """Both limits: factors c at which few of ‖c·D + E‖ lie above, or below, the norm.
+
+        With few patients many of them equal it; these count for neither limit, so that the
+        interval is rather too wide. No norm is larger than if all rows had nothing in common.
+        """
         parts = (self._total(self.size), self._total(self.cross), self._total(self.square))
-        low, high = (_scaled(norm, parts, self.weights, tail) for tail in _TAILS)
-        return low, high
+        slack = 1e-9 * np.array([-1, 1])
+        low, high = (
+            norm * _factor(norm + s, parts, self.weights, tail)
+            for s, tail in zip(slack, _TAILS, strict=True)
+        )
+        return low, np.minimum(high, _mean_norm(2 * self.weights.sum(axis=-1), self.weights))
 
     def _total(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Weighted sums over rows, (…, 3, K)."""
@@ -268,13 +276,13 @@ class _Noise:
         return total
 
 
-def _scaled(
+def _factor(
     norm: NDArray[np.float64],
     parts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
     weights: NDArray[np.float64],
     tail: float,
 ) -> NDArray[np.float64]:
-    """c times the norm, c ≥ 0 the smallest at which a share `tail` of ‖c·D + E‖ reaches the norm.
+    """The smallest c ≥ 0 at which a share `tail` of ‖c·D + E‖ reaches the norm.
 
     `parts` are ‖D‖² (3, K), and ⟨D, E⟩ and ‖E‖² (n_boot, 3, K), summed over rows.
     """
@@ -292,4 +300,4 @@ def _scaled(
         middle = (low + high) / 2
         passed = enough(middle)
         low, high = np.where(passed, low, middle), np.where(passed, middle, high)
-    return norm * np.where(enough(np.zeros(len(norm))), 0.0, high)
+    return np.where(enough(np.zeros(len(norm))), 0.0, high)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mmlca.sequences.type import Sequences
 from mmlca.tables.describe import spell_text
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
-from mmlca.tables.suppress import is_small
+from mmlca.tables.suppress import hides, is_small
 
 _MOST_CANDIDATES = 500
 
@@ -53,7 +53,8 @@ def representative_sequences(
     shared_by : smallest number of patients who share a candidate
     min_count : no candidate is shared by fewer patients; and where a sequence stands for fewer
         patients than that who have another one, the numbers of the whole group are missing,
-        since `sequence_frequencies` tells how many have the sequence itself
+        since `sequence_frequencies` tells how many have the sequence itself; distances have
+        two decimals then
 
     Returns
     -------
@@ -79,6 +80,8 @@ def _representatives(s: Sequences, n: int, shared_by: int, min_count: int) -> pd
     if is_small(medoids.others, min_count).any():
         unknown = np.full(len(medoids.rows), np.nan)
         medoids = medoids._replace(weight=unknown, distance=unknown)
+    if hides(min_count):
+        medoids = medoids._replace(distance=medoids.distance.round(2))
     total = s.weights.sum()
     return pd.DataFrame(
         {

@@ -92,6 +92,7 @@ def rounded_clusters(
     min_count: int,
     draws: Mapping[str, Draw],
     after: str | None = None,
+    window: str = "time",
 ) -> pd.DataFrame:
     """`describe_clusters` with all but the sizes from rounded counts.
 
@@ -104,21 +105,21 @@ def rounded_clusters(
     hidden : rows whose cluster may not show its size: they are blank
     min_count : int
     draws : {site: draws}, as `courses`; see `data_draws`
-    after : str, optional
+    after, window : str
         As in `describe_clusters`.
     """
     rows = []
     for row in described.to_dict("records"):
         site = row.get("site", "")
         further = _rounded_course(row, min_count, draws[site])
-        rows.append(_rounded_cluster(row | further, courses[site], after))
+        rows.append(_rounded_cluster(row | further, courses[site], after, window))
     kept = [name for name in described if name != "group"]
     table = pd.DataFrame(rows, columns=described.columns, index=described.index)[kept]
     return hide_rows(table, ["site", "cluster"], hidden)
 
 
 def _rounded_cluster(
-    row: dict[Hashable, Any], courses: Courses, after: str | None
+    row: dict[Hashable, Any], courses: Courses, after: str | None, window: str
 ) -> dict[Hashable, Any]:
     d, x = (t[t["group"] == row["group"]] for t in (courses.distribution, courses.transitions))
     if not len(d):
@@ -140,7 +141,7 @@ def _rounded_cluster(
     }
     if not begun or not n_then:
         return row | {"description": f"start on {name}"}
-    return row | {"description": wording(row, after)}
+    return row | {"description": wording(row, after, window)}
 
 
 def _rounded_course(row: Mapping[Hashable, Any], min_count: int, draw: Draw) -> dict[Hashable, Any]:

@@ -2,7 +2,7 @@
 
 Everything here rests on counts: how often the patients of a site and cluster begin in each
 state and step from each state to each other one. `mmlca.tables.norms` has the norms of their
-differences, with intervals and tests.
+differences, with intervals and tests, and `mmlca.tables.norm_texts` puts them into words.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.sequences.checks import listed
+from font.checks import whole_number
 from mmlca.tables.counts import rates
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import memberships
+from mmlca.tables.norm_texts import cautions_of_pair, summary_of_pair
 from mmlca.tables.norms import (
     KINDS,
     Comparison,
@@ -35,8 +36,6 @@ from mmlca.tables.suppress import add_totals, hidden_grid, hide, hide_parts
 
 if TYPE_CHECKING:
     from mmlca.tables.rounded import Courses
-
-_KIND_NAMES = ("transitions", "transitions by occupancy", "first states")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,13 +129,13 @@ class SiteDifferences:
         return [
             f"{pair}: {sentence}"
             for pair, rows in self.norms.groupby("sites", sort=False)
-            for sentence in _cautions_of_pair(rows)
+            for sentence in cautions_of_pair(rows)
         ]
 
     def summary(self) -> str:
         """The norms in words, with what they do and do not show."""
-        pairs = [_summary_of_pair(self, pair) for pair in self.norms["sites"].unique()]
-        return "\n\n".join(pairs)
+        pairs = self.norms.groupby("sites", sort=False)
+        return "\n\n".join(summary_of_pair(norms, self.replicates) for _, norms in pairs)
 
 
 def site_differences(
@@ -199,13 +198,14 @@ def site_differences(
     again would show no variation, the patients who leave the state are dealt to the sites anew.
 
     *Interval.* If the true difference were c·D, the norm would be distributed as ‖c·D + E‖. The
-    limits are the norms of c·D for which 2.5 % of these lie above, and 2.5 % below, the norm
-    that was observed; 0 if no c is small enough. Both limits are 0 if the observed norm is smaller
+    limits are the norms of c·D for which 2.5 % of these lie above, and 2.5 % below, the norm that
+    was observed; 0 if no c is small enough. Samples that equal the observed norm, as many do with a
+    handful of patients, count for neither limit. Both limits are 0 if the observed norm is smaller
     than sampling alone nearly always makes it. With fixed clusters of chains as in rheumatoid
     arthritis (two sites of 400 and 500, or 2,000 and 3,000 patients; 200 data sets each) the
     intervals held true plain norms of 0, 0.105 and 0.315 in 91 to 98 % of the data sets, and the
-    norms by occupancy in 94 to 99 %. Plain norms err on the low side where sites differ much,
-    since those of rare states can hardly be told from noise.
+    norms by occupancy in 94 to 99 %. Plain norms err on the low side where sites differ much, since
+    those of rare states can hardly be told from noise.
 
     *p-value.* Within each cluster patients are dealt to the two sites at random, as many to each
     as it has; p is the share of the norms that reach the observed one, (1 + number)/(1 +
@@ -228,7 +228,7 @@ def site_differences(
     2     initial      plain  0.000000
     """
     sites = checked_sites(sequences)
-    n_boot = _whole(n_boot, "n_boot")
+    n_boot = whole_number(n_boot, 0, "n_boot")
     if not (isinstance(min_support, (int, float, np.number)) and min_support >= 0):
         raise ValueError(f"min_support must be a number of at least 0, found {min_support!r}.")
     rules = memberships(sites, clusters, local, models)
@@ -396,93 +396,3 @@ def _difference_table(
             "supported": (smaller >= min_support) & (smaller > 0),
         },
     )
-
-
-# --- in words ----------------------------------------------------------------------------
-
-
-def _summary_of_pair(result: SiteDifferences, pair: str) -> str:
-    norms = result.norms[result.norms["sites"] == pair]
-    n = int(norms["n_boot"].iloc[0])
-    lines = [f"Differences between the sites, {pair}: norms averaged over clusters."]
-    if n:
-        lines[0] += (
-            " In brackets: without what sampling adds, its 95 % interval, and the p-value of no "
-            f"difference; from {n:,} samples and permutations (Monte-Carlo error of p at most "
-            f"{0.5 / np.sqrt(n):.3f})."
-        )
-    for name, rows in norms.groupby("membership", sort=False):
-        texts = [
-            f"{_KIND_NAMES[i]} {_norm_text(row)}" for i, (_, row) in enumerate(rows.iterrows())
-        ]
-        lines.append(f"  {name}: {'; '.join(texts)}")
-    for i in range(2):
-        lines += _ensemble_against_others(result, norms.iloc[i :: len(KINDS)], _KIND_NAMES[i])
-    lines += [f"{text[0].upper()}{text[1:]}" for text in _cautions_of_pair(norms)]
-    return "\n".join(lines)
-
-
-def _cautions_of_pair(norms: pd.DataFrame) -> list[str]:
-    """Two sentences about the norms of one pair of sites."""
-    left_out = int(norms["rows_left_out"].iloc[0])
-    noun, verb = ("row", "is") if left_out == 1 else ("rows", "are")
-    rows = (
-        f"; {left_out} {noun} (cluster and state) that nobody leaves at one of the sites {verb} "
-        "not in the ensemble's"
-    )
-    return [
-        _about_common_rules(norms.iloc[:: len(KINDS)].set_index("membership")["norm"]),
-        "the plain norm is dominated by rarely visited states" + (rows if left_out else "") + ".",
-    ]
-
-
-def _norm_text(row: pd.Series) -> str:
-    if np.isnan(row["p_value"]):
-        return "not known" if np.isnan(row["norm"]) else f"{row['norm']:.3f}"
-    p = p_text(row["p_value"], row["n_boot"])
-    interval = f"{row['low']:.3f} to {row['high']:.3f}"
-    return f"{row['norm']:.3f} [{row['debiased']:.3f}, {interval}, {p}]"
-
-
-def p_text(p_value: float, n_boot: int) -> str:
-    """A permutation p-value in words; the smallest possible one is an upper bound.
-
-    Examples
-    --------
-    >>> p_text(0.3756, 1000), p_text(1 / 1001, 1000)
-    ('p = 0.38', 'p ≤ 0.001')
-    """
-    smallest = 1 / (n_boot + 1)
-    return f"p ≤ {smallest:.1g}" if p_value <= smallest else f"p = {p_value:.2g}"
-
-
-def _ensemble_against_others(result: SiteDifferences, rows: pd.DataFrame, kind: str) -> list[str]:
-    """What the ensemble's norm is lower and not lower than, with the share of samples."""
-    lower: list[str] = []
-    not_lower: list[str] = []
-    own = rows.index[0]
-    for other in rows.index[1:]:
-        text = str(rows.at[other, "membership"])
-        if len(result.replicates):
-            less = result.replicates[own] < result.replicates[other]
-            text += f" ({100 * less.mean():.0f} % of samples)"
-        (lower if rows.at[own, "norm"] < rows.at[other, "norm"] else not_lower).append(text)
-    parts = [f"less than with {listed(lower)} (as any common rule makes them)"] if lower else []
-    parts += [f"no less than with {listed(not_lower)}"] if not_lower else []
-    return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []
-
-
-def _about_common_rules(norm: pd.Series) -> str:
-    text = "any common rule lowers the difference, because it cuts both sites alike"
-    everywhere = norm[norm.index.str.endswith(" everywhere")]
-    if "local" in norm.index and len(everywhere):
-        shown = listed([f"{name} {value:.3f}" for name, value in everywhere.items()])
-        holds = "" if (everywhere < norm["local"]).all() else ", though not always"
-        text += f"{holds} (here {shown}, local {norm['local']:.3f})"
-    return f"{text}; a lower norm alone does not show that the clusters are better."
-
-
-def _whole(value: Any, name: str) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{name} must be a whole number of at least 0, found {value!r}.")
-    return int(value)

@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mmlca.tables.complementary import Sum, hide_further
+from mmlca.tables.complementary import Sum as Sum
+from mmlca.tables.complementary import hide_further
 
 HIDDEN = "–"
 Name = tuple[Hashable, ...]
@@ -277,6 +278,20 @@ def few_text(min_count: int) -> str:
 def few_patients(min_count: int) -> str:
     """What stands in place of a small group's description."""
     return f"fewer than {min_count} patients"
+
+
+def few_digits(values: ArrayLike, digits: int) -> NDArray[np.float64]:
+    """Numbers with so many significant digits; whole numbers stay as they are.
+
+    Examples
+    --------
+    >>> few_digits([0.1234567, 12.3456, 1234.0, 9876.54], 3).tolist()
+    [0.123, 12.3, 1234.0, 9880.0]
+    """
+    numbers = np.array(values, dtype=float)
+    broken = np.isfinite(numbers) & (numbers != np.floor(numbers))
+    numbers[broken] = [float(f"{number:.{digits}g}") for number in numbers[broken]]
+    return numbers
 
 
 def hide_rows(table: pd.DataFrame, kept: Sequence[str], hidden: ArrayLike) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from comparisons import Compare
 from oracle import needs_peers, peer
 from ra_like import PARAMS, cpu, ra_like
 
@@ -53,17 +54,15 @@ def our_update(sequences: Sequences, n: int = 200) -> float:
     return cpu(lambda: em.run_em(patterns, CELLS, PARAMS.weights, settings), repeat=5) / n
 
 
-def test_update() -> None:
+def test_update(compare: Compare) -> None:
     small, middle = ra_like(5_322), ra_like(20_000)
     ours = our_update(small)
     numpy = cpu(vectorised_update(small.codes, CELLS), repeat=20)
     ours_20k = our_update(middle)
-    print(
-        f"\nan EM update, 5,322 patients ({len(small.patterns):,} patterns): {1e3 * ours:.4f} ms; "
-        f"numpy over patients {1e3 * numpy:.2f} ms, {numpy / ours:.0f}× as long"
-        f"\n20,000 patients ({len(middle.patterns):,} patterns): {1e3 * ours_20k:.4f} ms; "
-        f"seqHMM's recorded {SEQHMM_UPDATE} s is {SEQHMM_UPDATE / ours_20k:,.0f}× as long"
-    )
+    print(f"\n{len(small.patterns):,} and {len(middle.patterns):,} patterns")
+    task = "one EM update, {} × 16, 5 states, 4 classes"
+    compare(task.format("5,322"), ours, "numpy over all patients", numpy)
+    compare(task.format("20,000"), ours_20k, "seqHMM 1.2.6", SEQHMM_UPDATE, "recorded elsewhere")
     assert numpy > 100 * ours
     assert ours_20k * 1_000 < SEQHMM_UPDATE
 
@@ -94,7 +93,12 @@ def test_ten_million_patients() -> None:
 
 # Data, K, the best maximum known with the default prior, and the CPU seconds per fit of an earlier
 # search (six chains that split classes or shake all probabilities), measured on one machine.
+# With seeds 41 to 60, which chose no constant, the default search hit mvad 6 from 16 seeds at 2.1
+# times that CPU time, and biofam 5 from 7 at 2.8 times; RA-like 4 from 20 (0.06 s per fit), RA-like
+# 5 from 19 (3.2 s per fit).
 HITS = {
+    "RA-like 4": ("RA-like", 4, -26962.540, None),
+    "RA-like 5": ("RA-like", 5, -26933.029, None),
     "actcal 4": ("actcal", 4, -5374.276, 0.28),
     "actcal 5": ("actcal", 5, -5355.443, 0.44),
     "biofam 4": ("biofam_covariates", 4, -12337.994, 0.80),
@@ -110,7 +114,7 @@ SEEDS = range(1, 21)
 def test_search_reaches_the_best_known_maximum(problem: str) -> None:
     """Hits of both searches; -k "biofam" or the like runs some problems alone."""
     name, k, best, before = HITS[problem]
-    s = peer(name)
+    s = ra_like(5_322) if name == "RA-like" else peer(name)
     MixtureMarkov(k, seed=0, n_init=1).fit(s)
     seconds: dict[SearchKind, float] = {}
     print()
@@ -128,7 +132,8 @@ def test_search_reaches_the_best_known_maximum(problem: str) -> None:
             f"{np.median(logliks) - best:+.3f}, worst {logliks.min() - best:+.2f}; two searches "
             f"agreed in {agreed.sum()}, wrongly in {(agreed & ~hits).sum()}; "
             f"{seconds[kind]:.2f} s CPU each, {seconds[kind] / seconds['default']:.1f}× the "
-            f"default, {seconds[kind] / before:.1f}× the recorded time of the earlier search"
+            "default"
+            + (f", {seconds[kind] / before:.1f}× the time of the earlier search" if before else "")
         )
         assert (logliks > best - 5).all()
         if problem not in ("biofam 5", "mvad 6"):  # many maxima that differ by less than 1

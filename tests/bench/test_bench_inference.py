@@ -22,7 +22,7 @@ def quiet():
 
 def test_bootstrap_and_standard_errors() -> None:
     """A cohort of the size of the published one: 500 refits cost less than 20 fits."""
-    data = ra_like(2_172)
+    data = ra_like(5_322)
     model = MixtureMarkov(4, seed=1).fit(data)
     fit = cpu(lambda: MixtureMarkov(4, seed=1).fit(data))
     mmlca.bootstrap(model, data, 2, seed=1)
@@ -41,7 +41,7 @@ def test_bootstrap_and_standard_errors() -> None:
 
 def test_likelihood_ratio_test_ends_early() -> None:
     """Where one class more brings nothing, few simulations say so."""
-    data = ra_like(2_172)
+    data = ra_like(5_322)
     mmlca.bootstrap_lrt(data, 2, n=1, seed=1)
     fit = cpu(lambda: MixtureMarkov(5, seed=1).fit(data), repeat=1)
     early = cpu(lambda: mmlca.bootstrap_lrt(data, 5, n=99, seed=1), repeat=1)
@@ -53,7 +53,7 @@ def test_covariates_cost() -> None:
     import numpy as np
     import pandas as pd
 
-    data = ra_like(2_172)
+    data = ra_like(5_322)
     table = pd.DataFrame({"x": np.random.default_rng(1).normal(size=len(data))})
     plain = cpu(lambda: MixtureMarkov(4, seed=1).fit(data))
     both = cpu(lambda: MixtureMarkov(4, seed=1).fit(data, covariates=table), repeat=2)

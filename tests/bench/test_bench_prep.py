@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from comparisons import Compare
 from ra_like import cpu
 
 import ehr_prep
 import mmlca
 from mmlca import MixtureMarkov
 
-N_RECORDS, N_PATIENTS, N_WINDOWS = 10_000_000, 500_000, 16
+N_RECORDS = int(float(os.environ.get("MMLCA_BENCH_PREP", "10e6")))
+N_PATIENTS, N_WINDOWS = N_RECORDS // 20, 16
 START = np.datetime64("2008-01-01")
 STATES = ehr_prep.RA_DRUGS.states
 
@@ -73,7 +76,7 @@ def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
 
 
 @pytest.mark.bench
-def test_ten_million_records() -> None:
+def test_ten_million_records(compare: Compare) -> None:
     def ours() -> mmlca.Sequences:
         return ehr_prep.build_sequences(
             ehr_prep.read_records(frame), preset="ra", max_windows=N_WINDOWS
@@ -92,11 +95,9 @@ def test_ten_million_records() -> None:
     ours()
     extra = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    print(
-        f"\n{len(frame):,} records of {len(sequences):,} patients: {seconds:.2f} CPU s, pandas "
-        f"{pandas_seconds:.2f} CPU s, {pandas_seconds / seconds:.1f}× faster; extra memory "
-        f"{extra / 2**20:,.0f} MiB, {extra / size:.1f}× the records"
-    )
+    task = f"{len(frame):,} records of {len(sequences):,} patients to sequences"
+    compare(task, seconds, "pandas", pandas_seconds, "groupby, sort, pivot, ffill")
+    print(f"\nextra memory {extra / 2**20:,.0f} MiB, {extra / size:.1f}× the records")
     assert pandas_seconds / seconds >= 5
     assert extra / size <= 3
 

@@ -1,4 +1,8 @@
-"""Records in Parquet files to sequences: in memory and reduced by DuckDB, at growing sizes."""
+"""Records in Parquet files to sequences, at growing sizes.
+
+Four ways: reduced by DuckDB (`read_omop`), fetched and counted here, read from the files without a
+database (`read_records`), and a plain DuckDB query of the same reduction, written by hand.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,34 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from comparisons import Compare
 
 SIZES = [int(float(n)) for n in os.environ.get("MMLCA_BENCH_RECORDS", "3e6,10e6").split(",")]
 PER_PATIENT = 60
 INGREDIENTS = (1119119, 1151789, 937368, 1186087, 40171288, 42904205, 1314273, 19041065)
 
-RUN = """
+CODE = """CASE drug_concept_id WHEN 1119119 THEN 0 WHEN 1151789 THEN 0 WHEN 937368 THEN 0
+    WHEN 1186087 THEN 1 WHEN 40171288 THEN 2 WHEN 42904205 THEN 3 WHEN 1314273 THEN 4 ELSE 0 END"""
+# records per patient, window and class, as the expression of `ehr_prep.pushdown` counts them
+PLAIN = f"""
+WITH usable AS (
+    SELECT DISTINCT d.person_id AS who, drug_exposure_start_date AS date, drug_concept_id AS drug,
+        {CODE} AS code, drug_exposure_start_date + days_supply - 1 AS last
+    FROM read_parquet('FOLDER/drug_exposure.parquet') d
+    JOIN read_parquet('FOLDER/observation_period.parquet') o ON d.person_id = o.person_id
+        AND drug_exposure_start_date BETWEEN o.observation_period_start_date
+        AND o.observation_period_end_date
+    WHERE drug_concept_id IN {INGREDIENTS}),
+patients AS (SELECT who, min(date) AS first FROM usable GROUP BY who),
+placed AS (
+    SELECT usable.*, datesub('month', first, date) // 3 AS win
+    FROM usable JOIN patients USING (who))
+SELECT who, win::SMALLINT AS win, code::TINYINT AS code, count(*)::INT AS n, min(date) AS begin,
+    max(date) AS stop, max(last) AS covered
+FROM placed WHERE win < 16 GROUP BY ALL
+"""
+
+START = """
 import json, resource, sys, time
 import pandas as pd
 import ehr_prep
@@ -25,15 +51,41 @@ def spent():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
+folder, query = sys.argv[1:]
 tiny = pd.DataFrame({"patient_id": [1], "date": ["2010-01-01"], "drug": ["Humira"]})
 ehr_prep.build_sequences(ehr_prep.read_records(tiny))  # compiles
 wall, cpu = time.time(), spent()
-records = ehr_prep.read_omop(f"parquet:{sys.argv[1]}", reduce=sys.argv[2])
-sequences = ehr_prep.build_sequences(records)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"wall": time.time() - wall, "cpu": spent() - cpu, "peak": peak,
-                  "patients": len(sequences), "sum": int(sequences.codes.astype(int).sum())}))
 """
+END = """
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"wall": time.time() - wall, "cpu": spent() - cpu, "peak": peak, **result}))
+"""
+BUILD = """
+sequences = ehr_prep.build_sequences(records)
+result = {"patients": len(sequences), "records": int(sequences.account.n_records.sum()),
+          "sum": int(sequences.codes.astype(int).sum())}
+"""
+WAYS = {
+    "reduced by DuckDB": """
+records = ehr_prep.read_omop(f"parquet:{folder}", reduce="database")"""
+    + BUILD,
+    "fetched and counted here": """
+records = ehr_prep.read_omop(f"parquet:{folder}", reduce="memory")"""
+    + BUILD,
+    "read_records": """
+records = ehr_prep.read_records(
+    f"{folder}/drug_exposure.parquet", ehr_prep.RA_DRUGS.only("omop"), drug="drug_concept_id",
+    observation=f"{folder}/observation_period.parquet")"""
+    + BUILD,
+    "plain query": """
+import duckdb, pyarrow.compute as pc
+con = duckdb.connect()
+con.execute(f"SET temp_directory = '{folder}'")
+counts = con.execute(query.replace("FOLDER", folder)).to_arrow_table()
+result = {"patients": len(pc.unique(counts["who"])), "records": pc.sum(counts["n"]).as_py()}
+""",
+}
+ONE_COMPUTER = 30_000_000  # beyond, records are not held in memory
 
 
 def make_folder(folder: Path, n: int) -> None:
@@ -74,9 +126,9 @@ def make_folder(folder: Path, n: int) -> None:
     con.close()
 
 
-def measure(folder: Path, place: str) -> dict[str, float]:
+def measure(folder: Path, way: str) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN, str(folder), place],
+        [sys.executable, "-W", "ignore", "-c", START + WAYS[way] + END, str(folder), PLAIN],
         capture_output=True,
         text=True,
         check=True,
@@ -86,25 +138,37 @@ def measure(folder: Path, place: str) -> dict[str, float]:
 
 
 @pytest.mark.bench
-def test_records_in_parquet_files(tmp_path: Path) -> None:
-    """Sizes from the environment: MMLCA_BENCH_RECORDS=10e6,30e6,100e6 (2.3 GB free disk)."""
+def test_records_in_parquet_files(compare: Compare, tmp_path: Path) -> None:
+    """Sizes from the environment: MMLCA_BENCH_RECORDS=10e6,20e6,100e6 (2.3 GB free disk)."""
     pytest.importorskip("ibis")
+    ours, *others = WAYS
     results = []
     for n in SIZES:
         folder = tmp_path / str(n)
         folder.mkdir()
         make_folder(folder, n)
-        found = {"database": measure(folder, "database")}
-        if n <= 30_000_000:
-            found["memory"] = measure(folder, "memory")
-            assert found["memory"]["sum"] == found["database"]["sum"]
+        results.append(measure(folder, ours))
+        rows = {ours: results[-1]}
+        for way in others:
+            if n > ONE_COMPUTER and way != "plain query":
+                continue
+            rows[way] = measure(folder, way)
+            for name in rows[way].keys() & {"patients", "records", "sum"}:
+                assert rows[way][name] == rows[ours][name], f"{way}: {name}"
         shutil.rmtree(folder)
-        for place, numbers in found.items():
+        compare(
+            f"{n:,} records of an OMOP folder to sequences (`read_omop`)",
+            rows[ours]["cpu"],
+            "DuckDB",
+            rows["plain query"]["cpu"],
+            "plain query that counts, without states",
+        )
+        for way, row in rows.items():
             print(
-                f"\n{n:,} records, {place}: {numbers['wall']:.0f} s, {numbers['cpu']:.0f} CPU s, "
-                f"{numbers['peak'] / 2**30:.1f} GiB, {numbers['patients']:,.0f} patients"
+                f"\n{n:,} records, {way}: {row['wall']:.0f} s, {row['cpu']:.0f} CPU s, "
+                f"{row['peak'] / 2**30:.1f} GiB, {row['patients']:,.0f} patients",
+                flush=True,
             )
-        results.append(found["database"])
     seconds = np.log([r["cpu"] for r in results])
     exponent = (seconds[-1] - seconds[0]) / np.log(SIZES[-1] / SIZES[0])
     print(f"\ngrowth exponent {exponent:.2f}")

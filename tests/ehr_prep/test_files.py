@@ -333,6 +333,16 @@ def test_tables_of_an_omop_database() -> None:
     assert labs["value"].map(lambda v: isinstance(v, float)).mean() > 0.5
 
 
+def test_a_quotation_mark_that_is_never_closed(tmp_path: Path) -> None:
+    """The last record would swallow all lines after it without a word."""
+    path = tmp_path / "records.csv"
+    path.write_text('patient_id,date,drug\n1,2010-01-01,"humira\n2,2011-01-01,enbrel\n')
+    with pytest.raises(ValueError, match=r"records\.csv has a quotation mark that is never closed"):
+        ehr_prep.read_records(path, drugs=ehr_prep.RA_DRUGS)
+    path.write_text('patient_id,date,drug\n1,2010-01-01,"humira\npen"\n')
+    assert len(ehr_prep.read_records(path, drugs=ehr_prep.RA_DRUGS)) == 1
+
+
 def test_a_decimal_sign_that_cannot_be_is_refused() -> None:
     frame = GOOD.assign(days_supply="30,5")
     with pytest.raises(ValueError, match=r"decimal='\.' cannot read 1 of the 1 different numbers"):

@@ -271,3 +271,11 @@ def test_if_no_model_separates_anybody_there_is_nothing_to_cluster() -> None:
     labels = {"here": pd.DataFrame({"A": [0, 1, 1]})}
     with pytest.raises(ValueError, match="no model tells any patients apart"):
         font.TableEnsemble(2).fit(alike, tables_of(labels, 2, alike))
+
+
+def test_a_reliability_of_0_may_leave_nothing_to_cluster() -> None:
+    labels = {"here": pd.DataFrame({"A": [0, 1, 1], "lazy": [0, 0, 0]})}
+    models = {"A": np.eye(2), "lazy": np.eye(2)}
+    ensemble = font.TableEnsemble(2, weights="prior", reliability={"A": 0, "lazy": 1})
+    with pytest.raises(ValueError, match="tell patients apart, 'A', all have the reliability 0"):
+        ensemble.fit(models, tables_of(labels, 2, models))

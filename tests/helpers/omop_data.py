@@ -1,4 +1,4 @@
-"""Random OMOP tables with everything that the rules look at, and the same as frames."""
+"""Random OMOP tables with everything that the rules look at, the same as frames, and rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,38 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+import ehr_prep
+import mmlca
+
 DRUGS = {"alpha": "A", "beta": "B", "gamma": "C"}
 NAMES = {11: "alpha", 12: "beta", 13: "gamma", 14: "alpha / gamma", 15: "water"}
 FIRST = np.datetime64("2009-01-01").astype("datetime64[D]").astype(int)
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "general": {},
+    "ra": {"preset": "ra", "first_on_or_after": "2009-06-01"},
+    "days": {"by": "days", "ties": "latest", "impute": "missing"},
+    "supplied": {"impute": "carry_forward_supplied", "gap_days": 10, "months": 1},
+    "combinations": {"states": "combinations", "combination_days": 10, "death": "state"},
+    "combined days": {
+        "states": "combinations",
+        "by": "days",
+        "gap_days": 0,
+        "combination_days": 3,
+        "combinations": ["A+C"],
+        "ties": "previous",
+    },
+    "washout": {
+        "washout_days": 60,
+        "first_on_or_after": "2009-09-01",
+        "min_history_days": 30,
+        "min_follow_up_days": 90,
+        "min_age": 20,
+    },
+    "last record": {"follow_up": "last_record", "death": "state", "data_cut": "2012-01-31"},
+    "one day": {"follow_up": "2011-12-31", "death": "state", "by": "days", "max_windows": 30},
+    "odd windows": {"days": 45.7, "by": "days", "max_windows": 9},
+}
 
 
 def make_tables(seed: int, n: int = 40) -> dict[str, pa.Table]:
@@ -118,6 +147,29 @@ def as_frames(tables: dict[str, pa.Table]) -> dict[str, Any]:
             ["patient_id", "observation_start", "observation_end"], axis=1
         ),
     }
+
+
+def check_same(got: mmlca.Sequences, expected: mmlca.Sequences) -> None:
+    """Sequences, flow, patients and Table 1; issues but for their examples."""
+    assert got.states == expected.states
+    np.testing.assert_array_equal(got.codes, expected.codes)
+    np.testing.assert_array_equal(got.lengths, expected.lengths)
+    assert got.ids.equals(expected.ids)
+    pd.testing.assert_frame_equal(got.flow, expected.flow)
+    pd.testing.assert_frame_equal(got.patients, expected.patients)
+    assert got.account is not None
+    assert expected.account is not None
+    np.testing.assert_array_equal(got.account.n_records, expected.account.n_records)
+    for name in ("windows", "combinations_taken"):
+        assert got.settings[name] == expected.settings[name]
+    counts = [dict(zip(s.issues["issue"], s.issues["n"], strict=True)) for s in (got, expected)]
+    missing = "person without a year of birth"
+    counts[0].pop(missing, None)
+    assert counts[0] == counts[1]
+    groups = pd.Series(np.arange(len(got)) % 2, index=got.ids)
+    assert str(ehr_prep.table_one(got.patients, groups)) == str(
+        ehr_prep.table_one(expected.patients, groups)
+    )
 
 
 def _class(name: str) -> str:

@@ -20,16 +20,50 @@ from scipy.sparse import coo_array
 Name = tuple[Hashable, ...]
 
 
-class Attack:
-    """What a folder of results tells about one site."""
+class System:
+    """Unknown numbers with bounds, and sums of them that are known."""
 
-    def __init__(self, out: Path, site: str, min_count: int = 11) -> None:
-        self.site, self.unit = site, min_count
+    def __init__(self) -> None:
         self.at: dict[Name, int] = {}
         self.low: list[float] = []
         self.high: list[float] = []
         self.equal: list[tuple[dict[int, float], float]] = []
         self.less: list[tuple[dict[int, float], float]] = []
+
+    def unknown(self, name: Name, low: float = 0.0, high: float = np.inf) -> int:
+        """The position of an unknown; what was known of its range stays known."""
+        index = self.at.setdefault(name, len(self.low))
+        if index == len(self.low):
+            self.low.append(0.0)
+            self.high.append(np.inf)
+        self.low[index] = max(self.low[index], low)
+        self.high[index] = min(self.high[index], high)
+        return index
+
+    def range_of(self, name: Name) -> tuple[float, float]:
+        """The least and the greatest value that a number could have."""
+        n = len(self.low)
+        cost = np.zeros(n)
+        cost[self.at[name]] = 1.0
+        system = {"bounds": np.column_stack([self.low, self.high])}
+        for kind, rows in (("eq", self.equal), ("ub", self.less)):
+            if rows:
+                system[f"A_{kind}"] = _matrix([terms for terms, _ in rows], n)
+                system[f"b_{kind}"] = [value for _, value in rows]
+        ends = []
+        for sign in (1.0, -1.0):
+            solution = linprog(sign * cost, method="highs", **system)
+            assert solution.status in (0, 3), solution.message  # what is shown is possible
+            ends.append(sign * solution.fun if solution.status == 0 else np.inf)
+        return ends[0], ends[1]
+
+
+class Attack(System):
+    """What a folder of results tells about one site."""
+
+    def __init__(self, out: Path, site: str, min_count: int = 11) -> None:
+        super().__init__()
+        self.site, self.unit = site, min_count
         headline = pd.read_csv(out / "tables/headline.csv")
         whole = headline.query("kind == 'patients' and sites == @site")["value"].iloc[0]
         sizes = headline.query("kind == 'share of' and sites == @site").set_index("group")["n"]
@@ -50,14 +84,9 @@ class Attack:
 
     def _cell(self, name: Name, shown: float = np.nan) -> int:
         """An unknown; what is shown is less than the unit away, a zero may be small."""
-        index = self.at.setdefault(name, len(self.low))
-        if index == len(self.low):
-            self.low.append(0.0)
-            self.high.append(np.inf)
-        if not np.isnan(shown):
-            self.low[index] = max(self.low[index], shown - self.unit + 1)
-            self.high[index] = min(self.high[index], shown + self.unit - 1)
-        return index
+        if np.isnan(shown):
+            return self.unknown(name)
+        return self.unknown(name, shown - self.unit + 1, shown + self.unit - 1)
 
     def _distribution(
         self, view: str, table: pd.DataFrame, sizes: pd.Series | None, whole: float
@@ -134,25 +163,6 @@ class Attack:
             index = self._cell(name)
             self.low[index] = max(self.low[index], n)
 
-    def range_of(self, name: Name) -> tuple[float, float]:
-        """The least and the greatest value that a number could have."""
-        n = len(self.low)
-        cost = np.zeros(n)
-        cost[self.at[name]] = 1.0
-        system = {
-            "A_eq": _matrix([terms for terms, _ in self.equal], n),
-            "b_eq": [value for _, value in self.equal],
-            "A_ub": _matrix([terms for terms, _ in self.less], n),
-            "b_ub": [value for _, value in self.less],
-            "bounds": np.column_stack([self.low, self.high]),
-        }
-        ends = []
-        for sign in (1.0, -1.0):
-            solution = linprog(sign * cost, method="highs", **system)
-            assert solution.status in (0, 3), solution.message  # what is shown is possible
-            ends.append(sign * solution.fun if solution.status == 0 else np.inf)
-        return ends[0], ends[1]
-
 
 def _matrix(rows: list[dict[int, float]], n: int) -> coo_array:
     at = [(i, j, value) for i, terms in enumerate(rows) for j, value in terms.items()]
@@ -162,5 +172,44 @@ def _matrix(rows: list[dict[int, float]], n: int) -> coo_array:
 
 def number(group: str) -> str:
     """ "1" for "cluster 1" and "1: TNFi persisters"."""
-    found = re.search(r"[0-9]+", group)
-    return group if found is None else found[0]
+    digits = re.search(r"[0-9]+", group)
+    return group if digits is None else digits[0]
+
+
+def table_one_system(
+    shown: dict[tuple[str, str, str], float | None], pooled: dict[tuple[str, str], float | None]
+) -> System:
+    """What Table 1 and a table of all sites together tell of one variable.
+
+    Parameters
+    ----------
+    shown : {(site, level, group): number, or None if hidden}
+        Of the levels and "all" of them (the sizes), and of the groups and "all" of them.
+    pooled : {(level, group): number, or None}
+        At all sites together.
+    """
+    system = System()
+    sites, levels, groups = (list(dict.fromkeys(key[i] for key in shown)) for i in range(3))
+    numbers = shown | {("pooled", *key): value for key, value in pooled.items()}
+    for site in [*sites, "pooled"]:
+        for level in levels:
+            for group in groups:
+                value = numbers.get((site, level, group))
+                bounds = (1.0, np.inf) if value is None else (value, value)  # zeros show
+                if site == "pooled" and (level, group) not in pooled:
+                    bounds = (0.0, np.inf)
+                system.unknown((site, level, group), *bounds)
+    for site in [*sites, "pooled"]:
+        for level in levels:
+            _add(system, [(site, level, g) for g in groups if g != "all"], (site, level, "all"))
+        for group in groups:
+            _add(system, [(site, v, group) for v in levels if v != "all"], (site, "all", group))
+    for level in levels:
+        for group in groups:
+            _add(system, [(site, level, group) for site in sites], ("pooled", level, group))
+    return system
+
+
+def _add(system: System, parts: list[Name], total: Name) -> None:
+    terms = {system.unknown(part): 1.0 for part in parts}
+    system.equal.append((terms | {system.unknown(total): -1.0}, 0.0))

@@ -12,22 +12,27 @@ from mmlca.study.folder import plain_records
 from mmlca.study.numbers import Number, numbers_table
 from mmlca.study.report.tables import Layout, Plain
 
-SECTIONS = {
+RESULTS = {
     "courses": "Medication over time",
     "clusters": "Clusters",
+    "sites": "Differences between sites",
+    "labs": "Laboratory values",
     "covariates": "Who is in which group",
     "outcomes": "Outcomes",
-    "sites": "Differences between sites",
     "refined": "Refinement",
-    "labs": "Laboratory values",
+}
+"""The sections that answer clinical questions; cautions and methods follow them."""
+
+DIAGNOSTICS = {
     "patients": "Patients and records",
     "classes": "Number of classes",
     "models": "Models",
     "fit": "How well the models fit",
     "ensemble": "Ensemble",
-    "checklist": "Reporting checklist",
     "numbers": "All numbers",
+    "checklist": "Reporting checklist",
 }
+SECTIONS = {**RESULTS, **DIAGNOSTICS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +54,8 @@ class Item:
         Draws the figure and returns a Figure or an Axes; None for a table alone.
     alt : str
         The figure in words, for those who do not see it.
-    view : "ensemble", "local" or None
-        The membership it shows, where the report can switch between two.
+    view : "ensemble", "local", "refined" or None
+        The membership it shows, where the report can switch between several.
     chart : function, optional
         The figure as HTML with SVG, which the page shows in place of the picture.
     """

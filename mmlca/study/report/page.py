@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from io import BytesIO
 from typing import Any
 
 from font.pages import content_policy
 from mmlca.sequences.checks import listed
-from mmlca.study.numbers import Kind, Number, pick
-from mmlca.study.report.content import Item, Report
-from mmlca.study.report.tables import (
-    SHOW,
-    Cell,
-    Table,
-    label,
-    lay_out,
-    number,
-    number_cell,
-    percent,
-)
+from mmlca.study.report.content import RESULTS, Item, Report
+from mmlca.study.report.tables import Cell, Table, label, lay_out, number
 from mmlca.study.templates import render
-from mmlca.tables.suppress import few_text
 
 _VIEWS = {
     "ensemble": ("Ensemble", "Clusters of the ensemble"),
     "local": ("Local", "Each site's own model"),
+    "refined": ("Refined", "Clusters of the refined model"),
 }
-_IN_TABLES = (Kind.SIZE, Kind.DIFFERENCE, Kind.TRUTH)
+_TWINS = {"local": "S", "refined": "R"}
+"""Before the number of a figure of another view than the first."""
 _ON_SCREEN = 1.35  # figures are drawn for paper; a screen is read from further away
 
 
@@ -55,7 +46,8 @@ def render_report(
     from markupsafe import Markup
 
     style, script = (_static(name) for name in ("report.css", "report.js"))
-    dpi = provenance["settings"]["outputs"]["dpi"]
+    sections = _sections(report, pictures, provenance["settings"]["outputs"]["dpi"])
+    n_results = sum(section["id"] in RESULTS for section in sections)
     return render(
         "report/report.html.j2",
         style=Markup(style),
@@ -63,9 +55,8 @@ def render_report(
         policy=content_policy(style, script),
         report=report,
         where=listed(report.sites),
-        glance=list(_glance(report.numbers)),
-        key_tables=list(_key_tables(report)),
-        sections=_sections(report, pictures, dpi),
+        sections=sections[:n_results],
+        diagnostics=sections[n_results:],
         views=_VIEWS if len(report.views) > 1 else {},
         seed=provenance["seed"],
         started=provenance.get("started", ""),
@@ -78,85 +69,13 @@ def _static(name: str) -> str:
     return (files("mmlca.study.report") / name).read_text(encoding="utf-8")
 
 
-# --- key numbers --------------------------------------------------------------------------
-
-
-def _glance(numbers: list[Number]) -> Iterator[tuple[str, str]]:
-    """Numbers that no table below holds: name and text."""
-    for one in numbers:
-        if one.kind not in _IN_TABLES and one.value == one.value:
-            yield one.name, SHOW[one.unit](one.value)
-
-
-def _key_tables(report: Report) -> Iterator[Table]:
-    yield from _sizes(report)
-    yield from _differences(report)
-    truth = pick(report.numbers, Kind.TRUTH)
-    if truth:
-        names = [", ".join(filter(None, (one.sites, one.membership))) for one in truth]
-        rows = [
-            [Cell(name), number_cell(one.value, number)]
-            for name, one in zip(names, truth, strict=True)
-        ]
-        columns = [("patients", False), ("index", True)]
-        yield Table("Adjusted Rand index against the truth", columns, rows)
-
-
-def _sizes(report: Report) -> Iterator[Table]:
-    """Clusters down, sites across."""
-    sizes = {(one.group, one.sites): one for one in pick(report.numbers, Kind.SIZE)}
-    rows = []
-    for group in sorted({group for group, _ in sizes}, key=lambda name: (len(name), name)):
-        cells = [Cell(group)]
-        for site in report.sites:
-            one = sizes.get((group, site), Number(Kind.SIZE, 0.0, n=0))
-            hidden = one.value != one.value
-            few = Cell(few_text(report.min_count))
-            cells.append(few if hidden else number_cell(one.n, SHOW["count"]))
-            cells.append(number_cell(one.value, percent))
-        rows.append(cells)
-    across = [(f"{site}, {what}", True) for site in report.sites for what in ("patients", "share")]
-    if rows:
-        group = "cluster" if report.groups == "clusters" else "class"
-        yield Table(f"Sizes of the {report.groups}", [(group, False), *across], rows)
-
-
-def _differences(report: Report) -> Iterator[Table]:
-    differences = pick(report.numbers, Kind.DIFFERENCE)
-    if not differences:
-        return
-    pairs = list(dict.fromkeys(one.sites for one in differences))
-    labels = list(dict.fromkeys(one.label for one in differences))
-    keys = ["difference of", "clusters", *(["sites"] if len(pairs) > 1 else [])]
-    fields = {
-        "value": "norm",
-        "debiased": "debiased",
-        "low": "95\u00a0% low",
-        "high": "95\u00a0% high",
-        "p_value": "p",
-        "chance": "by chance",
-    }
-    if report.published is not None:
-        fields["published"] = report.published
-    rows = [
-        [
-            *map(Cell, (one.label, one.membership, one.sites)[: len(keys)]),
-            *(number_cell(getattr(one, name), number) for name in fields),
-        ]
-        for one in sorted(differences, key=lambda one: labels.index(one.label))
-    ]
-    columns = [(key, False) for key in keys] + [(name, True) for name in fields.values()]
-    where = "" if len(pairs) > 1 else f", {pairs[0]}"
-    yield Table(f"Differences between sites{where}: norms with intervals", columns, rows, len(keys))
-
-
 # --- sections -----------------------------------------------------------------------------
 
 
 def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[dict[str, Any]]:
     """Sections with their items in groups: those of no view, then one group per view.
 
-    A figure of the second view has the number of its twin in the first, with an S before it.
+    A figure of another view has the number of its twin in the first, with a letter before it.
     """
     from markupsafe import Markup
 
@@ -168,7 +87,7 @@ def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[d
         kind = "figure" if report.pictured(item) else "table"
         twin = (item.section, kind, item.title)
         if item.view in others and twin in numbers:
-            return f"{kind.capitalize()} S{numbers[twin]}"
+            return f"{kind.capitalize()} {_TWINS[str(item.view)]}{numbers[twin]}"
         counts[kind] += 1
         numbers[twin] = counts[kind]
         return f"{kind.capitalize()} {counts[kind]}"
@@ -185,16 +104,23 @@ def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[d
             groups.setdefault(item.view, []).append(shown)
         order = [None, *(view for view in (first, *others) if view is not None)]
         ordered = [(view, groups[view]) for view in order if view in groups]
-        switch = sum(view is not None for view, _ in ordered) > 1
+        choices = [view for view, _ in ordered if view is not None]
+        switch = choices if len(choices) > 1 else []
         sections.append({"id": name, "title": title, "groups": ordered, "switch": switch})
     return sections
 
 
 def _picture(content: bytes, dpi: int) -> dict[str, Any]:
-    """A PNG file as a data URI, with its size on a screen."""
-    width, height = struct.unpack(">II", content[16:24])
+    """A PNG file as a data URI, with its size on a screen; 256 colours are enough for a figure."""
+    from PIL import Image
+
+    buffer = BytesIO()
+    with Image.open(BytesIO(content)) as picture:
+        width, height = picture.size
+        few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        few.save(buffer, "png", optimize=True)
     return {
-        "src": f"data:image/png;base64,{base64.b64encode(content).decode()}",
+        "src": f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}",
         "width": round(width * 96 * _ON_SCREEN / dpi),
         "height": round(height * 96 * _ON_SCREEN / dpi),
     }
@@ -239,7 +165,8 @@ def _provenance_tables(provenance: Mapping[str, Any]) -> Iterator[Table]:
         [Cell(name), Cell(f"{file['bytes']:,}", file["bytes"]), Cell(file["sha256"])]
         for name, file in provenance["inputs"].items()
     ]
-    yield Table("Input files", [("file", False), ("bytes", True), ("SHA-256", False)], rows)
+    hashed = "SHA-256 with a key" if "hashes" in provenance else "SHA-256"
+    yield Table("Input files", [("file", False), ("bytes", True), (hashed, False)], rows)
     times: dict[str, tuple[int, float]] = {}
     for name, step in provenance["steps"].items():
         kind = "figures" if name.startswith("figure ") else name

@@ -123,10 +123,14 @@
     highlight();
   });
 
-  // One choice of view for the whole page.
+  // One choice of view for the whole page; a section that lacks it shows its first one.
   const choose = (view) => {
-    for (const part of all(".view")) part.hidden = part.dataset.view !== view;
-    for (const input of all(".switch input")) input.checked = input.value === view;
+    for (const section of all("section")) {
+      const views = all(".view", section);
+      const shown = views.some((part) => part.dataset.view === view) ? view : views[0]?.dataset.view;
+      for (const part of views) part.hidden = part.dataset.view !== shown;
+      for (const input of all(".switch input", section)) input.checked = input.value === shown;
+    }
   };
   const switches = all(".switch");
   for (const part of switches) {
@@ -152,6 +156,14 @@
   window.addEventListener("load", stops);
   document.addEventListener("toggle", stops, true);
   document.addEventListener("change", stops);
+
+  // On a phone a picture is as wide as the screen; a tap makes it larger.
+  for (const picture of all(".picture")) {
+    picture.addEventListener("click", () => {
+      picture.classList.toggle("large");
+      stops();
+    });
+  }
 
   // Copy a text.
   for (const button of all("[data-copy]")) {

@@ -39,16 +39,17 @@ _LABELS = {
     "patients_left": "patients left",
     "posterior": "average probability of the own class",
     "q": "Q",
-    "replicated": "independent searches at the maximum",
+    "replicated": "searches at the maximum",
     "sabic": "SABIC",
     "se": "standard error",
+    "searches": "independent searches",
     "smallest": "smallest class",
-    "still": "on it then",
+    "still": "on it at the end",
     "switch_share": "of switches, share",
     "switch_to": "switch most often to",
     "switches": "switches per patient",
     "time": "last time observed",
-    "until_switch": "before the first switch (median)",
+    "until_switch": "first switch after (median)",
 }
 
 
@@ -70,6 +71,10 @@ class Plain:
         Rows in which it is hidden are left out, and a note says how many.
     unit : name of a column, optional
         The unit of each row's numbers: "share", "count" or "index".
+    figures : names of text columns that hold numbers, such as "12 (3.4)", and stand at the right
+    digits : {column: number of decimals}
+        Elsewhere fewer the larger the numbers of a column are.
+    labels : {column: what the page calls it}
     """
 
     shares: tuple[str, ...] = ()
@@ -79,6 +84,9 @@ class Plain:
     empty: Mapping[str, str] = field(default_factory=dict)
     left_out: str | None = None
     unit: str | None = None
+    figures: tuple[str, ...] = ()
+    digits: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -223,7 +231,10 @@ def _plain(frame: pd.DataFrame, layout: Plain, title: str, min_count: int) -> Ta
     columns = [_column(frame, name, layout) for name in names]
     return Table(
         title,
-        [(label(name), numeric) for name, (_, numeric) in zip(names, columns, strict=True)],
+        [
+            (layout.labels.get(name, label(name)), numeric)
+            for name, (_, numeric) in zip(names, columns, strict=True)
+        ],
         [list(cells) for cells in zip(*(cells for cells, _ in columns), strict=True)],
         layout.n_keys,
         notes,
@@ -238,17 +249,20 @@ def _column(frame: pd.DataFrame, name: str, layout: Plain) -> tuple[list[Cell], 
         return [Cell("yes" if value else "no") for value in column], False
     if not is_numeric_dtype(column):
         empty = layout.empty.get(name, MISSING)
-        return [Cell(empty if pd.isna(v) or v == "" else str(v)) for v in column], False
+        texts = [Cell(empty if pd.isna(v) or v == "" else str(v)) for v in column]
+        return texts, name in layout.figures
     values = column.astype(float)
     if layout.unit is not None:
         pairs = zip(values, frame[layout.unit], strict=True)
         return [number_cell(value, SHOW[unit]) for value, unit in pairs], True
-    show = percent if name in layout.shares else _fixed(values)
+    show = percent if name in layout.shares else _fixed(values, layout.digits.get(name))
     return [number_cell(value, show) for value in values], True
 
 
-def _fixed(values: pd.Series) -> Callable[[float], str]:
+def _fixed(values: pd.Series, decimals: int | None) -> Callable[[float], str]:
     """One number of digits for a whole column: none, or fewer the larger the numbers are."""
+    if decimals is not None:
+        return lambda value: number(value, decimals)
     known = values.dropna()
     largest = known.abs().max() if len(known) else 0.0
     digits = 3 if largest < 10 else 2 if largest < 100 else 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import time
+import tracemalloc
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,17 @@ HOSTILE = {
         },
         "more than can be compared",
     ),
+    "large matrices": (
+        "full",
+        {
+            "patients": [330],
+            "variables": [f"x{i}" for i in range(500)],
+            "means": [[0.0] * 500],
+            "precision": [1.0] * 500,
+            "covariances": [np.eye(500).tolist()],
+        },
+        "1 covariance matrices of 500 variables are more than can be solved",
+    ),
 }
 
 
@@ -179,6 +192,39 @@ def test_a_hostile_model_is_refused_in_one_sentence(case: str, tmp_path: Path) -
     with pytest.raises(ValueError, match=message) as refusal:
         font.read_model(tmp_path / "m.json")
     assert "\n" not in str(refusal.value)
+
+
+def largest(k: int, d: int) -> dict[str, Any]:
+    """A Gaussian mixture as large as the limits let it be."""
+    return {
+        "patients": [110] * k,
+        "variables": [f"x{i}" for i in range(d)],
+        "means": [[0.5] * d] * k,
+        "precision": [0.1] * d,
+        "covariances": [np.eye(d).tolist()] * k,
+    }
+
+
+@pytest.mark.bench
+@pytest.mark.parametrize(("k", "d"), [(1, 460), (3, 300), (8, 200)])
+def test_the_largest_mixtures_that_are_read_take_a_second_and_200_mb(
+    k: int, d: int, tmp_path: Path
+) -> None:
+    sent(tmp_path / "m.json", "full")
+    content = json.loads((tmp_path / "m.json").read_text())
+    content["payload"]["model"] |= largest(k, d)
+    content["sha256"] = fingerprint(content["payload"])
+    data = json.dumps(content).encode()
+    font.read_model(tmp_path / "m.json").model  # noqa: B018  what is imported on first use
+    start = time.process_time()
+    assert font.read_model(data).model is not None
+    assert time.process_time() - start < 1
+    tracemalloc.start()
+    try:
+        assert font.read_model(data).model is not None
+        assert tracemalloc.get_traced_memory()[1] < 200 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_may_not_leave_is_not_written(tmp_path: Path) -> None:

@@ -17,14 +17,13 @@ from scipy import stats
 from sklearn.cluster import KMeans
 
 import font
+from font.exchange.masks import mask, mask_key
 from font.exchange.names import ALL_SITES
 from font.exchange.privacy import round_counts
 from font.exchange.schema import fingerprint
 from font.exchange.secure import (
     MaskedFile,
     add_masked,
-    mask,
-    mask_key,
     masked_labels,
     read_mask_keys,
     read_masked,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import mmlca_does, refusal
+from commands import invoke, mmlca_does, refusal
 
 import mmlca
 from mmlca import MarkovParams, MixtureMarkov, simulate
@@ -37,6 +37,23 @@ def test_fit(site: Path, tmp_path: Path) -> None:
     assert patients["id"].tolist() == list(data.ids)
     assert len(pd.read_csv(out / "starts.csv")) >= 40
     assert pd.read_csv(out / "summary.csv")["patients"].sum() == 400
+    steps = pd.read_csv(out / "transitions.csv")
+    assert steps["count"].dropna().mod(11).eq(0).all()  # rounded, as all that may be shown
+    assert steps["group"].nunique() == 2
+    for name in ("state_distribution", "frequencies", "transitions"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_fit_without_figures_and_with_classes_too_small_to_show(site: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    mmlca_does("fit", site, "-k", "2", "--out", out, "--n-init", "4", "--no-figures")
+    assert (out / "transitions.csv").exists()
+    assert not list(out.glob("*.png"))
+    done = invoke("fit", site, "-k", "2", "--out", tmp_path / "b", "--min-count", "399")
+    assert done.exit_code == 0
+    assert "no class has 399 patients" in done.stderr
+    assert not list((tmp_path / "b").glob("*.png"))
+    assert not (tmp_path / "b/transitions.csv").exists()
 
 
 def test_fit_with_errors_bootstrap_and_covariates(site: Path, tmp_path: Path) -> None:

@@ -19,12 +19,14 @@ from ra_like import ra_like
 
 import font
 import mmlca
+from font.exchange.sums import read_step, read_sums, share
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
 
 APP = ROOT / "examples" / "federated_flower"
 SITES = {"north": 500, "south": 400, "west": 300}
-LIMIT = 240  # seconds for everything; about 40 are usual
+ROUNDS = 2  # of the refinement
+LIMIT = 600  # seconds for everything; about 40 are usual on an idle machine
 STUDY = """
 name = "switching"
 [classes]
@@ -74,7 +76,24 @@ def by_files(root: Path, sites: list[str]) -> Path:
     for site, home in homes.items():
         sent = (out / "ensemble.json").read_bytes()
         mmlca.Hospital.from_study(study, site, folder=home).assign(sent)
+    refine_by_files(study, homes, out)
     return out
+
+
+def refine_by_files(study: Path, homes: dict[str, Path], out: Path) -> None:
+    """All steps of the refinement with files, after which `clusters.csv` has probabilities."""
+    source = out / "ensemble.json"
+    while True:
+        before = read_step(source)
+        results = [
+            mmlca.Hospital.from_study(study, site, folder=home).refine(source)
+            for site, home in homes.items()
+        ]
+        if before.shared is not None and before.shared.last:
+            return
+        parts = [read_sums(result.sums) for result in results]
+        source = out / f"shared-{before.step}.json"
+        share(before, parts, study="switching", rounds=ROUNDS, path=source)
 
 
 def payload(path: Path) -> dict:
@@ -146,7 +165,10 @@ class Network:
         )
 
     def run(self, app: Path, timeout: int, *options: str, simulated: str = "") -> None:
-        config = f'timeout={timeout} out="{self.root / "centre"}" simulated="{simulated}"'
+        config = (
+            f'timeout={timeout} out="{self.root / "centre"}" simulated="{simulated}" '
+            f'refine="{ROUNDS}"'
+        )
         done = subprocess.run(
             ["flwr", "run", str(app), "here", "--stream", "--run-config", config, *options],
             env=self.env,
@@ -201,12 +223,17 @@ def test_three_hospitals_give_what_files_give(network: Network, app: Path) -> No
     network.link()
     for site in SITES:
         network.node(site)
-    network.run(app, timeout=90)
+    network.run(app, timeout=200)
     expected = by_files(root, list(SITES))
     assert payload(root / "centre" / "ensemble.json") == payload(expected / "ensemble.json")
+    for step in range(ROUNDS + 1):
+        name = f"shared-{step}.json"
+        assert payload(root / "centre" / name) == payload(expected / name)
     for site in SITES:
         ours, theirs = root / "homes" / site, root / "files" / site
-        assert (ours / "clusters.csv").read_bytes() == (theirs / "clusters.csv").read_bytes()
+        clusters = (ours / "clusters.csv").read_bytes()
+        assert clusters == (theirs / "clusters.csv").read_bytes()
+        assert clusters.startswith(b"id,cluster,probability,")
         for part in ("to_all", "to_centre"):
             for path in (theirs / part).iterdir():
                 assert payload(ours / part / path.name) == payload(path)
@@ -238,6 +265,9 @@ class Odd:
 
     def assign(self, ensemble):
         self.plain.assign(ensemble)
+
+    def refine(self, source):
+        return self.plain.refine(source)
 
 
 hospitals = client_app(lambda context: Odd(hospital(context)))
@@ -272,6 +302,7 @@ def test_a_simulation_gives_what_files_give(network: Network, tmp_path: Path, ap
     pytest.importorskip("ray", reason="a simulation needs Ray: pip install 'flwr[simulation]'")
     study = write_homes(tmp_path)
     network.link("--simulation")
-    network.run(app, 90, "--federation-config", "num-supernodes=3", simulated=str(study))
+    network.run(app, 200, "--federation-config", "num-supernodes=3", simulated=str(study))
     expected = by_files(tmp_path, list(SITES))
-    assert payload(tmp_path / "centre" / "ensemble.json") == payload(expected / "ensemble.json")
+    for name in ("ensemble.json", f"shared-{ROUNDS}.json"):
+        assert payload(tmp_path / "centre" / name) == payload(expected / name)

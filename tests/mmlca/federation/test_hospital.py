@@ -154,7 +154,7 @@ def counts_in(stored: dict) -> list[float]:
         parts = [{"kind": "model", "payload": model} for model in payload["models"]]
         return [count for part in parts for count in counts_in(part)]
     tables = (
-        [payload["classes"], payload["tables"]]
+        [payload["classes"], [[int(n) for n in row.split()] for row in payload["tables"]]]
         if stored["kind"] == "labels"
         else [payload["model"][key] for key in ("patients", "first", "steps")]
     )

@@ -61,6 +61,7 @@ def test_labels_stay_the_same_however_often_they_are_asked_for(tmp_path: Path) -
         {"min_count": 12},
         {"pseudo_sites": 2},
         {"starts": 5},
+        {"search": "thorough"},
         {"candidates": (1, 2)},
     ],
     ids=lambda change: next(iter(change)),

@@ -3,65 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from chain_study import SITES, STUDY, combined, hospital, refine_by_files, sequences_of
 from commands import mmlca_does, refusal
 
 import font
 import mmlca
 from font.exchange.privacy import SecretDraws, round_sums
 from font.exchange.schema import fingerprint, read_file, write_file
-from font.exchange.sums import read_shared, read_step, read_sums, share
+from font.exchange.sums import read_shared, read_sums
 from font.refinement import site_step
-
-STUDY = "ra switching"
-SITES = {"north": 500, "south hospital": 400, "west": 300}
-CHAINS = mmlca.MarkovParams(
-    [0.5, 0.5],
-    [[0.8, 0.15, 0.05], [0.2, 0.3, 0.5]],
-    [
-        [[0.85, 0.1, 0.05], [0.4, 0.5, 0.1], [0.4, 0.1, 0.5]],
-        [[0.4, 0.3, 0.3], [0.1, 0.8, 0.1], [0.05, 0.05, 0.9]],
-    ],
-)
-SHARES = {"north": 0.8, "south hospital": 0.5, "west": 0.3}
-
-
-def sequences_of(site: str) -> mmlca.Sequences:
-    share, n = SHARES[site], SITES[site]
-    chains = mmlca.MarkovParams([share, 1 - share], CHAINS.initial, CHAINS.transition)
-    drawn, _ = mmlca.simulate(chains, n, 8, seed=n)
-    return mmlca.Sequences.from_codes(
-        drawn.codes, ["a", "b", "c"], ids=[f"PID{n}{i:05d}" for i in range(n)]
-    )
-
-
-def hospital(root: Path, site: str, min_count: int, **changes: Any) -> mmlca.Hospital:
-    settings: dict[str, Any] = {
-        "sequences": sequences_of(site),
-        "folder": root / site,
-        "n_classes": 2,
-        "starts": 4,
-        "min_count": min_count,
-        "floor": min_count,
-    }
-    return mmlca.Hospital(study=STUDY, site=site, **(settings | changes))
-
-
-def combined(root: Path, min_count: int) -> Path:
-    """Fit, label, combine: the ensemble file."""
-    homes = {site: hospital(root, site, min_count) for site in SITES}
-    models = [path for home in homes.values() for path in home.fit()]
-    labels = [home.label(models) for home in homes.values()]
-    files = font.read_models(models)
-    parts = [font.read_labels(path, files) for path in labels]
-    ensemble, _ = font.combine(files, parts, n_clusters=2)
-    font.write_ensemble(root / "ensemble.json", ensemble, files, study=STUDY)
-    return root / "ensemble.json"
 
 
 @pytest.fixture(scope="module")
@@ -80,26 +37,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def refine_by_files(root: Path, min_count: int, rounds: int | str) -> dict[str, Any]:
-    """All steps; the last shared file and each site's table."""
-    homes = {site: hospital(root, site, min_count) for site in SITES}
-    source = root / "ensemble.json"
-    while True:
-        results = {site: home.refine(source) for site, home in homes.items()}
-        before = read_step(source)
-        if before.shared is not None and before.shared.last:
-            return {"shared": before.shared, "tables": {s: r.clusters for s, r in results.items()}}
-        parts = [read_sums(result.sums) for result in results.values()]
-        source = root / f"shared-{before.step}.json"
-        share(before, parts, study=STUDY, rounds=rounds, path=source)
-
-
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_three_folders_give_the_in_process_result(
     open_study: Path, tmp_path: Path, rounds: int
 ) -> None:
-    import shutil
-
     root = tmp_path / "again"
     shutil.copytree(open_study, root)
     by_files = refine_by_files(root, 1, rounds)
@@ -317,6 +258,27 @@ def test_the_centre_refuses_sums_that_do_not_belong_together(study: Path, tmp_pa
     model = next((study / "west" / "to_all").iterdir())
     assert "give sums files" in refusal(*common, ensemble, model)
     assert not (tmp_path / "shared-0.json").exists()
+
+
+def test_a_step_that_makes_the_patients_unlikely_overwrites_nothing(
+    study: Path, tmp_path: Path
+) -> None:
+    """Sums of a hostile site drown those of the others; each site sees it by its own patients."""
+    root = tmp_path / "again"
+    shutil.copytree(study, root)
+    home = hospital(root, "west", 11)
+    clusters = root / "west" / "clusters.csv"
+    home.refine(root / "shared-0.json")
+    before = clusters.read_bytes()
+    good = root / "shared-1.json"
+    sums = np.array(json.loads(good.read_text())["payload"]["sums"])
+    drowned = spoiled(good, root / "bad.json", sums=(sums + 1100 * 10**5).tolist())
+    with pytest.raises(ValueError, match=r"log-likelihood of this site's patients falls from -"):
+        home.refine(drowned)
+    assert clusters.read_bytes() == before
+    result = hospital(root, "west", 11, override="we know about it").refine(drowned)
+    assert result.loglik[1] < 1.05 * result.loglik[0]
+    assert hospital(root, "west", 11).refine(good).loglik[1] > result.loglik[1]
 
 
 def test_kinds_without_counts_are_refused_kindly(tmp_path: Path) -> None:

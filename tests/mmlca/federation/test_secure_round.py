@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import mmlca_does, refusal
 
 import font
 import mmlca
 from font.exchange.files import file_names
-from font.exchange.secure import read_masked, sum_of_labels
+from font.exchange.privacy import SecretDraws, round_sums
+from font.exchange.secure import (
+    MaskedFile,
+    add_masked,
+    own_sums,
+    read_masked,
+    share_masked,
+    sum_of_labels,
+)
+from font.exchange.sums import exact_sums, read_shared, read_step
+from font.refinement import one_class, site_memberships
 
 STUDY = "ra switching"
 SITES = {"north": 260, "south hospital": 220, "west": 180, "clinic": 30}  # the last sends no model
@@ -212,3 +224,191 @@ def test_the_commands_play_a_secure_round(study: Study) -> None:
         *("--sequences", root / "west" / "sequences.csv", "--folder", root / "west"),
     )
     assert "no model files" in refusal("site", "label", *keys, "--secure", *name, "--site", "west")
+
+
+# --- the refinement ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Path:
+    """A study whose four sites have labelled with secure sums, with its ensemble file."""
+    root = tmp_path_factory.mktemp("labelled")
+    shutil.copytree(template, root, dirs_exist_ok=True)
+    study = Study(root)
+    models = font.read_models(study.models)
+    total = sum_of_labels([read_masked(path) for path in study.secure()], models)
+    ensemble, _ = font.combine(models, [total], n_clusters=2)
+    font.write_ensemble(root / "ensemble.json", ensemble, models, study=STUDY)
+    return root
+
+
+@pytest.fixture
+def refining(tmp_path: Path, labelled: Path) -> Study:
+    shutil.copytree(labelled, tmp_path, dirs_exist_ok=True)
+    return Study(tmp_path)
+
+
+def masked_step(study: Study, source: Path, *without: str) -> list[MaskedFile]:
+    """What the sites send in answer to a file."""
+    keys = [path for site, path in study.keys.items() if site not in without]
+    results = [
+        study.home(site).refine(source, secure=keys) for site in SITES if site not in without
+    ]
+    return [read_masked(result.sums) for result in results if result.sums is not None]
+
+
+def exact_step(source: Path, sites: Any = SITES) -> tuple[Any, Any]:
+    """The sums and the support of all sites in one process, unrounded."""
+    before = read_step(source)
+    sums = []
+    for site in sites:
+        data = sequences_of(site)
+        if before.shared is not None:
+            model = before.shared.model
+            membership = site_memberships(model, data)
+        else:
+            models = {name: file.model for name, file in before.ensemble.models.items()}
+            clusters = before.ensemble.ensemble.predict(font.label(models, data))
+            model = one_class(next(iter(models.values())), data)
+            membership = np.eye(2)[clusters.to_numpy()]
+        sums.append(exact_sums(before, model, data, membership))
+    return tuple(np.sum(part, axis=0) for part in zip(*sums, strict=True))
+
+
+def test_the_sum_of_a_refinement_is_the_exact_one_rounded_once(refining: Study) -> None:
+    """Three steps by files; each total is that of one process, to the last part in a million."""
+    source = refining.root / "ensemble.json"
+    for step in range(3):
+        parts = masked_step(refining, source)
+        exact, support = exact_step(source)
+        summed = add_masked(parts)[:-8].reshape(2, *exact.shape) / 1e6
+        assert np.abs(summed[0] - exact).max() < 1e-5
+        assert np.abs(summed[1] - support).max() < 1e-5
+        path = refining.root / f"shared-{step}.json"
+        shared = share_masked(read_step(source), parts, study=STUDY, rounds=2, path=path)
+        known = support >= 11
+        assert (np.abs(shared.total - exact)[known] < 11).all()
+        assert (shared.total[known] % 11 == 0).all()
+        seed = hashlib.sha256(add_masked(parts)[-8:].tobytes()).digest()
+        once = round_sums(exact, support, 11, SecretDraws(seed, "sums"))
+        assert shared.payload["sums"] == once.values.tolist()
+        assert sorted(shared.sites) == sorted(SITES)
+        source = path
+    assert read_shared(source).last
+    for site, n in SITES.items():
+        result = refining.home(site).refine(source, secure=refining.keys.values())
+        assert result.sums is None
+        assert len(result.clusters) == n
+        assert sorted(result.loglik) == [0, 1, 2]
+
+
+def test_all_steps_are_rounded_with_the_same_draws(refining: Study) -> None:
+    """What the centre broadcasts at several steps cannot be averaged."""
+    source = refining.root / "ensemble.json"
+    before = read_step(source)
+    parts = masked_step(refining, source)
+    first = share_masked(before, parts, study=STUDY, rounds=9, path=refining.root / "s0.json")
+    seeds = {add_masked(parts)[-8:].tobytes()}
+    seeds.add(add_masked(masked_step(refining, refining.root / "s0.json"))[-8:].tobytes())
+    assert len(seeds) == 1
+    again = share_masked(before, parts[::-1], study=STUDY, rounds=9)
+    assert (again.total == first.total).all()
+
+
+def test_masks_of_steps_and_sets_have_nothing_in_common(refining: Study) -> None:
+    source = refining.root / "ensemble.json"
+    parts = masked_step(refining, source)
+    share_masked(read_step(source), parts, study=STUDY, rounds=9, path=refining.root / "s0.json")
+    following = masked_step(refining, refining.root / "s0.json")
+    fewer = masked_step(refining, source, "west")
+    for part in (following[0], fewer[0]):
+        gap = part.values - parts[0].values  # of nearly equal sums, modulo 2⁶⁴
+        assert ((gap > 2**50) & (gap < 2**64 - 2**50)).mean() > 0.99
+    assert own_sums(parts[0], refining.home("north").ledger().mask_secret())[0][0] > 0
+
+
+def test_a_site_that_drops_out_of_a_refinement(refining: Study) -> None:
+    source = refining.root / "ensemble.json"
+    before = read_step(source)
+    parts = masked_step(refining, source)
+    with pytest.raises(ValueError, match="masked files of 'west' are missing"):
+        share_masked(before, [p for p in parts if p.site != "west"], study=STUDY)
+    fewer = masked_step(refining, source, "west")
+    shared = share_masked(
+        before, fewer, study=STUDY, rounds=2, path=refining.root / "shared-0.json"
+    )
+    assert "west" not in shared.sites
+    three = [site for site in SITES if site != "west"]
+    exact, support = exact_step(source, three)
+    assert (np.abs(shared.total - exact)[support >= 11] < 11).all()
+    with pytest.raises(ValueError, match="was made without the sums that this site"):
+        refining.home("west").refine(refining.root / "shared-0.json")
+    with pytest.raises(ValueError, match="'west' were not part of the step before"):
+        masked_step(refining, refining.root / "shared-0.json")
+    assert len(masked_step(refining, refining.root / "shared-0.json", "west")) == 3
+
+
+def test_a_step_is_answered_once_and_in_one_way(refining: Study) -> None:
+    source, keys = refining.root / "ensemble.json", list(refining.keys.values())
+    home = refining.home("north")
+    first = home.refine(source, secure=keys).sums.read_bytes()
+    assert home.refine(source, secure=keys[::-1]).sums.read_bytes() == first
+    fewer = sequences_of("north")[1:]
+    for override in (None, "somebody asked for it"):  # the same masks: never
+        other = refining.home("north", sequences=fewer, override=override)
+        with pytest.raises(ValueError, match="same masks, so begin a new round"):
+            other.refine(source, secure=keys)
+    with pytest.raises(ValueError, match=r"sums 0 in round 1 .* with secure sums; a round takes"):
+        home.refine(source)
+    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+        home.refine(source, secure=keys[:2])
+
+
+def test_a_total_smaller_than_a_masked_part_is_refused(refining: Study) -> None:
+    source = refining.root / "ensemble.json"
+    shared = refining.root / "shared-0.json"
+    share_masked(
+        read_step(source), masked_step(refining, source), study=STUDY, rounds=2, path=shared
+    )
+    content = json.loads(shared.read_text(encoding="utf-8"))
+    content["payload"]["sums"] = [[1100] * 13] * 2
+    from font.exchange.schema import fingerprint
+
+    content["sha256"] = fingerprint(content["payload"])
+    shared.write_text(json.dumps(content), encoding="utf-8")
+    home = refining.home("north")
+    with pytest.raises(ValueError, match="smaller sums than this site"):
+        home.refine(shared, secure=refining.keys.values())
+    assert not (refining.root / "north" / "clusters.csv").exists()
+
+
+def test_the_commands_refine_with_secure_sums(refining: Study) -> None:
+    root, name = refining.root, ("--study", STUDY)
+    for site in SITES:
+        sequences_of(site).write(root / site / "sequences.csv")
+    keys, source = list(refining.keys.values()), root / "ensemble.json"
+
+    def asks(site: str) -> tuple[Any, ...]:
+        return (
+            *("site", "refine", *name, "--site", site, "--folder", root / site),
+            *("--sequences", root / site / "sequences.csv", "--out", root / "sums"),
+        )
+
+    assert "goes with --secure" in refusal(*asks("north"), source, keys[0])
+    assert "found 0 files to answer" in refusal(*asks("north"), *keys, "--secure")
+    for step in range(2):
+        for site in SITES:
+            said = " ".join(mmlca_does(*asks(site), source, *keys, "--secure").split())
+            assert f"Step {step} of the refinement" in said
+            assert "only what they add up to over the 4 sites" in said
+        sums = sorted((root / "sums").glob(f"*.masked-sums-{step}.json"))
+        assert len(sums) == 4
+        centre = ("centre", "refine", source, *sums, *name, "--out", root / "to_sites")
+        assert "masked files go with --secure" in refusal(*centre)
+        assert "under masks" in mmlca_does("exchange", "check", sums[0])
+        said = " ".join(mmlca_does(*centre, "--secure").split())
+        assert "their total was rounded at random" in said
+        source = root / "to_sites" / f"shared-{step}.json"
+    said = mmlca_does(*asks("clinic"), source)
+    assert "ended with step 1" in said
+    assert (root / "clinic" / "clusters.csv").exists()

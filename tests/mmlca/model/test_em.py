@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -217,7 +218,7 @@ def test_accelerated_runs_from_random_values_end_at_maxima() -> None:
             4, init=random_params(4, s.n_states, start), prior=0, max_iter=20_000
         ).fit(s)
         assert model.converged_
-        assert gain_of_going_on(model, s) < 1e-3
+        assert gain_of_going_on(model, s) < 1e-4
 
 
 def test_an_accelerated_run_passes_the_test_that_a_plain_one_must_pass() -> None:
@@ -233,19 +234,29 @@ def test_an_accelerated_run_passes_the_test_that_a_plain_one_must_pass() -> None
         assert np.diff(further.penalised_path_)[0] <= gains[-1]  # it goes on as it ended
 
 
-@needs_peers
-@pytest.mark.slow
-@pytest.mark.slow  # many whole searches
-def test_default_fits_end_at_maxima() -> None:
+def gains_of_default_fits(names: Sequence[str], ks: Iterable[int], seeds: int) -> list[float]:
     gains = []
-    for name in ("mvad", "biofam_covariates", "actcal", "leaves"):
+    for name in names:
         s = peer(name)
-        for k, seed in itertools.product(range(2, 7), range(5)):
+        for k, seed in itertools.product(ks, range(seeds)):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # few searches agree for large K
                 gains.append(gain_of_going_on(MixtureMarkov(k, seed=seed).fit(s), s))
+    return gains
+
+
+@needs_peers
+def test_a_few_default_fits_end_at_maxima() -> None:
+    assert max(gains_of_default_fits(("mvad", "actcal", "leaves"), (2, 3), 1)) < 1e-4
+
+
+@needs_peers
+@pytest.mark.slow
+def test_default_fits_end_at_maxima() -> None:
+    names = ("mvad", "biofam_covariates", "actcal", "leaves")
+    gains = gains_of_default_fits(names, range(2, 7), 5)
     assert len(gains) == 100
-    assert sum(gain < 1e-4 for gain in gains) >= 99
+    assert sum(gain < 1e-4 for gain in gains) >= 99, np.sort(gains)[-3:]
 
 
 def test_recovers_what_it_was_simulated_from() -> None:

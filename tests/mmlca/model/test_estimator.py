@@ -87,6 +87,13 @@ def test_a_thorough_search_does_not_do_worse() -> None:
     assert kicks[1] > kicks[0]
 
 
+def test_a_thorough_search_of_an_easy_problem_ends_where_all_starts_agree() -> None:
+    model = MixtureMarkov(2, seed=1, search="thorough").fit(DATA)
+    assert model.loglik_ == pytest.approx(MODEL.loglik_, abs=1e-4)
+    assert model.n_replicated_ == model.n_searches_ == 12
+    assert not model.starts_["kind"].str.contains("search").any()
+
+
 def test_information_criteria_by_hand() -> None:
     p = 1 + 2 * 1 + 2 * 2 * 1
     assert MODEL.n_parameters_ == p
@@ -209,7 +216,8 @@ def test_an_emptied_class_neither_breaks_nor_passes_unseen() -> None:
 
 def test_a_maximum_that_only_one_search_reached_is_said_in_words() -> None:
     noise, _ = simulate(random_params(1, 4, 3), 150, 12, seed=1)
-    with pytest.warns(UserWarning, match=r"reached by [01] of 3 independent searches"):
+    advice = r"reached by [01] of 3 independent searches, .*; use search='thorough' or ask for"
+    with pytest.warns(UserWarning, match=advice):
         MixtureMarkov(6, seed=3, n_init=4).fit(noise)
     with pytest.warns(UserWarning, match="stopped after max_iter = 2 updates"):
         MixtureMarkov(2, init=TWO, max_iter=2).fit(DATA)
@@ -399,3 +407,15 @@ def estimator_checks() -> list[Any]:
 @pytest.mark.filterwarnings("ignore")
 def test_check_estimator(estimator: MixtureMarkov, check: Any) -> None:
     check(estimator)
+
+
+def test_the_summary_shows_the_intervals() -> None:
+    errors, table = MODEL.standard_errors(DATA), MODEL.summary()
+    weight = errors[errors["parameter"] == "weight"]
+    np.testing.assert_allclose(table[["weight low", "weight high"]], weight[["low", "high"]])
+    for k, row in table.iterrows():
+        first = row["starts with"].split()[0]
+        steps = errors[(errors["parameter"] == "transition") & (errors["class"] == k)]
+        stay = steps[(steps["from"] == first) & (steps["to"] == first)].iloc[0]
+        assert row["stays"] == pytest.approx(stay["estimate"])
+        assert (row["stays low"], row["stays high"]) == pytest.approx((stay["low"], stay["high"]))

@@ -12,6 +12,7 @@ import pytest
 from oracle import random_params
 
 import font
+import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 
 CHAINS = MarkovParams(
@@ -178,7 +179,7 @@ def test_groups_that_do_not_fit() -> None:
     model.fit(data, groups=group)
     with pytest.raises(ValueError, match=r"no class proportions for the groups 'east'"):
         model.predict(data, groups=["east", *group[1:]])
-    with pytest.raises(ValueError, match="proportions by group, whose errors are not computed"):
+    with pytest.raises(ValueError, match="fitted with the groups 'north'"):
         model.standard_errors(data)
     ages = pd.DataFrame({"age": np.arange(120.0)})
     with pytest.raises(ValueError, match="both groups and covariates"):
@@ -186,3 +187,54 @@ def test_groups_that_do_not_fit() -> None:
     model.fit(data)
     with pytest.raises(ValueError, match="fitted without groups"):
         model.predict_proba(data, groups=group)
+
+
+def test_standard_errors_are_those_of_the_group_as_a_covariate() -> None:
+    """Proportions by group are the logit of the class on the group: the same model."""
+    data, group = joined(three_sites())
+    model = MixtureMarkov(2, prior=0, seed=1, tol=1e-10).fit(data, groups=group)
+    frame = pd.DataFrame({"site": group}, index=data.ids)
+    same = MixtureMarkov(2, init=model.params_, prior=0, tol=1e-10).fit(data, covariates=frame)
+    for kind in ("opg", "observed", "sandwich"):
+        table = model.standard_errors(data, groups=group, information=kind)  # type: ignore[arg-type]
+        expected = same.standard_errors(data, frame, information=kind)  # type: ignore[arg-type]
+        plain = table[table["parameter"] != "group weight"]
+        numbers = ["estimate", "se", "low", "high"]
+        np.testing.assert_allclose(plain[numbers], expected[numbers], atol=2e-5)
+    # the first site's log-odds are the intercept
+    odds = same.coefficient_table(data, frame, information="sandwich")
+    north = table.query("parameter == 'group weight' and `from` == 'north'")
+    p = north["estimate"].to_numpy()
+    np.testing.assert_allclose(north["se"], odds["se"].iloc[0] * p[0] * p[1], rtol=1e-3)
+    assert list(table.query("parameter == 'group weight'")["from"].unique()) == sorted(SHARES)
+
+
+def test_the_bootstrap_has_intervals_of_the_groups() -> None:
+    data, group = joined(three_sites())
+    model = MixtureMarkov(2, seed=1).fit(data, groups=group)
+    table = mmlca.bootstrap(model, data, 60, seed=1, groups=group).intervals
+    analytic = model.standard_errors(data, groups=group)
+    weights = table.query("parameter == 'group weight'")
+    errors = analytic.query("parameter == 'group weight'")
+    np.testing.assert_allclose(weights["estimate"], errors["estimate"], atol=1e-9)
+    np.testing.assert_allclose(weights["se"], errors["se"], rtol=0.35)
+
+
+def test_a_class_that_a_group_lacks_lies_on_the_boundary() -> None:
+    far = MarkovParams([0.5, 0.5], [[1, 0], [0, 1]], [[[0.95, 0.05]] * 2, [[0.05, 0.95]] * 2])
+    data, truth = simulate(far, 200, 12, seed=1)
+    model = MixtureMarkov(2, seed=1).fit(data, groups=truth)
+    table = model.standard_errors(data, groups=truth).query("parameter == 'group weight'")
+    assert table["boundary"].all()
+    assert table["note"].isin(["never or hardly ever", "(nearly) always"]).all()
+    assert table[["low", "high"]].notna().all(axis=None)
+    assert ((table["high"] - table["low"]) < 0.1).all()
+
+
+def test_groups_are_asked_for() -> None:
+    data, group = joined(three_sites(50))
+    model = MixtureMarkov(2, seed=1).fit(data, groups=group)
+    with pytest.raises(ValueError, match="fitted with the groups 'north'"):
+        model.standard_errors(data)
+    with pytest.raises(ValueError, match="fitted without groups"):
+        MixtureMarkov(2, seed=1).fit(data).standard_errors(data, groups=group)

@@ -219,14 +219,6 @@ def test_wrong_arguments(arguments: dict[str, object], words: str) -> None:
         MixtureMarkov(1).fit(data).standard_errors(data, **arguments)  # type: ignore[arg-type]
 
 
-def test_proportions_by_group_are_not_taken_for_common_ones() -> None:
-    data, _ = simulate(TWO, 50, 5, seed=1)
-    model = MixtureMarkov(1).fit(data)
-    model.group_weights_ = pd.DataFrame({1: [1.0, 1.0]}, index=["MGB", "VA"])
-    with pytest.raises(ValueError, match="groups as a covariate"):
-        model.standard_errors(data)
-
-
 @needs_peers
 def test_standard_errors_of_seqhmm() -> None:
     """Class membership by sex and year of birth: coefficients and their errors, two kinds."""
@@ -276,7 +268,7 @@ def _biofam() -> pd.DataFrame:
 def test_intervals_cover(kind: str) -> None:
     """Over 300 samples of 400 patients the 95 % intervals hold the truth nearly as often."""
     covered, n_runs = [], 300
-    truth = mmlca.model.inference.parameter_values(TWO)
+    truth = mmlca.model.intervals.parameter_values(TWO)
     for seed in range(n_runs):
         data, _ = simulate(TWO, 400, 12, seed=seed)
         with warnings.catch_warnings():

@@ -229,6 +229,7 @@ def _estimates(seed: int, n: int, length: int) -> tuple[np.ndarray, np.ndarray, 
     return tuple(column.to_numpy()[order] for column in columns)  # type: ignore[return-value]
 
 
+@pytest.mark.filterwarnings("ignore:the classes overlap")
 def test_the_model_adds_uncertainty() -> None:
     _, full, alone = _estimates(1, 600, 6)
     assert (full > alone).all()
@@ -244,3 +245,29 @@ def test_intervals_of_bch_means_cover() -> None:
     assert (full > 0.90).all()
     assert (full < 0.985).all()
     assert (alone <= full).all()
+
+
+def test_classes_of_a_model_that_overlap_are_a_warning() -> None:
+    sequences, truth = mmlca.simulate(CHAINS, 400, 4, seed=1)
+    model = mmlca.MixtureMarkov(3, init=CHAINS, tol=1e-4).fit(sequences)
+    with pytest.warns(UserWarning, match=r"the classes overlap \(entropy R² 0\.\d\d, below 0\.7\)"):
+        mmlca.three_step(model, truth.to_numpy() * 1.5, sequences=sequences)
+
+
+def test_what_cannot_be_compared_is_said_in_a_sentence() -> None:
+    rng = np.random.default_rng(1)
+    group = np.repeat([0, 1], 40)
+    p = np.where(np.eye(2)[group] > 0, 0.95, 0.05)
+    with pytest.raises(ValueError, match=r"single value 2\.5"):
+        mmlca.three_step(p, np.full(80, 2.5), correction="ML")
+    with pytest.raises(ValueError, match="without columns"):
+        mmlca.three_step(p, covariates=pd.DataFrame(index=range(80)))
+    z = np.where(np.arange(80) % 40 == 0, 1 - group, group) * 1.0  # fewer errors than expected
+    with pytest.warns(UserWarning, match="separates classes"):
+        mmlca.three_step(p, covariates=pd.DataFrame({"z": z}), correction="ML")
+    codes = np.where(rng.random((80, 6)) < 0.8, group[:, None], 1 - group[:, None])
+    data = mmlca.Sequences.from_codes(codes, ["a", "b"])
+    frame = pd.DataFrame({"x": rng.normal(size=80)})
+    model = mmlca.MixtureMarkov(2, n_init=2, seed=1).fit(data, covariates=frame)
+    with pytest.raises(ValueError, match="give its memberships in its place"):
+        mmlca.three_step(model, frame["x"], sequences=data)

@@ -33,6 +33,7 @@ def test_table_and_vote() -> None:
         "smallest",
         "sizes",
         "replicated",
+        "searches",
         "converged",
         "chosen",
     ]
@@ -86,7 +87,7 @@ def test_blrt_in_the_table() -> None:
     assert np.isnan(table["blrt_p"][0])
     assert table["blrt_p"][1] == test.p_value == pytest.approx(1 / 6)
     assert table["blrt_error"][1] == test.mc_error
-    assert table.columns[-3:].tolist() == ["replicated", "converged", "chosen"]
+    assert table.columns[-3:].tolist() == ["searches", "converged", "chosen"]
 
 
 def test_another_site_or_k_changes_no_other_fit() -> None:

@@ -9,10 +9,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from ra_like import ra_like
 
 from ehr_prep.build import build_sequences
 from ehr_prep.presets import PRESETS
-from mmlca.study import Study, read_study, write_study_file
+from mmlca import Hospital, MixtureMarkov
+from mmlca.study import Study, analyse, read_study, write_study_file
 from mmlca.study.config import Rules
 from mmlca.study.site_files import RecordColumns
 
@@ -80,6 +82,24 @@ def test_the_file_that_init_writes_names_every_setting(tmp_path: Path) -> None:
                     assert set(columns.model_fields) == set(said[name]["columns"])
 
 
+def test_every_fit_of_a_study_searches_as_the_file_asks(folder: Path) -> None:
+    asked = read_study(change(folder, 'search = "default"', 'search = "thorough"'), files=False)
+    assert analyse._search(asked)["search"] == "thorough"
+    assert analyse._search(asked)["prior"] == MixtureMarkov().prior
+
+
+def test_models_for_other_sites_have_the_prior_of_hospitals_unless_the_file_gives_one(
+    folder: Path,
+) -> None:
+    site = Hospital.from_study(folder / "study.toml", "MGB", sequences=ra_like(20))
+    assert (site.prior, site.search) == (0.5, "default")
+    change(folder, 'search = "default"', 'search = "thorough"')
+    given = change(folder, "# prior = 1e-4", "prior = 0.1")
+    site = Hospital.from_study(given, "MGB", sequences=ra_like(20))
+    assert (site.prior, site.search) == (0.1, "thorough")
+    assert analyse._search(read_study(given))["prior"] == 0.1
+
+
 def test_paths_are_relative_to_the_file_and_sites_may_differ_in_format(folder: Path) -> None:
     path = change(
         folder, "\n[records]", '\n[records]\ndate_format = "%Y-%m-%d"\nduplicates = "keep"'
@@ -111,6 +131,11 @@ WRONG = {
         'ties = "first"',
         'ties = "lst"',
         "rules.ties is 'lst' and should be 'first', ",
+    ),
+    "no such search": (
+        'search = "default"',
+        'search = "deep"',
+        "model.search is 'deep' and should be 'default' or 'thorough'",
     ),
     "negative seed": ("seed = 1", "seed = -1", "seed is -1 and should be"),
     "neither number nor vote": ('number = "vote"', 'number = "bic"', "classes.number is 'bic' and"),
@@ -164,7 +189,5 @@ def test_a_lab_needs_labs(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("patient_id,date,drug\n1,2010-01-01,Humira\n")
     text = 'name = "S"\n[sites.A]\nrecords = "r.csv"\n[outputs]\nlab = "CRP"\n'
     (tmp_path / "s.toml").write_text(text)
-    with pytest.raises(
-        ValueError, match=r"outputs\.lab is 'CRP', but no site has labs; .*s\.A"
-    ):
+    with pytest.raises(ValueError, match=r"outputs\.lab is 'CRP', but no site has labs; .*s\.A"):
         read_study(tmp_path / "s.toml")

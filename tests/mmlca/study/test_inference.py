@@ -12,8 +12,10 @@ import pytest
 
 import ehr_prep
 import mmlca
+from font.refinement import check_family, refine_clusters
 from mmlca.study import items, read_study, run_study
 from mmlca.study.read import event_times
+from mmlca.tables.effects import cluster_chains, one_step_effects
 from mmlca.tables.suppress import is_small
 
 SETTINGS = """
@@ -79,13 +81,14 @@ def done(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def test_every_part_is_in_the_report(done: tuple[Path, dict[str, Any]]) -> None:
     out, content = done
     names = {path.stem for folder in ("tables", "figures") for path in (out / folder).iterdir()}
-    expected = "fit_tests classification parameters effects effects_pooled outcomes outcome_tests "
+    expected = "fit_tests classification effects effects_pooled outcomes outcome_tests "
     expected += "survival survival_tests survival_hazards survival_excluded "
-    expected += " ".join(f"{n}_{s}" for n in ("residuals", "stays", "steps") for s in ("MGB", "VA"))
+    by_site = ("residuals", "stays", "steps", "parameters")
+    expected += " ".join(f"{n}_{s}" for n in by_site for s in ("MGB", "VA"))
     assert set(expected.split()) <= names
     sections = [section["id"] for section in content["sections"]]
     assert {"fit", "covariates", "outcomes"} <= set(sections)
-    for words in ("observed information", "multinomial logit", "Bolck", "landmark 1.5 years"):
+    for words in ("outer products", "multinomial logit", "Bolck", "landmark 1.5 years"):
         assert words in content["methods"]
     assert any("associations" in text for text in content["careful"])
     assert json.loads((out / "results.json").read_text()) == content
@@ -104,7 +107,13 @@ def test_the_numbers_are_those_of_the_library(
         sequences[site] = ehr_prep.build_sequences(records, max_windows=6)
         table = pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")
         clusters[site], people[site] = table["cluster"], sequences[site].patients
-    posterior = mmlca.cluster_memberships(sequences, clusters)
+    models = {site: mmlca.MixtureMarkov.load(out / f"models/{site}.json") for site in sequences}
+    begin = {site: part.to_numpy() - 1 for site, part in clusters.items()}
+    refined = refine_clusters(check_family(models), sequences, begin, 3, 1)
+    posterior = {
+        site: refined.predict_proba(part, site).rename(columns=lambda c: c + 1)
+        for site, part in sequences.items()
+    }
     found = mmlca.three_step(
         pd.concat(posterior),
         pd.concat(people)["remission"],
@@ -130,7 +139,8 @@ def test_the_numbers_are_those_of_the_library(
     )
     model = mmlca.MixtureMarkov.load(out / "models/MGB.json")
     errors = model.standard_errors(sequences["MGB"])
-    stored = pd.read_csv(out / "tables/parameters.csv").query("site == 'MGB'")
+    stored = pd.read_csv(out / "figures/parameters_MGB.csv")
+    stored["class"] = stored["class"].str.extract(r"^class (\d+)", expand=False).astype(int)
     shown = stored["se"].notna().to_numpy()
     assert shown.sum() > 3
     expected = errors["se"].to_numpy()[shown]
@@ -181,6 +191,44 @@ def test_one_site_has_classes_and_its_models_uncertainty(cohort: Path, tmp_path:
     assert not (tmp_path / "tables/fit_tests.csv").exists()
     effects = pd.read_csv(tmp_path / "figures/effects.csv")
     assert effects["class"].unique().tolist() == ["class 2", "class 3"]
+
+
+def test_covariates_inside_the_model_and_tests_of_the_number(cohort: Path, tmp_path: Path) -> None:
+    """Two sites in one step: the numbers of the library; one site's tests around K."""
+    study = read_study(write(cohort, ("MGB", "VA"), "[privacy]\nmin_count = 1\n")).changed(
+        inference={"diagnostics": False, "standard_errors": False, "blrt": 3},
+        covariates={"method": "one-step"},
+        outcomes={"columns": (), "event": None},
+    )
+    content = run_study(study, tmp_path)
+    assert "inside the mixture, estimated together with the chains" in content["methods"]
+    assert "at most 3 samples from the smaller model" in content["methods"]
+    tests = pd.read_csv(tmp_path / "tables/class_tests.csv")
+    assert tests[["site", "classes", "against"]].to_numpy().tolist() == [
+        *(["MGB", 3, 2], ["MGB", 4, 3], ["VA", 3, 2], ["VA", 4, 3])
+    ]
+    assert tests["p_value"].between(0.25, 1).all()
+    sequences, clusters, people = {}, {}, {}
+    for site in ("MGB", "VA"):
+        folder = cohort / site
+        records = ehr_prep.read_records(
+            folder / "medications.csv", patients=folder / "patients.csv"
+        )
+        sequences[site] = ehr_prep.build_sequences(records, max_windows=6)
+        clusters[site] = pd.read_csv(tmp_path / f"patients/{site}_clusters.csv", index_col="id")[
+            "cluster"
+        ]
+        people[site] = sequences[site].patients[["age", "sex"]]
+    expected = one_step_effects(
+        sequences["VA"],
+        people["VA"],
+        clusters["VA"],
+        cluster_chains(sequences, clusters),
+        [1, 2, 3],
+    ).table
+    stored = pd.read_csv(tmp_path / "figures/effects.csv").query("site == 'VA'")
+    np.testing.assert_allclose(stored["estimate"], expected["estimate"], atol=5.1e-4)
+    np.testing.assert_allclose(stored["se"], expected["se"], atol=5.1e-4)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from commands import mmlca_does, refusal
-from omop_data import make_tables
+from omop_data import as_frames, make_tables
 
 import ehr_prep
 import mmlca
@@ -37,7 +40,7 @@ def study_file(folder: Path, text: str) -> Path:
 def test_prep_from_a_database(cdm: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "sequences.csv"
     said = mmlca_does("prep", "--omop", f"parquet:{cdm / 'VA'}", "--preset", "ra", "--out", out)
-    assert "records by concept_ancestor" in said
+    assert "records were mapped by concept_ancestor" in said
     assert "counted in memory" in said
     expected = ehr_prep.build_sequences(ehr_prep.read_omop(f"parquet:{cdm / 'VA'}"), preset="ra")
     assert len(mmlca.Sequences.read(out)) == len(expected)
@@ -55,11 +58,11 @@ def test_prep_from_a_database(cdm: Path, tmp_path: Path) -> None:
         (["--omop", "parquet:CDM/VA", "--condition", "99"], "patient without the condition"),
         (
             ["--omop", "parquet:CDM/VA", "--patient-column", "x"],
-            "--patient-column belongs to files",
+            "--patient-column does not go with --omop",
         ),
         (["--omop", f"postgresql://a:{SECRET}@127.0.0.1:1/x"], "holds a password"),
         (["--omop", "postgresql://127.0.0.1:1/x"], "cannot connect"),
-        ([], "give either a file of records or --omop"),
+        ([], "give either a file of records, --omop URL or --warehouse URL"),
     ],
 )
 def test_refusals_leave_nothing_behind(
@@ -77,7 +80,7 @@ def test_refusals_leave_nothing_behind(
 def test_a_study_of_databases(cdm: Path) -> None:
     path = study_file(
         cdm,
-        '[sites.MGB]\nomop = "parquet:MGB"\nlabs = "ESR"\n[sites.VA]\nomop = "parquet:VA"\n'
+        '[sites.MGB]\nomop = "parquet:MGB"\nlabs = "ESR"\n'
         "condition = 80809\n[rules]\nfirst_on_or_after = 2008-01-01\n[privacy]\nmin_count = 1\n",
     )
     study = read_study(path)
@@ -89,8 +92,35 @@ def test_a_study_of_databases(cdm: Path) -> None:
     data = build_sites(study, sources)
     assert set(read_labs(study, "MGB")["test"]) == {"ESR"}
     hashes = database_hashes(sources, data)
-    assert list(hashes) == ["MGB", "VA"]
+    assert list(hashes) == ["MGB"]
     assert hashes == database_hashes(sources, data)
+
+
+def test_claims_that_are_not_omop(cdm: Path, tmp_path: Path) -> None:
+    """The same sequences from a study with files, one with a warehouse, and the command."""
+    cohort = ehr_prep.ra_cohort(2, 0.03)["MGB"]
+    tables = {"dispensings": cohort.records, "members": cohort.patients}
+    for name, table in tables.items():
+        table.to_parquet(tmp_path / f"{name}.parquet")
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    rules = "[rules]\nfirst_on_or_after = 2008-01-01\n"
+    files = '[sites.A]\nrecords = "dispensings.csv"\npatients = "members.csv"\n'
+    claims = '[sites.A]\nwarehouse = "parquet:."\ntable = "dispensings"\n'
+    claims += 'patients_table = "members"\n'
+    built = []
+    for text in (files, claims):
+        study = read_study(study_file(tmp_path, text + rules))
+        built.append(build_sites(study, {"A": read_source(study, "A")})["A"])
+    assert study.plain()["sites"]["A"]["warehouse"] == "parquet:."
+    np.testing.assert_array_equal(built[0].codes, built[1].codes)
+    pd.testing.assert_frame_equal(built[0].flow, built[1].flow)
+    out = tmp_path / "sequences.csv"
+    said = mmlca_does(
+        *("prep", "--warehouse", f"parquet:{tmp_path}", "--table", "dispensings"),
+        *("--patients-table", "members", "--since", "2008-01-01", "--out", out),
+    )
+    assert "counted in memory" in said
+    np.testing.assert_array_equal(mmlca.Sequences.read(out).codes, built[0].codes)
 
 
 def test_concept_sets_in_a_study(cdm: Path) -> None:
@@ -109,14 +139,17 @@ def test_concept_sets_in_a_study(cdm: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('omop = "parquet:MGB"\nrecords = "x.csv"', "one of the three"),
+        ('omop = "parquet:MGB"\nrecords = "x.csv"', "one of the four"),
         (
             'omop = "parquet:MGB"\npatients = "x.csv"',
-            "has patients, which a database does not need",
+            "has patients, which does not go with omop",
         ),
-        ('omop = "parquet:MGB"\nwhere = {x = "y"}', "has where, which a database does not need"),
-        ('sequences = "x.csv"\nschema = "cdm"', "has schema, which belongs to omop"),
+        ('omop = "parquet:MGB"\nwhere = {x = "y"}', "has where, which does not go with omop"),
+        ('sequences = "x.csv"\nschema = "cdm"', "has schema, which belongs to databases"),
         ('omop = "duckbd:///x"', "did you mean 'duckdb'?"),
+        ('omop = "parquet:MGB"\ntable = "claims"', "omop has drug_exposure and drug_era"),
+        ('warehouse = "parquet:MGB"\ncohort = "x"', "has cohort, which does not go with warehouse"),
+        (f'warehouse = "postgresql://a:{SECRET}@h/x"', "holds a password"),
         ('omop = "parquet:MGB"\nschma = "x"', "did you mean sites.A.schema"),
         (f'omop = "postgresql://a:{SECRET}@h/x"', "holds a password"),
         (f'omop = ["postgresql://a:{SECRET}@h/x"]', "should be a valid string"),
@@ -137,15 +170,15 @@ def test_a_database_that_is_gone(tmp_path: Path) -> None:
     assert not list(out.glob("*.html"))
 
 
-def test_a_changed_database_changes_the_hash(tmp_path: Path) -> None:
-    def hashes(seed: int) -> dict[str, str]:
-        con = ibis.duckdb.connect()
-        for name, table in make_tables(seed, 12).items():
-            con.create_table(name, table)
-        records: Any = ehr_prep.read_omop(con, drugs={"alpha": "A", "beta": "B"})
-        return database_hashes({"x": records}, {"x": ehr_prep.build_sequences(records)})
+def test_a_changed_database_changes_the_hash() -> None:
+    def hashes(seed: int, labs: Any = None) -> dict[str, str]:
+        records = ehr_prep.read_records(**as_frames(make_tables(seed, 12)))
+        source: Any = SimpleNamespace(labs=labs)  # what a database says beside its records
+        return database_hashes({"x": source}, {"x": ehr_prep.build_sequences(records)})
 
-    assert hashes(1) != hashes(2)
+    labs = pd.DataFrame({"value": [7.0]})
+    assert hashes(1) == hashes(1)
+    assert len({hashes(1)["x"], hashes(2)["x"], hashes(1, labs)["x"]}) == 3
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_what_comes_out(done: tuple[Path, dict[str, Any]]) -> None:
     assert {f"patients/{site}_clusters.csv" for site in ("MGB", "VA")} <= names
     assert len([name for name in names if name.startswith("models/")]) == 6
     assert json.loads((out / "results.json").read_text()) == content
-    assert len(content["summary"]) == 6
+    assert len(content["summary"]) == 5
     parts = ("sizes", "moved", "by_site", "differences", "accuracy", "reliability")
     assert {f"tables/refined_{part}.csv" for part in parts} <= names
     listed = [item["file"] for section in content["sections"] for item in section["items"]]
@@ -463,8 +463,9 @@ def test_a_site_without_eligible_patients(cohort: Path, tmp_path: Path) -> None:
 
 def test_a_site_with_too_few_patients_to_show(cohort: Path, tmp_path: Path) -> None:
     write_study(cohort / "few.toml", SMALL + "\n[privacy]\nmin_count = 400\n")
-    with pytest.raises(ValueError, match=r"site MGB has \d+ eligible patients, fewer than"):
+    with pytest.raises(ValueError, match="site MGB has fewer eligible patients than") as error:
         run_study(read_study(cohort / "few.toml"), tmp_path)
+    assert "325" not in str(error.value)  # the number itself is small
 
 
 def test_sites_with_different_states(cohort: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import mmlca
 from mmlca import Sequences
+from mmlca.tables.clusters import name_clusters
 
 COURSES = Sequences.from_lists(
     [
@@ -34,12 +35,13 @@ def test_clusters_in_numbers() -> None:
 
 
 def test_clusters_in_words() -> None:
-    table = mmlca.describe_clusters(COURSES, [1, 1, 1, 2, 2, 2], after="4 years")
+    table = mmlca.describe_clusters(COURSES, [1, 1, 1, 2, 2, 2], after="4 years", window="quarter")
     assert table["description"].tolist() == [
         "50 %: stay on A; 100 % of those still observed after 4 years are on A; "
         "0.67 switches per patient",
-        "50 %: start on A, then B after 1 time (median), most often ending on C; 0 % of those "
-        "still observed after 4 years are on A; 1.3 switches per patient",
+        "50 %: start on A, then B, after 1 quarter (median); the most common path is A → B (33 %); "
+        "67 % end on C; 0 % of those still observed after 4 years are on A; 1.3 switches per "
+        "patient",
     ]
     plain = mmlca.describe_clusters(COURSES, [1] * 6)["description"][0]
     assert plain == (
@@ -52,7 +54,20 @@ def test_clusters_in_words() -> None:
     )
     several = Sequences.from_lists([["A", "B"], ["A", "C"], ["A", "D"]])
     text = mmlca.describe_clusters(several, [1, 1, 1])["description"][0]
-    assert "start on A, then several, most often B after 1 time" in text
+    assert "start on A, then go on to several, most often B, after 1 time (median)" in text
+
+
+def test_clusters_with_the_same_switch_are_told_apart() -> None:
+    """By the path, else by the last state, else by how early; rare paths are not told."""
+    early, late = ["A", "B", "C", "C"], ["A", "B", "B", "B"]
+    data = Sequences.from_lists([early] * 12 + [late] * 12)
+    described = mmlca.describe_clusters(data, [1] * 12 + [2] * 12)
+    assert name_clusters(described) == ["A → B → C", "A → B"]
+    assert name_clusters(described, min_count=13) == ["A → B (early)", "A → B (late)"]
+    ends = Sequences.from_lists([["A", "B", "A", "B"]] * 5 + [["A", "B", "A", "C"]] * 5)
+    described = mmlca.describe_clusters(ends, [1] * 5 + [2] * 5)
+    assert described["path"].nunique() == 1
+    assert name_clusters(described) == ["A → B, ending on B", "A → B, ending on C"]
 
 
 def test_clusters_together_and_by_site() -> None:

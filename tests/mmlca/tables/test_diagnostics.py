@@ -176,18 +176,40 @@ def test_no_small_number_shows_or_follows(seed: int) -> None:
     data = ragged(seed, n=120)
     found = mmlca.diagnose(fixed(CHAINS, data), data, n_sim=1, seed=1)
     shown = found.shown(11)
-    for table, by in ((shown.states, ["class", "time"]), (shown.steps, ["class", "half", "from"])):
-        assert not is_small(table["patients"].fillna(0), 11).any()
-        left = (table["observed"] * table["n"]).fillna(0)
-        assert not is_small(left.where(left > 1e-9, 0), 11).any()
-        hidden = table["observed"].isna() & table["n"].notna()
-        alone = hidden.groupby([table[name] for name in by]).sum()
-        assert (alone != 1).all()  # a single one would follow from the others
+    for full, table, by in (
+        (found.states, shown.states, ["class", "time"]),
+        (found.steps, shown.steps, ["class", "half", "from"]),
+    ):
+        assert not {"n", "patients"} & set(table)
+        known = table["observed"].notna().to_numpy()
+        count = (full["observed"] * full["n"])[known]
+        assert not is_small(full["patients"][known], 11).any()
+        assert not is_small(count.where(count >= 0.5, 0), 11).any()
+        hidden = (table["observed"].isna() & full["n"].gt(0)).groupby([table[c] for c in by]).sum()
+        assert (hidden != 1).all()  # a single one would follow from the others
+        behind = full.groupby(by)["patients"].transform("max")
+        assert table["residual"][(behind < 11) & (full["n"] > 0)].isna().all()
     raw = found.stays
     few = is_small(raw[["patients", "leavers"]], 11).any(axis=1)
     few |= is_small(raw["patients"] - raw["leavers"], 11)
     assert shown.stays["leaving"][few].isna().all()
-    assert not {"patients", "n", "leavers"} & set(shown.stays)
+    assert not {"patients", "n", "leavers", "left_ever", "stayed_ever"} & set(shown.stays)
+    # what the chain expects at all durations is the share of those who ever leave
+    rare = (raw["left_ever"] < 11) | (raw["stayed_ever"] < 11)
+    assert shown.stays["expected"][rare].isna().all()
+
+
+def test_the_memberships_behind_residuals_do_not_follow_from_them() -> None:
+    """n was in the table: from one time to the next it fell by the few who left."""
+    data = ragged(1, n=300)
+    found = mmlca.diagnose(fixed(CHAINS, data), data, n_sim=1, seed=1)
+    table = found.shown(11).states.assign(n=found.states["n"]).dropna()
+    spread = table["expected"] * (1 - table["expected"])
+    gap = table["observed"] - table["expected"]
+    told = table["residual"] ** 2 * spread / gap.where(gap != 0) ** 2
+    error = (told - table["n"]).abs().dropna()
+    assert len(error) > 5
+    assert (error > 5).mean() > 0.8
 
 
 def test_figures_draw_the_shown_tables() -> None:

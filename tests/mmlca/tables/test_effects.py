@@ -7,7 +7,13 @@ import pandas as pd
 import pytest
 
 import mmlca
-from mmlca.tables.effects import hide_effects, hide_outcomes
+from mmlca.tables.effects import (
+    cluster_chains,
+    hide_effects,
+    hide_outcomes,
+    one_step_effects,
+)
+from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.suppress import is_small
 
 CHAINS = mmlca.MarkovParams(
@@ -130,3 +136,41 @@ def test_the_figure_draws_effects_and_pooled_ones() -> None:
     plt.close(figure)
     with pytest.raises(ValueError, match="nothing to draw"):
         mmlca.plot_effects(a[:1])
+
+
+def test_one_step_compares_with_the_first_cluster_whatever_its_size() -> None:
+    """The same log-odds as the model's own, in the clusters' order and against the first."""
+    two = mmlca.MarkovParams(
+        [0.7, 0.3], [[0.9, 0.1], [0.1, 0.9]], [[[0.9, 0.1], [0.6, 0.4]], [[0.4, 0.6], [0.1, 0.9]]]
+    )
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=600)
+    smaller = rng.random(600) < 1 / (1 + np.exp(1 - x))
+    parts = [
+        mmlca.simulate(mmlca.MarkovParams([1.0], two.initial[[k]], two.transition[[k]]), 600, 10,
+                       seed=k)[0].codes for k in (0, 1)
+    ]  # fmt: skip
+    data = mmlca.Sequences.from_codes(np.where(smaller[:, None], parts[1], parts[0]), ["a", "b"])
+    frame = pd.DataFrame({"x": x}, index=data.ids)
+    clusters = pd.Series(np.where(smaller, "few", "many"), data.ids)
+    chains = cluster_chains({"A": data}, {"A": clusters})
+    result = one_step_effects(data, frame, clusters, chains, ["few", "many"])
+    model = mmlca.MixtureMarkov(2, seed=1).fit(data, covariates=frame)
+    own = model.coefficient_table(data, frame)
+    assert result.table["class"].tolist() == ["many", "many"]
+    np.testing.assert_allclose(result.table["estimate"], -own["estimate"], atol=2e-3)
+    np.testing.assert_allclose(result.table["se"], own["se"], rtol=2e-3)
+    assert abs(result.table["estimate"].iloc[1] + 1) < 3 * result.table["se"].iloc[1]
+    np.testing.assert_allclose(np.sqrt(np.diagonal(result.covariance)), result.table["se"])
+
+
+def test_pooling_with_covariances_leaves_out_what_a_site_hides() -> None:
+    keys = {"class": [2, 2], "term": ["(Intercept)", "age"]}
+    a = pd.DataFrame(keys | {"estimate": [0.5, 1.0], "se": [0.2, 0.1]})
+    b = pd.DataFrame(keys | {"estimate": [0.1, np.nan], "se": [0.3, np.nan]})
+    spread = np.array([[0.04, -0.01], [-0.01, 0.01]])
+    both = inverse_variance({"A": a, "B": b}, {"A": spread, "B": np.diag([0.09, np.nan])})
+    assert both["sites"].tolist() == [2, 1]
+    weight = np.array([1 / 0.04, 1 / 0.09])  # the other coefficient is at one site alone
+    assert both["estimate"].iloc[0] == pytest.approx(weight @ [0.5, 0.1] / weight.sum())
+    assert np.isnan(both["estimate"].iloc[1])

@@ -133,6 +133,19 @@ def test_debiased_norm_and_limits_are_those_of_the_naive_version() -> None:
         assert row["debiased"] == pytest.approx(debiased, abs=0.03 * row["norm"])
 
 
+def test_a_handful_of_patients_leaves_every_difference_possible() -> None:
+    """Dealing two or three patients anew often gives just the norm observed: no sign of none."""
+    sites = {
+        "x": Sequences.from_lists([["A", "A", "B"], ["B", "B", "B"], ["A", "B", "A"]]),
+        "y": Sequences.from_lists([["A", "B", "B"], ["B", "B", "B"], ["B", "A", "A"]]),
+    }
+    table = norms(sites, {"x": np.array([1, 1, 2]), "y": np.array([1, 1, 2])}, n_boot=200, seed=1)
+    assert (table["low"] == 0).all()
+    assert (table["high"] > 1.3 * table["norm"]).all()
+    largest = pd.Series([2.0, np.sqrt(2), np.sqrt(2)], KINDS)  # of two rows, of a mean, of one
+    assert (table["high"] <= largest + 1e-9).all()
+
+
 def test_p_values_are_those_of_all_permutations() -> None:
     sites = {"x": tiny(3, 5, 4), "y": tiny(4, 6, 4)}
     clusters = {"x": np.array([0, 0, 0, 1, 1]), "y": np.array([0, 0, 0, 1, 1, 1])}

@@ -232,3 +232,20 @@ def test_the_figure_draws_the_shown_table() -> None:
     plt.close(ax.figure)
     with pytest.raises(ValueError, match="nothing to draw"):
         mmlca.plot_survival(result, min_count=500)
+
+
+def test_the_end_of_a_curve_does_not_tell_what_the_last_patient_had() -> None:
+    """The estimate falls to 0 where the last of a group has the event, and only there."""
+    rng = np.random.default_rng(12)
+    group = np.repeat([1, 2], 200)
+    time = 2 + rng.uniform(0.1, 8, 400)
+    event = rng.random(400) < 0.4
+    curves = {}
+    for last in (True, False):
+        time[0], time[1] = 10.5, 10.45  # one of these two of group 1 has the event
+        event[:2] = last, not last
+        full = mmlca.survival_by_cluster(time, event, group, window=2)
+        ends = full.curves[full.curves["group"] == 1]["survival"].iloc[-1]
+        assert (ends < 1e-12) == last
+        curves[last] = full.shown(11).curves
+    pd.testing.assert_frame_equal(curves[True], curves[False])

@@ -1,0 +1,305 @@
+"""Options that the commands of a site share, and the hospital that they describe.
+
+A command names a group of options as one keyword argument (`home: Home`), and `with_groups` spells
+the group out for typer: every option is written once, here or in `mmlca.cli.options`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from font.spelling import spelled
+from mmlca.cli.data import read_sequences
+from mmlca.cli.options import (
+    FILE,
+    Columns,
+    DrugsFile,
+    PatientsFile,
+    RecordsFiles,
+    SiteName,
+    States,
+    StudyFile,
+    StudyMinCount,
+    StudyName,
+    as_key,
+    as_option,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mmlca.federation.hospital import Hospital
+    from mmlca.sequences.type import Sequences
+
+SiteSequences = Annotated[
+    Path | None,
+    typer.Option(
+        "--sequences",
+        help="This site's sequences, a .csv or .parquet file.",
+        show_default="from the study file",
+        **FILE,
+    ),
+]
+SiteFolder = Annotated[
+    Path,
+    typer.Option(
+        file_okay=False, help="This site's folder, with the ledger of what left; keep it."
+    ),
+]
+SiteOut = Annotated[
+    Path | None,
+    typer.Option(*("--out", "-o"), help="Folder for the files.", show_default="in the folder"),
+]
+Floor = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        envvar="MMLCA_FLOOR",
+        help="Smallest --min-count that this site accepts; no study file changes it.",
+    ),
+]
+Override = Annotated[
+    str | None,
+    typer.Option(
+        help="Why something else should leave for the same study and round, in words.",
+        show_default="refused",
+    ),
+]
+Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure", help="Send exact numbers under masks, of which the centre reads only the sum."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """Which site of which study this is."""
+
+    study: StudyName = None
+    site: SiteName = None
+    study_file: StudyFile = None
+    folder: SiteFolder = Path()
+    override: Override = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """How counts are rounded before they leave."""
+
+    min_count: StudyMinCount = None
+    floor: Floor = 11
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patients:
+    """Where the site's patients are, unless the study file or --sequences says so."""
+
+    records: RecordsFiles = None
+    patients: PatientsFile = None
+    drugs: DrugsFile = None
+    columns: Columns = None
+    states: States = None
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of each group in place of the group, for typer.
+
+    Parameters
+    ----------
+    command : function
+        Arguments annotated with a dataclass such as `Home` are groups of options.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type, list[str]]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        group = hints[name]
+        if not is_dataclass(group):
+            parameters.append(parameter.replace(annotation=group, kind=parameter.KEYWORD_ONLY))
+            continue
+        types = get_type_hints(group, include_extras=True)
+        groups[name] = group, [field.name for field in fields(group)]  # type: ignore[assignment]
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=types[field.name],
+            )
+            for field in fields(group)
+        ]
+
+    @wraps(command)
+    def whole(**values: Any) -> None:
+        for name, (group, options) in groups.items():
+            values[name] = group(**{option: values.pop(option) for option in options})
+        command(**values)
+
+    whole.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    whole.__annotations__ = {p.name: p.annotation for p in parameters}
+    return whole
+
+
+def open_hospital(
+    home: Home, sequences: Any, release: Release | None = None, **options: Any
+) -> Hospital:
+    """This site, from the study file or from the options; those that are None are left out."""
+    from font.checks import some
+    from font.files import check_regular
+    from mmlca.federation.hospital import Hospital
+    from mmlca.study.config import read_study
+
+    name = study_name(home.study, home.study_file)
+    options |= {"folder": home.folder, "override": home.override, "sequences": sequences}
+    if release is not None:
+        options |= {"min_count": release.min_count, "floor": release.floor}
+    settings = {key: value for key, value in options.items() if value is not None}
+    if home.study_file is not None:
+        sites = list(read_study(home.study_file, files=False).sites)
+        for path in study_inputs(home.study_file):
+            if path.exists():  # those of other sites may be absent
+                check_regular(path)
+        if home.site is None and len(sites) > 1:
+            raise ValueError(
+                f"{home.study_file} has the sites {some(sites)}; choose one with --site."
+            )
+        with spelled(as_key):
+            return Hospital.from_study(home.study_file, home.site, **settings)
+    if home.site is None:
+        raise ValueError("the name of this hospital is missing; give it with --site.")
+    if sequences is None:
+        raise ValueError("there are no patients; give sequences, --records or --study-file.")
+    return Hospital(study=name, site=home.site, **settings)
+
+
+def study_name(study: str | None, study_file: Path | None) -> str:
+    """The study's name from --study; "" where --study-file gives it."""
+    if study is not None and study_file is not None:
+        raise ValueError(
+            f"found both --study {study} and --study-file {study_file}; the file names the study, "
+            "so give one of them."
+        )
+    if study is None and study_file is None:
+        raise ValueError("the study has no name; give --study NAME or --study-file FILE.")
+    if study is not None and Path(study).is_file():
+        raise ValueError(f"--study takes a name, found the file {study}; give it as --study-file.")
+    return study or ""
+
+
+def read_keys_file(path: Path | None, study_file: Path | None) -> dict[str, str] | None:
+    """Public keys from the study file, then those from --keys; None if there are neither."""
+    from font.exchange.signatures import read_keys
+    from mmlca.study.config import read_study
+
+    keys = {} if study_file is None else read_study(study_file, files=False).public_keys()
+    return (keys | ({} if path is None else read_keys(path))) or None
+
+
+def study_inputs(study_file: Path | None) -> list[Path]:
+    """The study file and the files that it names, of all sites."""
+    from mmlca.study.config import read_study
+    from mmlca.study.folder import input_files
+
+    if study_file is None:
+        return []
+    named = input_files(read_study(study_file, files=False), study_file.parent)
+    return [study_file, *named.values()]
+
+
+def all_inputs(home: Home, patients: Patients, *files: Path | None) -> list[Path | None]:
+    """Every file that a command reads: none of them may be overwritten."""
+    own = [*(patients.records or []), patients.patients, patients.drugs]
+    return [*files, *own, *study_inputs(home.study_file)]
+
+
+def site_data(
+    sequences: Path | None, patients: Patients, exchange_file: Path | None = None
+) -> Sequences | pd.DataFrame | None:
+    """The site's patients as the options name them; None leaves them to the study file.
+
+    An exchange file with models of another kind than Markov chains says which columns of a table
+    to read.
+    """
+    records = patients.records
+    if sequences is not None and records:
+        raise ValueError(f"found both sequences ({sequences}) and --records; give one.")
+    for name, file in (("--patients", patients.patients), ("--drugs", patients.drugs)):
+        if file is not None and not records:
+            raise ValueError(f"{name} goes with --records; give both, or neither.")
+    if records:
+        from ehr_prep.build import build_sequences
+        from ehr_prep.drugs import RA_DRUGS, drug_map
+        from ehr_prep.records import read_records
+
+        drugs = patients.drugs
+        with spelled(lambda name, value: f"`mmlca prep {as_option(name, value)}`"):
+            read = read_records(
+                records if len(records) > 1 else records[0],
+                RA_DRUGS if drugs is None else drug_map(drugs),
+                patients=patients.patients,
+            )
+            return build_sequences(read, preset="ra" if drugs is None else None)
+    if sequences is None:
+        return None
+    if exchange_file is not None and (variables := _variables(exchange_file)):
+        return _table(sequences, variables)
+    return read_sequences(sequences, patients.columns, patients.states)
+
+
+def nobody() -> pd.DataFrame:
+    """No patients, where none are needed."""
+    import pandas as pd
+
+    return pd.DataFrame()
+
+
+def list_unmapped(sequences: Any, path: Path, inputs: list[Path | None]) -> None:
+    """Write the drugs that the map does not know, for this site's eyes."""
+    import warnings
+
+    from ehr_prep.unmapped import unmapped_caution
+    from font.files import keep_inputs, private_folder
+    from mmlca.cli.display import write_table
+
+    account = getattr(sequences, "account", None)
+    if account is None or account.unmapped is None or not len(account.unmapped):
+        return
+    keep_inputs([path], inputs)
+    private_folder(path.parent)
+    write_table(account.unmapped, path, private=True)
+    lost = account.settings["unmapped"]["lost"]
+    if caution := unmapped_caution(account.unmapped, lost, str(path)):
+        warnings.warn(caution, stacklevel=2)
+
+
+def _variables(path: Path) -> list[str]:
+    """The columns that the models in an exchange file look at; none if they are Markov chains."""
+    from font.exchange.registry import kind_of
+    from font.exchange.schema import read_file
+
+    payload = read_file(path).payload
+    content = (payload["models"][0] if "models" in payload else payload).get("model")
+    if content is None or "states" in content:
+        return []
+    return list(kind_of(content["format"]).variables(content))
+
+
+def _table(path: Path, columns: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    from font.checks import some
+
+    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    lacking = [name for name in ["id", *columns] if name not in table.columns]
+    if lacking:
+        raise ValueError(f"{path} lacks the columns {some(lacking)}; add them or mend the names.")
+    return table.set_index("id")[columns]

@@ -1,0 +1,110 @@
+"""A site's part in a step of the refinement: its patients' clusters, and its sums."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from font.exchange.sums import SharedFile, Step
+    from font.types import Floats
+    from mmlca.federation.hospital import Hospital
+
+LIKELIHOODS = "refinement.json"
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """What came of a step.
+
+    Parameters
+    ----------
+    step : int
+    sums : path of the file to send; None at the end
+    clusters : table of the patients, from step 1 on
+    loglik : {step: log-likelihood of this site's patients}
+        Under each shared model so far; it stays here. The total of all sites does not fall, but for
+        what rounding does; that of a single site may.
+    """
+
+    step: int
+    sums: Path | None
+    clusters: pd.DataFrame | None = field(repr=False)
+    loglik: dict[int, float] = field(default_factory=dict)
+
+
+def make_sums(
+    hospital: Hospital, step: Step, keys: Mapping[str, str], about: dict[str, Any]
+) -> bytes:
+    """The file with the site's sums of a step: rounded, or with `keys` exact and masked."""
+    from font.exchange.secure import masked_sums
+    from font.exchange.sums import write_sums
+
+    ledger = hospital.ledger()
+    model, membership = step_memberships(hospital, step)
+    data, draws = hospital.sequences, ledger.draws("sums")  # the same at all steps
+    if keys:
+        secret = ledger.mask_secret()
+        return masked_sums(
+            *(None, step, model, data, membership, secret, keys),
+            draws=draws,
+            site=hospital.site,
+            **about,
+        ).data
+    return write_sums(
+        None, step, model, data, membership, site=hospital.site, draws=draws, **about
+    ).data
+
+
+def step_memberships(hospital: Hospital, step: Step) -> tuple[Any, Floats]:
+    """The model that sums a step's statistics, and the patients' memberships (n, K)."""
+    import numpy as np
+
+    from font.labels import label
+    from font.refinement import one_class, site_memberships
+
+    data = hospital.sequences
+    if step.shared is not None:
+        return step.shared.model, site_memberships(step.shared.model, data)
+    assert step.ensemble is not None  # a step has one of the two
+    models = {name: file.model for name, file in step.ensemble.models.items()}
+    clusters = step.ensemble.ensemble.predict(label(models, data))
+    everyone = one_class(next(iter(models.values())), data)
+    return everyone, np.eye(step.n_clusters)[clusters.to_numpy()]
+
+
+def refined_table(model: Any, sequences: Any) -> tuple[pd.DataFrame, float]:
+    """Each patient's cluster, from 1, with its probability, and the site's log-likelihood."""
+    from font.refinement import fewer, membership_table, site_memberships, site_step
+
+    table = membership_table(site_memberships(model, sequences))
+    ids = sequences.index if hasattr(sequences, "index") else sequences.ids
+    table.index = ids.rename("id")
+    table[["cluster", "runner_up"]] += 1
+    return table, site_step(model, fewer(model, sequences)).loglik
+
+
+def read_likelihoods(folder: Path, shared: SharedFile, round: int) -> dict[int, float]:
+    """The site's log-likelihoods of the steps before, in this refinement."""
+    path = folder / LIKELIHOODS
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content["of"] != [shared.study, round, shared.payload["ensemble"]]:
+        return {}
+    return {int(k): float(v) for k, v in content["loglik"].items() if int(k) < shared.step}
+
+
+def write_likelihoods(
+    folder: Path, shared: SharedFile, round: int, logliks: Mapping[int, float]
+) -> None:
+    """Keep them for the next step; they stay at the site."""
+    from font.files import atomic_write
+
+    content = {"of": [shared.study, round, shared.payload["ensemble"]], "loglik": dict(logliks)}
+    atomic_write(folder / LIKELIHOODS, json.dumps(content, indent=1).encode(), private=True)

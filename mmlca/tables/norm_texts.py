@@ -1,0 +1,95 @@
+"""Norms of the differences between sites in words, with what they do and do not show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from mmlca.sequences.checks import listed
+from mmlca.tables.norms import KINDS
+
+_KIND_NAMES = ("transitions", "transitions by occupancy", "first states")
+
+
+def summary_of_pair(norms: pd.DataFrame, replicates: pd.DataFrame) -> str:
+    """The norms of one pair of sites, what the ensemble's are lower than, and the cautions.
+
+    `replicates` are the norms of the bootstrap samples; its columns are the rows of `norms`.
+    """
+    pair, n = norms["sites"].iloc[0], int(norms["n_boot"].iloc[0])
+    lines = [f"Differences between the sites, {pair}: norms averaged over clusters."]
+    if n:
+        lines[0] += (
+            " In brackets: without what sampling adds, its 95 % interval, and the p-value of no "
+            f"difference; from {n:,} samples and permutations (Monte-Carlo error of p at most "
+            f"{0.5 / np.sqrt(n):.3f})."
+        )
+    for name, rows in norms.groupby("membership", sort=False):
+        texts = [
+            f"{_KIND_NAMES[i]} {_norm_text(row)}" for i, (_, row) in enumerate(rows.iterrows())
+        ]
+        lines.append(f"  {name}: {'; '.join(texts)}")
+    for i in range(2):
+        lines += _ensemble_against_others(replicates, norms.iloc[i :: len(KINDS)], _KIND_NAMES[i])
+    lines += [f"{text[0].upper()}{text[1:]}" for text in cautions_of_pair(norms)]
+    return "\n".join(lines)
+
+
+def cautions_of_pair(norms: pd.DataFrame) -> list[str]:
+    """Two sentences about the norms of one pair of sites."""
+    left_out = int(norms["rows_left_out"].iloc[0])
+    noun, verb = ("row", "is") if left_out == 1 else ("rows", "are")
+    rows = (
+        f"; {left_out} {noun} (cluster and state) that nobody leaves at one of the sites {verb} "
+        "not in the ensemble's"
+    )
+    return [
+        _about_common_rules(norms.iloc[:: len(KINDS)].set_index("membership")["norm"]),
+        "the plain norm is dominated by rarely visited states" + (rows if left_out else "") + ".",
+    ]
+
+
+def _norm_text(row: pd.Series) -> str:
+    if np.isnan(row["p_value"]):
+        return "not known" if np.isnan(row["norm"]) else f"{row['norm']:.3f}"
+    p = p_text(row["p_value"], row["n_boot"])
+    interval = f"{row['low']:.3f} to {row['high']:.3f}"
+    return f"{row['norm']:.3f} [{row['debiased']:.3f}, {interval}, {p}]"
+
+
+def p_text(p_value: float, n_boot: int) -> str:
+    """A permutation p-value in words; the smallest possible one is an upper bound.
+
+    Examples
+    --------
+    >>> p_text(0.3756, 1000), p_text(1 / 1001, 1000)
+    ('p = 0.38', 'p ≤ 0.001')
+    """
+    smallest = 1 / (n_boot + 1)
+    return f"p ≤ {smallest:.1g}" if p_value <= smallest else f"p = {p_value:.2g}"
+
+
+def _ensemble_against_others(replicates: pd.DataFrame, rows: pd.DataFrame, kind: str) -> list[str]:
+    """What the ensemble's norm is lower and not lower than, with the share of samples."""
+    lower: list[str] = []
+    not_lower: list[str] = []
+    own = rows.index[0]
+    for other in rows.index[1:]:
+        text = str(rows.at[other, "membership"])
+        if len(replicates):
+            less = replicates[own] < replicates[other]
+            text += f" ({100 * less.mean():.0f} % of samples)"
+        (lower if rows.at[own, "norm"] < rows.at[other, "norm"] else not_lower).append(text)
+    parts = [f"less than with {listed(lower)} (as any common rule makes them)"] if lower else []
+    parts += [f"no less than with {listed(not_lower)}"] if not_lower else []
+    return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []
+
+
+def _about_common_rules(norm: pd.Series) -> str:
+    text = "any common rule lowers the difference, because it cuts both sites alike"
+    everywhere = norm[norm.index.str.endswith(" everywhere")]
+    if "local" in norm.index and len(everywhere):
+        shown = listed([f"{name} {value:.3f}" for name, value in everywhere.items()])
+        holds = "" if (everywhere < norm["local"]).all() else ", though not always"
+        text += f"{holds} (here {shown}, local {norm['local']:.3f})"
+    return f"{text}; a lower norm alone does not show that the clusters are better."

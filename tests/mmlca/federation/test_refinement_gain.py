@@ -1,0 +1,283 @@
+"""What a refinement gains, and from what size on a hospital should send a model: simulated studies.
+
+Hospitals have patients from the four RA-like chains of `ra_like`, each in proportions of its own,
+with 4 to 16 quarters. All numbers are adjusted Rand indices with the simulated classes. The numbers
+in the documentation come from these functions with more studies (`python` on this file prints
+them); the tests run fewer studies and check what the documentation claims.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from ra_like import PARAMS, STATES
+from sklearn.metrics import adjusted_rand_score
+
+import font
+from font.exchange.masks import mask_key
+from font.exchange.privacy import SecretDraws
+from font.exchange.secure import masked_labels, masked_sums, share_masked, sum_of_labels
+from font.exchange.sums import read_step, share, write_sums
+from font.refinement import site_memberships
+from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
+from mmlca.federation.markov_kind import expected_counts
+from mmlca.federation.refining import step_memberships
+
+K = len(PARAMS.weights)
+MIN_COUNT = 11
+CONFIGURATIONS: dict[str, tuple[int, tuple[int, int], float]] = {
+    # sites, their smallest and largest size, concentration of their class proportions
+    "5 sites of 50 to 500, Dirichlet(1)": (5, (50, 500), 1.0),
+    "10 sites of 50 to 150, Dirichlet(1)": (10, (50, 150), 1.0),
+    "5 sites of 300 to 800, Dirichlet(0.3)": (5, (300, 800), 0.3),
+    "2 sites of 2,000 to 3,200, Dirichlet(1)": (2, (2_000, 3_200), 1.0),
+}
+DOCUMENTED = {  # of docs/simulation.md: 8 other studies each
+    "5 sites of 50 to 500, Dirichlet(1)": {
+        **{"FONT": 0.756, "refit": 0.805, "+1": 0.814, "+2": 0.815},
+        **{"pooled EM": 0.766, "true": 0.838},
+    },
+    "10 sites of 50 to 150, Dirichlet(1)": {
+        **{"FONT": 0.726, "refit": 0.795, "+1": 0.812, "+2": 0.815},
+        **{"pooled EM": 0.772, "true": 0.846},
+    },
+    "5 sites of 300 to 800, Dirichlet(0.3)": {
+        **{"FONT": 0.718, "refit": 0.839, "+1": 0.861, "+2": 0.869},
+        **{"pooled EM": 0.799, "true": 0.884},
+    },
+    "2 sites of 2,000 to 3,200, Dirichlet(1)": {
+        **{"FONT": 0.793, "refit": 0.807, "+1": 0.810, "+2": 0.810},
+        **{"pooled EM": 0.806, "true": 0.818},
+    },
+}
+Truth = dict[str, Any]
+
+
+def network(sizes: Sequence[int], concentration: float, rng: np.random.Generator) -> Any:
+    """Sites of these sizes: their sequences, the true classes, and the true proportions."""
+    data, truth, shares = {}, {}, {}
+    for i, n in enumerate(sizes):
+        site = f"h{i}"
+        shares[site] = rng.dirichlet(np.full(K, concentration))
+        chains = MarkovParams(shares[site], PARAMS.initial, PARAMS.transition)
+        lengths = rng.integers(4, 17, n)
+        data[site], classes = simulate(chains, int(n), lengths, rng, states=STATES)
+        truth[site] = classes.to_numpy()
+    return data, truth, shares
+
+
+def fitted(data: Sequences, n_classes: int, seed: int, **options: Any) -> MixtureMarkov:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return MixtureMarkov(n_classes, n_init=10, prior=0.5, seed=seed).fit(data, **options)
+
+
+def score(truth: Truth, clusters: Mapping[str, Any], sites: Sequence[str] | None = None) -> float:
+    both = [
+        np.concatenate([np.asarray(part[s]) for s in sites or truth]) for part in (truth, clusters)
+    ]
+    return float(adjusted_rand_score(*both))
+
+
+def true_clusters(data: Sequences, shares: Any) -> Any:
+    """The most probable class of each patient under the parameters that drew the data."""
+    with np.errstate(divide="ignore"):
+        first, step, logs = np.log(PARAMS.initial), np.log(PARAMS.transition), np.log(shares)
+    logs = logs + first[:, data.codes[:, 0]].T
+    for before, now in zip(data.codes.T[:-1], data.codes.T[1:], strict=True):
+        logs += np.where(now >= 0, step[:, before, now], 0.0).T
+    return logs.argmax(axis=1)
+
+
+def gains(n_sites: int, sizes: tuple[int, int], concentration: float, seed: int) -> dict[str, Any]:
+    """One simulated study under all methods, with nothing rounded."""
+    rng = np.random.default_rng([19, seed])
+    data, truth, shares = network(rng.integers(sizes[0], sizes[1] + 1, n_sites), concentration, rng)
+    models = {site: fitted(part, K, seed) for site, part in data.items()}
+    labels = {site: font.label(models, part) for site, part in data.items()}
+    ensemble = font.Ensemble(K, seed=1).fit(models, font.LabelPatterns.from_labels(labels))
+    result = {"FONT": score(truth, {s: ensemble.predict(t) for s, t in labels.items()})}
+    for name, rounds in {"refit": 0, "+1": 1, "+2": 2, "converge": "converge"}.items():
+        refined = font.refine(ensemble, models, data, rounds=rounds)  # type: ignore[arg-type]
+        result[name] = score(truth, {s: refined.predict(part, s) for s, part in data.items()})
+    width = max(part.codes.shape[1] for part in data.values())
+    codes = [
+        np.pad(part.codes, ((0, 0), (0, width - part.codes.shape[1])), constant_values=-1)
+        for part in data.values()
+    ]
+    everyone = Sequences.from_codes(np.concatenate(codes), STATES)
+    flat = np.concatenate(list(truth.values()))
+    pooled = fitted(everyone, K, seed).predict(everyone)
+    result["pooled EM"] = adjusted_rand_score(flat, pooled)
+    groups = np.repeat(list(data), [len(part) for part in data.values()])
+    by_site = fitted(everyone, K, seed, groups=groups).predict(everyone, groups=groups)
+    result["pooled, by site"] = adjusted_rand_score(flat, by_site)
+    known = {site: true_clusters(part, shares[site]) for site, part in data.items()}
+    result["true"] = score(truth, known)
+    return result
+
+
+# --- with everything that leaves a site rounded ---------------------------------------------
+
+
+def model_file(data: Sequences, site: str, seed: int, draws: Any) -> bytes:
+    """A site's model file, with fewer classes where one would have too few patients."""
+    for n_classes in range(K, 0, -1):
+        model = fitted(data, n_classes, seed)
+        if n_classes == 1 or expected_counts(model, data).patients.min() >= MIN_COUNT:
+            break
+    return font.write_model(
+        None, model, data, study="s", site=site, min_count=MIN_COUNT, draws=draws
+    ).data
+
+
+def small_sites(n: int, n_large: int, large: tuple[int, int], seed: int) -> dict[str, float]:
+    """Five small sites of n patients that only label, or that also send a model.
+
+    Adjusted Rand index over all patients and over those of the small sites, before and after one
+    round of refinement.
+    """
+    rng = np.random.default_rng([19, seed])
+    n_small = 5
+    sizes = [*rng.integers(large[0], large[1] + 1, n_large), *[n] * n_small]
+    data, truth, _ = network(sizes, 1.0, rng)
+    small = list(data)[n_large:]
+    files = {site: model_file(part, site, seed, rng) for site, part in data.items()}
+    result = {}
+    for way, senders in {"labels": list(data)[:n_large], "models": list(data)}.items():
+        models = font.read_models([files[site] for site in senders])
+        classes = {name: file.n_classes for name, file in models.items()}
+        local = {name: file.model for name, file in models.items()}
+        labels = {site: font.label(local, part) for site, part in data.items()}
+        parts = []
+        for site, table in labels.items():
+            tables = font.CrossTables.from_labels({site: table}, classes)
+            sent = font.write_labels(
+                None, tables, models, study="s", min_count=MIN_COUNT, draws=rng
+            ).data
+            parts.append(font.read_labels(sent, models))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ensemble, _ = font.combine(models, parts, n_clusters=K)
+        clusters = {site: ensemble.predict(table) for site, table in labels.items()}
+        try:
+            refined = font.refine(ensemble, local, data, rounds=1)
+            placed = {site: refined.predict(part, site) for site, part in data.items()}
+        except ValueError:  # a cluster without patients: the ensemble stays as it is
+            placed = clusters
+        result[f"{way}, all"] = score(truth, clusters)
+        result[f"{way}, small"] = score(truth, clusters, small)
+        result[f"{way}, all, refined"] = score(truth, placed)
+        result[f"{way}, small, refined"] = score(truth, placed, small)
+    return result
+
+
+def exchanged(n_sites: int, sizes: tuple[int, int], seed: int) -> dict[str, float]:
+    """A study by exchange files and one round of refinement: all rounded, or with secure sums."""
+    rng = np.random.default_rng([19, seed])
+    data, truth, _ = network(rng.integers(sizes[0], sizes[1] + 1, n_sites), 1.0, rng)
+    models = font.read_models([model_file(part, s, seed, rng) for s, part in data.items()])
+    local = {name: file.model for name, file in models.items()}
+    classes = {name: file.n_classes for name, file in models.items()}
+    labels = {site: font.label(local, part) for site, part in data.items()}
+    tables = {s: font.CrossTables.from_labels({s: t}, classes) for s, t in labels.items()}
+    secrets = {site: bytes([i + 1]) * 32 for i, site in enumerate(data)}
+    keys = {site: mask_key(secret) for site, secret in secrets.items()}
+    about: dict[str, Any] = {"study": "s", "min_count": MIN_COUNT}
+    result = {}
+    for way in ("rounded", "secure"):
+        if way == "rounded":
+            parts = [
+                font.write_labels(None, own, models, draws=rng, **about).tables
+                for own in tables.values()
+            ]
+        else:
+            masked = [
+                masked_labels(None, own, models, secrets[s], keys, **about)
+                for s, own in tables.items()
+            ]
+            parts = [sum_of_labels(masked, models)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ensemble, _ = font.combine(models, parts, n_clusters=K)
+        clusters = {site: ensemble.predict(table) for site, table in labels.items()}
+        result[way] = result[f"{way}, refined"] = score(truth, clusters)
+        sent = font.write_ensemble(None, ensemble, models, study="s")
+        for _ in range(2):  # step 0, and one round
+            before = read_step(sent)
+            members = {
+                site: step_memberships(SimpleNamespace(sequences=part), before)  # type: ignore[arg-type]
+                for site, part in data.items()
+            }
+            try:
+                if way == "rounded":
+                    sums = [
+                        write_sums(None, before, *own[:1], data[s], own[1], site=s, **about,
+                                   draws=SecretDraws(secrets[s], "sums"))
+                        for s, own in members.items()
+                    ]  # fmt: skip
+                    shared = share(before, sums, study="s", rounds=1)
+                else:
+                    hidden = [
+                        masked_sums(None, before, *own[:1], data[s], own[1], secrets[s], keys,
+                                    site=s, **about, draws=SecretDraws(secrets[s], "sums"))
+                        for s, own in members.items()
+                    ]  # fmt: skip
+                    shared = share_masked(before, hidden, study="s", rounds=1)
+            except ValueError:  # a cluster without patients: the ensemble stays as it is
+                break
+            sent = shared.data
+        else:
+            placed = {s: site_memberships(shared.model, x).argmax(axis=1) for s, x in data.items()}
+            result[f"{way}, refined"] = score(truth, placed)
+    return result
+
+
+def table_of(study: Callable[[int], dict[str, float]], n_studies: int) -> pd.DataFrame:
+    """Mean and its standard error over studies."""
+    rows = pd.DataFrame([study(seed) for seed in range(1, n_studies + 1)])
+    return pd.DataFrame({"mean": rows.mean(), "se": rows.sem()})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_refinement_gains_what_the_documentation_says(name: str) -> None:
+    """Means of 8 studies lie within Monte-Carlo error of the documented ones."""
+    table = table_of(lambda seed: gains(*CONFIGURATIONS[name], seed), 8)
+    mean, se = table["mean"], table["se"]
+    for method, value in DOCUMENTED[name].items():
+        assert abs(mean[method] - value) < 4 * se[method] + 0.01, method
+    assert mean["FONT"] < mean["refit"] < mean["+1"] < mean["true"] + 0.01
+    assert mean["+1"] > mean["pooled EM"]  # which has one set of proportions for all sites
+
+
+@pytest.mark.slow
+def test_secure_sums_buy_back_what_rounding_costs() -> None:
+    mean = table_of(lambda seed: exchanged(10, (50, 150), seed), 8)["mean"]
+    assert mean["secure, refined"] > mean["rounded, refined"]
+    assert mean["rounded, refined"] > mean["rounded"]
+
+
+if __name__ == "__main__":
+    n_studies, say = int(sys.argv[2]), sys.stdout.write
+    if sys.argv[1] == "gains":
+        for name, (n_sites, sizes, concentration) in CONFIGURATIONS.items():
+            table = table_of(
+                lambda seed, a=n_sites, b=sizes, c=concentration: gains(a, b, c, seed), n_studies
+            )
+            say(f"{name}\n{table.round(3).T.to_string()}\n")
+    elif sys.argv[1] == "secure":
+        table = table_of(lambda seed: exchanged(10, (50, 150), seed), n_studies)
+        say(f"10 sites of 50 to 150\n{table.round(3).T.to_string()}\n")
+    elif sys.argv[1] == "sizes":
+        for n in (25, 50, 100, 200, 400):
+            for bounds in ((200, 400), (n, n)):
+                table = table_of(lambda seed, a=n, b=bounds: small_sites(a, 5, b, seed), n_studies)
+                say(f"5 sites of {bounds} and 5 of {n}\n{table.round(3).T.to_string()}\n")

@@ -1,0 +1,337 @@
+"""Attacks on what a study writes beside its tables of courses: outcomes, fit, survival, hashes.
+
+The attack on the courses themselves is in `test_run.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from study_attack import System, number, table_one_system
+
+import ehr_prep
+from mmlca.study import read_study, run_sensitivity, run_study
+from mmlca.study.folder import Results
+from mmlca.tables.suppress import is_small
+
+M = 11
+
+
+# --- hashes --------------------------------------------------------------------------------
+
+
+def test_a_small_number_cannot_be_tried_out_against_a_hash(tmp_path: Path) -> None:
+    """A plain hash of a short private table tells its only unknown number."""
+    template = "drug,records,patients\nplaquenil,{n},{n}\n"
+
+    def tried_out(folder: Path, keyed: bool) -> list[int]:
+        results = Results(folder, {}, keyed=keyed)
+        with results.step("read", "k"):
+            results.text("patients/MGB_unmapped.csv", template.format(n=7))
+        record = json.loads((folder / "provenance.json").read_text())
+        stored = record["steps"]["read"]["files"]["patients/MGB_unmapped.csv"]
+        guesses = {n: template.format(n=n).encode() for n in range(1, 11)}
+        return [n for n, text in guesses.items() if hashlib.sha256(text).hexdigest() == stored]
+
+    assert tried_out(tmp_path / "plain", keyed=False) == [7]  # why there is a key
+    assert tried_out(tmp_path / "keyed", keyed=True) == []
+    again = Results(tmp_path / "keyed", {}, keyed=True)
+    with again.step("read", "k") as needed:
+        assert not needed  # the key is kept
+    (tmp_path / "keyed" / "patients" / "hash.key").write_bytes(b"short")
+    other = Results(tmp_path / "keyed", {}, keyed=True)
+    with other.step("read", "k") as needed:
+        assert needed
+
+
+def test_the_key_of_the_hashes_is_private_and_goes_nowhere_else(tmp_path: Path) -> None:
+    Results(tmp_path / "out", {}, keyed=True)
+    key = tmp_path / "out" / "patients" / "hash.key"
+    assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "patients").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"cannot write to .* \(it is a link"):
+        Results(tmp_path / "other", {}, keyed=True)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_pictures_and_word_files_are_kept_and_removed_like_others(tmp_path: Path) -> None:
+    names = ("figures/a.svg", "figures/a.pdf", "tables/table_one.docx")
+    results = Results(tmp_path, {})
+    with results.step("old", "k"):
+        for name in names:
+            results.write(name, b"x")
+    again = Results(tmp_path, {})
+    with again.step("old", "k") as needed:
+        assert not needed
+    again.keep_only([])
+    assert not any((tmp_path / name).exists() for name in names)
+
+
+# --- outcomes beside Table 1 -------------------------------------------------------------------
+
+
+def people(seed: int, n_sites: int) -> tuple[dict[str, pd.DataFrame], dict[str, pd.Series]]:
+    rng = np.random.default_rng(seed)
+    tables, clusters = {}, {}
+    for i in range(n_sites):
+        n = int(rng.integers(80, 200))
+        ids = [f"{i}-{j}" for j in range(n)]
+        clusters[f"S{i}"] = pd.Series(rng.choice(["1", "2", "3"], n, p=[0.6, 0.25, 0.15]), ids)
+        remission = np.where(rng.random(n) < 0.2, "yes", "no").astype(object)
+        remission[rng.random(n) < 0.03] = None
+        tables[f"S{i}"] = pd.DataFrame({"remission": remission}, index=ids)
+    return tables, clusters
+
+
+def shown_numbers(
+    table: ehr_prep.TableOne, clusters: dict[str, pd.Series]
+) -> dict[tuple[str, str, str], float | None]:
+    """The counts of a printed Table 1; sizes of clusters are the levels "all"."""
+    numbers: dict[tuple[str, str, str], float | None] = {}
+    for column in table.frame:
+        site, group = column if isinstance(column, tuple) else (next(iter(clusters)), column)
+        for (title, level), cell in table.frame[column].items():
+            count = None if cell == "–" else float(cell.split(" ")[0].replace(",", ""))
+            numbers[site, level if not title.startswith("patients") else "all", str(group)] = count
+    return numbers
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_outcomes_of_all_sites_do_not_tell_what_table_one_hides(seed: int) -> None:
+    """The cases of a cluster at all sites, less those that Table 1 shows, once were 9."""
+    tables, clusters = people(seed, 1 + seed % 3)
+    one = ehr_prep.table_one(
+        tables if len(tables) > 1 else tables["S0"],
+        clusters if len(tables) > 1 else clusters["S0"],
+        min_count=M,
+        together=["remission"],
+    )
+    mask = one.hidden_together["remission"]
+    everyone, labels = pd.concat(tables)["remission"], pd.concat(clusters)
+    pooled = {
+        (level, group): None if mask.at[level, group] else float(
+            ((everyone == level) & ((labels == group) | (group == "all")).to_numpy()).sum()
+        )
+        for level in mask.index
+        for group in mask
+    }  # fmt: skip
+    system = table_one_system(shown_numbers(one, clusters), pooled)
+    n_small = 0
+    for site, frame in tables.items():
+        values = frame["remission"].fillna("missing")
+        counts = pd.crosstab(values, clusters[site].to_numpy())
+        for level in counts.index:
+            for group in counts:
+                if is_small(counts.at[level, group], M):
+                    n_small += 1
+                    low, high = system.range_of((site, level, group))
+                    assert low - 1e-6 <= counts.at[level, group] <= high + 1e-6
+                    # the size of a cluster shows, and bounds what each of its levels can be
+                    open_to = counts[group].sum() - (counts[group] > 0).sum()
+                    assert high - low > min(M - 2, open_to) - 1e-6, (site, level, group)
+    assert n_small > 2
+
+
+# --- a whole study -----------------------------------------------------------------------------
+
+RICH = """
+[rules]
+first_on_or_after = 2008-01-01
+impute = "carry_forward"
+[classes]
+number = 4
+[pseudo_sites]
+per_site = 2
+[model]
+n_init = 12
+[covariates]
+columns = ["age", "sex"]
+[outcomes]
+columns = ["score", "remission"]
+event = "death_date"
+[inference]
+simulations = 9
+[outputs]
+bootstrap = 20
+dpi = 60
+[sensitivity]
+months = [6]
+ties = []
+by = []
+impute = []
+max_carry = []
+classes = [3]
+per_site = []
+fraction = []
+weights = []
+seeds = [2]
+"""
+SITES = ("MGB", "VA", "OKL")
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of three small sites with labs, covariates, outcomes, survival and other analyses."""
+    folder = tmp_path_factory.mktemp("rich")
+    ehr_prep.ra_cohort(seed=1, scale=0.15).write(folder)
+    ehr_prep.ra_cohort(seed=2, scale=0.06).write(folder / "other")
+    shutil.copytree(folder / "other" / "VA", folder / "OKL")
+    rng = np.random.default_rng(1)
+    lines = ['name = "Rich"']
+    for site in SITES:
+        patients = pd.read_csv(folder / site / "patients.csv")
+        n = len(patients)
+        patients["score"] = np.where(rng.random(n) < 0.02, np.nan, rng.normal(size=n).round(3))
+        patients["remission"] = np.where(rng.random(n) < 0.2, "yes", "no")
+        patients["death_date"] = patients["follow_up_end"].where(rng.random(n) < 0.25)
+        patients.to_csv(folder / site / "patients.csv", index=False)
+        lines.append(f"[sites.{site}]")
+        roles = {"records": "medications", "patients": "patients", "labs": "labs"}
+        lines += [f'{role} = "{site}/{file}.csv"' for role, file in roles.items()]
+    (folder / "study.toml").write_text("\n".join(lines) + RICH)
+    study = read_study(folder / "study.toml")
+    run_study(study, folder / "out")
+    run_sensitivity(study, folder / "sensitivity")
+    return folder
+
+
+def public(folder: Path) -> dict[str, str]:
+    """Every text outside the folders that stay inside a hospital."""
+    return {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in {".csv", ".json", ".html", ".md", ".tex"}
+        and path.relative_to(folder).parts[0] not in {"patients", "models"}
+    }
+
+
+@pytest.mark.slow
+def test_no_number_of_a_study_has_many_digits(rich: Path) -> None:
+    """Twelve digits of a mean, a norm or a test statistic tell the counts that they are made of."""
+    for part in ("out", "sensitivity"):
+        for name in public(rich / part):
+            if not name.endswith(".csv"):
+                continue
+            table = pd.read_csv(rich / part / name)
+            for column in table.select_dtypes("floating"):
+                values = table[column].dropna()
+                broken = values[values != values.round()]
+                long = [v for v in broken if len(f"{v:.12g}".strip("-0.").replace(".", "")) > 6]
+                assert not long, (part, name, column, long[:3])
+
+
+@pytest.mark.slow
+def test_no_small_number_of_patients_shows_in_a_study(rich: Path) -> None:
+    patients = {"patients", "n", "count", "cases", "moved", "changed", "events", "left", "at_risk"}
+    patients |= {
+        "event",
+        "competing",
+        "included",
+        "all",
+        "others",
+        "published",
+        "refined",
+        "n_then",
+    }
+    for part in ("out", "sensitivity"):
+        for name in public(rich / part):
+            if name.endswith(".csv") and "issues" not in name:
+                table = pd.read_csv(rich / part / name)
+                for column in patients & set(table.select_dtypes("number")):
+                    assert not is_small(table[column].fillna(0), M).any(), (part, name, column)
+
+
+@pytest.mark.slow
+def test_no_id_and_no_hash_of_patients_is_in_the_page(rich: Path) -> None:
+    private = [
+        path
+        for folder in ("out/patients", "out/models", *SITES)
+        for path in (rich / folder).rglob("*")
+        if path.is_file()
+    ]
+    hashes = {hashlib.sha256(path.read_bytes()).hexdigest() for path in private}
+    for part in ("out", "sensitivity"):
+        for name, text in public(rich / part).items():
+            assert "SYN-" not in text, name
+            assert not hashes & set(re.findall(r"[0-9a-f]{64}", text)), name
+
+
+@pytest.mark.slow
+def test_the_outcomes_of_a_study_do_not_tell_what_its_table_one_hides(rich: Path) -> None:
+    out = rich / "out"
+    table = pd.read_csv(out / "tables/table_one.csv", dtype=str)
+    shown: dict[tuple[str, str, str], float | None] = {}
+    rows = table[table["variable"].str.startswith(("patients", "remission"))]
+    for column in table.columns[2:]:
+        site, group = column.split(", ")
+        for level, cell in zip(rows["level"].fillna("all"), rows[column], strict=True):
+            count = None if cell == "–" else float(cell.split(" ")[0].replace(",", ""))
+            shown[site, level, "all" if group == "all" else number(group)] = count
+    outcomes = pd.read_csv(out / "tables/outcomes.csv").query("outcome == 'remission'")
+    pooled: dict[tuple[str, str], float | None] = {}
+    for group, n, cases in zip(
+        outcomes["class"], outcomes["patients"], outcomes["cases"], strict=True
+    ):
+        if not np.isnan(cases):
+            pooled["yes", number(group)], pooled["no", number(group)] = cases, n - cases
+    assert pooled
+    system = table_one_system(shown, pooled)
+    for site in SITES:
+        clusters = pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")["cluster"]
+        values = pd.read_csv(rich / site / "patients.csv").set_index("patient_id")["remission"]
+        counts = pd.crosstab(values.reindex(clusters.index), clusters)
+        for level in counts.index:
+            for group in counts:
+                if is_small(counts.at[level, group], M):
+                    low, high = system.range_of((site, level, str(group)))
+                    assert low - 1e-6 <= counts.at[level, group] <= high + 1e-6
+                    assert high - low > M - 2 - 1e-6
+
+
+@pytest.mark.slow
+def test_refined_sizes_do_not_tell_how_few_moved(rich: Path) -> None:
+    """Sizes by site and the table of who moved, solved together."""
+    out = rich / "out/tables"
+    moved = pd.read_csv(out / "refined_moved.csv").set_index("published")
+    sizes = pd.read_csv(out / "refined_sizes.csv")
+    assert not is_small(moved.fillna(0).to_numpy(), M).any()
+    change = (sizes["refined"] - sizes["published"]).abs()
+    assert not is_small(change.fillna(0), M).any()
+    names = [name for name in moved if name != "all"]
+    system = System()
+    for row in moved.index:
+        for column in moved:
+            value = moved.at[row, column]
+            bounds = (1.0, np.inf) if np.isnan(value) else (value, value)
+            system.unknown((row, column), *bounds)
+    for line in moved.index:
+        for one, other in (
+            (((line, c) for c in names), (line, "all")),
+            (
+                ((r, line) for r in names),
+                ("all", line),
+            ),
+        ):
+            terms = {system.unknown(name): 1.0 for name in one}
+            system.equal.append((terms | {system.unknown(other): -1.0}, 0.0))
+    clusters = pd.concat(
+        pd.read_csv(rich / f"out/patients/{site}_clusters.csv", index_col="id") for site in SITES
+    )
+    assert len(clusters)
+    refined = [c for c in clusters if "refined" in c]
+    counts = pd.crosstab(clusters["cluster"], clusters[refined[0]])
+    for a in counts.index:
+        for b in counts:
+            if is_small(counts.at[a, b], M):
+                low, high = system.range_of((f"cluster {a}", f"cluster {b}"))
+                assert low - 1e-6 <= counts.at[a, b] <= high + 1e-6
+                assert high - low > M - 2 - 1e-6
