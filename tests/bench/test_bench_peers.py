@@ -14,7 +14,7 @@ from comparisons import Compare
 from paths import ROOT
 from ra_like import PARAMS, cpu
 
-from font.models import LatentClass
+from font import LatentClass
 from mmlca import MixtureMarkov, Sequences, simulate
 
 pytestmark = pytest.mark.bench
