@@ -377,8 +377,8 @@ def test_nothing_is_computed_twice(
     ensembles = count_calls(monkeypatch, [Ensemble.fit])
     run_study(study, tmp_path)
     expected = {f.__name__: 2 for f in (*per_view, *per_site)} | {f.__name__: 1 for f in once}
-    # four ways to group the patients of two sites, and the clusters of both together
-    expected |= {f.__name__: 4 * 2 + 1 for f in counted}
+    # five ways to group the patients of two sites, and the clusters of both together
+    expected |= {f.__name__: 5 * 2 + 1 for f in counted}
     expected["describe_clusters"] = 2  # all sites together, and each site
     expected["predict"] = 6 * 2  # every model at every site
     # of the own models, and of one model where the refinement begins
