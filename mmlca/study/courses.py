@@ -150,7 +150,7 @@ def _courses(
         "state_distribution",
         f"Treatment by {window}",
         f"Share of each drug class in each {window} among the patients still observed (their "
-        f"number is below the axis), by {group} and site.",
+        f"number is below the axis), by {group}{' and site' * (len(data) > 1)}.",
         f"Stacked bars of the drug classes by {window}, one panel for each {group}",
         shares,
         Grid(
