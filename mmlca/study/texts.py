@@ -154,7 +154,7 @@ def _certainty(findings: Findings) -> str:
     sure = np.concatenate(
         [t.to_numpy().max(axis=1) for t in findings.analysis.memberships.values()]
     )
-    rounds = f"{refined.n_rounds_} round{'s' * (refined.n_rounds_ != 1)}"
+    rounds = f"{number_word(refined.n_rounds_)} round{'s' * (refined.n_rounds_ != 1)}"
     return (
         f"After {rounds} of refinement, with shared courses and each site's own proportions, "
         f"patients belong to their cluster with a mean probability of {sure.mean():.2f}, as far as "
