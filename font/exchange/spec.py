@@ -40,24 +40,13 @@ name                "SITE", or "SITE/1", "SITE/2", … for resamples of a site
 min_count           the unit of the counts; no class has fewer patients
 bic                 list of {n_classes, above_best}: for each number of classes that the site
                     tried, its BIC minus the lowest, as a whole number; may be empty
-model.format        "mmlca markov counts", "font k-means", "font gaussian mixture", "font latent
-                    class", or another kind that a package registered (`font.register_kind`)
+model.format        "font k-means", "font gaussian mixture", "font latent class", or another kind
+                    that a package registered (`font.register_kind`) and describes
 model.version       1
 model.patients      patients by class (K), expected numbers rounded
 =================== =========================================================================
 
-A mixture of Markov chains has:
-
-=================== =========================================================================
-model.states        S state labels, in order
-model.prior         pseudo-count that receivers add to every cell of first and steps
-model.first         patients by class and first state (K × S)
-model.steps         steps by class, from and to (K × S × S); a cell behind which stand fewer than
-                    min_count different patients is 0 or min_count × steps_per_patient
-model.steps_per_patient  mean number of steps per patient in such cells of the site
-=================== =========================================================================
-
-Other models have:
+Models of font's own kinds have:
 
 =================== =========================================================================
 model.variables     names of the d columns
@@ -76,7 +65,7 @@ Payload of a *labels* file:
 
 =================== =========================================================================
 models              list of {name, fingerprint}, in order
-min_count           the unit of the counts
+min_count           the unit of the counts, a multiple of that of the study if there are many models
 classes             for each model, the patients in each of its classes
 tables              for each class of the first model, the second and so on up to the last but
                     one: how many of its patients are in each class of every later model, a text of
@@ -100,12 +89,11 @@ step                0: by the ensemble's clusters; r: by memberships under the s
                     step r − 1
 of                  SHA-256 of the payload that the sums answer: of the ensemble or shared file
 min_count           the unit of the sums
-format              kind of model, as in model.format; those whose statistics are counts: mixtures
-                    of Markov chains and latent class models
+format              kind of model, as in model.format, of those whose statistics are counts, such
+                    as latent class models
 per_patient         mean number of events per patient in sums that few patients stand behind
 scale               100; with min_count 1, where nothing is rounded, 1,000,000
-sums                K × P: for each cluster the patients, then for mixtures of Markov chains those
-                    who begin in each state and the steps from each state to each (S + S × S), for
+sums                K × P: for each cluster the patients, then the statistics of the kind, for
                     latent class models those who gave each answer; a sum behind which stand fewer
                     than min_count different patients is 0 or min_count × per_patient
 =================== =========================================================================
@@ -181,10 +169,12 @@ What a file could still tell:
 - One who knows the labels of all other patients of a site can weigh whether a certain patient is
   among them: each count that the patient moves changes what is written with the probability
   1/min_count, and a patient stands in M·(M + 1)/2 cells of a labels file. Cells that count nearly
-  the same patients share their draw, so that what they tell does not add up; what remains is, for a
-  simulated site of 500 with models that err in 5 % and min_count 11, a mean area under the curve of
-  such a test of 0.54 from one model, 0.69 from four and 0.92 from twenty. Patients whom the models
-  label differently are exposed most, and few models per site protect better than many.
+  the same patients share their draw, so that what they tell does not add up, and with more than
+  five models the unit grows with their number (`font.exchange.privacy.label_unit`). What remains
+  is, for a simulated site of 500 with models that err in 5 % and min_count 11, a mean area under
+  the curve of such a test of 0.54 from one model, 0.69 from four and 0.77 from twenty (0.94 if the
+  unit stayed 11). Patients whom the models label differently are exposed most, and few models per
+  site protect better than many.
 - Means and centres rest on at least min_count patients; who knows all but one of them can work out
   that one's value to the written precision times their number.
 - Sums of several steps count nearly the same patients. All steps use one draw for each cell, and

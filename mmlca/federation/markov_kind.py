@@ -5,6 +5,21 @@ steps from each state to each, every number rounded at random to a multiple of m
 patient may make several steps in one cell of the last table. So a cell that fewer than min_count
 different patients stand behind is rounded as patients, to 0 or min_count, and multiplied by the
 mean number of steps per patient in all such cells of the site.
+
+Besides what all models have (`font.exchange.spec`), the content is:
+
+=================== =========================================================================
+format              "mmlca markov counts"
+states              S state labels, in order
+prior               pseudo-count that receivers add to every cell of first and steps
+first               patients by class and first state (K × S)
+steps               steps by class, from and to (K × S × S); a cell behind which stand fewer than
+                    min_count different patients is 0 or min_count × steps_per_patient
+steps_per_patient   mean number of steps per patient in such cells of the site
+=================== =========================================================================
+
+The sums of a refinement have for each cluster the patients, those who begin in each state, and the
+steps from each state to each (1 + S + S × S).
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ _GROWTH = 1.0 + 1e-3  # a cell that rises by this factor in an update is not at 
 
 # Compiling is what the first fit waits for. Loops are written out, since an assignment between
 # arrays brings its error messages with it; divisions do not check for zero; and what only other
-# loops call has no entry from Python.
+# loops call has neither an entry from Python nor a file in the cache.
 _entry = njit(cache=True, nogil=True, error_model="numpy")
 _inner = njit(  # type: ignore[call-overload]  # numba's stubs lack the last two
-    cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
 )
 
 
@@ -74,25 +74,26 @@ def gap_chances(
         return
     n_cells = n_states * (n_states + 1)
     rows = np.empty((n_states + 1, n_states))
-    power = np.empty((n_states + 1, n_states))
-    ahead = np.empty((n_states + 1, n_states))
+    power = np.empty((2, n_states + 1, n_states))  # the present one and the next, by turns
     for g in range(len(chance)):
         for m in range(4):
             if share[g, m] == 0.0:
                 continue
             _rows_of(chance, g, m, rows)
-            _rows_of(chance, g, m, power)
-            e = 0
+            now, e = 0, 0
+            for i in range(n_states + 1):
+                for j in range(n_states):
+                    power[now, i, j] = rows[i, j]
             for length in range(1, gaps[-1, 1] + 1):  # the gaps are sorted by length
+                then, now = now, 1 - now
                 for i in range(n_states + 1):
                     for j in range(n_states):
-                        ahead[i, j] = 0.0
+                        power[now, i, j] = 0.0
                     for h in range(n_states):
                         for j in range(n_states):
-                            ahead[i, j] += power[i, h] * rows[h, j]
-                power, ahead = ahead, power
+                            power[now, i, j] += power[then, i, h] * rows[h, j]
                 while e < len(gaps) and gaps[e, 1] == length:
-                    chance[g, n_cells + e, m] = power[gaps[e, 0], gaps[e, 2]]
+                    chance[g, n_cells + e, m] = power[now, gaps[e, 0], gaps[e, 2]]
                     e += 1
 
 
@@ -114,47 +115,43 @@ def spread_gaps(
         return
     n_cells = n_states * (n_states + 1)
     rows = np.empty((n_states + 1, n_states))
-    behind = np.empty((n_states + 1, n_states))
-    behind_next = np.empty((n_states + 1, n_states))
-    inner = np.empty((n_states + 1, n_states))  # the last row stays unused
-    inner_next = np.empty((n_states + 1, n_states))
+    behind = np.empty((2, n_states + 1, n_states))  # the present one and the next, by turns
+    inner = np.empty((2, n_states + 1, n_states))  # the last row stays unused
     for g in range(len(chance)):
         for m in range(4):
             if share[g, m] == 0.0:
                 continue
             _rows_of(chance, g, m, rows)
+            now, e = 0, len(gaps) - 1
             for i in range(n_states + 1):
                 for j in range(n_states):
-                    behind[i, j] = 0.0
-                    inner[i, j] = 0.0
-            e = len(gaps) - 1
+                    behind[now, i, j] = inner[now, i, j] = 0.0
             for length in range(gaps[-1, 1], -1, -1):
+                then, now = now, 1 - now
                 for i in range(n_states + 1):
                     for b in range(n_states):
                         total = 0.0
                         for j in range(n_states):
-                            total += behind[i, j] * rows[b, j]
-                        behind_next[i, b] = total
-                behind, behind_next = behind_next, behind
+                            total += behind[then, i, j] * rows[b, j]
+                        behind[now, i, b] = total
+                        inner[now, i, b] = inner[then, i, b]
                 while e >= 0 and gaps[e, 1] == length:
                     visits, likely = expected[g, n_cells + e, m], chance[g, n_cells + e, m]
                     if visits > 0.0 and likely > 0.0:  # weights of 1e300 beside 1e-300 underflow
-                        behind[gaps[e, 0], gaps[e, 2]] += visits / likely
+                        behind[now, gaps[e, 0], gaps[e, 2]] += visits / likely
                     e -= 1
                 if length > 0:
                     for a in range(n_states):
                         for b in range(n_states):
-                            inner_next[a, b] = rows[n_states, a] * behind[n_states, b]
-                    for h in range(n_states):
-                        for a in range(n_states):
-                            for b in range(n_states):
-                                inner_next[a, b] += rows[h, a] * (behind[h, b] + inner[h, b])
-                    inner, inner_next = inner_next, inner
+                            total = rows[n_states, a] * behind[now, n_states, b]
+                            for h in range(n_states):
+                                total += rows[h, a] * (behind[now, h, b] + inner[then, h, b])
+                            inner[now, a, b] = total
             for i in range(n_states + 1):
                 for b in range(n_states):
-                    through = behind[i, b]
+                    through = behind[now, i, b]
                     if i < n_states:
-                        through += inner[i, b]
+                        through += inner[now, i, b]
                     expected[g, i * n_states + b, m] += rows[i, b] * through
 
 
@@ -168,19 +165,18 @@ def _raise_powers(
     """powers[v] = chance[cell[v]]^times[v]; the tokens of one cell follow each other."""
     for v in range(len(cell)):
         c = cell[v]
+        a = b = c_ = d = 1.0
         more = times[v]
-        again = v > 0 and c == cell[v - 1]
-        if again:
+        if v > 0 and c == cell[v - 1]:
             more -= times[v - 1]
-        for m in range(4):
-            base = chance[c, m]
-            power = powers[v - 1, m] if again else 1.0
-            if more > 64:
-                power *= base**more
-            else:
-                for _ in range(more):
-                    power *= base
-            powers[v, m] = power
+            a, b, c_, d = powers[v - 1, 0], powers[v - 1, 1], powers[v - 1, 2], powers[v - 1, 3]
+        w, x, y, z = chance[c, 0], chance[c, 1], chance[c, 2], chance[c, 3]
+        if more > 64:
+            a, b, c_, d = a * w**more, b * x**more, c_ * y**more, d * z**more
+        else:
+            for _ in range(more):
+                a, b, c_, d = a * w, b * x, c_ * y, d * z
+        powers[v, 0], powers[v, 1], powers[v, 2], powers[v, 3] = a, b, c_, d
 
 
 @_inner
@@ -293,7 +289,7 @@ def e_step(
     """
     n_states, indptr, tokens, cell, times, gaps, weights, starts = table
     n_groups, n_lanes, n_tokens = len(share), share.shape[1], len(cell)
-    powered = (cell, times)
+    powered, keep = (cell, times), len(logs) > 0
     live = np.zeros((n_lanes, 4))
     for h in range(n_groups):
         for g in range(n_lanes):
@@ -329,7 +325,7 @@ def e_step(
                             product = 1.0
                     elif weight > 0.0:
                         block_likelihood += weight * np.log(total)
-                    if len(logs) > 0:
+                    if keep:
                         logs[begin + r] = np.log(total)
                 else:
                     u = begin + r
@@ -340,9 +336,9 @@ def e_step(
                     total = 1.0
                     if weight > 0.0:
                         block_likelihood += weight * log_total
-                    if len(logs) > 0:
+                    if keep:
                         logs[begin + r] = log_total
-                if len(logs) > 0:
+                if keep:
                     for g in range(n_lanes):
                         for m in range(4):
                             posterior[g, begin + r, m] = joint[g, r, m] / total

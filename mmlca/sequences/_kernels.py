@@ -246,7 +246,7 @@ def count_tokens(
     return len(codes)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _insertion_sort(values: NDArray[np.int64], n: int) -> None:
     for m in range(1, n):
         value = values[m]

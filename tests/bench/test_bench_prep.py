@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -17,7 +18,8 @@ import ehr_prep
 import mmlca
 from mmlca import MixtureMarkov
 
-N_RECORDS, N_PATIENTS, N_WINDOWS = 10_000_000, 500_000, 16
+N_RECORDS = int(float(os.environ.get("MMLCA_BENCH_PREP", "10e6")))
+N_PATIENTS, N_WINDOWS = N_RECORDS // 20, 16
 START = np.datetime64("2008-01-01")
 STATES = ehr_prep.RA_DRUGS.states
 

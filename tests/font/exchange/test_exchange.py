@@ -142,8 +142,8 @@ def test_the_schema_describes_the_files(folder: Path) -> None:
 def test_every_field_is_in_the_documentation() -> None:
     text = spec.__doc__ or ""
     schemas = font.json_schema()
-    for part in schemas.pop("models").values():
-        for name in part["properties"]:
+    for format, part in schemas.pop("models").items():  # other packages describe their own
+        for name in part["properties"] if format.startswith("font ") else ():
             assert f"model.{name}" in text, name
     for schema in schemas.values():
         for part in [schema, *schema["$defs"].values(), schema["properties"]["payload"]]:

@@ -16,6 +16,7 @@ from ra_like import ra_like
 import font
 import mmlca
 from font.exchange.schema import fingerprint
+from mmlca.federation import markov_kind
 from mmlca.federation.markov_kind import expected_counts, markov_content
 
 NOBODY = np.random.default_rng(1)  # draws where no secret is needed
@@ -193,3 +194,8 @@ def test_the_mean_number_of_steps_is_not_that_of_one_patient() -> None:
     assert expected.steps[few].sum() / expected.support[few].sum() > 3
     content = markov_content(model, data, 5, np.random.default_rng(1))
     assert content["steps_per_patient"] == 1.0
+
+
+def test_every_field_is_in_the_documentation() -> None:
+    own = set(markov_kind.MarkovPart.model_fields) - {"version", "patients"}  # all kinds have these
+    assert own <= set((markov_kind.__doc__ or "").split())
