@@ -218,7 +218,7 @@ def test_a_site_labels_only_with_the_agreed_list(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a site labels only with a list of models that its own"):
         site.label([crafted])  # before it has sent any
     own = site.fit()
-    with pytest.raises(ValueError, match=r"the models of x in this list \(x\) are not those"):
+    with pytest.raises(ValueError, match=r"the models of x in this list \('x'\) are not those"):
         site.label([crafted])
     other = json.loads(own[0].read_bytes())
     other["payload"]["model"]["prior"] = 2.0

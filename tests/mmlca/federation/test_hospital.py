@@ -428,6 +428,7 @@ def test_a_key_that_is_made_later_signs_what_was_released(tmp_path: Path) -> Non
     font.read_model(path, keys={"x": key})
 
 
+@pytest.mark.filterwarnings("ignore:the best of all maxima")
 def test_fewer_classes_leave_every_class_enough_patients(tmp_path: Path) -> None:
     """Classes are counted as the file counts them, without what the prior adds to small ones."""
     for seed in range(1, 7):
