@@ -63,8 +63,9 @@ def read_dates(
     ------
     ValueError
         If no date can be read; if nothing decides between day and month; if more than 1 % of
-        the dates are written in another format; if a stated format cannot read more than 1 %
-        of the dates, or only the opposite order of day and month is ever needed.
+        the dates (and more than 5) cannot be read or are written in another format; if years have
+        two digits and no format is stated; if a stated format cannot read more than 1 % of the
+        dates, or only the opposite order of day and month is ever needed.
 
     Examples
     --------

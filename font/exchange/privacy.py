@@ -111,11 +111,12 @@ def round_sums(
     """Sums over patients by cluster, rounded at random to multiples of `min_count`.
 
     A cell behind which stand fewer than `min_count` different patients is rounded as patients, to 0
-    or `min_count`, and multiplied by the mean number of events per patient in all such cells. All
-    these cells share one draw: whoever stands alone in a cluster stands in many of them, and they
-    show together or not at all. The draws are asked for in the same order whatever the sums are, so
-    that the same source gives each cell the same draw at every step of a refinement. With
-    `min_count` 1 nothing is rounded but to six decimals.
+    or `min_count`, and multiplied by the mean number of events per patient in all such cells, if at
+    least `min_count` different patients surely stand behind these together. All these cells share
+    one draw: whoever stands alone in a cluster stands in many of them, and they show together or
+    not at all. The draws are asked for in the same order whatever the sums are, so that the same
+    source gives each cell the same draw at every step of a refinement. With `min_count` 1 nothing
+    is rounded but to six decimals.
 
     Parameters
     ----------
@@ -134,8 +135,11 @@ def round_sums(
     if min_count == 1:
         return RoundedSums(np.rint(sums * EXACT).astype(np.int64), EXACT, 1.0)
     few = support < min_count
-    behind = float(support[few].sum())
-    mean = float(sums[few].sum()) / behind if behind >= min_count else 1.0
+    mean = 1.0
+    # One patient may stand in many cells of a cluster: the fullest has at least so many different
+    # ones, and nobody counts twice over all clusters. With fewer it is one patient's habit.
+    if np.where(few, support, 0.0).max(axis=1).sum() >= min_count:
+        mean = float(sums[few].sum() / support[few].sum())
     mean = max(round(mean, 2), 1.0)
     each, one = draws.random(sums.shape), draws.random(1)
     uniform = np.where(few, one[0], each)

@@ -165,19 +165,18 @@ def _raise_powers(
     """powers[v] = chance[cell[v]]^times[v]; the tokens of one cell follow each other."""
     for v in range(len(cell)):
         c = cell[v]
+        a = b = c_ = d = 1.0
         more = times[v]
-        again = v > 0 and c == cell[v - 1]
-        if again:
+        if v > 0 and c == cell[v - 1]:
             more -= times[v - 1]
-        for m in range(4):
-            base = chance[c, m]
-            power = powers[v - 1, m] if again else 1.0
-            if more > 64:
-                power *= base**more
-            else:
-                for _ in range(more):
-                    power *= base
-            powers[v, m] = power
+            a, b, c_, d = powers[v - 1, 0], powers[v - 1, 1], powers[v - 1, 2], powers[v - 1, 3]
+        w, x, y, z = chance[c, 0], chance[c, 1], chance[c, 2], chance[c, 3]
+        if more > 64:
+            a, b, c_, d = a * w**more, b * x**more, c_ * y**more, d * z**more
+        else:
+            for _ in range(more):
+                a, b, c_, d = a * w, b * x, c_ * y, d * z
+        powers[v, 0], powers[v, 1], powers[v, 2], powers[v, 3] = a, b, c_, d
 
 
 @_inner

@@ -157,7 +157,7 @@ def _class_tests(study: Study, model: Any, data: Any) -> pd.DataFrame:
         test = bootstrap_lrt(
             *(data, larger, rules.blrt, study.seed),
             n_jobs=study.n_jobs or -1,
-            prior=study.model.prior,
+            prior=study.model.reported_prior,
         )
         rows.append(
             {

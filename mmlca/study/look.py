@@ -158,8 +158,9 @@ def _look(
     if where:
         settings["where"] = options["where"] = where
     try:
+        settings |= _written([*files, *tables["patients"], *tables["labs"]])
         read = read_records(files if len(files) > 1 else files[0], **options)
-        settings |= _seen(read) | _written([*files, *tables["patients"], *tables["labs"]])
+        settings |= _seen(read)
         if tables["labs"]:
             settings |= _seen_labs(tables["labs"], where)
     except ValueError as error:

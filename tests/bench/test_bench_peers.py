@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from comparisons import Compare
 from paths import ROOT
 from ra_like import PARAMS, cpu
 
-from font.models import LatentClass
+from font import LatentClass
 from mmlca import MixtureMarkov, Sequences, simulate
 
 pytestmark = pytest.mark.bench
@@ -45,14 +46,15 @@ def update(sequences: Sequences, n: int = 200) -> float:
 
 @pytest.mark.filterwarnings("ignore")
 def test_sequenzo(compare: Compare, tmp_path: Path) -> None:
-    sequences, _ = simulate(PARAMS, 2_000, 16, seed=1)
+    n = int(os.environ.get("MMLCA_BENCH_SEQUENCES", "2000"))  # Sequenzo takes a minute for 2,000
+    sequences, _ = simulate(PARAMS, n, 16, seed=1)
     theirs = measure(
         "sequenzo", tmp_path, codes=sequences.codes, weights=PARAMS.weights,
         initial=PARAMS.initial, transition=PARAMS.transition,
     )  # fmt: skip
     ours = update(sequences)
     compare(
-        "one EM update, 2,000 × 16, 5 states, 4 classes",
+        f"one EM update, {n:,} × 16, 5 states, 4 classes",
         ours,
         f"Sequenzo {theirs['version']} `fit_mhmm`",
         theirs["seconds"],

@@ -220,7 +220,6 @@ def date(day: int | None) -> dt.date | None:
 
 
 @pytest.mark.filterwarnings("ignore:only .* patients of the table are in")
-@pytest.mark.filterwarnings("ignore:.* dated after the patient's death")
 @settings(max_examples=150, deadline=None)
 @given(
     st.one_of(

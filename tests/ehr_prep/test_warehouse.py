@@ -25,14 +25,17 @@ def connect(tables: dict[str, Any]) -> Any:
     return con
 
 
+BATCH = 110  # so that the records are counted in three parts
+
+
 @pytest.fixture(scope="module")
 def sources() -> Any:
     tables = make_tables(1)
     con = connect(tables)
-    both = {
-        place: ehr_prep.read_omop(con, drugs=DRUGS, reduce=place, latest="2020-01-01")
-        for place in ("memory", "database")
-    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ehr_prep.warehouse._BATCH", BATCH)
+        records = ehr_prep.read_omop(con, drugs=DRUGS, latest="2020-01-01")
+    both = {place: replace(records, reduce=place) for place in ("memory", "database")}
     return ehr_prep.read_records(**as_frames(tables), latest="2020-01-01"), both
 
 
@@ -67,15 +70,12 @@ def test_other_random_records(seed: int) -> None:
     check_same(got, ehr_prep.build_sequences(expected, **OPTIONS["combinations"]))
 
 
-def test_batches_of_patients_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ehr_prep.warehouse._BATCH", 150)
-    tables = make_tables(1)
-    records = ehr_prep.read_omop(
-        connect(tables), drugs=DRUGS, reduce="database", latest="2020-01-01"
-    )
-    assert len(records.batches()) == 3
-    expected = ehr_prep.read_records(**as_frames(tables), latest="2020-01-01")
-    check_same(ehr_prep.build_sequences(records), ehr_prep.build_sequences(expected))
+def test_batches_of_patients_change_nothing(monkeypatch: pytest.MonkeyPatch, sources: Any) -> None:
+    monkeypatch.setattr("ehr_prep.warehouse._BATCH", BATCH)
+    files, databases = sources
+    assert len(databases["database"].batches()) == 3
+    got = ehr_prep.build_sequences(databases["database"])
+    check_same(got, ehr_prep.build_sequences(files))
 
 
 def test_the_number_of_records_decides(monkeypatch: pytest.MonkeyPatch, sources: Any) -> None:

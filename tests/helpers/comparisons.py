@@ -12,43 +12,44 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import mmlca
+
 MARKERS = ("<!-- written by make bench -->", "<!-- end -->")
-OURS = ("mmlca", "numpy", "numba", "pandas", "duckdb")
+USED = ("numpy", "numba", "pandas", "duckdb")
 
 Compare = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
-def compare() -> Iterator[Compare]:
+def compare() -> Compare:
     """Add a row: the task, our CPU seconds, the other program and its CPU seconds."""
-    rows: list[dict[str, Any]] = []
 
     def add(task: str, ours: float, peer: str, theirs: float, note: str = "") -> None:
-        rows.append({"task": task, "ours": ours, "peer": peer, "theirs": theirs, "note": note})
         times = f"{seconds(ours)}; {peer} {seconds(theirs)}, {ratio(theirs / ours)}"
         print(f"\n{task}: {times}")  # noqa: T201 - what a benchmark is run for
+        row = {"task": task, "ours": ours, "peer": peer, "theirs": theirs, "note": note}
+        if "BENCH_OUT" in os.environ:
+            write(Path(os.environ["BENCH_OUT"]), row)
 
-    yield add
-    if rows and "BENCH_OUT" in os.environ:
-        write(Path(os.environ["BENCH_OUT"]), rows)
+    return add
 
 
-def write(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Put the rows into the JSON file, in place of those of the same task and program."""
+def write(folder: Path, row: dict[str, Any]) -> None:
+    """Put a row into the JSON file and the page, in place of one of the same task and program."""
     file = folder / "benchmarks.json"
     before = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
-    merged = {(row["task"], row["peer"]): row for row in before + rows}
+    merged = {(row["task"], row["peer"]): row for row in [*before, row]}
     content = {
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in OURS},
+        "versions": {"mmlca": mmlca.__version__} | {name: version(name) for name in USED},
         "rows": [merged[key] for key in sorted(merged)],
     }
     file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -125,6 +125,7 @@ WRONG = {
     "old name": ("n_init = 40", "starts = 40", "model.starts is now called model.n_init; use"),
     "gone": ('criterion = "bic"', "starts = 4", "classes.starts is now called model.n_init; use"),
     "old name at the top": ("seed = 1", "seed = 1\nthreads = 2", "threads is now called n_jobs"),
+    "no quotes": ("months = 3", "months = three", "texts need quotation marks"),
     "too small": ("months = 3", "months = 0", "rules.months is 0 and should be at least 1"),
     "no such choice": (
         'ties = "first"',
@@ -146,7 +147,7 @@ WRONG = {
     "two sources": (
         "records = ",
         'sequences = "a.csv"\nrecords = ',
-        "sites.MGB needs either records or",
+        "sites.MGB needs either records, sequences, omop or warehouse",
     ),
     "no name": ("name = ", "title = ", "name is missing (1 more at fault)"),
     "unknown section": ("[privacy]", "[privcy]", "privcy is not known; did you mean privacy?"),
@@ -182,3 +183,11 @@ def test_a_wrong_file_is_told_in_one_sentence_that_names_the_key(folder: Path, w
 def test_no_study_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no study file"):
         read_study(tmp_path / "study.toml")
+
+
+def test_a_lab_needs_labs(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("patient_id,date,drug\n1,2010-01-01,Humira\n")
+    text = 'name = "S"\n[sites.A]\nrecords = "r.csv"\n[outputs]\nlab = "CRP"\n'
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"outputs\.lab is 'CRP', but no site has labs; .*s\.A"):
+        read_study(tmp_path / "s.toml")

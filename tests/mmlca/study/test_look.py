@@ -136,7 +136,12 @@ def test_init_looks_at_the_files_and_what_it_writes_runs(
         '/Aachen/verordnungen.csv"\npatient = "PatNr"\ndate = "Datum"\ndrug = "Arzneimittel"',
     )
     path.write_text(mended, encoding="utf-8")
-    assert len(read_site(read_study(path), "Aachen")) == 108
+    again = read_study(path)
+    assert (again.sites["Aachen"].encoding, again.sites["Aachen"].delimiter) == (
+        "cp1252",
+        "semicolon",
+    )
+    assert len(read_site(again, "Aachen")) == 96
 
 
 def test_sites_in_one_file_and_files_without_a_name(tmp_path: Path) -> None:
