@@ -81,7 +81,7 @@ dist: $(READY)
 	@for file in dist/*.whl dist/*.tar.gz; do \
 	  rm -rf dist/try && $(PYTHON) -m venv dist/try && \
 	  dist/try/bin/python -m pip install --quiet --disable-pip-version-check "$$file" && \
-	  (cd dist && try/bin/mmlca demo --out demo --scale 0.05 --classes 3 --quiet) && \
+	  rm -rf dist/demo && (cd dist && try/bin/python ../tests/smoke.py demo) && \
 	  echo "$$file installs and runs" || exit 1; \
 	done; rm -rf dist/try dist/demo dist/files.txt
 
