@@ -143,7 +143,7 @@ def test_plot_shows_the_table() -> None:
     _, given = plt.subplots()
     one = TABLE.query("site == 'VA'").drop(columns="site")
     assert mmlca.plot_selection(one, "aic", ax=given) is given
-    assert given.get_ylabel() == "AIC above the best"
+    assert given.get_ylabel() == "AIC above the smallest"
     with pytest.raises(ValueError, match="criterion"):
         mmlca.plot_selection(TABLE, "loglik")
     plt.close("all")
