@@ -5,7 +5,7 @@ READY := .venv/.ready
 JOBS ?= 2
 SPREAD := --numprocesses auto --dist loadfile
 
-.PHONY: study simulation test test-all browser docs dist bench bench-peers lint format clean
+.PHONY: study simulation test test-all browser docs notebooks dist bench bench-peers lint format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -18,6 +18,7 @@ help:
 	@echo "make bench       measure speed and memory, into docs/benchmarks.md"
 	@echo "make bench-peers install the programs that the benchmarks compare with"
 	@echo "make docs        build the documentation: docs/_build/html/index.html"
+	@echo "make notebooks   run the notebooks of the documentation again"
 	@echo "make dist        build and try a wheel and a source distribution"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make format      reformat the code"
@@ -62,6 +63,11 @@ test-all: lint browser
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+# Runs the notebooks and keeps their outputs, which the documentation shows.
+notebooks: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
 
 # A wheel and a source distribution, each tried in an empty environment.
 dist: $(READY)

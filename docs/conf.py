@@ -22,6 +22,7 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
+nb_execution_excludepatterns = ["notebooks/*"]  # their outputs are kept; the tests run them
 nb_execution_timeout = 300
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True

@@ -1,4 +1,9 @@
-"""Compiled loops over eras: stretches of time in which a class is in use without a real break."""
+"""Compiled loops over eras: stretches of time in which a class is in use without a real break.
+
+`ehr_prep._kernels` counts records and covered days by window, one class at a time, which is all
+that the default rules need; here classes are looked at together, day by day. Sequences and lines
+of treatment share the eras and the segments of this file.
+"""
 
 from __future__ import annotations
 

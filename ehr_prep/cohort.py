@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
 from ehr_prep.flow import Step
+from ehr_prep.readers import PrivateWarning
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.warehouse import WarehouseRecords
@@ -67,11 +69,17 @@ def choose_cohort(
     died = _deaths(records.patients)
     if died is None and death == "state":
         raise ValueError(
-            f"{option('death', 'state')} needs dates of death; give {option('patients')} a table "
-            "with a column death_date."
+            f"{option('death', 'state')} needs dates of death; give "
+            f"{option('patients').rstrip('=')} a table with a column death_date."
         )
     if died is not None:
-        issues.append(_after_death(records, died))
+        late = _after_death(records, died)
+        if late.n:
+            what = "of mapped drugs are dated after the patient's death and are dropped"
+            public = f"records {what}; check the dates of death."
+            text = f"{late.n:,} records {what} ({late.examples}); check the dates of death."
+            warnings.warn(PrivateWarning(text, public), stacklevel=3)
+        issues.append(late)
         if death == "state":
             last, died, ignored = _until_death(last, died, stated, data_end)
             issues.append(Issue("death after the end of follow-up", ignored, "death ignored", ""))
@@ -242,7 +250,8 @@ def _age(people: pd.DataFrame | None, index: NDArray[np.int32]) -> NDArray[np.fl
     """Completed years on the index date, as whole numbers; NaN without a birth date."""
     if people is None or "birth_date" not in people:
         raise ValueError(
-            "min_age and max_age need birth dates; give read_records a patients= table with them."
+            f"{option('min_age').rstrip('=')} and {option('max_age').rstrip('=')} need birth "
+            f"dates; give {option('patients').rstrip('=')} a table with a column birth_date."
         )
     return completed_years(to_days(people["birth_date"]), index)
 

@@ -31,12 +31,13 @@ _RXNORM = ("RxNorm", "RxNorm Extension")
 
 
 class Item(NamedTuple):
-    """One line of a concept set."""
+    """One line of a concept set; `mapped`: with the source concepts that map to its concepts."""
 
     concept_id: int
     state: str
     descendants: bool = True
     excluded: bool = False
+    mapped: bool = False
 
 
 class Resolved(NamedTuple):
@@ -64,8 +65,8 @@ def read_sets(drugs: Drugs | ConceptSets) -> tuple[DrugMap, list[Item]]:
     Examples
     --------
     >>> known, items = read_sets({"TNFi": [1119119, "L04AB*"], "JAK": [42904205]})
-    >>> known.states, items[1]
-    (('TNFi', 'JAK'), Item(concept_id=42904205, state='JAK', descendants=True, excluded=False))
+    >>> known.states, items[1][:2]
+    (('TNFi', 'JAK'), (42904205, 'JAK'))
     """
     if isinstance(drugs, (str, os.PathLike)) and str(drugs).lower().endswith(".json"):
         sets = _atlas_sets(Path(drugs))
@@ -91,33 +92,33 @@ def resolve(database: Database, drugs: Drugs | ConceptSets, used: Mapping[int, i
     known, items = read_sets(drugs)
     names = _names(database, used)
     targets = _targets(database, known, items)
-    excluded = {i.concept_id: i.descendants for i in items if i.excluded}
-    looked_for = targets.keys() | excluded.keys()
+    looked_for = targets.keys() | {i.concept_id for i in items if i.excluded}
     links = _through_ancestors(database, looked_for)
     way = ANCESTOR
     if links is None:
         links, way = _through_relations(database, looked_for, set(used)), RELATION
     _drop_wider(links, targets)
-    classes: dict[int, tuple[str, ...]] = {}
+    same_as = _standard_concepts(database, used) if any(i.mapped for i in items) else {}
     rows, records = [], dict.fromkeys((ANCESTOR, RELATION, NAME, "concept 0", "unmapped"), 0)
     labels = {c: f"{c} {names.get(c) or 'unknown concept'}" for c in used}
     for concept, n in used.items():
-        ancestors = (links.get(concept, set()) | {concept}) & targets.keys()
-        out = concept in excluded or any(excluded.get(a, False) for a in links.get(concept, ()))
-        reached = {} if out else {s: None for a in ancestors for s in targets[a].states(a, concept)}
-        ingredient = [targets[a].ingredient for a in sorted(ancestors) if targets[a].ingredient]
-        found = way
+        above = {c: links.get(c, set()) | {c} for c in (concept, *same_as.get(concept, ()))}
+        out = _excluded_from(concept, above, items)
+        reached = _reached(concept, above, targets, items) - out
+        ancestors = sorted({a for every in above.values() for a in every} & targets.keys())
+        ingredient = [targets[a].ingredient for a in ancestors if targets[a].ingredient]
+        how = way
         if not reached and not out and concept and way != ANCESTOR and concept in names:
             match = known.match([names[concept]])[0]
-            reached = dict.fromkeys(known.classes_of(match))
-            ingredient, found = [row.ingredient for row in match.rows if row.ingredient], NAME
+            reached = set(known.classes_of(match))
+            ingredient, how = [row.ingredient for row in match.rows if row.ingredient], NAME
         if not reached:
             records["unmapped" if concept else "concept 0"] += n
             continue
-        classes[concept] = tuple(s for s in known.states if s in reached)
-        records[found] += n
+        records[how] += n
+        classes = " + ".join(s for s in known.states if s in reached)
         text = " + ".join(dict.fromkeys(ingredient)) or names.get(concept) or ""
-        rows.append((labels[concept], " + ".join(classes[concept]), text, found, ""))
+        rows.append((labels[concept], classes, text, how, ""))
     if not isinstance(drugs, DrugMap) and known.table["vocabulary"].isin(["omop", "atc"]).all():
         reached_now = {a for above in links.values() for a in above} | set(used)
         _check_reached(database, known, targets, reached_now, by_relation=way == RELATION)
@@ -127,8 +128,20 @@ def resolve(database: Database, drugs: Drugs | ConceptSets, used: Mapping[int, i
     return Resolved(DrugMap(both, (ANCESTOR, RELATION, NAME)), labels, records)
 
 
-def descendants(database: Database, concepts: Iterable[int]) -> list[int]:
-    """The concepts and everything below them, such as all kinds of a condition."""
+def concepts_of(database: Database, items: Iterable[Item]) -> list[int]:
+    """All concepts of one set: with those below and those mapped, without those excluded."""
+    inside: set[int] = set()
+    outside: set[int] = set()
+    for item in items:
+        own = _below(database, [item.concept_id]) if item.descendants else [item.concept_id]
+        if item.mapped:
+            own = [*own, *_maps_to(database, "concept_id_2", own)["concept_id_1"]]
+        (outside if item.excluded else inside).update(int(c) for c in own)
+    return sorted(inside - outside)
+
+
+def _below(database: Database, concepts: Iterable[int]) -> list[int]:
+    """The concepts and everything below them."""
     wanted = sorted({int(c) for c in concepts})
     table = database.has(ANCESTOR)
     below: set[int] = set()
@@ -208,6 +221,7 @@ def _atlas_sets(path: Path) -> dict[str, list[Item]]:
                     state,
                     bool(item.get("includeDescendants", False)),
                     bool(item.get("isExcluded", False)),
+                    bool(item.get("includeMapped", False)),
                 )
                 for item in items
             ]
@@ -276,6 +290,58 @@ def _names(database: Database, used: Mapping[int, int]) -> dict[int, str]:
         found = database.fetch(part, "names of the drug concepts")
         names |= dict(zip(found["concept_id"], found["concept_name"], strict=True))
     return {int(c): str(name) for c, name in names.items() if isinstance(name, str)}
+
+
+def _maps_to(database: Database, column: str, concepts: Iterable[int]) -> pd.DataFrame:
+    """The relationships "Maps to" of these source (`concept_id_1`) or standard concepts."""
+    table = database.has(RELATION)
+    pairs = [pd.DataFrame({"concept_id_1": [], "concept_id_2": []}, dtype=int)]
+    if table is not None:
+        table = table.filter(table.relationship_id == "Maps to")
+        table = table.select("concept_id_1", "concept_id_2")
+        pairs += [
+            database.fetch(table.filter(table[column].isin(chunk)), "concepts that map to others")
+            for chunk in _chunks(concepts)
+        ]
+    return pd.concat(pairs, ignore_index=True)
+
+
+def _standard_concepts(database: Database, used: Iterable[int]) -> dict[int, set[int]]:
+    """{source concept: the others that it maps to}."""
+    same_as: dict[int, set[int]] = defaultdict(set)
+    for one, two in _maps_to(database, "concept_id_1", used).itertuples(index=False):
+        if one != two:
+            same_as[int(one)].add(int(two))
+    return same_as
+
+
+def _reached(
+    concept: int,
+    above: Mapping[int, set[int]],
+    targets: Mapping[int, _Target],
+    items: Iterable[Item],
+) -> set[str]:
+    """The classes of a concept: by what is above it, and above those that it maps to."""
+    mapped = {(i.concept_id, i.state) for i in items if i.mapped and not i.excluded}
+    return {
+        state
+        for place, every in above.items()
+        for a in every & targets.keys()
+        for state in targets[a].states(a, place)
+        if place == concept or (a, state) in mapped
+    }
+
+
+def _excluded_from(concept: int, above: Mapping[int, set[int]], items: Iterable[Item]) -> set[str]:
+    """The classes whose sets exclude a concept."""
+    return {
+        i.state
+        for i in items
+        if i.excluded
+        for place, every in above.items()
+        if (place == concept or i.mapped)
+        and (place == i.concept_id or (i.descendants and i.concept_id in every))
+    }
 
 
 def _through_ancestors(database: Database, targets: Iterable[int]) -> dict[int, set[int]] | None:

@@ -31,7 +31,10 @@ _EXTRA = {"psycopg": "postgres", "pyspark": "spark"}
 _SECRET = re.compile(
     r"(://[^/@\s:]*):[^@\s]*@|\b(password|passwd|pwd)\s*=\s*('[^']*'|[^&\s'\"]+)", re.I
 )
-_LOST = ("connection is closed", "connection is lost", "terminating connection", "server closed")
+_LOST = (
+    *("connection is closed", "connection is lost", "terminating connection", "server closed"),
+    "stopped sparkcontext",
+)
 
 
 class Query(NamedTuple):
@@ -369,18 +372,22 @@ def _open_spark(ibis: Any, url: str) -> tuple[Any, str]:
 def _sentence(error: Exception, name: str, purpose: str) -> Exception:
     """What a driver says, in one sentence of ours."""
     kind = type(error).__name__
-    said = hide_secrets(" ".join(str(error).split())[:300].rstrip(".;"))
+    text = " ".join(str(error).split())
+    if kind == "Py4JJavaError" and (java := re.search(r"Exception: (.*?) at [\w.$]+\(", text)):
+        text = java[1]  # without the stack of the JVM
+    said = hide_secrets(text[:300].rstrip(".;"))
     plain = said.casefold()
     if kind in ("InsufficientPrivilege",) or "permission denied" in plain:
         return PermissionError(
             f"this user may not read from {name} ({said}); ask for permission to SELECT."
         )
-    if kind == "AdminShutdown" or any(words in plain for words in _LOST):
+    no_spark = kind == "Py4JJavaError" and purpose == "connecting"
+    if not no_spark and (kind == "AdminShutdown" or any(words in plain for words in _LOST)):
         return ConnectionError(
             f"the connection to {name} was lost ({purpose}: {said}); try again, nothing was "
             "written."
         )
-    if kind in ("OperationalError", "ConnectionTimeout"):
+    if no_spark or kind in ("OperationalError", "ConnectionTimeout"):
         return ConnectionError(
             f"cannot connect to {name} ({said}); check the address, the user and that the server "
             "runs."

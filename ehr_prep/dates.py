@@ -30,11 +30,16 @@ _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ].*)?|(\d{4})(\d\d)(\d\d)(?:T.*|\
 _CLOCK = re.compile(r"[T\s]+\d{1,2}:\d\d.*", re.DOTALL)
 _HOURS = re.compile("%[HIcX]")
 _TOLERATED = 0.01  # share of dates that may be unreadable in a stated format, or in another one
+_FEW = 5  # unreadable dates that are dropped and counted in any table
 _FORMATS = (
     *(f"%{a}{sign}%{b}{sign}%Y" for sign in "/.-" for a, b in ("dm", "md")),
     *("%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d %b %Y", "%d%b%Y", "%d-%b-%y"),
-    *("%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
+    *("%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y"),
 )
+_SHORT_YEARS = tuple(
+    f"%{a}{sign}%{b}{sign}%{c}" for sign in "/.-" for a, b, c in ("dmy", "mdy", "ymd")
+)
+"""Never chosen, since several may fit; proposed where they do."""
 _SHAPES = {"%d": r"\d{1,2}", "%m": r"\d{1,2}", "%Y": r"\d{4}"}
 
 
@@ -58,8 +63,9 @@ def read_dates(
     ------
     ValueError
         If no date can be read; if nothing decides between day and month; if more than 1 % of
-        the dates are written in another format; if a stated format cannot read more than 1 %
-        of the dates, or only the opposite order of day and month is ever needed.
+        the dates (and more than 5) cannot be read or are written in another format; if years have
+        two digits and no format is stated; if a stated format cannot read more than 1 % of the
+        dates, or only the opposite order of day and month is ever needed.
 
     Examples
     --------
@@ -192,6 +198,13 @@ def _decide(texts: _Texts, where: str, needed: bool) -> DateFormat | None:
                 f"the {where} are day numbers of Excel (found {some(serial)}); format the column "
                 "as a date there and save it again."
             )
+        short = [f for f in _SHORT_YEARS if texts.n[texts.read_by(f)].sum() == total]
+        if total and short:
+            advice = " or ".join(option("date_format", f) for f in short)
+            raise ValueError(
+                f"the {where} have years of two digits (found {texts.some(texts.n > 0)}); state "
+                f"how they are written, as in {advice}."
+            )
         raise ValueError(
             f"none of the {(texts.codes >= 0).sum():,} {where} can be read (found "
             f"{some(texts.values)}); state how they are written with {option('date_format')}, in "
@@ -219,6 +232,12 @@ def _decide(texts: _Texts, where: str, needed: bool) -> DateFormat | None:
             f"the {where} mix formats: {rows[best]:,} are written as {best} and "
             f"{texts.n[stray].sum():,} otherwise, such as {texts.some(stray)}; write all of them "
             "in one format."
+        )
+    lost = ~read[best] & (texts.n > 0)
+    if texts.n[lost].sum() > max(_TOLERATED * total, _FEW):
+        raise ValueError(
+            f"{texts.n[lost].sum():,} of the {total:,} {where} cannot be read, such as "
+            f"{texts.some(lost)}; the others are written as {best}: mend these, or empty them."
         )
     return DateFormat(best, why)
 
@@ -302,6 +321,8 @@ def _day(value: Any, date_format: str) -> int:
             date = value
         elif date_format != ISO:
             date = dt.datetime.strptime(str(value).strip(), date_format).date()
+            if "%y" in date_format and date > dt.date.today():  # a birth, long ago
+                date = date.replace(year=date.year - 100)
         else:
             match = _ISO.fullmatch(str(value).strip())
             if match is None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # concepts are matched only where asked for with `only("omop")`.
 _ON_REQUEST = ("omop",)
 _COLUMNS = ["drug", "class", "ingredient", "vocabulary", "pattern"]
+_CODES = ("atc", "rxcui", "ndc", "omop")
 _TOGETHER = re.compile(r"\s+\+\s+")
 
 
@@ -158,7 +159,9 @@ def drug_map(source: Drugs) -> DrugMap:
     - `ingredient`, for reports;
     - `vocabulary`: name (the default), brand, biosimilar, atc, rxcui, ndc or omop;
     - `pattern`: a regular expression that is searched for in the text, instead of or besides
-      the drug.
+      the drug;
+    - `atc`, `rxcui`, `ndc`, `omop`: codes of the drug, several with "|" between them. Each is
+      one more row of the map.
 
     A drug that ends in "*" is a prefix: "L04AB*" means all ATC codes that begin so. A fixed
     combination under one name has its classes joined with " + ", such as "biguanide + DPP-4"
@@ -207,7 +210,7 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
                 f"{name} has the columns {some(table.columns)}; it needs drug and class."
             )
         table.columns = ["drug", "class"]
-    table = table.reset_index(drop=True).reindex(columns=_COLUMNS)
+    table = _with_codes(table.reset_index(drop=True)).reindex(columns=_COLUMNS)
     for column in _COLUMNS:
         table[column] = table[column].map(lambda v: "" if pd.isna(v) else str(v).strip())
         if column != "pattern":
@@ -250,6 +253,18 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
     drugs = DrugMap(table, matched)
     check_n_states(drugs.states)
     return drugs
+
+
+def _with_codes(table: pd.DataFrame) -> pd.DataFrame:
+    """Each code in a column of its own becomes a row with its drug as the ingredient."""
+    parts = [table]
+    for vocabulary in (name for name in _CODES if name in table.columns):
+        codes = table[vocabulary].map(lambda v: [] if pd.isna(v) else plain(v).split("|"))
+        rows = table.assign(drug=codes, vocabulary=vocabulary, pattern=None).explode("drug")
+        rows = rows[rows["drug"].notna() & (rows["drug"].astype(str).str.strip() != "")]
+        names = table["ingredient"] if "ingredient" in table else table["drug"]
+        parts.append(rows.assign(ingredient=names.reindex(rows.index)))
+    return pd.concat(parts, ignore_index=True)
 
 
 def drug_report(records: Records | WarehouseRecords, *, unmapped: bool = False) -> pd.DataFrame:

@@ -26,12 +26,26 @@ Choose: TypeAlias = Callable[[list[Any], list[list[Any]]], tuple[dict[str, Any],
 
 
 class Loaded(NamedTuple):
-    """One file: an arrow table or a DataFrame, its roles, broken rows, and how it is written."""
+    """One file that was read.
+
+    Parameters
+    ----------
+    table : arrow table or DataFrame
+    roles : {role: column}
+    n_broken : int
+        Rows with the wrong number of fields.
+    written : dict
+        How the file is written: its name, encoding and delimiter, or its sheet.
+    odd_text : str, optional
+        A text with letters that another encoding would show otherwise, where the encoding was
+        neither stated nor UTF-8.
+    """
 
     table: Any
     roles: dict[str, Any]
     n_broken: int
     written: dict[str, str]
+    odd_text: str | None = None
 
 
 def files_of(source: Any) -> list[Path]:
@@ -84,6 +98,11 @@ def load_file(path: Path, choose: Choose, encoding: str | None, delimiter: str |
     if ending in EXCEL:
         return _load_excel(path, choose)
     return _load_text(path, choose, encoding, delimiter)
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file is delimited text, packed or not."""
+    return _ending(path) == ".csv"
 
 
 def join_files(parts: list[Loaded]) -> tuple[pd.DataFrame, dict[str, Any], int]:
@@ -171,7 +190,7 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
             table = read(used)
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         if "utf8" in str(error).casefold() or isinstance(error, UnicodeDecodeError):
-            raise ValueError(not_text(path, used)) from None
+            raise ValueError(not_text(path, used, text.detected)) from None
         raise ValueError(f"{path.name} is not a readable CSV file ({error}).") from None
     last = table.slice(max(table.num_rows - 1, 0)).to_pylist()
     if any("\n" in str(value) for row in last for value in row.values()) and _open_quote(path):
@@ -184,7 +203,19 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
         "encoding": used,
         "delimiter": DELIMITERS.get(text.delimiter, text.delimiter),
     }
-    return Loaded(table, roles, len(broken), written)
+    guessed = text.detected and used == FALLBACK
+    return Loaded(table, roles, len(broken), written, _odd_text(table) if guessed else None)
+
+
+def _odd_text(table: Any) -> str | None:
+    """The first name or text of a table that is not plain ASCII."""
+    import pyarrow as pa
+
+    texts = list(table.column_names)
+    for column in table.columns:
+        if pa.types.is_dictionary(column.type):
+            texts += [text for chunk in column.chunks for text in chunk.dictionary.to_pylist()]
+    return next((text for text in texts if not text.isascii()), None)
 
 
 def _open_quote(path: Path) -> bool:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ehr_prep.dates import read_dates, to_dates
 from ehr_prep.files import Source, source_name
-from ehr_prep.numbers import check_decimal, decimal_sign, to_numbers
+from ehr_prep.numbers import check_decimal, read_numbers
 from ehr_prep.readers import factorize, read_table
 
 LAB_ROLES = ("patient", "date", "value", "test")
@@ -72,7 +72,7 @@ def read_labs(
     days, _ = read_dates({"date": frame[roles["date"]]}, date_format, name)
     codes, texts = factorize(frame[roles["value"]])
     values = list(texts)
-    numbers = to_numbers(values, decimal or decimal_sign(values, name))
+    numbers = read_numbers(values, decimal, name)
     read = np.array([*values, None], dtype=object)  # the last is for rows without a value
     known = np.flatnonzero(np.isfinite(numbers))
     read[known] = numbers[known]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 EXCLUDED = "-"
 """The class of rows that say what is not a drug, such as a test for antibodies against one."""
 
-_WORD = re.compile(r"[^\W_]+")
+_WORD = re.compile(r"[^\W\d_]{4,}(?=\d)|[^\W_]+")  # a strength may be glued on: METFORMIN500MG
 _CODE_AS_FLOAT = re.compile(r"\d+\.0")
 _NDC = re.compile(r"(\d{4,5})-(\d{3,4})-(\d{1,2})")
 _WHOLE_TEXT_ONLY = ("rxcui", "omop", "ndc")
@@ -94,6 +94,7 @@ class Matcher:
         self.phrases: dict[str, list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
         self.prefixes: list[tuple[str, Row]] = []
         self.patterns: list[tuple[re.Pattern[str], Row]] = []
+        codes: dict[str, Row] = {}
         for row in rows:
             if row.pattern is not None:
                 self.patterns.append((re.compile(row.pattern, re.IGNORECASE), row))
@@ -101,12 +102,18 @@ class Matcher:
             if text.endswith("*"):
                 self.prefixes.append((text[:-1], row))
             elif text:
-                self.exact[plain_ndc(text) if row.vocabulary == "ndc" else text] = row
+                if row.vocabulary == "ndc":
+                    codes[plain_ndc(text)] = row
+                    continue
+                self.exact[text] = row
                 words = tuple(_WORD.findall(text))
                 is_number = all(word.isdecimal() for word in words)
                 if row.vocabulary not in _WHOLE_TEXT_ONLY and not is_number:
                     self.phrases[words[0]].append((words, row))
                     self.names[text] = row
+        # National Drug Codes also without the zeros at the front, which Excel drops
+        bare = {code.lstrip("0"): row for code, row in codes.items()}
+        self.exact = {**bare, **self.exact, **codes}
         self._known_words: dict[str, tuple[float, str]] = {}
         self.pairs: dict[str, list[str]] = defaultdict(list)
         for name in self.names:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from font.checks import some
 from font.spelling import option
 
+_TOLERATED = 0.01  # share of different numbers that only the other decimal sign can read
 _COMMA = re.compile(r"[+-]?\d+,\d+")
 _POINT = re.compile(r"[+-]?\d*\.\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
@@ -44,6 +45,28 @@ def decimal_sign(values: Iterable[Any], name: str) -> str:
             f"{option('decimal', '.')}."
         )
     return ","
+
+
+def read_numbers(values: Iterable[Any], decimal: str | None, name: str) -> NDArray[np.float64]:
+    """Texts as numbers with the stated decimal sign, or with the one that they show.
+
+    Raises
+    ------
+    ValueError
+        If the stated sign makes numbers unreadable that the other one reads.
+    """
+    texts = list(values)
+    if decimal is None:
+        return to_numbers(texts, decimal_sign(texts, name))
+    numbers, other = to_numbers(texts, decimal), "." if decimal == "," else ","
+    lost = np.isnan(numbers) & ~np.isnan(to_numbers(texts, other))
+    if lost.sum() > _TOLERATED * len(texts):
+        raise ValueError(
+            f"{option('decimal', decimal)} cannot read {lost.sum():,} of the {len(texts):,} "
+            f"different numbers of {name}, such as {some(texts[i] for i in np.flatnonzero(lost))}; "
+            f"{option('decimal', other)} can."
+        )
+    return numbers
 
 
 def to_numbers(values: Iterable[Any], decimal: str) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from ehr_prep.concepts import ConceptSets, Resolved, descendants, read_sets, resolve
+from ehr_prep.concepts import ConceptSets, Resolved, concepts_of, read_sets, resolve
 from ehr_prep.database_scan import Source, scan
 from ehr_prep.databases import Database
 from ehr_prep.dates import day_text, one_day
@@ -194,13 +194,11 @@ def _entry(database: Database, condition: Any, cohort: str | int | None) -> _Ent
     if condition is not None:
         wanted = [condition] if isinstance(condition, (int, str, os.PathLike)) else list(condition)
         _, items = read_sets({"condition": wanted})
-        included = [i.concept_id for i in items if not i.excluded]
-        if not included:
+        if all(i.excluded for i in items):
             raise ValueError(
                 f"the condition must be concept ids or an Atlas file; found {condition!r}."
             )
-        excluded = descendants(database, [i.concept_id for i in items if i.excluded])
-        concepts = sorted({*descendants(database, included)} - {*excluded})
+        concepts = concepts_of(database, items)
         table = database.table(
             "condition_occurrence", "person_id", "condition_concept_id", "condition_start_date"
         )

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.files import Source, files_of, join_files, load_file, source_name
+from ehr_prep.files import Loaded, Source, files_of, join_files, load_file, source_name
 from font.checks import some
 from font.spelling import option
 
@@ -43,6 +43,14 @@ GUESSES = {
     "code": "concept_id code drug_code rxcui ndc atc",
     "name": "concept_name name drug_name drug description",
 }
+
+
+class PrivateWarning(UserWarning):
+    """A warning that shows single patients; `public` says the same without them."""
+
+    def __init__(self, text: str, public: str) -> None:
+        super().__init__(text)
+        self.public = public
 
 
 class Table(NamedTuple):
@@ -86,7 +94,14 @@ def guess_columns(
                 f"{_closest(near)}; name it as in {_spelled(role, near[0], about)}."
             )
     plain = _plain_names(columns)
-    taken = {column for column in named.values() if column is not None}
+    by_column = {column: role for role, column in named.items() if column is not None}
+    for role, column in named.items():
+        if column is not None and by_column[column] != role:
+            raise ValueError(
+                f"the column {column!r} of {name} is named both as the {_words(role)} and as the "
+                f"{_words(by_column[column])}; name a column of its own for each."
+            )
+    taken = set(by_column)
     roles: dict[str, Any] = {}
     for role, column in named.items():
         matches = [plain[g] for g in GUESSES[role].split() if g in plain and plain[g] not in taken]
@@ -98,7 +113,15 @@ def guess_columns(
         elif role in needed:
             _refuse_title(rows, named, needed, name)
             near = [c for c in _ranked(role, columns, rows) if c not in taken]
-            what = role.replace("_", " ")
+            what = _words(role)
+            for column in (plain[g] for g in GUESSES[role].split() if g in plain):
+                if column in by_column:
+                    raise ValueError(
+                        f"the column {column!r} of {name} is named as the "
+                        f"{_words(by_column[column])}, and no other looks like the {what}; name "
+                        f"another column as the {_words(by_column[column])}, or say which one is "
+                        f"the {what}."
+                    )
             raise ValueError(
                 f"no column of {name} looks like the {what}: it has {some_columns(columns)}; "
                 + (
@@ -119,6 +142,10 @@ def named_roles(
         called = option(f"{table}_columns").rstrip("= ")
         raise ValueError(f"{called} names {some(unknown)}; known are {', '.join(roles)}.")
     return dict(named or {})
+
+
+def _words(role: str) -> str:
+    return role.replace("_", " ")
 
 
 def some_columns(columns: list[Any]) -> str:
@@ -153,7 +180,8 @@ def read_table(
     encoding, delimiter : str, optional
         Of text files. Default: what the files themselves show.
     where : {column: value}, optional
-        Keep only rows with these values, where the table has these columns.
+        Keep only rows with these values. Records must have these columns; in other tables
+        those that are not there are passed over.
     about : str
         The table's name in advice, "" for the records.
     """
@@ -164,6 +192,11 @@ def read_table(
         _need_unique(columns, name)
         roles = guess_columns(columns, named, needed, name, rows, about)
         more = [c for c in kept if c in columns and c not in roles.values()]
+        if not about and (absent := [c for c in kept if c not in columns]):
+            raise ValueError(
+                f"{name} has no column {absent[0]!r}, by which {option('where').rstrip('=')} "
+                f"chooses rows; it has {some_columns(columns)}."
+            )
         return roles, columns if all_columns else [*roles.values(), *more]
 
     if isinstance(source, pd.DataFrame):
@@ -174,8 +207,23 @@ def read_table(
             load_file(path, lambda c, r, n=path.name: choose(c, r, n), encoding, delimiter)  # type: ignore[misc]
             for path in files_of(source)
         ]
+        for part in parts:
+            _tell_encoding(part)
         table = Table(*join_files(parts), [part.written for part in parts])
     return _filtered(table, kept, name, all_columns) if kept else table
+
+
+def _tell_encoding(part: Loaded) -> None:
+    """Warn of texts that may be misread, since nothing in a file tells which encoding it has."""
+    if part.odd_text is None:
+        return
+    public = f"{part.written['file']} is not UTF-8 and was read as {part.written['encoding']}"
+    warning = PrivateWarning(
+        f"{public}, in which it holds {part.odd_text!r}; state the encoding, as in "
+        f"{option('encoding', 'latin-1')}.",
+        f"{public}; state its encoding.",
+    )
+    warnings.warn(warning, stacklevel=4)
 
 
 def _filtered(table: Table, where: Mapping[str, str], name: str, everything: bool) -> Table:
@@ -344,9 +392,10 @@ def check_matched(
     if not len(ids) or (matched.any() and matched.mean() >= enough):
         return
     name, other = names
-    where = (
-        f"patients of {name} are in {other}: {name} has ids such as "
-        f"{some(map(str, ids[~matched][:3]))}, {other} has {some(map(str, others[:3]))}"
+    strangers = others[match_ids(others, ids) < 0]
+    examples = (
+        f"{name} has ids such as {some(map(str, ids[~matched][:3]))}, {other} has "
+        f"{some(map(str, (strangers if len(strangers) else others)[:3]))}"
     )
     if not matched.any():
         bare = [pd.Index([str(i).lstrip("0") for i in part]) for part in (ids, others)]
@@ -355,6 +404,14 @@ def check_matched(
             if bare[0].isin(bare[1]).any()
             else ""
         )
-        raise ValueError(f"none of the {len(ids):,} {where}; write them alike{zeros}.")
-    text = f"only {matched.sum():,} of {len(ids):,} {where}; check that both write them alike."
-    warnings.warn(text, stacklevel=3)
+        raise ValueError(
+            f"none of the {len(ids):,} patients of {name} are in {other}: {examples}; write them "
+            f"alike{zeros}."
+        )
+    advice = "check that both write them alike."
+    warning = PrivateWarning(
+        f"only {matched.sum():,} of {len(ids):,} patients of {name} are in {other}: {examples}; "
+        f"{advice}",
+        f"fewer than {100 * enough:g} % of the patients of {name} are in {other}; {advice}",
+    )
+    warnings.warn(warning, stacklevel=3)

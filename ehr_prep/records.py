@@ -1,4 +1,8 @@
-"""Medication records: read, checked, counted and sorted, ready to become sequences."""
+"""Medication records: read, checked, counted and sorted, ready to become sequences.
+
+One file, because the type, its reader and the order in which the steps are taken belong together;
+each step is a module of its own. Half of it documents the options.
+"""
 
 from __future__ import annotations
 
@@ -172,10 +176,11 @@ def read_records(
         The last day covered, or the number of days supplied; guessed likewise.
     date_format : str, optional
         Such as "%m/%d/%Y". Default: ISO dates, or what the dates themselves tell, see
-        `ehr_prep.dates.read_dates`; `.settings["dates"]` has the format and the reason.
+        `ehr_prep.dates.read_dates`; `.settings["dates"]` has the format and the reason. A year of
+        two digits is the latest one that is not in the future.
     encoding, delimiter : str, optional
-        Of all CSV files. Default: what each file shows; text that is not UTF-8 is read as cp1252.
-        `.settings["files"]` has what was taken.
+        Of all CSV files. Default: what each file shows; text that is not UTF-8 is read as cp1252,
+        with a warning. `.settings["files"]` has what was taken.
     decimal : "." or ",", optional
         Of supplies and lab values. Default: what the values show.
     earliest, latest : dates

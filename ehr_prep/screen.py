@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, day_text, to_days
-from ehr_prep.numbers import decimal_sign, to_numbers
+from ehr_prep.numbers import read_numbers
 from ehr_prep.readers import factorize
 from font.checks import some
 
@@ -129,7 +129,7 @@ def last_days(
     if "supply" in columns:
         raw = frame[columns["supply"]]
         codes, values = factorize(raw)
-        number = to_numbers(values, decimal or decimal_sign(values, name))
+        number = read_numbers(values, decimal, name)
         days = np.append(number, 1.0)[codes]
         odd = ~((days >= 1) & (days <= MAX_DAYS))
         issues.append(count_odd("impossible supply", odd, "supply ignored", who, ids, raw))

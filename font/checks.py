@@ -137,14 +137,17 @@ def memberships(values: ArrayLike, n: int, n_classes: int) -> NDArray[np.float64
     return array
 
 
-def check_sums(total: ArrayLike, n_columns: int) -> NDArray[np.float64]:
-    """Sums by class (K, n_columns), the first column the patients."""
+def check_sums(total: ArrayLike, n_columns: int, *, counts: bool = False) -> NDArray[np.float64]:
+    """Sums by class (K, n_columns), the first column the patients; with `counts` all are counts."""
     array = np.asarray(total, dtype=float)
     if array.ndim != 2 or array.shape[1] != n_columns or not len(array):
         raise ValueError(
             f"sums must be a table of classes × {n_columns}, as `statistics` gives it; found the "
             f"shape {array.shape}."
         )
-    if not np.isfinite(array).all() or (array[:, 0] < 0).any():
-        raise ValueError("sums must be finite, and the numbers of patients 0 or more.")
+    if not np.isfinite(array).all() or (array[:, : None if counts else 1] < 0).any():
+        what = "counts" if counts else "the numbers of patients"
+        raise ValueError(
+            f"sums must be finite, and {what} 0 or more; add up the sites' sums again."
+        )
     return array

@@ -34,6 +34,7 @@ from font.types import Floats, Integers, Models
 
 _MOST_ROUNDS = 5_000
 _TOL, _SETTLED = 1e-6, 1e-9  # gain in log-likelihood; change of a proportion
+_FALL = 1e-6  # relative fall of the log-likelihood that is not rounding error
 
 
 @runtime_checkable
@@ -188,6 +189,7 @@ def refine(
     if rounds != "converge":
         rounds = whole_number(rounds, 0, 'rounds, unless "converge",')
     template = check_family(models)
+    _check_ensemble(ensemble, models)
     sites = _checked_sites(data)
     table = {site: label(models, part) for site, part in sites.items()}
     clusters = {site: ensemble.predict(t).to_numpy() for site, t in table.items()}
@@ -221,11 +223,22 @@ def _rounds(model: Any, sites: Mapping[Any, Any], rounds: int | str) -> Refined:
     path: list[tuple[float, float]] = []
     shares: dict[Any, Floats | None] = dict.fromkeys(sites)
     gain_before, converged = np.inf, False
+    last = model
     while True:
         steps = {site: site_step(model, part, shares[site]) for site, part in sites.items()}
-        shares = {site: step.proportions for site, step in steps.items()}
         loglik = sum(step.loglik for step in steps.values())
-        path.append((loglik, loglik + _penalty(model, steps)))
+        penalised = loglik + _penalty(model, steps)
+        if path and penalised < path[-1][1] - _FALL * abs(path[-1][1]):
+            warnings.warn(
+                f"round {len(path)} lowered the log-likelihood from {path[-1][1]:,.4f} to "
+                f"{penalised:,.4f}, which EM does not do: `from_statistics` of the models does not "
+                "give the most likely parameters; the refinement ends with the round before.",
+                stacklevel=3,
+            )
+            model = last
+            break
+        shares = {site: step.proportions for site, step in steps.items()}
+        path.append((loglik, penalised))
         if len(path) > 1:
             gain = path[-1][1] - path[-2][1]
             noise = 1e-13 * abs(path[-1][1])
@@ -235,8 +248,8 @@ def _rounds(model: Any, sites: Mapping[Any, Any], rounds: int | str) -> Refined:
         if len(path) > most or (converged and isinstance(rounds, str)):
             break
         total = sum(model.statistics(sites[s], step.membership) for s, step in steps.items())
-        model = model.from_statistics(total)
-    if isinstance(rounds, str) and not converged:
+        last, model = model, model.from_statistics(total)
+    if isinstance(rounds, str) and not converged and len(path) > most:
         warnings.warn(
             f"the refinement had not converged after {most:,} rounds; its likelihood still rises.",
             stacklevel=3,
@@ -336,6 +349,23 @@ def check_family(models: Models) -> Any:
     return next(iter(wrapped.values()))
 
 
+def _check_ensemble(ensemble: Any, models: Models) -> None:
+    """Refuse models that are not those of the ensemble."""
+    if not hasattr(ensemble, "n_clusters_"):
+        raise ValueError("the ensemble is not fitted; call its fit first.")
+    if set(models) != set(ensemble.models_):
+        raise ValueError(
+            f"the ensemble was made with the models {some(ensemble.models_)}; found {some(models)}."
+        )
+    sizes = dict(zip(ensemble.models_, ensemble._n_classes, strict=True))
+    other = [name for name, n in sizes.items() if len(wrap(models[name]).class_parameters_) != n]
+    if other:
+        raise ValueError(
+            f"the models {some(other)} have other numbers of classes than when the ensemble was "
+            "made; give the models that it was fitted with."
+        )
+
+
 def fewer(template: Any, data: Any) -> Any:
     """Fewer patients with weights that stand for all, where the family knows how."""
     return template.distinct(data) if hasattr(template, "distinct") else data
@@ -406,10 +436,8 @@ def _ids(data: Any) -> pd.Index:
 
 def _checked_sites(data: Any) -> dict[Any, Any]:
     if not isinstance(data, Mapping) or not data:
-        raise TypeError(
-            "data must be a dict {site: patients} with at least one site; found "
-            f"{type(data).__name__}."
-        )
+        what = "an empty one" if isinstance(data, Mapping) else type(data).__name__
+        raise TypeError(f"data must be a dict {{site: patients}} with at least one; found {what}.")
     empty = [site for site, part in data.items() if not _n_patients(part)]
     if empty:
         raise ValueError(f"the sites {some(empty)} have no patients; leave them out.")

@@ -35,13 +35,14 @@ class TextFormat(NamedTuple):
     """How a text file is written.
 
     `detected` says whether the encoding was concluded from the bytes; `lines` are the fields of
-    the first lines, the header first.
+    the first lines, the header first; `plain` says that the first bytes are ASCII.
     """
 
     encoding: str
     delimiter: str
     detected: bool
     lines: list[list[str]]
+    plain: bool
 
 
 def open_bytes(path: Path) -> Any:
@@ -88,7 +89,7 @@ def sniff(path: Path, encoding: str | None = None, delimiter: str | None = None)
     try:
         text = _decoded(sample, name)
     except UnicodeError:
-        raise ValueError(not_text(path, name)) from None
+        raise ValueError(not_text(path, name, encoding is None)) from None
     lines = text.splitlines()
     if len(sample) == _SAMPLE and len(lines) > 1:
         lines = lines[:-1]  # the last one may be cut
@@ -103,10 +104,16 @@ def sniff(path: Path, encoding: str | None = None, delimiter: str | None = None)
                 f"{fields[0][0]!r}; leave {option('delimiter').rstrip('= ')} out, or state it, as "
                 f"in {option('delimiter', likely)}."
             )
-    return TextFormat(name, chosen, encoding is None, fields)
+    return TextFormat(name, chosen, encoding is None, fields, sample.isascii())
 
 
-def not_text(path: Path, encoding: str) -> str:
+def not_text(path: Path, encoding: str, detected: bool) -> str:
+    """Why a file cannot be read in an encoding that was stated, or concluded from its bytes."""
+    if detected:
+        return (
+            f"{path.name} is neither utf-8 nor {encoding} text; state its encoding, as in "
+            f"{option('encoding', 'latin-1')}, or save it as UTF-8."
+        )
     advice = option("encoding", "latin-1" if encoding.startswith("utf") else "utf-8")
     called = option("encoding").rstrip("= ")
     return (
@@ -149,7 +156,7 @@ def read_text(path: Path) -> tuple[str, str]:
     try:
         text = _decoded(data, _encoding_of(data), final=True)
     except UnicodeDecodeError:
-        raise ValueError(not_text(path, _encoding_of(data))) from None
+        raise ValueError(not_text(path, _encoding_of(data), detected=True)) from None
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return "\n".join(lines), _delimiter_of([line for line in lines if line.strip()][:_N_LINES])
 

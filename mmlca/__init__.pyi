@@ -44,9 +44,9 @@ from .tables.describe import transition_rates as transition_rates
 from .tables.diagnostics import Diagnostics as Diagnostics
 from .tables.diagnostics import diagnose as diagnose
 from .tables.effects import cluster_memberships as cluster_memberships
-from .tables.effects import inverse_variance as inverse_variance
 from .tables.lines import treatment_lines as treatment_lines
 from .tables.lines import treatment_paths as treatment_paths
+from .tables.pooling import inverse_variance as inverse_variance
 from .tables.representatives import representative_sequences as representative_sequences
 from .tables.site_differences import SiteDifferences as SiteDifferences
 from .tables.site_differences import site_differences as site_differences

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import os
 import pkgutil
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -75,9 +77,32 @@ def test_every_code_block_of_the_documentation_runs(
     plt.close("all")
 
 
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_every_notebook_runs_and_shows_its_outputs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    names: dict[str, object] = {}
+    for cell in code:
+        exec(compile("".join(cell["source"]), path.name, "exec"), names)
+    plt.close("all")
+    shown = [output for cell in code for output in cell["outputs"]]
+    assert any("image/png" in output.get("data", {}) for output in shown)
+    assert any("text/html" in output.get("data", {}) for output in shown)
+    assert not any(output.get("name") == "stderr" for output in shown)
+
+
 def test_the_documentation_lists_all_its_pages() -> None:
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     assert {page.stem for page in PAGES if page.stem != "index"} <= set(index.split())
+    assert len(NOTEBOOKS) >= 2
+    assert {f"notebooks/{path.stem}" for path in NOTEBOOKS} <= set(index.split())
 
 
 ELSEWHERE = ("ra_study.py", "own_local_model.py")  # run where their numbers are tested
@@ -115,6 +140,7 @@ def test_the_cells_of_a_page_run(path: Path) -> None:
 def test_the_page_on_inference_names_options_that_exist() -> None:
     text = (ROOT / "docs/inference.md").read_text(encoding="utf-8")
     for line in re.findall(r"^mmlca .*$", text, flags=re.M):
-        _, command, *words = shlex.split(line)
-        offered = mmlca_does(command, "--help")
+        _, *words = shlex.split(line)
+        command = words[: 2 if words[0] in ("site", "centre") else 1]
+        offered = mmlca_does(*command, "--help")
         assert all(word in offered for word in words if word.startswith("--")), line

@@ -26,6 +26,7 @@ def test_tables_are_shown_and_names_are_escaped() -> None:
         assert "<table" in page
         assert "<b>A" not in page
         assert "<i>f" not in page
+    assert model._repr_mimebundle_()["text/html"] == model._repr_html_()  # asked for first
     assert "Ensemble of 1 models" in ensemble._repr_html_()
     for unfitted in (mmlca.MixtureMarkov(2), font.Ensemble(2)):
         assert unfitted._repr_html_().startswith("<pre>")

@@ -41,11 +41,11 @@ _REGIMENS: tuple[tuple[str, ...], ...] = (
 # Weight of each regimen at the start, and weights of moving to it per quarter; what is left of 1
 # stays. A patient's latent course is one of these.
 _COURSES = {
-    "metformin alone": ((96, 2, 2, 0, 0, 0, 0, 0), (0, 1, 1, 0.5, 0.2, 0.2, 0, 2)),
-    "step by step": ((70, 25, 5, 0, 0, 0, 0, 0), (1, 9, 6, 1, 1, 5, 2, 1.5)),
-    "newer drugs": ((62, 3, 5, 18, 12, 0, 0, 0), (1, 0.5, 1, 9, 8, 1, 0.3, 1.5)),
+    "metformin alone": ((97, 1, 1, 1, 0, 0, 0, 0), (0.3, 0.2, 0.2, 0.1, 0.1, 0.1, 0, 0.3)),
+    "on and off": ((50, 20, 15, 15, 0, 0, 0, 0), (10, 1, 1, 1, 0, 0, 0, 35)),
+    "changing add-ons": ((25, 30, 20, 20, 2, 3, 0, 0), (3, 20, 20, 20, 4, 5, 1, 1)),
 }
-_RETURN = 0.25  # chance per quarter that someone who stopped takes metformin again
+_RETURN = 0.35  # chance per quarter that someone who stopped takes metformin again
 
 
 class _Habits(NamedTuple):
@@ -61,8 +61,8 @@ class _Habits(NamedTuple):
 
 SITES = {
     "Aachen": _Habits(
-        900,
-        (0.45, 0.40, 0.15),
+        1200,
+        (0.45, 0.30, 0.25),
         0.3,
         {
             "metformin": ("Metformin 1000 Heumann Filmtabletten", "METFORMIN AL 850 N2"),
@@ -79,7 +79,7 @@ SITES = {
         ("Ramipril 5 mg", "Atorvastatin 20 mg", "Teststreifen für Blutzucker"),
     ),
     "Boston": _Habits(
-        700,
+        1000,
         (0.35, 0.30, 0.35),
         0.2,
         {
@@ -97,7 +97,7 @@ SITES = {
         ("LISINOPRIL 10 MG TABLET", "ATORVASTATIN 40 MG", "blood glucose test strips"),
     ),
     "Columbus": _Habits(
-        800,
+        1100,
         (0.40, 0.35, 0.25),
         0.4,
         {
@@ -148,22 +148,23 @@ class DiabetesCohort(SyntheticCohort):
 def diabetes_cohort(seed: int, scale: float = 1.0) -> DiabetesCohort:
     """Make up a type 2 diabetes cohort of three sites: records, patients and HbA1c. SYNTHETIC.
 
-    Patients start with metformin and follow one of three courses: they stay on it, add drugs step
-    by step (sulfonylurea, DPP-4, insulin), or get newer ones (SGLT2, GLP-1). Some stop, some begin
-    again, some die. Drugs that are taken together are dispensed apart or as a fixed combination.
+    Patients start with metformin, alone or with a second drug, and follow one of three courses:
+    they stay on metformin, stop and begin again, or change what they take with it (sulfonylurea,
+    DPP-4, SGLT2, GLP-1, insulin). Some die. Drugs that are taken together are dispensed apart or
+    as a fixed combination.
 
     Parameters
     ----------
     seed : int
         Each site has its own random numbers.
     scale : float
-        Multiplies the number of patients, 2,400 at a scale of 1.
+        Multiplies the number of patients, 3,300 at a scale of 1.
 
     Examples
     --------
     >>> cohort = diabetes_cohort(seed=1, scale=0.05)
     >>> list(cohort), len(cohort["Boston"].patients)
-    (['Aachen', 'Boston', 'Columbus'], 35)
+    (['Aachen', 'Boston', 'Columbus'], 50)
     """
     whole_number(seed, 0, "seed")
     sites = {}

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from font.checks import some, whole_number
 from font.exchange.parse import Path_, Source, name_of
@@ -90,7 +91,7 @@ def write_effects(
     table: pd.DataFrame,
     covariance: Floats,
     columns: Floats,
-    clusters: Sequence[int],
+    clusters: NDArray[np.intp],
     variables: Mapping[str, Sequence[str] | None],
     *,
     of: str,

@@ -19,7 +19,14 @@ from font.checks import class_parameters, some, whole_number
 from font.cross_tables import CrossTables
 from font.exchange.fields import MOST_CLASSES_IN_ALL
 from font.exchange.parse import Path_, Source, name_of
-from font.exchange.privacy import MIN_COUNT, Draws, SecretDraws, round_counts, shared_draws
+from font.exchange.privacy import (
+    MIN_COUNT,
+    Draws,
+    SecretDraws,
+    label_unit,
+    round_counts,
+    shared_draws,
+)
 from font.exchange.registry import ModelKind, all_kinds, kind_of
 from font.exchange.rules import label_counts, later_models
 from font.exchange.schema import fingerprint, read_file, write_file
@@ -258,6 +265,9 @@ def write_labels(
 ) -> LabelsFile:
     """Write a site's cross-tables of labels, every count rounded at random.
 
+    With more than five models the unit is a multiple of `min_count`, see
+    `font.exchange.privacy.label_unit`.
+
     Parameters
     ----------
     path : where to; None checks everything and writes nothing
@@ -277,11 +287,12 @@ def write_labels(
         raise ValueError("the tables were made with other models than those given; label again.")
     ((site, exact),) = tables.tables.items()
     cuts = tables.offsets
-    rounded = round_counts(exact, min_count, shared_draws(exact, cuts, draws or SecretDraws()))
+    unit = label_unit(min_count, len(models))
+    rounded = round_counts(exact, unit, shared_draws(exact, cuts, draws or SecretDraws()))
     blocks = [slice(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
     payload = {
         "models": [{"name": m.name, "fingerprint": m.fingerprint} for m in models.values()],
-        "min_count": int(min_count),
+        "min_count": unit,
         "classes": [np.diag(rounded)[block].tolist() for block in blocks],
         "tables": [
             " ".join(map(str, rounded[row, block.stop :].tolist()))

@@ -66,8 +66,11 @@ def parse(data: bytes, origin: str) -> Any:
     """The JSON in a file, or a `ValueError` of one sentence."""
     if data.count(b'"') > 2 * _MOST_TEXTS:
         raise _too_many(origin, "texts", _MOST_TEXTS)
-    # possessive, and the last quote optional: no file makes it start over
-    bare = re.sub(rb'"(?:[^"\\]++|\\.)*+"?', b"", data, flags=re.DOTALL)
+    if b"\\" in data:
+        # possessive, and the last quote optional: no file makes it start over
+        bare = re.sub(rb'"(?:[^"\\]++|\\.)*+"?', b"", data, flags=re.DOTALL)
+    else:  # nothing is escaped: every second part is a text
+        bare = b"".join(data.split(b'"')[::2])
     if bare.count(b",") + bare.count(b"[") > _MOST_VALUES:
         raise _too_many(origin, "values", _MOST_VALUES)
     _refuse_towers(bare.translate(_STEPS, _NO_BRACKETS), origin)

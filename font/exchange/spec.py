@@ -65,7 +65,7 @@ Payload of a *labels* file:
 
 =================== =========================================================================
 models              list of {name, fingerprint}, in order
-min_count           the unit of the counts
+min_count           the unit of the counts, a multiple of that of the study if there are many models
 classes             for each model, the patients in each of its classes
 tables              for each class of the first model, the second and so on up to the last but
                     one: how many of its patients are in each class of every later model, a text of
@@ -169,10 +169,12 @@ What a file could still tell:
 - One who knows the labels of all other patients of a site can weigh whether a certain patient is
   among them: each count that the patient moves changes what is written with the probability
   1/min_count, and a patient stands in M·(M + 1)/2 cells of a labels file. Cells that count nearly
-  the same patients share their draw, so that what they tell does not add up; what remains is, for a
-  simulated site of 500 with models that err in 5 % and min_count 11, a mean area under the curve of
-  such a test of 0.54 from one model, 0.69 from four and 0.92 from twenty. Patients whom the models
-  label differently are exposed most, and few models per site protect better than many.
+  the same patients share their draw, so that what they tell does not add up, and with more than
+  five models the unit grows with their number (`font.exchange.privacy.label_unit`). What remains
+  is, for a simulated site of 500 with models that err in 5 % and min_count 11, a mean area under
+  the curve of such a test of 0.54 from one model, 0.69 from four and 0.77 from twenty (0.94 if the
+  unit stayed 11). Patients whom the models label differently are exposed most, and few models per
+  site protect better than many.
 - Means and centres rest on at least min_count patients; who knows all but one of them can work out
   that one's value to the written precision times their number.
 - Sums of several steps count nearly the same patients. All steps use one draw for each cell, and

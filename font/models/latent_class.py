@@ -130,7 +130,8 @@ class LatentClass:
 
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all people give, as many classes as rows; see `statistics`."""
-        table, blocks = check_sums(total, 1 + self.class_parameters_.shape[1]), self._blocks()
+        table = check_sums(total, 1 + self.class_parameters_.shape[1], counts=True)
+        blocks = self._blocks()
         model = type(self)(
             len(table),
             n_init=self.n_init,

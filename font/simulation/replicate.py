@@ -17,7 +17,7 @@ from font.checks import class_parameters
 from font.clustering import TooManyClusters, one_thread
 from font.cross_tables import CrossTables
 from font.ensemble import Ensemble
-from font.exchange.privacy import MIN_COUNT, round_counts, shared_draws
+from font.exchange.privacy import MIN_COUNT, label_unit, round_counts, shared_draws
 from font.labels import LabelPatterns, distinct_rows, label
 from font.models.sklearn_models import wrap
 from font.refinement import refine_clusters
@@ -36,7 +36,6 @@ MEASURES = ("ari", "correlation", "concordance", "angle", "suggested", "bad_weig
 VARIANTS = (
     *("FONT centred", "FONT sparse", "FONT prior", "FONT any K"),
     *("tables kmeans", "tables latent"),
-    *("FONT refined 0", "FONT refined 1", "FONT refined converge", "pooled site proportions"),
 )
 MODELS: dict[str, Any] = {
     "n_local": None,
@@ -155,10 +154,9 @@ def _from_tables(
     """Each site's patients placed by itself, from rounded cross-tables of all sites' labels."""
     tables = CrossTables.from_labels(labels, {name: len(beta) for name, beta in models.items()})
     draws = np.random.default_rng(seed)
+    unit = label_unit(MIN_COUNT, len(models))
     rounded = {
-        site: round_counts(exact, MIN_COUNT, shared_draws(exact, tables.offsets, draws)).astype(
-            float
-        )
+        site: round_counts(exact, unit, shared_draws(exact, tables.offsets, draws)).astype(float)
         for site, exact in tables.tables.items()
     }
     ensemble = TableEnsemble(n_clusters, method=method.removeprefix("tables "), seed=seed)

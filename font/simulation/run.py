@@ -73,14 +73,14 @@ def run_simulation(
         Starts of the local K-means inside k-FED, and rounds of Lloyd at its centre, see `k_fed`.
     methods : names among `METHODS` and `VARIANTS`, the former unless given
         "local" is the mean over the models, what a site chosen at random would give; "FONT
-        equal" is the ensemble with equal weights; "pooled" and "best local" are oracles. The
-        variants are "FONT centred", "FONT sparse", "FONT prior" (told which sites do harm, whose
-        reliability is a quarter), "FONT any K" (the number of clusters off the spectrum), and
-        "tables kmeans" and "tables latent" (what sites do that may share nothing but cross-tables
-        of labels rounded at random, see `font.TableEnsemble`); "FONT refined 0", "FONT refined 1"
-        and "FONT refined converge" (the ensemble refined with so many rounds, see `font.refine`),
-        and their oracle "pooled site proportions" (one model of all patients together, with class
-        proportions of each site).
+        equal" is the ensemble with equal weights; "FONT refined 0", "FONT refined 1" and "FONT
+        refined converge" are the ensemble refined with so many rounds, see `font.refine`;
+        "pooled", "pooled site proportions" (one model of all patients together, with class
+        proportions of each site) and "best local" are oracles. The variants are "FONT centred",
+        "FONT sparse", "FONT prior" (told which sites do harm, whose reliability is a quarter),
+        "FONT any K" (the number of clusters off the spectrum), and "tables kmeans" and "tables
+        latent" (what sites do that may share nothing but cross-tables of labels rounded at
+        random, see `font.TableEnsemble`).
     precision : float, optional
         Run more than `replicates` in the scenarios where a method's mean has a larger standard
         error, but at most `most`.

@@ -184,7 +184,8 @@ class GaussianSource:
     }
     methods = (
         *("local", "k-FED", "k-FED nearest", "consensus", "FONT equal", "FONT"),
-        *("pooled", "best local"),
+        *("FONT refined 0", "FONT refined 1", "FONT refined converge"),
+        *("pooled", "pooled site proportions", "best local"),
     )
 
     def simulate(self, rng: np.random.Generator, **scenario: Any) -> GaussianSites:

@@ -22,6 +22,11 @@ _CLAIMS = (  # whom FONT is compared with, and what is to be shown
     ("FONT is as good as the best local model", "best local", "equal"),
     ("Weights from the data are better than equal ones", "FONT equal", "better"),
 )
+_REFINEMENTS = {
+    "FONT refined 0": "FONT with shared parameters and proportions by site",
+    "FONT refined 1": "FONT refined with one round",
+    "FONT refined converge": "FONT refined until nothing changes",
+}
 
 
 def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFrame:
@@ -120,10 +125,10 @@ def simulation_claims(results: pd.DataFrame, *, margin: float = 0.01) -> pd.Data
     Returns
     -------
     DataFrame
-        One row per claim about which the results say something: `claim`; `measured`, FONT's mean
-        over the scenarios and the other's, or a correlation by number of sites; the number of
-        scenarios where FONT is `better`, `equal`, `worse` or where it is `open`; `verdict`;
-        `against`, up to five of the scenarios that speak against the claim.
+        One row per claim about which the results say something: `claim`; `measured`, the mean of
+        FONT (or of its refinement) over the scenarios and the other's, or a correlation by number
+        of sites; the number of scenarios where it is `better`, `equal`, `worse` or where it is
+        `open`; `verdict`; `against`, up to five of the scenarios that speak against the claim.
 
     Examples
     --------
@@ -153,12 +158,25 @@ def simulation_claims(results: pd.DataFrame, *, margin: float = 0.01) -> pd.Data
         for other, name in (("pooled", "pooled K-means"), ("local", "one site's model"))
         if other in methods and {"imbalanced", "contaminated"} <= set(results["setting"])
     ]
+    rows += [
+        _claim(
+            compare_methods(results, method, "FONT", margin=margin),
+            f"{name} is better than FONT",
+            "FONT",
+            "better",
+            method,
+        )
+        for method, name in _REFINEMENTS.items()
+        if method in methods
+    ]
     columns = ["claim", "measured", *VERDICTS, "verdict", "against"]
     table = pd.DataFrame(rows + _weight_claims(results, margin), columns=columns)
     return table.astype(dict.fromkeys(VERDICTS, "Int64"))
 
 
-def _claim(table: pd.DataFrame, claim: str, other: str, wanted: str) -> dict[str, Any]:
+def _claim(
+    table: pd.DataFrame, claim: str, other: str, wanted: str, method: str = "FONT"
+) -> dict[str, Any]:
     """It holds where all scenarios support it, in part where only some do."""
     n = {verdict: int((table["verdict"] == verdict).sum()) for verdict in VERDICTS}
     supports = ("better", "equal") if wanted == "equal" else ("better",)
@@ -166,10 +184,10 @@ def _claim(table: pd.DataFrame, claim: str, other: str, wanted: str) -> dict[str
     against = table[~table["verdict"].isin([*supports, "open"])]
     return {
         "claim": claim,
-        "measured": f"{table['FONT'].mean():.3f} : {table[other].mean():.3f}",
+        "measured": f"{table[method].mean():.3f} : {table[other].mean():.3f}",
         **n,
         "verdict": _verdict(support, len(against), n["open"]),
-        "against": _shown(against, other),
+        "against": _shown(against, other, method),
     }
 
 
@@ -186,12 +204,12 @@ def _verdict(support: int, against: int, undecided: int) -> str:
     return "open"
 
 
-def _shown(table: pd.DataFrame, other: str) -> str:
-    """The scenarios in which FONT does worst, with both means."""
-    worst = (table["FONT"] - table[other]).sort_values().index[:5]
+def _shown(table: pd.DataFrame, other: str, method: str) -> str:
+    """The scenarios in which the method does worst, with both means."""
+    worst = (table[method] - table[other]).sort_values().index[:5]
     shown = [
         f"{' '.join(map(str, key if isinstance(key, tuple) else (key,)))} "
-        f"({table.loc[[key], 'FONT'].iloc[0]:.3f} : {table.loc[[key], other].iloc[0]:.3f})"
+        f"({table.loc[[key], method].iloc[0]:.3f} : {table.loc[[key], other].iloc[0]:.3f})"
         for key in worst
     ]
     return ", ".join(shown) + (", …" if len(table) > 5 else "")

@@ -293,7 +293,7 @@ def centre_effects(
     from font.exchange.effects import read_all_effects
     from font.exchange.privacy import MIN_COUNT
     from font.files import keep_inputs
-    from mmlca.tables.effects import inverse_variance
+    from mmlca.tables.pooling import inverse_variance
 
     name = study_name(study, study_file)
     if study_file is not None:

@@ -183,6 +183,7 @@ def site_label(
 ) -> None:
     """Label this site's patients with all models and write the counts for the centre."""
     from font.exchange.files import file_name, list_fingerprint, read_models
+    from font.exchange.privacy import label_unit
     from font.files import keep_inputs
 
     key_files, lists = _split_keys(models, secure)
@@ -203,7 +204,7 @@ def site_label(
         f"reads only their sum over the {len(key_files)} sites"
         if secure
         else "everything but counts of labels by pairs of models, each rounded at random to a "
-        f"multiple of {hospital.min_count}"
+        f"multiple of {label_unit(hospital.min_count, len(lists))}"
     )
     say(
         quiet,

@@ -124,7 +124,11 @@ class ChainSource:
         "contaminated_sites": 0.2,
         "outlying": 0.2,
     }
-    methods = ("local", "consensus", "FONT equal", "FONT", "pooled", "best local")
+    methods = (
+        *("local", "consensus", "FONT equal", "FONT"),
+        *("FONT refined 0", "FONT refined 1", "FONT refined converge"),
+        *("pooled", "pooled site proportions", "best local"),
+    )
 
     def simulate(self, rng: np.random.Generator, **scenario: Any) -> ChainSites:
         return simulate_chains(**scenario, seed=rng)

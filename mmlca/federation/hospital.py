@@ -1,7 +1,9 @@
-"""A hospital's part in a federated study: fit, label, assign, refine.
+"""A hospital's part in a federated study: fit, label, assign, refine, effects.
 
 The commands `mmlca site …` and an app for Flower do the same through here, and everything that
-leaves goes through the site's ledger.
+leaves goes through the site's ledger. The file is long because half of it describes the arguments
+of one class; what the steps compute is in `fitting`, `refining` and `site_effects`, what a site
+does not answer in `refusals`.
 """
 
 from __future__ import annotations
@@ -393,10 +395,7 @@ class Hospital:
         data = self._sequences()
         frame = align(covariates, data)
         step = read_step(source, **self._rules())
-        if self.override is None and step.shared is None:
-            refuse_other_models(step.ensemble.models, self.ledger())  # type: ignore[union-attr]
-        elif self.override is None:
-            refuse_foreign_sums(step.shared, self.ledger())  # type: ignore[arg-type]
+        self._refuse_foreign_step(step)
         request = request_of(
             data,
             min_count=self.min_count,
@@ -475,17 +474,23 @@ class Hospital:
         """The patients' table under a shared model that may be answered, and log-likelihoods."""
         from mmlca.federation.refining import read_likelihoods, refined_table
 
+        self._refuse_foreign_step(step)
         if step.shared is None:
-            if self.override is None:
-                refuse_other_models(step.ensemble.models, self.ledger())  # type: ignore[union-attr]
             return None, {}
-        if self.override is None:
-            refuse_foreign_sums(step.shared, self.ledger())
         logliks = read_likelihoods(self.folder, step.shared, self.round)
         table, now = refined_table(step.shared.model, self.sequences)
         if self.override is None:
             refuse_fall(logliks.get(step.shared.step - 1), now, step.shared.step)
         return table, logliks | {step.shared.step: now}
+
+    def _refuse_foreign_step(self, step: Step) -> None:
+        """Answer an ensemble or a shared model only if this site has a part in it."""
+        if self.override is not None:
+            return
+        if step.shared is not None:
+            refuse_foreign_sums(step.shared, self.ledger())
+        elif step.ensemble is not None:
+            refuse_other_models(step.ensemble.models, self.ledger())
 
     def _mask_keys(self, secure: Iterable[Source] | None) -> dict[str, str]:
         """The public keys of the sites of a secure sum; none if the sum is not secure."""

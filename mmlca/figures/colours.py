@@ -95,6 +95,11 @@ def _wanted(states: list[str], colours: Colours | None) -> dict[str, Any]:
             raise ValueError(
                 f"colours names {name!r}, which is not a state; did you mean {near[0]!r}?"
             )
+    if colours and not set(colours) & set(states):
+        raise ValueError(
+            f"colours names {some(list(map(str, colours)))}, none of the states {some(states)}; "
+            "give a dict {state: colour}."
+        )
     return dict(colours)
 
 

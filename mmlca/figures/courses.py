@@ -251,7 +251,6 @@ def plot_representatives(
         panel.ax.set_yticks([])
         panel.ax.spines["left"].set_visible(False)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
-    page.notes.append(
-        f"right: patients whose course is nearest; only courses that at least {least} share"
-    )
+    only = f"; only courses that at least {least} share" if least > 1 else ""
+    page.notes.append(f"right: patients whose course is nearest{only}")
     return page.finish(xlabel, "", colour, "not known" if any_missing else "")

@@ -6,6 +6,7 @@ sites × groups.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -203,7 +204,7 @@ def plot_estimates(
     for k, panel in enumerate(axes):
         value = np.vstack([params.initial[k], params.transition[k]])
         share = f" ({params.weights[k]:.0%})"
-        if errors is not None:
+        if errors is not None and "estimate" in errors:
             value = np.where(_blank(errors, k + 1, states), np.nan, value)
             weight = errors[(errors["parameter"] == "weight") & (errors["class"] == k + 1)]
             share = "" if weight["estimate"].isna().any() else share
@@ -219,7 +220,7 @@ def plot_estimates(
             )  # fmt: skip
         panel.axhline(0.5, color="white", linewidth=2)
         name = f"Class {k + 1}" if names is None else names[k]
-        panel.set_title(f"{name}{share}", fontsize=TEXT, color=INK)
+        panel.set_title(textwrap.fill(f"{name}{share}", 26), fontsize=TEXT, color=INK)
         every = max(1, size // 25)
         turn = 90 if max(map(len, states)) > 3 else 0
         panel.set_xticks(range(0, size, every), states[::every], rotation=turn)

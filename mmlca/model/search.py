@@ -3,7 +3,8 @@
 A search keeps a list of local maxima. It kicks one of them (`Starter.kick`) and runs EM from
 there in stages; a run that falls behind or returns to where it came from is dropped early, the
 others end at a maximum that joins the list. The next maximum to be kicked is the best one,
-unless it has been kicked so often that it is the turn of another.
+unless it has been kicked so often that it is the turn of another. All steps are in this file,
+because they were tuned together and share the constants below.
 """
 
 from __future__ import annotations

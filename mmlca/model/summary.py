@@ -66,6 +66,10 @@ class Summary:
         head = f"<p>{self.params_.n_classes} classes, log-likelihood {self.loglik_:,.2f}.</p>"
         return f"{head}\n{self.summary().to_html(border=0, float_format='{:.3f}'.format)}"
 
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
+        """What notebooks ask for first; scikit-learn's shows the settings only."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
     def summary(self) -> pd.DataFrame:
         """One row per class: its size, its patients' certainty, how it starts, stays and moves.
 

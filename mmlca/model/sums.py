@@ -128,7 +128,7 @@ class SumsOverPatients:
         """
         check_is_fitted(self)
         s = len(self.states_)
-        table = check_sums(total, 1 + s + s * s)
+        table = check_sums(total, 1 + s + s * s, counts=True)
         params = params_from_sums(table, s, float(self.prior), self._zero_cells())
         settings = self.get_params() | {"n_classes": len(table), "init": None}
         model = type(self)(**settings)

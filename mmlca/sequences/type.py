@@ -1,4 +1,8 @@
-"""The sequence type: every patient's states over time, validated once, here."""
+"""The sequence type: every patient's states over time, validated once, here.
+
+One file, because it is one class; most of it documents the constructors, whose work is done in
+`mmlca.sequences.build`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The analysis of a study: classes, models, clusters, comparisons. The libraries compute."""
+"""The analysis of a study: classes, models, clusters, comparisons. The libraries compute.
+
+It is one file because its functions are the steps of one analysis, in the order in which they run.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     window, windows = window_name(study), windows_name(study)
     choice, covariates = (
         findings.choice,
-        there("effects", "section “Covariates”, and the methods"),
+        there("effects", "section “Who is in which group”, and the methods"),
     )
     missing = any(_has_gaps(part) for part in data.values())
     yield (
@@ -77,7 +77,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     yield "5", "Software", "methods and provenance, with versions"
     yield (
         *("6", "Other forms of differences within and between classes"),
-        there("fit_tests", "section on model checks: whether a first-order chain is enough"),
+        there("fit_tests", "section “How well the models fit”: is a chain of one step enough?"),
     )
     yield "7", "Other shapes of the trajectories", "does not apply: chains have no shape to choose"
     yield "8", "Covariates, so that the analysis can be repeated", covariates
@@ -99,9 +99,12 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield (
         *("12", "Class sizes of every model"),
-        "the same table" if choice is not None and "sizes" in choice else "of the chosen models",
+        "of the smallest class: the same table; of all classes: those of the chosen models"
+        if choice is not None
+        else "of the chosen models",
     )
-    yield "13", "Entropy", "the table “Models”"
+    also = "" if choice is None else ", and the table behind the figure of the criterion"
+    yield "13", "Entropy", f"the table “Models”{also}"
     yield "14a", "Plot of the final classes", f"the figure “Treatment by {window}”"
     yield "14b", "Plots of the models with other numbers of classes", NOT_DONE
     yield (
@@ -111,7 +114,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield (
         *("15", "Final classes in numbers, with standard errors"),
-        there("parameters", "section “Models”, with standard errors")
+        there("parameters", "section “How well the models fit”, with standard errors")
         if any(part.startswith("parameters") for part in names)
         else "numbers without standard errors",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,18 @@ _RENAMED = {
     ("classes", "starts"): "model.n_init",
     ("rules", "none_state"): "rules.off_treatment",
 }
+_PLAIN = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "a text in quotation marks",
+    "a valid boolean": "true or false",
+    "a valid tuple": "a list such as [2, 3]",
+    "a valid dictionary": "a table of keys",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+"""What pydantic says, and what it means."""
+
 _FILES = {"records", "sequences", "patients", "labs", "observation", "truth", "drugs", "drug_names"}
 
 
@@ -388,14 +401,21 @@ def read_study(
         raise ValueError(f"there is no study file {path}; `mmlca study init` writes one.")
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path.name} cannot be read as TOML: {error}.") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} is not UTF-8 text; save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path.name} cannot be read as TOML: {_not_toml(path, error)}") from None
     try:
         study = Study.model_validate(settings)
     except ValidationError as error:
         raise ValueError(f"{path.name}: {_one_sentence(error, settings)}") from None
     if site is not None and site not in study.sites:
         raise ValueError(f"{path.name} has no site {site!r}; it has {', '.join(study.sites)}.")
+    if site is None and study.outputs.lab and not any(s.labs for s in study.sites.values()):
+        raise ValueError(
+            f"{path.name}: outputs.lab is {study.outputs.lab!r}, but no site has labs; name "
+            f'their files, as in [sites.{next(iter(study.sites))}] labs = "labs.csv".'
+        )
     if not files:
         return study
     kept = study.sites if site is None else {site: study.sites[site]}
@@ -464,6 +484,16 @@ def _to_be_named(site: str, synthetic: bool) -> dict[str, str]:
     return files | ({"truth": f"truth/synthetic_{site}.csv"} if synthetic else {})
 
 
+def _not_toml(path: Path, error: tomllib.TOMLDecodeError) -> str:
+    """What is wrong, with the line at fault."""
+    place = re.search(r"at line (\d+)", str(error))
+    if place is None:
+        return f"{error}."
+    line = path.read_text(encoding="utf-8").splitlines()[int(place[1]) - 1].strip()
+    quotes = "; texts need quotation marks" if "Invalid value" in str(error) else ""
+    return f"{error}, in {line!r}{quotes}."
+
+
 def _one_sentence(error: ValidationError, settings: dict[str, Any]) -> str:
     """The first key at fault, with everything that pydantic says about it."""
     from ehr_prep.databases import hide_secrets
@@ -511,6 +541,10 @@ def _need(fault: Any) -> str:
         return "should be a public key of 64 hexadecimal digits, from the site's signing.pub"
     if fault["type"] == "string_pattern_mismatch":
         return "may hold letters, digits, spaces, points and dashes only"
+    if fault["type"].startswith(("date_", "datetime_")):
+        return "should be a date such as 2008-01-01"
+    for technical, plain in _PLAIN.items():
+        text = text.replace(technical, plain)
     return text[text.index("should") :] if "should" in text else text
 
 

@@ -26,7 +26,7 @@ from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.lines import branch_names
 from mmlca.tables.representatives import representative_sequences
 from mmlca.tables.rounded import rounded_courses
-from mmlca.tables.suppress import hidden_note, is_small, rounded_note
+from mmlca.tables.suppress import hidden_note, hides, is_small, rounded_note
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -150,7 +150,7 @@ def _courses(
         "state_distribution",
         f"Treatment by {window}",
         f"Share of each drug class in each {window} among the patients still observed (their "
-        f"number is below the axis), by {group} and site.",
+        f"number is below the axis), by {group}{' and site' * (len(data) > 1)}.",
         f"Stacked bars of the drug classes by {window}, one panel for each {group}",
         shares,
         Grid(
@@ -227,20 +227,23 @@ def _whole_courses(
         ),
         note=hidden_note(min_count),
     )
+    # a course that stands for all is no accident of sorting, so that one patient's will do
+    shared_by = SHARED_BY if hides(min_count) else 1
     representatives = representative_sequences(
-        data, groups, shared_by=SHARED_BY, min_count=min_count
+        data, groups, shared_by=shared_by, min_count=min_count
     )
+    only = f" Only courses that at least {least} patients share are candidates."
     yield item(
         "representatives",
         "Representative courses",
         "At most five courses that stand for all: each patient counts for the course that differs "
-        f"least from their own (in the share of {windows_name(study)} with another drug class). "
-        f"Only courses that at least {least} patients share are candidates.",
+        f"least from their own (in the share of {windows_name(study)} with another drug class)."
+        + (only if shared_by > 1 else ""),
         f"Coloured bars of a few representative treatment courses, one panel for each {group}",
         representatives,
         Plain(shares=("share", "distance")),
         lambda: plot_representatives(
-            data, groups, shared_by=SHARED_BY, table=representatives, **options
+            data, groups, shared_by=shared_by, table=representatives, **options
         ),
         note=hidden_note(min_count),
     )

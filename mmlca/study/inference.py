@@ -24,9 +24,9 @@ from mmlca.tables.effects import (
     cluster_memberships,
     hide_effects,
     hide_outcomes,
-    inverse_variance,
     one_step_effects,
 )
+from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.suppress import few_text, hide_parts, hides, is_small
 from mmlca.tables.survival import Survival, survival_by_cluster
 
@@ -157,7 +157,7 @@ def _class_tests(study: Study, model: Any, data: Any) -> pd.DataFrame:
         test = bootstrap_lrt(
             *(data, larger, rules.blrt, study.seed),
             n_jobs=study.n_jobs or -1,
-            prior=study.model.prior,
+            prior=study.model.reported_prior,
         )
         rows.append(
             {

@@ -342,20 +342,23 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
     shown: tuple[str, ...] = ("cluster", "name", "n", "share", "first", "still", "switches")
     shown += ("until_switch", "path", "path_share", "end", "end_share")
     shares = ("share", "first_share", "still", "switch_share", "path_share", "end_share")
-    layout = Plain(shares=shares, n_keys=2, digits={"switches": 2, "until_switch": 1})
+    labels, several = {"cluster": group_word(study)}, len(analysis.sequences) > 1
+    digits = {"switches": 2, "until_switch": 1}
+    layout = Plain(shares=shares, n_keys=2, digits=digits, labels=labels)
     yield Item(
         "clusters_in_words",
         "clusters",
         f"The {groups} in words",
         "Names are made from the courses, or come from the study file (outputs.names).",
         findings.described[["cluster", "name", "description"]],
-        Plain(n_keys=2, sortable=False),
+        Plain(n_keys=2, sortable=False, labels=labels),
     )
     yield Item(
         "clusters",
         "clusters",
         f"The {groups} in numbers",
-        "All sites together: patients; the most common first drug class, and of those "
+        f"{'All sites together: patients' if several else 'Patients'}; the most common first drug "
+        "class, and of those "
         f"still observed in the last {window_name(study)} the share on it; the mean number of "
         f"switches per patient; the median number of {windows_name(study)} before the first "
         "switch, of those who switched; the most common path and last drug class, with their "
@@ -363,7 +366,7 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         findings.described,
         replace(layout, columns=shown),
     )
-    if len(analysis.sequences) > 1:
+    if several:
         by_site = describe_clusters(analysis.sequences, analysis.clusters, by_site=True)
         by_site = by_site.drop(columns="description")
         by_site.insert(2, "name", by_site["cluster"].map(analysis.names))

@@ -158,6 +158,7 @@ def _look(
     if where:
         settings["where"] = options["where"] = where
     try:
+        settings |= _written([*files, *tables["patients"], *tables["labs"]])
         read = read_records(files if len(files) > 1 else files[0], **options)
         settings |= _seen(read)
         if tables["labs"]:
@@ -182,6 +183,25 @@ def _seen(read: Records) -> dict[str, Any]:
     if len(formats) == 1 and formats != {"%Y-%m-%d"}:
         (seen["date_format"],) = formats
     return {**seen, "records_columns": dict(read.settings["columns"])}
+
+
+def _written(files: list[Path]) -> dict[str, str]:
+    """How the text files of a site are written, where all are alike and the default would not do.
+
+    A file of plain ASCII can be read in any of these encodings.
+    """
+    from ehr_prep.files import is_text
+    from font.sniff import DELIMITERS, sniff
+
+    formats = [sniff(path) for path in files if is_text(path)]
+    encodings = {text.encoding for text in formats if not text.plain}
+    delimiters = {DELIMITERS[text.delimiter] for text in formats}
+    seen = {}
+    if len(encodings) == 1 and encodings != {"utf-8"}:
+        (seen["encoding"],) = encodings
+    if len(delimiters) == 1 and delimiters != {"comma"}:
+        (seen["delimiter"],) = delimiters
+    return seen
 
 
 def _seen_labs(files: list[Path], where: dict[str, str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
     PATIENTS = "patients"
     DISTINCT = "distinct sequences"
-    CLUSTERS = "number of clusters"
+    CLUSTERS = "number of groups"
     VOTES = "sites that chose this number"
     STABILITY = "share of resamples that chose this number"
     CONFIRMED = "fewest independent searches that reached a model's maximum"

@@ -14,12 +14,15 @@ import pandas as pd
 from font.files import hold
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.sequences.type import Sequences
-from mmlca.study import analyse, inference, items, read, texts
+from mmlca.study import analyse, inference, items, read
 from mmlca.study.analyse import Analysis, Findings, Models
+from mmlca.study.cautions import cautions
 from mmlca.study.config import Study
 from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
+from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
 from mmlca.study.report.content import Item, Report
+from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, short_names, window_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
@@ -114,7 +117,7 @@ class _Run:
             models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             findings = self.describe(analysis, choice, suggested)
-        warned = list(dict.fromkeys(str(warning.message) for warning in caught))
+        warned = _public(caught)
         key = make_key(key, study.ensemble, study.outputs, study.privacy, study.published)
         key = make_key(key, study.inference, study.covariates, study.outcomes)
         shown = items.all_items(study, findings)
@@ -131,9 +134,9 @@ class _Run:
             published=None if study.published is None else study.published.source,
             groups=groups_word(study),
             figures=study.outputs.figures,
-            summary=texts.summary(study, findings),
-            methods=texts.methods(study, findings, n_classes),
-            careful=texts.cautions(study, findings, warned),
+            summary=summary(study, findings),
+            methods=methods(study, findings, n_classes),
+            careful=cautions(study, findings, warned),
             numbers=findings.numbers,
             items=shown,
         )
@@ -303,3 +306,17 @@ class _Run:
                     picture = self.results.folder / item.picture_file
                     pictures[item.name] = picture.read_bytes()
         return pictures
+
+
+def _public(caught: list[warnings.WarningMessage]) -> list[str]:
+    """Warnings for the report; those that show patients are also repeated for whoever runs it."""
+    from ehr_prep.readers import PrivateWarning
+
+    texts = []
+    for warning in caught:
+        if isinstance(warning.message, PrivateWarning):
+            warnings.warn(warning.message, stacklevel=3)
+            texts.append(warning.message.public)
+        else:
+            texts.append(str(warning.message))
+    return list(dict.fromkeys(texts))

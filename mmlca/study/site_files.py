@@ -173,7 +173,7 @@ class Site(Reading):
         fields = type(self).model_fields
         if extra := [n for n in _WRONG[kind] if getattr(self, n) != fields[n].default]:
             name = extra[0].removeprefix("cdm_")
-            reason = f"which {kind} does not need"
+            reason = f"which does not go with {kind}"
             if kind == "files":
                 reason = "which belongs to databases (omop or warehouse)"
             raise ValueError(f"has {name}, {reason}")
@@ -226,8 +226,8 @@ def _existing(path: Path, key: str, given: Any) -> Any:
         if not file.is_file():
             called = os.path.relpath(file, path.parent)
             raise ValueError(
-                f"{path.name}: {key} is {called!r}, and there is no such file in {path.parent}; "
-                "mend the path."
+                f"{path.name}: {key} is {called!r}, and the folder of {path.name} has no such "
+                "file; mend the path."
             )
     return found[0] if len(found) == 1 else tuple(found)
 
@@ -256,7 +256,7 @@ def resolved_map(path: Path, key: str, part: Any) -> Any:
     drugs = path.parent / part.drugs
     if not drugs.is_file():
         raise ValueError(
-            f'{path.name}: {key}.drugs is {part.drugs!r}, which is neither "ra" nor a file in '
-            f"{path.parent}."
+            f'{path.name}: {key}.drugs is {part.drugs!r}, which is neither "ra" nor a file in the '
+            f"folder of {path.name}; mend the path."
         )
     return part.model_copy(update={"drugs": str(drugs)})

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmlca.tables.clusters import name_clusters, plural
+import numpy as np
+
+from mmlca.tables.clusters import name_clusters, percent_text, plural
+from mmlca.tables.suppress import few_patients
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +72,13 @@ def period(study: Study, data: Mapping[str, Sequences]) -> str:
         return f"{n} {windows_name(study).split(' ')[0]}"
     months = n * study.rules.months
     return f"{months // 12} year{'s' * (months > 12)}" if months % 12 == 0 else f"{months} months"
+
+
+def share_of_patients(study: Study, share: float) -> str:
+    """A share of the patients, which is NaN if it rests on too few."""
+    if np.isnan(share):
+        return few_patients(study.privacy.min_count)
+    return f"{percent_text(share)} of the patients"
 
 
 def number_word(n: int) -> str:

@@ -20,6 +20,7 @@ from mmlca.model.params import MarkovParams, Seed
 from mmlca.model.simulate import simulate
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
+from mmlca.tables.event_counts import Counts
 from mmlca.tables.suppress import (
     add_totals,
     hidden_grid,
@@ -224,7 +225,7 @@ def diagnose(
         raise ValueError(f"n_sim must be at least 1, found {n_sim}.")
     params = model.params_
     posterior = model.predict_proba(data)
-    counted = _Counts(data, posterior)
+    counted = Counts(data, posterior)
     assigned = posterior.argmax(axis=1)
     return Diagnostics(
         _classification(posterior, assigned, data.weights),
@@ -250,65 +251,6 @@ def _classification(posterior: Floats, assigned: NDArray[np.intp], weights: Floa
     patients = np.bincount(assigned[weights > 0], minlength=k)
     table.insert(0, "patients", patients)
     return table
-
-
-# --- counts ---------------------------------------------------------------------------------
-
-
-class _Counts:
-    """Sequences and memberships (n, K), and sums of memberships over what patients do."""
-
-    def __init__(self, data: Sequences, posterior: Floats) -> None:
-        self.data, self.codes = data, data.codes.astype(np.intp)
-        self.members = posterior * data.weights[:, None]
-        self.n_classes, self.n_states = posterior.shape[1], data.n_states
-
-    def total(self, patient: NDArray[np.intp], event: NDArray[np.intp], n_events: int) -> Floats:
-        """Memberships of those with each event, (K, n_events)."""
-        return np.array(
-            [np.bincount(event, m[patient], minlength=n_events) for m in self.members.T]
-        )
-
-    def different(
-        self, assigned: NDArray[np.intp], patient: NDArray[np.intp], event: NDArray[np.intp], n: int
-    ) -> NDArray[np.intp]:
-        """Different patients assigned to each class with each event, (K, n)."""
-        counts = self.data.weights[patient] > 0
-        once = np.unique(patient[counts] * n + event[counts])
-        place = assigned[once // n] * n + once % n
-        return np.bincount(place, minlength=self.n_classes * n).reshape(self.n_classes, n)
-
-    def states(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Every observed state: whose, and time · S + state."""
-        patient, time = np.nonzero(self.codes >= 0)
-        return patient, time * self.n_states + self.codes[patient, time]
-
-    def steps(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Every step: whose, and (half · S + from) · S + to."""
-        patient, time = np.nonzero((self.codes[:, :-1] >= 0) & (self.codes[:, 1:] >= 0))
-        half = (time >= (self.codes.shape[1] - 1) / 2).astype(np.intp)
-        before, after = self.codes[patient, time], self.codes[patient, time + 1]
-        return patient, (half * self.n_states + before) * self.n_states + after
-
-    def triples(self) -> Floats:
-        """Memberships by three states in a row, (K, S, S, S)."""
-        s, c = self.n_states, self.codes
-        patient, time = np.nonzero((c[:, :-2] >= 0) & (c[:, 1:-1] >= 0) & (c[:, 2:] >= 0))
-        event = (c[patient, time] * s + c[patient, time + 1]) * s + c[patient, time + 2]
-        return self.total(patient, event, s**3).reshape(-1, s, s, s)
-
-    def durations(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-        """Every step from a stay whose beginning was seen: whose, duration · S + state, leaves?"""
-        c, n_times = self.codes, self.codes.shape[1]
-        age = np.zeros(c.shape, dtype=np.intp)  # times in the state so far; 0: not known
-        age[:, 0] = c[:, 0] >= 0
-        for t in range(1, n_times):
-            same = (c[:, t] == c[:, t - 1]) & (c[:, t] >= 0)
-            began = (c[:, t] != c[:, t - 1]) & (c[:, t] >= 0) & (c[:, t - 1] >= 0)
-            age[:, t] = np.where(same, np.where(age[:, t - 1] > 0, age[:, t - 1] + 1, 0), began)
-        patient, time = np.nonzero((age[:, :-1] > 0) & (c[:, 1:] >= 0))
-        event = (age[patient, time] - 1) * self.n_states + c[patient, time]
-        return patient, event, c[patient, time + 1] != c[patient, time]
 
 
 # --- tables ---------------------------------------------------------------------------------
@@ -342,7 +284,7 @@ def expected_states(params: MarkovParams, n_times: int) -> Floats:
     return np.stack(rows, axis=1)
 
 
-def _states(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _states(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     data, (k, t, s) = counts.data, (counts.n_classes, counts.data.shape[1], counts.n_states)
     events = counts.states()
     observed, n = _rates(counts.total(*events, t * s).reshape(k, t, s))
@@ -351,7 +293,7 @@ def _states(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) -
     return _frame(keys, observed, expected_states(params, t), n, patients)
 
 
-def _steps(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _steps(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     k, s = counts.n_classes, counts.n_states
     events = counts.steps()
     observed, n = _rates(counts.total(*events, 2 * s * s).reshape(k, 2, s, s))
@@ -377,7 +319,7 @@ def _frame(
     return pd.DataFrame(columns, index=index).reset_index()
 
 
-def _stays(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
+def _stays(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     k, t, s = counts.n_classes, counts.data.shape[1], counts.n_states
     patient, event, leaves = counts.durations()
     n = counts.total(patient, event, t * s)
@@ -402,7 +344,7 @@ def _stays(counts: _Counts, params: MarkovParams, assigned: NDArray[np.intp]) ->
     return frame[frame["n"] >= _LEAST].reset_index(drop=True)
 
 
-def _alike(counts: _Counts, params: MarkovParams) -> float:
+def _alike(counts: Counts, params: MarkovParams) -> float:
     """The smallest distance between two classes; infinite for a single class."""
     k, s = counts.n_classes, counts.n_states
     patient, event = counts.steps()
@@ -431,7 +373,7 @@ def memory_statistic(triples: Floats) -> float:
     return float(2 * (triples[seen] * np.log(triples[seen] / expected[seen])).sum())
 
 
-def _stay_statistic(counts: _Counts) -> float:
+def _stay_statistic(counts: Counts) -> float:
     """χ² of leaving against the duration, given the state and the class."""
     t, s = counts.data.shape[1], counts.n_states
     patient, event, leaves = counts.durations()
@@ -445,7 +387,7 @@ def _stay_statistic(counts: _Counts) -> float:
     return float(((left - n * rate)[ok] ** 2 / spread[ok]).sum())
 
 
-def _state_statistic(counts: _Counts, params: MarkovParams) -> float:
+def _state_statistic(counts: Counts, params: MarkovParams) -> float:
     """χ² of the states over time against what the chains expect."""
     k, t, s = counts.n_classes, counts.data.shape[1], counts.n_states
     observed = counts.total(*counts.states(), t * s).reshape(k, t, s)
@@ -455,9 +397,9 @@ def _state_statistic(counts: _Counts, params: MarkovParams) -> float:
 
 
 def _tests(
-    model: Any, data: Sequences, counts: _Counts, n_sim: int, rng: np.random.Generator
+    model: Any, data: Sequences, counts: Counts, n_sim: int, rng: np.random.Generator
 ) -> pd.DataFrame:
-    def statistics(these: _Counts, params: MarkovParams) -> list[float]:
+    def statistics(these: Counts, params: MarkovParams) -> list[float]:
         return [
             memory_statistic(these.triples()),
             _stay_statistic(these),
@@ -471,7 +413,7 @@ def _tests(
         codes[unknown] = -1
         other = Sequences.from_codes(codes, data.states, weights=data.weights)
         again.fit(other)  # since the model was fitted to its data, it fits these as closely
-        drawn.append(statistics(_Counts(other, again.predict_proba(other)), again.params_))
+        drawn.append(statistics(Counts(other, again.predict_proba(other)), again.params_))
     value, reference = np.array(statistics(counts, params)), np.array(drawn)
     return pd.DataFrame(
         {

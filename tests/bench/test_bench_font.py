@@ -219,3 +219,18 @@ def test_reading_tables_grows_with_their_size():
     words = ", ".join(f"{200 * t:.1f}" for t in times)
     print(f"\n200 files of 50, 100, 200 models: {words} CPU s; exponent {slope:.2f}")
     assert slope <= 2.3
+
+
+def test_two_hundred_files_are_combined():
+    """Reading all sites' files of 200 models costs a few times what the ensemble of them costs."""
+    from threadpoolctl import threadpool_limits
+
+    models, data = labels_file(200)
+    with threadpool_limits(1):
+        one = font.read_labels(data, models)
+        read = 200 * seconds(lambda: font.read_labels(data, models), 5)
+        (table,) = one.tables.values()
+        parts = [font.CrossTables(one.models, one.n_classes, {f"h{m}": table}) for m in range(200)]
+        combined = seconds(lambda: font.combine(models, parts, n_clusters=4), 1)
+    print(f"\n200 files of 200 models: read {read:.1f} CPU s, combined {combined:.1f} CPU s")
+    assert read <= 6 * combined

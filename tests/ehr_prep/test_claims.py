@@ -37,26 +37,45 @@ def connect(tables: dict[str, Any]) -> Any:
 TABLES = {"table": "claims", "patients": "members", "observation": "enrolment"}
 
 
-@pytest.mark.parametrize(
-    "rules", ["combinations", pytest.param("last record", marks=[pytest.mark.slow])]
-)
-def test_a_warehouse_gives_what_files_give(rules: str) -> None:
+def check_claims(con: Any, place: str, rules: str, **options: Any) -> None:
     tables = frames()
     files = ehr_prep.read_records(**tables, latest=LATEST)
     expected = ehr_prep.build_sequences(files, **OPTIONS[rules])
-    con = connect(tables)
-    for place in ("memory", "database"):
-        records = ehr_prep.read_warehouse(
-            con, drugs=tables["drugs"], latest=LATEST, reduce=place, **TABLES
-        )
-        check_same(ehr_prep.build_sequences(records, **OPTIONS[rules]), expected)
-        assert records.settings["unmapped"] == files.settings["unmapped"]
-        by_name = ["drug"]
-        pd.testing.assert_frame_equal(
-            records.unmapped.sort_values(by_name, ignore_index=True),
-            files.unmapped.sort_values(by_name, ignore_index=True),
-            check_dtype=False,
-        )
+    records = ehr_prep.read_warehouse(
+        con, drugs=tables["drugs"], latest=LATEST, reduce=place, **TABLES, **options
+    )
+    check_same(ehr_prep.build_sequences(records, **OPTIONS[rules]), expected)
+    assert records.settings["unmapped"] == files.settings["unmapped"]
+    pd.testing.assert_frame_equal(
+        records.unmapped.sort_values("drug", ignore_index=True),
+        files.unmapped.sort_values("drug", ignore_index=True),
+        check_dtype=False,
+    )
+
+
+SLOW = [
+    pytest.param(*case, marks=[pytest.mark.slow])
+    for case in (("memory", "combinations"), ("database", "last record"), ("database", "washout"))
+]
+
+
+@pytest.mark.parametrize(("place", "rules"), [("database", "combinations"), *SLOW])
+def test_a_warehouse_gives_what_files_give(place: str, rules: str) -> None:
+    check_claims(connect(frames()), place, rules)
+
+
+@pytest.mark.slow
+def test_postgresql_gives_what_files_give(postgres: str) -> None:
+    import psycopg
+
+    con = ibis.postgres.from_connection(psycopg.connect(postgres, autocommit=True))
+    con.create_database("insurer")
+    tables = frames()
+    for name, role in (("claims", "path_or_frame"), ("members", "patients")):
+        con.create_table(name, tables[role], database="insurer")
+    con.create_table("enrolment", tables["observation"], database="insurer")
+    con.con.close()
+    check_claims(postgres, "database", "combinations", schema="insurer")
 
 
 def test_records_alone_with_a_default_supply_in_one_file(tmp_path: Path) -> None:

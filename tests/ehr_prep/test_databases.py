@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from commands import refusal
 from omop_data import DRUGS, make_tables
 
 import ehr_prep
@@ -174,6 +175,30 @@ def test_a_connection_that_is_lost(
         ehr_prep.read_omop(served, "small", drugs=DRUGS)
 
 
+@pytest.mark.parametrize("trouble", ["permission", "lost"])
+def test_the_command_says_so_and_writes_nothing(
+    served: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trouble: str
+) -> None:
+    """Without permission, and when the connection is lost with the last query."""
+    (tmp_path / "drugs.csv").write_text("name,class\nalpha,A\nbeta,B\ngamma,C\n")
+    url, out = served, tmp_path / "new" / "sequences.csv"
+    if trouble == "permission":
+        url = served.replace("postgres@", "visitor@")
+    else:
+        real = Database.fetch_arrow
+
+        def fetch(database: Any, expression: Any, purpose: str) -> Any:
+            if purpose == "all usable records":
+                database.con.con.close()
+            return real(database, expression, purpose)
+
+        monkeypatch.setattr(Database, "fetch_arrow", fetch)
+    words = ("--omop", url, "--schema", "small", "--drugs", tmp_path / "drugs.csv", "--out", out)
+    said = refusal("prep", *words)
+    assert {"permission": "permission", "lost": "nothing was written"}[trouble] in said
+    assert not out.parent.exists()
+
+
 def test_servers_that_do_not_answer(served: str) -> None:
     with pytest.raises(ConnectionError, match=r"cannot connect .* check the address"):
         ehr_prep.read_omop("postgresql://127.0.0.1:1/cdm")
@@ -214,11 +239,10 @@ def test_a_password_from_the_environment_shows_nowhere(
     served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", SECRET)
-    records = ehr_prep.read_omop(served, "small", drugs={**DRUGS, SECRET: "A"}, reduce="database")
-    sequences = ehr_prep.build_sequences(records)
-    shown = [records.explain(), repr(records), str(sequences.settings["source"])]
-    assert not [text for text in shown if SECRET in text]
-    assert "SELECT" in records.explain()
+    records = ehr_prep.read_omop(served, "small", drugs={**DRUGS, SECRET: "A"})
+    sql = records.explain()
+    assert "SELECT" in sql
+    assert SECRET not in f"{sql} {records!r} {records.settings['source']}"
     database = Database(served, "small")
     with pytest.raises(ValueError, match=r"\*\*\*") as caught, database.asking("a trial"):
         database.con.raw_sql(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -135,3 +136,25 @@ def test_dates_are_read_right_or_refused(dates: list[dt.date], written: str) -> 
             read(*texts)
     else:
         assert read(*texts)[:2] == ([date.isoformat() for date in dates], written)
+
+
+def test_years_of_two_digits_are_proposed_and_never_in_the_future() -> None:
+    with pytest.raises(ValueError, match=r"years of two digits .*='%m/%d/%y'\.$"):
+        read_dates({"date": pd.Series(["02/09/12", "03/30/12 11:05 PM"])}, None, "r.csv")
+    both = r"date_format='%d\.%m\.%y' or date_format='%y\.%m\.%d'\.$"
+    with pytest.raises(ValueError, match=both):
+        read_dates({"date": pd.Series(["09.02.12", "30.03.12"])}, None, "r.csv")
+    columns = {"date": pd.Series(["30.03.12"]), "birth_date": pd.Series(["01.07.41"])}
+    days, _ = read_dates(columns, "%d.%m.%y", "r.csv")
+    assert [str(np.datetime64(int(d[0]), "D")) for d in days.values()] == [
+        "2012-03-30",
+        "1941-07-01",
+    ]
+
+
+def test_many_unreadable_dates_stop_and_few_are_counted() -> None:
+    dates = ["2010-03-05"] * 95 + ["2010-33-05"] * 5
+    days, _ = read_dates({"date": pd.Series(dates)}, None, "r.csv")
+    assert (days["date"] == NO_DATE).sum() == 5
+    with pytest.raises(ValueError, match=r"6 of the 101 dates of r\.csv cannot be read, such as"):
+        read_dates({"date": pd.Series([*dates, "2010-05-45"])}, None, "r.csv")

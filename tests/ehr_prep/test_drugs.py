@@ -201,3 +201,29 @@ def test_report_of_unknown_drugs_with_near_misses() -> None:
     assert full.index.to_list() == [*report["drug"], "Humira"]
     assert full.loc["Humira", ["class", "rule", "matched"]].to_list() == ["TNFi", "brand", "Humira"]
     assert repr(RA_DRUGS).startswith("DrugMap: ")
+
+
+def test_codes_in_columns_of_the_map_and_without_leading_zeros() -> None:
+    own = ehr_prep.drug_map(
+        pd.DataFrame(
+            {
+                "drug": ["metformin", "insulin"],
+                "class": ["biguanide", "insulin"],
+                "rxcui": [6809, None],
+                "ndc": ["0093-1048-01|0093-1048-10", "0002-8215-01"],
+                "atc": ["A10BA02", "A10A*"],
+            }
+        )
+    )
+    texts = [6809, "0093-1048-10", "00002821501", 2821501, "A10AB05", "A10BA02", "93104899"]
+    table = own.classify(texts)
+    assert table["class"].fillna("").to_list() == [
+        *("biguanide", "biguanide", "insulin", "insulin", "insulin", "biguanide", "")
+    ]
+    assert table["rule"].to_list()[:6] == ["rxcui", "ndc", "ndc", "ndc", "prefix", "atc"]
+    assert set(table["ingredient"].dropna()) == {"metformin", "insulin"}
+
+
+def test_a_strength_may_be_glued_to_the_name() -> None:
+    table = ehr_prep.RA_DRUGS.classify(["HUMIRA40MG", "Xeljanz5mg tab", "humiraX40"])
+    assert table["class"].fillna("").to_list() == ["TNFi", "JAK", ""]

@@ -18,6 +18,8 @@ from font.sniff import sniff
 from font.spelling import spelled
 from mmlca.cli.options import as_key, as_option
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* is not UTF-8 and was read as cp1252")
+
 N = 40
 GOOD = pd.DataFrame(
     {
@@ -339,3 +341,23 @@ def test_a_quotation_mark_that_is_never_closed(tmp_path: Path) -> None:
         ehr_prep.read_records(path, drugs=ehr_prep.RA_DRUGS)
     path.write_text('patient_id,date,drug\n1,2010-01-01,"humira\npen"\n')
     assert len(ehr_prep.read_records(path, drugs=ehr_prep.RA_DRUGS)) == 1
+
+
+def test_a_decimal_sign_that_cannot_be_is_refused() -> None:
+    frame = GOOD.assign(days_supply="30,5")
+    with pytest.raises(ValueError, match=r"decimal='\.' cannot read 1 of the 1 different numbers"):
+        ehr_prep.read_records(frame, decimal=".")
+    assert ehr_prep.read_records(frame, decimal=",").end is not None
+
+
+def test_a_column_has_one_meaning() -> None:
+    with pytest.raises(ValueError, match=r"'date' .* both as the date and as the drug; name a"):
+        ehr_prep.read_records(GOOD, drug="date", date="date")
+    frame = GOOD.set_axis(["patient_id", *GOOD.columns[1:]], axis=1)
+    with pytest.raises(ValueError, match="is named as the date, and no other looks like the pat"):
+        ehr_prep.read_records(frame, date="patient_id")
+
+
+def test_rows_are_chosen_by_a_column_that_is_there() -> None:
+    with pytest.raises(ValueError, match=r"has no column 'hospital', by which where chooses rows"):
+        ehr_prep.read_records(GOOD, where={"hospital": "A"})

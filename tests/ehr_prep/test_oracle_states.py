@@ -1,4 +1,8 @@
-"""Combinations, stopping, death and observation against plain Python that looks at every day."""
+"""Combinations, stopping, death and observation against plain Python that looks at every day.
+
+In most examples all days, lengths and rules are multiples of 5 or 10 days, so that supplies end and
+gaps close exactly where a rule begins to hold: a day more or less anywhere changes the states.
+"""
 
 from __future__ import annotations
 
@@ -167,6 +171,7 @@ a_record = st.fixed_dictionaries(
         "day": days.map(lambda n: START + n),
         "drug": st.sampled_from([*CLASSES, *CLASSES, "alpha", "beta"]),
         "length": st.one_of(st.none(), st.integers(1, 30), st.integers(1, 90)),
+        "stated": st.sampled_from(["end", "supply", "both"]),
     }
 )
 a_person = st.fixed_dictionaries(
@@ -178,13 +183,14 @@ a_person = st.fixed_dictionaries(
 a_period = st.tuples(days, st.integers(20, 200)).map(lambda t: (START + t[0], START + sum(t)))
 rules = st.fixed_dictionaries(
     {
+        "tick": st.sampled_from([1, 5, 10]),
         "days": st.sampled_from([20, 31, 61]),
         "max_windows": st.sampled_from([1, 4, 8, 12]),
         "states": st.sampled_from(["combinations", "combinations", "most_frequent"]),
         "by": st.sampled_from(["records", "days"]),
         "ties": st.sampled_from(["first", "latest", "previous"]),
-        "gap_days": st.sampled_from([0, 3, 30]),
-        "combination_days": st.sampled_from([1, 4, 15]),
+        "gap_days": st.sampled_from([0, 3, 10, 30]),
+        "combination_days": st.sampled_from([1, 4, 10, 15]),
         "max_combinations": st.sampled_from([1, 2, 10]),
         "named": st.sampled_from([None, None, ["A+B", "C+A"]]),
         "impute": st.sampled_from(
@@ -195,6 +201,18 @@ rules = st.fixed_dictionaries(
         "death": st.sampled_from(["end", "state"]),
     }
 )
+
+
+def on_grid(n: int, tick: int) -> int:
+    return n // tick * tick
+
+
+def end_and_supply(r: dict[str, Any]) -> tuple[dt.date | None, int | None]:
+    """How a record says its length: with both, the end counts."""
+    if r["stated"] == "supply":
+        return None, r["length"]
+    wrong = None if r["length"] is None or r["stated"] == "end" else r["length"] + 7
+    return date(r["last"]), wrong
 
 
 def date(day: int | None) -> dt.date | None:
@@ -220,6 +238,17 @@ def test_states_agree_with_the_slow_version(
     periods: dict[int, list[tuple[int, int]]],
     options: dict[str, Any],
 ) -> None:
+    tick = options.pop("tick")
+    rows = [
+        dict(
+            r,
+            day=START + on_grid(r["day"] - START, tick),
+            length=None if r["length"] is None else max(on_grid(r["length"], tick), tick),
+        )
+        for r in rows
+    ]
+    for rule in ("days", "gap_days", "combination_days"):
+        options[rule] = max(on_grid(options[rule], tick), int(rule != "gap_days"))
     distinct = {(r["who"], r["day"], r["drug"], r["length"]): r for r in rows}
     rows = [
         dict(r, last=None if r["length"] is None else r["day"] + r["length"] - 1)
@@ -233,8 +262,8 @@ def test_states_agree_with_the_slow_version(
         }.values()
     )
     frame = pd.DataFrame(
-        [(r["who"], date(r["day"]), r["drug"], date(r["last"])) for r in rows],
-        columns=["id", "date", "drug", "end"],
+        [(r["who"], date(r["day"]), r["drug"], *end_and_supply(r)) for r in rows],
+        columns=["id", "date", "drug", "end", "days_supply"],
         dtype=object,
     )
     patients = pd.DataFrame(
@@ -288,3 +317,35 @@ def test_states_agree_with_the_slow_version(
     flow = sequences.flow.set_index("reason")["records"]
     assert flow.get("outside the observation periods", 0) == outside
     assert flow.sum() + sequences.account.n_records.sum() == len(rows)
+
+
+@pytest.mark.parametrize("gap", [1, 7, 30])
+def test_an_era_ends_with_the_first_day_beyond_the_gap(gap: int) -> None:
+    """A pauses for exactly `gap` days while B goes on; together for 20 days and the pause."""
+    dates = [START, START + 10 + gap, START]
+    frame = pd.DataFrame(
+        {
+            "id": 1,
+            "date": [date(day) for day in dates],
+            "drug": ["alpha", "alpha", "beta"],
+            "days_supply": [10, 10, 100],
+        }
+    )
+    records = ehr_prep.read_records(frame, DRUGS)
+
+    def state(gap_days: int, combination_days: int) -> str:
+        sequences = ehr_prep.build_sequences(
+            records,
+            days=100,
+            states="combinations",
+            by="days",
+            gap_days=gap_days,
+            combination_days=combination_days,
+        )
+        return str(sequences.to_frame().iloc[0, 0])
+
+    assert state(gap, 20 + gap) == "A+B"
+    assert state(gap, 21 + gap) == "B"
+    assert state(gap - 1, 20 + gap) == "B"
+    assert state(gap - 1, 20) == "A+B"
+    assert state(gap - 1, 21) == "B"

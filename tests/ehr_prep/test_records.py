@@ -84,14 +84,22 @@ def test_quotes_line_breaks_and_other_encodings(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"r\.csv is not utf-8 text.*encoding=.latin-1."):
         read(path, drug="note", encoding="utf-8")
-    for encoding in ("latin-1", None):
-        records = read(path, drug="note", encoding=encoding, drugs={"Zürich": "A"})
-        assert records.drugs["class"].to_list() == ["A"]
+    stated = read(path, drug="note", encoding="latin-1", drugs={"Zürich": "A"})
+    with pytest.warns(UserWarning, match=r"r\.csv is not UTF-8 and was read as cp1252, .*Zürich"):
+        records = read(path, drug="note", drugs={"Zürich": "A"})
+    for one in (stated, records):
+        assert one.drugs["class"].to_list() == ["A"]
     assert records.settings["files"] == [
         {"file": "r.csv", "encoding": "cp1252", "delimiter": "comma"}
     ]
     path.write_bytes("Größe,id,date,drug\n1,1,2010-01-01,Humira\n".encode("latin-1"))
-    assert len(read(path)) == len(read(path, encoding="latin-1")) == 1
+    assert len(read(path)) == len(read(path, encoding="latin-1")) == 1  # "Größe" is not used
+    path.write_bytes(b"id,date,drug\n1,2010-01-01,Humira \x81\n")
+    with pytest.raises(ValueError, match=r"neither utf-8 nor cp1252 text; .*encoding='latin-1'"):
+        read(path)
+    path.write_bytes(b"id,date,drug\n" + b"1,2010-01-01,Humira\n" * 9000 + b"1,2010-01-02,\xe4\n")
+    with pytest.warns(UserWarning, match="holds 'ä'"):  # behind the bytes that are looked at first
+        read(path)
 
 
 def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> None:
@@ -99,8 +107,9 @@ def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> Non
     records = read(tmp_path / "r.csv")
     assert dropped(records) == {"wrong number of fields": 2}
     assert records.flow["records_left"].to_list()[0] == 3
+    (tmp_path / "s.csv").write_text("site,id,date,drug\nX,1,2010-01-01,Humira\nX,1\n")
     with pytest.raises(ValueError, match="wrong number of fields"):
-        ehr_prep.read_sites(tmp_path / "r.csv", site="id", patient="id")
+        ehr_prep.read_sites(tmp_path / "s.csv")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +209,7 @@ def test_ids_of_another_form_are_an_error_or_a_warning(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         read(frame, patients=people)
     people["id"] = range(7, 47)
-    with pytest.warns(UserWarning, match=r"only 34 of 40 patients .*'1', '2', '3', .*'7', '8'"):
+    with pytest.warns(UserWarning, match=r"only 34 of 40 patients .*'1', '2', '3', .*'41', '42'"):
         read(frame, patients=people)
     people["id"] = range(2, 42)
     assert read(frame, patients=people).issues["n"].to_list() == [1]  # 97.5 %

@@ -15,6 +15,7 @@ import pytest
 
 import ehr_prep
 import mmlca
+from ehr_prep.readers import PrivateWarning
 from ehr_prep.rules import StateRules
 from ehr_prep.states import Cells, Frame, Reduction, finish
 
@@ -130,7 +131,10 @@ def test_a_class_that_is_still_supplied_follows_one_that_is_not() -> None:
 
 def test_death_ends_follow_up_and_later_records_are_an_issue() -> None:
     records = read("a 0 30, b 150 30, a 260 30", died=180)
-    sequences = build(records)
+    with pytest.warns(PrivateWarning, match="1 records .* after the patient's death") as caught:
+        sequences = build(records)
+    (warning,) = caught
+    assert not any(sign.isdigit() for sign in warning.message.public)  # type: ignore[union-attr]
     assert states(sequences) == ["A", "B"]
     (issue,) = sequences.issues.query("issue == 'record after death'").to_dict("records")
     assert (issue["n"], issue["action"], issue["examples"]) == (1, "dropped", "1: 2010-09-18")

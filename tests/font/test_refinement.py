@@ -236,3 +236,51 @@ def test_refinement_that_runs_out_of_rounds_says_so(monkeypatch: pytest.MonkeyPa
     ensemble, models = ensemble_of(data)
     with pytest.warns(UserWarning, match="not converged after 1 rounds"):
         font.refine(ensemble, models, data, rounds="converge")
+
+
+def test_a_round_that_lowers_the_likelihood_is_taken_back() -> None:
+    """A family whose update is wrong from the second on: the result is that of the first round."""
+
+    class Drifting(SklearnModel):
+        updates = 0
+
+        def from_statistics(self, total: Any) -> Any:
+            model = super().from_statistics(total)
+            Drifting.updates += 1
+            if Drifting.updates > 4:  # two sites' models of one class, the beginning, one round
+                model.estimator.means_ = model.estimator.means_ + 3
+            return model
+
+    data = two_sites()
+    ensemble, models = ensemble_of(data, lambda x: Drifting(mixture("full")(x)))
+    with pytest.warns(UserWarning, match="round 2 lowered the log-likelihood from"):
+        result = font.refine(ensemble, models, data, rounds=5)
+    assert result.n_rounds_ == 1
+    assert result.loglik_path_[1] > result.loglik_path_[0]
+    plain = {site: model.estimator for site, model in models.items()}
+    right = font.refine(ensemble, plain, data, rounds=1)
+    assert result.class_parameters_ == pytest.approx(right.class_parameters_)
+
+
+def test_models_must_be_those_of_the_ensemble() -> None:
+    data = two_sites()
+    ensemble, models = ensemble_of(data)
+    three = KMeans(3, n_init=1, random_state=1).fit(data["A"])
+    for ours, other, words in [
+        (font.Ensemble(2), models, "not fitted"),
+        (ensemble, {"A": models["A"]}, "made with the models 'A', 'B'; found 'A'"),
+        (ensemble, models | {"A": three}, "'A' have other numbers of classes"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            font.refine(ours, other, data)
+    with pytest.raises(TypeError, match="found an empty one"):
+        font.refine(ensemble, models, {})
+
+
+def test_counts_below_zero_are_refused() -> None:
+    rows = pd.DataFrame({"a": [0, 1] * 10, "b": [0, 0, 1, 1] * 5})
+    model = font.LatentClass(2, n_init=2, seed=1).fit(rows)
+    sums = model.statistics(rows, np.full((20, 2), 0.5))
+    sums[1, 2] = -1.0
+    with pytest.raises(ValueError, match="counts 0 or more"):
+        model.from_statistics(sums)

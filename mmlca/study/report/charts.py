@@ -94,10 +94,11 @@ def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -
 
     def draw(part: pd.DataFrame, title: str) -> tuple[str, list[str], float]:
         marks: list[str] = []
-        step = _WIDTH / max(part["time"].nunique(), 1)
-        known = part["n"].dropna()
-        every = max(4 if n_columns <= 4 else 8, -(-part["time"].nunique() // 4))
         n_times = part["time"].nunique()
+        step = _WIDTH / max(n_times, 1)
+        wide = step * (0.92 if n_times <= 24 else 1.0)  # gaps between many bars would be stripes
+        known = part["n"].dropna()
+        every = max(4 if n_columns <= 4 else 8, -(-n_times // 4))
         for t, (time, rows) in enumerate(part.groupby("time", sort=False, observed=True)):
             x, y, where = t * step, height, f"{title}, {window} {time}"
             for row in rows[rows["share"] > 0].to_dict("records"):
@@ -106,14 +107,12 @@ def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -
                 more = f"{where}: {row['state']} {percent_text(row['share'])}"
                 if np.isfinite(row["count"]) and np.isfinite(row["n"]):
                     more += f" ({row['count']:,.0f} of {row['n']:,.0f})"
-                marks.append(
-                    _bar(x, y, 0.92 * step, high, colours[row["state"]], row["state"], more)
-                )
+                marks.append(_bar(x, y, wide, high, colours[row["state"]], row["state"], more))
             if rows["n"].notna().any() and y > 0.5:
-                marks.append(_bar(x, 0, 0.92 * step, y, _HIDDEN, None, f"{where}: too few to show"))
+                marks.append(_bar(x, 0, wide, y, _HIDDEN, None, f"{where}: too few to show"))
             if t == 0 or (t + 1) % every == 0:
                 place = "start" if t == 0 else "end" if t + 1 == n_times else "middle"
-                at = {"start": x, "end": x + 0.92 * step, "middle": x + 0.46 * step}[place]
+                at = {"start": x, "end": x + wide, "middle": x + wide / 2}[place]
                 marks.append(_text(at, height + 13, str(time), place))
                 observed = rows["n"].dropna()
                 n = f"{observed.iloc[0]:,.0f}" if len(observed) else HIDDEN

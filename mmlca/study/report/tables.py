@@ -74,6 +74,7 @@ class Plain:
     figures : names of text columns that hold numbers, such as "12 (3.4)", and stand at the right
     digits : {column: number of decimals}
         Elsewhere fewer the larger the numbers of a column are.
+    labels : {column: what the page calls it}
     """
 
     shares: tuple[str, ...] = ()
@@ -85,6 +86,7 @@ class Plain:
     unit: str | None = None
     figures: tuple[str, ...] = ()
     digits: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,10 @@ def _plain(frame: pd.DataFrame, layout: Plain, title: str, min_count: int) -> Ta
     columns = [_column(frame, name, layout) for name in names]
     return Table(
         title,
-        [(label(name), numeric) for name, (_, numeric) in zip(names, columns, strict=True)],
+        [
+            (layout.labels.get(name, label(name)), numeric)
+            for name, (_, numeric) in zip(names, columns, strict=True)
+        ],
         [list(cells) for cells in zip(*(cells for cells, _ in columns), strict=True)],
         layout.n_keys,
         notes,

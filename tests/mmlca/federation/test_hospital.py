@@ -280,7 +280,7 @@ def test_a_study_file_says_all_there_is_to_say(hospital: Path, tmp_path: Path) -
     )
     data = ehr_prep.build_sequences(records, preset="ra", max_windows=8)
     for name, part in ehr_prep.pseudo_sites({"MGB": data}, 2, 0.8, seed=3).items():
-        by_hand = mmlca.MixtureMarkov(2, n_init=4, seed=3).fit(part)
+        by_hand = mmlca.MixtureMarkov(2, n_init=4, prior=0.5, seed=3).fit(part)
         sizes = by_hand.params_.weights * part.weights.sum()
         assert np.abs(np.array(files[name].content["patients"]) - sizes).max() < 12.1
     models = sorted((tmp_path / "to_all").iterdir())
@@ -426,3 +426,19 @@ def test_a_key_that_is_made_later_signs_what_was_released(tmp_path: Path) -> Non
     assert after.pop("signature")["key"] == key
     assert after == before
     font.read_model(path, keys={"x": key})
+
+
+def test_fewer_classes_leave_every_class_enough_patients(tmp_path: Path) -> None:
+    """Classes are counted as the file counts them, without what the prior adds to small ones."""
+    for seed in range(1, 7):
+        home = mmlca.Hospital(
+            study="s",
+            site="small",
+            sequences=ra_like(50, seed=seed),
+            folder=tmp_path / str(seed),
+            n_classes=4,
+            starts=3,
+            fewer_classes=True,
+        )
+        (path,) = home.fit()
+        assert 1 <= font.read_model(path).n_classes <= 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_three_folders_give_the_in_process_result(
     open_study: Path, tmp_path: Path, rounds: int
 ) -> None:
-    import shutil
-
     root = tmp_path / "again"
     shutil.copytree(open_study, root)
     by_files = refine_by_files(root, 1, rounds)
@@ -259,6 +258,27 @@ def test_the_centre_refuses_sums_that_do_not_belong_together(study: Path, tmp_pa
     model = next((study / "west" / "to_all").iterdir())
     assert "give sums files" in refusal(*common, ensemble, model)
     assert not (tmp_path / "shared-0.json").exists()
+
+
+def test_a_step_that_makes_the_patients_unlikely_overwrites_nothing(
+    study: Path, tmp_path: Path
+) -> None:
+    """Sums of a hostile site drown those of the others; each site sees it by its own patients."""
+    root = tmp_path / "again"
+    shutil.copytree(study, root)
+    home = hospital(root, "west", 11)
+    clusters = root / "west" / "clusters.csv"
+    home.refine(root / "shared-0.json")
+    before = clusters.read_bytes()
+    good = root / "shared-1.json"
+    sums = np.array(json.loads(good.read_text())["payload"]["sums"])
+    drowned = spoiled(good, root / "bad.json", sums=(sums + 1100 * 10**5).tolist())
+    with pytest.raises(ValueError, match=r"log-likelihood of this site's patients falls from -"):
+        home.refine(drowned)
+    assert clusters.read_bytes() == before
+    result = hospital(root, "west", 11, override="we know about it").refine(drowned)
+    assert result.loglik[1] < 1.05 * result.loglik[0]
+    assert hospital(root, "west", 11).refine(good).loglik[1] > result.loglik[1]
 
 
 def test_kinds_without_counts_are_refused_kindly(tmp_path: Path) -> None:

@@ -88,6 +88,12 @@ def test_a_state_has_the_same_colour_however_it_is_spelled() -> None:
     assert list(again.values()) == ["#D55E00", "#E69F00", "#CC79A7"]
 
 
+def test_colours_for_none_of_the_states_are_refused() -> None:
+    with pytest.raises(ValueError, match="colours names 'X', none of the states 'A', 'B'; give a"):
+        mmlca.state_colours(["A", "B"], {"X": "red"})
+    assert mmlca.state_colours(["A"], {"A": "red", "X": "blue"}) == {"A": "red"}
+
+
 def test_up_to_127_states_have_different_colours() -> None:
     names = ["TNFi", "none", *(f"state {i}" for i in range(125))]
     colours = mmlca.state_colours(names)

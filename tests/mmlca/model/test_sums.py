@@ -117,7 +117,10 @@ def test_memberships_that_do_not_fit(membership: np.ndarray, words: str) -> None
         one_model(random_params(2, 3, 1)).statistics(gappy(), membership)
 
 
-@pytest.mark.parametrize("total", [np.zeros((2, 12)), np.full((2, 13), np.nan), np.zeros(13)])
+@pytest.mark.parametrize(
+    "total",
+    [np.zeros((2, 12)), np.full((2, 13), np.nan), np.zeros(13), [[9.0] * 12 + [-1.0]] * 2],
+)
 def test_sums_that_do_not_fit(total: np.ndarray) -> None:
     with pytest.raises(ValueError, match="sums must"):
         one_model(random_params(2, 3, 1)).from_statistics(total)

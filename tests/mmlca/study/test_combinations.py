@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mmlca.study import read_study
+from mmlca.study.methods import _data_methods
 from mmlca.study.read import build_sites, read_site, read_source
-from mmlca.study.texts import _data_methods
 
 STUDY = """
 name = "Combinations"

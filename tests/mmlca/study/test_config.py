@@ -120,12 +120,13 @@ WRONG = {
     "text for a number": (
         "months = 3",
         'months = "3"',
-        "rules.months is '3' and should be a valid int",
+        "rules.months is '3' and should be a whole number",
     ),
     "old name": ("n_init = 40", "starts = 40", "model.starts is now called model.n_init; use"),
     "gone": ('criterion = "bic"', "starts = 4", "classes.starts is now called model.n_init; use"),
     "old name at the top": ("seed = 1", "seed = 1\nthreads = 2", "threads is now called n_jobs"),
-    "too small": ("months = 3", "months = 0", "rules.months is 0 and should be greater"),
+    "no quotes": ("months = 3", "months = three", "texts need quotation marks"),
+    "too small": ("months = 3", "months = 0", "rules.months is 0 and should be at least 1"),
     "no such choice": (
         'ties = "first"',
         'ties = "lst"',
@@ -141,12 +142,12 @@ WRONG = {
     "not a date": (
         "# first_on_or_after = 2008-01-01",
         'first_on_or_after = "soon"',
-        "rules.first_on_or_after is 'soon' and should be a valid date",
+        "rules.first_on_or_after is 'soon' and should be a date such as",
     ),
     "two sources": (
         "records = ",
         'sequences = "a.csv"\nrecords = ',
-        "sites.MGB needs either records or",
+        "sites.MGB needs either records, sequences, omop or warehouse",
     ),
     "no name": ("name = ", "title = ", "name is missing (1 more at fault)"),
     "unknown section": ("[privacy]", "[privcy]", "privcy is not known; did you mean privacy?"),
@@ -158,7 +159,7 @@ WRONG = {
     "no such file": (
         '"MGB/labs.csv"',
         '"MGB/lab.csv"',
-        "sites.MGB.labs is 'MGB/lab.csv', and there is no",
+        "sites.MGB.labs is 'MGB/lab.csv', and the folder of study.toml has no",
     ),
     "no such map": (
         "\n[records]",
@@ -182,3 +183,11 @@ def test_a_wrong_file_is_told_in_one_sentence_that_names_the_key(folder: Path, w
 def test_no_study_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no study file"):
         read_study(tmp_path / "study.toml")
+
+
+def test_a_lab_needs_labs(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("patient_id,date,drug\n1,2010-01-01,Humira\n")
+    text = 'name = "S"\n[sites.A]\nrecords = "r.csv"\n[outputs]\nlab = "CRP"\n'
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"outputs\.lab is 'CRP', but no site has labs; .*s\.A"):
+        read_study(tmp_path / "s.toml")

@@ -31,7 +31,7 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example with a small cohort, made by its own script."""
     folder = tmp_path_factory.mktemp("diabetes") / "study"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("data"))
-    arguments, sys.argv = sys.argv, ["make_data.py", "0.12"]
+    arguments, sys.argv = sys.argv, ["make_data.py", "0.08"]
     try:
         runpy.run_path(str(folder / "make_data.py"))
     finally:
@@ -42,7 +42,7 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_cohort_is_the_same_for_the_same_seed_and_read_as_it_was_made(
     study_folder: Path,
 ) -> None:
-    cohort = ehr_prep.diabetes_cohort(seed=1, scale=0.12)
+    cohort = ehr_prep.diabetes_cohort(seed=1, scale=0.08)
     study = read_study(study_folder / "study.toml")
     states = set()
     for site, data in cohort.items():
@@ -62,7 +62,7 @@ def test_the_cohort_is_the_same_for_the_same_seed_and_read_as_it_was_made(
         "none",
         "dead",
     } <= states
-    again = ehr_prep.diabetes_cohort(seed=1, scale=0.12)
+    again = ehr_prep.diabetes_cohort(seed=1, scale=0.08)
     assert again["Boston"].records.equals(cohort["Boston"].records)
     assert cohort["Boston"].patients["death_date"].notna().any()
 
@@ -117,7 +117,7 @@ def test_init_looks_at_the_files_and_what_it_writes_runs(
     assert done.exit_code == 0
     assert "pharmacy.xlsx (sheet data)" in done.stdout
     assert "Flow so far:" in done.stdout
-    assert "10 of 84 patients, one per line (ids are not printed; these are single" in done.stdout
+    assert "10 of 80 patients, one per line (ids are not printed; these are single" in done.stdout
     assert "syn-" not in done.stdout  # as the ids of Columbus begin
     assert "--- Aachen\n  cannot be read yet: no column of verordnungen.csv" in done.stdout
     assert 'as in [records.columns] patient = "PatNr"' in done.stdout
@@ -130,13 +130,18 @@ def test_init_looks_at_the_files_and_what_it_writes_runs(
     assert len(study.sites["Columbus"].records) == 9  # type: ignore[arg-type]
     assert study.sites["Boston"].records_columns.drug == "medication_name"
     assert study.sites["Boston"].labs_columns.value == "result"
-    assert len(read_site(study, "Boston")) == 84
+    assert len(read_site(study, "Boston")) == 80
     mended = text.replace(
         '/Aachen/verordnungen.csv"',
         '/Aachen/verordnungen.csv"\npatient = "PatNr"\ndate = "Datum"\ndrug = "Arzneimittel"',
     )
     path.write_text(mended, encoding="utf-8")
-    assert len(read_site(read_study(path), "Aachen")) == 108
+    again = read_study(path)
+    assert (again.sites["Aachen"].encoding, again.sites["Aachen"].delimiter) == (
+        "cp1252",
+        "semicolon",
+    )
+    assert len(read_site(again, "Aachen")) == 96
 
 
 def test_sites_in_one_file_and_files_without_a_name(tmp_path: Path) -> None:

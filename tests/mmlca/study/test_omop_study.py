@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from commands import mmlca_does, refusal
-from omop_data import make_tables
+from omop_data import as_frames, make_tables
 
 import ehr_prep
 import mmlca
@@ -79,7 +80,7 @@ def test_refusals_leave_nothing_behind(
 def test_a_study_of_databases(cdm: Path) -> None:
     path = study_file(
         cdm,
-        '[sites.MGB]\nomop = "parquet:MGB"\nlabs = "ESR"\n[sites.VA]\nomop = "parquet:VA"\n'
+        '[sites.MGB]\nomop = "parquet:MGB"\nlabs = "ESR"\n'
         "condition = 80809\n[rules]\nfirst_on_or_after = 2008-01-01\n[privacy]\nmin_count = 1\n",
     )
     study = read_study(path)
@@ -91,7 +92,7 @@ def test_a_study_of_databases(cdm: Path) -> None:
     data = build_sites(study, sources)
     assert set(read_labs(study, "MGB")["test"]) == {"ESR"}
     hashes = database_hashes(sources, data)
-    assert list(hashes) == ["MGB", "VA"]
+    assert list(hashes) == ["MGB"]
     assert hashes == database_hashes(sources, data)
 
 
@@ -141,13 +142,13 @@ def test_concept_sets_in_a_study(cdm: Path) -> None:
         ('omop = "parquet:MGB"\nrecords = "x.csv"', "one of the four"),
         (
             'omop = "parquet:MGB"\npatients = "x.csv"',
-            "has patients, which omop does not need",
+            "has patients, which does not go with omop",
         ),
-        ('omop = "parquet:MGB"\nwhere = {x = "y"}', "has where, which omop does not need"),
+        ('omop = "parquet:MGB"\nwhere = {x = "y"}', "has where, which does not go with omop"),
         ('sequences = "x.csv"\nschema = "cdm"', "has schema, which belongs to databases"),
         ('omop = "duckbd:///x"', "did you mean 'duckdb'?"),
         ('omop = "parquet:MGB"\ntable = "claims"', "omop has drug_exposure and drug_era"),
-        ('warehouse = "parquet:MGB"\ncohort = "x"', "has cohort, which warehouse does not need"),
+        ('warehouse = "parquet:MGB"\ncohort = "x"', "has cohort, which does not go with warehouse"),
         (f'warehouse = "postgresql://a:{SECRET}@h/x"', "holds a password"),
         ('omop = "parquet:MGB"\nschma = "x"', "did you mean sites.A.schema"),
         (f'omop = "postgresql://a:{SECRET}@h/x"', "holds a password"),
@@ -169,15 +170,15 @@ def test_a_database_that_is_gone(tmp_path: Path) -> None:
     assert not list(out.glob("*.html"))
 
 
-def test_a_changed_database_changes_the_hash(tmp_path: Path) -> None:
-    def hashes(seed: int) -> dict[str, str]:
-        con = ibis.duckdb.connect()
-        for name, table in make_tables(seed, 12).items():
-            con.create_table(name, table)
-        records: Any = ehr_prep.read_omop(con, drugs={"alpha": "A", "beta": "B"})
-        return database_hashes({"x": records}, {"x": ehr_prep.build_sequences(records)})
+def test_a_changed_database_changes_the_hash() -> None:
+    def hashes(seed: int, labs: Any = None) -> dict[str, str]:
+        records = ehr_prep.read_records(**as_frames(make_tables(seed, 12)))
+        source: Any = SimpleNamespace(labs=labs)  # what a database says beside its records
+        return database_hashes({"x": source}, {"x": ehr_prep.build_sequences(records)})
 
-    assert hashes(1) != hashes(2)
+    labs = pd.DataFrame({"value": [7.0]})
+    assert hashes(1) == hashes(1)
+    assert len({hashes(1)["x"], hashes(2)["x"], hashes(1, labs)["x"]}) == 3
 
 
 @pytest.mark.slow

@@ -92,6 +92,7 @@ def test_no_small_move_follows_from_the_sizes(case: Any, seed: int) -> None:
         refined_clusters=changed,
         refined=analysis.refined,
         certainty=analysis.certainty,
+        names={},
     )
     table = refined.size_table(study_with(11), other)  # type: ignore[arg-type]
     net = (table["refined"] - table["published"]).abs()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from study_attack import Attack, number
 
 import ehr_prep
 import mmlca
+from ehr_prep.readers import PrivateWarning
 from mmlca.study import folder as results_module
 from mmlca.study import read_study, run_study, write_study_file
+from mmlca.study.run import _public
 
 SMALL = """
 [classes]
@@ -656,3 +659,14 @@ def test_the_reference_study_with_more_seeds(tmp_path: Path) -> None:
     )
     assert (ours < local).sum() >= 8  # the plain norm is noisy: rare rows count as much as others
     assert ours.mean() < 0.9 * local.mean()
+
+
+def test_a_warning_that_shows_patients_is_repeated_and_public_in_the_report() -> None:
+    private = PrivateWarning("only 3 of 9 patients: '0017'", "few of the patients are there")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn(private, stacklevel=1)
+        warnings.warn("for all", stacklevel=1)
+        warnings.warn("for all", stacklevel=1)
+    with pytest.warns(PrivateWarning, match="0017"):
+        assert _public(caught) == ["few of the patients are there", "for all"]

@@ -115,7 +115,7 @@ def test_tables_ranges_and_picture(folder: Path, done: dict[str, Any]) -> None:
     name = "share of cluster 1, VA"
     assert ranges.loc[name, "largest"] == pytest.approx(numbers.loc[name].max())
     assert numbers.loc[name, ranges.loc[name, "largest with"]] == ranges.loc[name, "largest"]
-    assert ranges.loc["number of clusters", "smallest with"] == "classes: 3"
+    assert ranges.loc["number of groups", "smallest with"] == "classes: 3"
     assert (folder / "out/sensitivity.png").stat().st_size > 5_000
     assert "adjusted Rand index" in done["summary"][0]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mmlca.study import Study, texts
+from mmlca.study import Study, cautions, texts
 from mmlca.study.numbers import Kind, Number, numbers_table, pick
 from mmlca.study.words import period, span, windows_name
 
@@ -40,7 +40,7 @@ def test_sites_vote_and_resamples_show_stability() -> None:
     assert "of 4 resamples 3 chose 4" in text
     assert text.count(".") == 1  # one sentence
     assert "stability and is no further evidence" in text
-    (note,) = texts._about_choice(study, findings(chosen, 4))
+    (note,) = cautions._about_choice(study, findings(chosen, 4))
     assert "1 of 4 resamples chose 5" in note
 
 
@@ -53,7 +53,7 @@ def test_models_with_more_classes_are_asked_too() -> None:
             "sure": ["clear", "fair", "doubtful"],
         }
     )
-    (note,) = texts._about_choice(study_of("A", "B"), made)
+    (note,) = cautions._about_choice(study_of("A", "B"), made)
     assert "models with 5 and 6 classes, and of all of these together, suggest 4 (clear), " in note
     assert "5 (fair) and 4 (doubtful) clusters" in note
     assert note.endswith("right in only 55 of 94 doubtful cases.")
@@ -71,13 +71,13 @@ def test_sites_that_disagree_are_named(chosen: dict[str, int], k: int, rule: str
     text = texts._choice(study, findings(chosen, k))
     assert "5 at A" in text
     assert rule in text
-    (note,) = texts._about_choice(study, findings(chosen, k))
+    (note,) = cautions._about_choice(study, findings(chosen, k))
     other = next(site for site, c in chosen.items() if c != k)
     assert f"{other} chose {chosen[other]}" in note
 
 
 def test_fits_that_did_not_converge_are_told() -> None:
-    notes = texts._about_choice(study_of("A"), findings({"A": 3}, 3, unfinished=2))
+    notes = cautions._about_choice(study_of("A"), findings({"A": 3}, 3, unfinished=2))
     assert notes == [
         "2 of the 8 fits that compare numbers of classes did not converge (see the column "
         "“converged” of their table)."
@@ -94,11 +94,11 @@ def test_fits_that_did_not_converge_are_told() -> None:
     }
     labels = {name: pd.DataFrame({name: [0, 1]}) for name in models}
     analysis = SimpleNamespace(models=models, own={}, labels=labels)
-    once, unfinished = texts._about_fits(study_of("A"), analysis)  # type: ignore[arg-type]
+    once, unfinished = cautions._about_fits(study_of("A"), analysis)  # type: ignore[arg-type]
     assert "1 model (B) was reached by fewer than two independent searches" in once
     assert once.endswith('set model.search = "thorough", which takes several times as long.')
     thorough = study_of("A", model={"search": "thorough"})
-    assert texts._about_fits(thorough, analysis)[0].endswith("raise model.n_init (now 40).")  # type: ignore[arg-type]
+    assert cautions._about_fits(thorough, analysis)[0].endswith("raise model.n_init (now 40).")  # type: ignore[arg-type]
     assert unfinished == "The fit of 1 model (C) did not converge."
 
 

@@ -11,9 +11,9 @@ from mmlca.tables.effects import (
     cluster_chains,
     hide_effects,
     hide_outcomes,
-    inverse_variance,
     one_step_effects,
 )
+from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.suppress import is_small
 
 CHAINS = mmlca.MarkovParams(
