@@ -229,9 +229,14 @@ def _inverse(matrix: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Inverse by eigenvalues; parameters in directions without information are marked."""
     diagonal = np.diagonal(matrix)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    values, vectors = np.linalg.eigh(matrix * np.outer(scale, scale))
+    with np.errstate(over="ignore", invalid="ignore"):  # absurdly large or small weights
+        both = np.outer(scale, scale)
+        scaled = matrix * both
+    if not (np.isfinite(scaled).all() and np.isfinite(both).all()):
+        return np.zeros_like(matrix), np.ones(len(matrix), dtype=bool)
+    values, vectors = np.linalg.eigh(scaled)
     sound = values > _SINGULAR
     kept = vectors[:, sound]
-    inverse = (kept / values[sound]) @ kept.T * np.outer(scale, scale)
+    inverse = (kept / values[sound]) @ kept.T * both
     lost = (vectors[:, ~sound] ** 2).sum(axis=1) > _LOST
     return inverse, lost
