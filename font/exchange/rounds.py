@@ -229,10 +229,10 @@ def combine(
 ) -> tuple[TableEnsemble, AddedTables]:
     """The ensemble of models and cross-tables as they came in files, and the sum of the tables.
 
-    The tables are added up as they come, and their order does not matter. Sites count alike: the models of a site
-    share its weight, no site's patients count more than those of all the others together, and
-    without `n_clusters` each site has one vote, for the number of classes that most of its models
-    say (of lowest BIC, where the site compared).
+    The tables are added up as they come, and their order does not matter. Sites count alike: the
+    models of a site share its weight, no site's patients count more than those of all the others
+    together, and without `n_clusters` each site has one vote, for the number of classes that most
+    of its models say (of lowest BIC, where the site compared).
 
     Parameters
     ----------

@@ -159,7 +159,8 @@ class Attack(System):
 
     def _moves(self, out: Path, tables: dict[str, pd.DataFrame]) -> None:
         """Each cell of a cluster is the sum of those who stayed in it and who moved elsewhere."""
-        moved = read_moved(out)
+        moved = pd.read_csv(out / "tables/refined_moved.csv").set_index("published")
+        moved = moved.rename(index=number, columns=number)
         groups = {v: list(tables[v]["group"].unique()) for v in ("ensemble", "refined")}
         times = list(dict.fromkeys(tables["ensemble"]["time"]))
         states = list(dict.fromkeys(tables["ensemble"]["state"]))
@@ -227,21 +228,14 @@ def number(group: str) -> str:
     return group if digits is None else digits[0]
 
 
-def read_moved(out: Path) -> pd.DataFrame:
-    """Patients of all sites by published and refined cluster, NaN where hidden."""
-    moved = pd.read_csv(out / "tables/refined_moved.csv").set_index("published")
-    return moved.rename(index=number, columns=number)
-
-
-def moved_system(out: Path) -> System:
+def moved_system(moved: pd.DataFrame, sizes: pd.DataFrame, by_site: pd.DataFrame) -> System:
     """What the tables of the refinement tell of who moved: (site, before, after) and at all sites.
 
     The refined size of a cluster at a site is ("refined", site, cluster).
     """
-    system, moved = System(), read_moved(out)
-    sizes = pd.read_csv(out / "tables/refined_sizes.csv")
-    sizes["group"] = sizes["group"].map(number)
-    by_site = pd.read_csv(out / "tables/refined_by_site.csv").set_index("site")["moved"]
+    system = System()
+    moved = moved.set_index("published").rename(index=number, columns=number)
+    movers = by_site.set_index("site")["moved"]
     groups = [group for group in moved if group != "all"]
     for before in moved.index:
         for after in moved:
@@ -251,11 +245,10 @@ def moved_system(out: Path) -> System:
         _add(system, [("all", g, line) for g in groups], ("all", "all", line))
     for before in groups:
         for after in groups:
-            parts = [(site, before, after) for site in by_site.index]
+            parts = [(site, before, after) for site in movers.index]
             _add(system, parts, ("all", before, after))
-    for site, group, published, refined in sizes[["site", "group", "published", "refined"]].itertuples(
-        index=False
-    ):  # fmt: skip
+    columns = (sizes["site"], sizes["group"].map(number), sizes["published"], sizes["refined"])
+    for site, group, published, refined in zip(*columns, strict=True):
         if site == "all":
             _shown(system, ("all", group, "all"), published)
             _shown(system, ("all", "all", group), refined)
@@ -264,7 +257,7 @@ def moved_system(out: Path) -> System:
         _shown(system, ("refined", site, group), refined)
         _add(system, [(site, group, g) for g in groups], ("published", site, group))
         _add(system, [(site, g, group) for g in groups], ("refined", site, group))
-    for site, n in by_site.items():
+    for site, n in movers.items():
         _shown(system, ("moved", site), n)
         _add(system, [(site, a, b) for a in groups for b in groups if a != b], ("moved", site))
     return system
