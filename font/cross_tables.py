@@ -153,7 +153,7 @@ class AddedTables:
 
     def total(self, *, capped: bool = False) -> Floats:
         """The sum over sites; if `capped`, no site counts more than all the others together."""
-        largest, others = np.trace(self.largest), np.trace(self.others)
+        largest, others = float(np.trace(self.largest)), float(np.trace(self.others))
         if capped and len(self.sizes) > 1 and largest > others:
             return self.others + others / largest * self.largest
         return self.others + self.largest

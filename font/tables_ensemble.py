@@ -11,6 +11,9 @@ errors that are independent between models (Dawid and Skene), and the proportion
 tables A_m maximise Σ_{t<s} Σ_kl C^{ts}_kl log Σ_c π_c A_t[k, c] A_s[l, c], a function of the same
 tables. Each site computes its patients' probabilities with proportions of its own. The errors of
 real models are not independent, so that these probabilities are too sure of themselves.
+
+Fitting, placing patients and the content of the ensemble file stand in one module, because all
+three must agree on the same few arrays: axes, centres, proportions and confusion tables.
 """
 
 from __future__ import annotations
