@@ -1,4 +1,8 @@
-"""How a lab value develops around the first prescription: a mixed model for each site."""
+"""How a lab value develops around the first prescription: a mixed model for each site.
+
+The model itself is in `ehr_prep.mixed`. What is done with a lab table before and after it stands in
+one module, because every value that is left out on the way is counted in the same result.
+"""
 
 from __future__ import annotations
 

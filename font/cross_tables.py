@@ -72,21 +72,35 @@ class CrossTables:
             tables[site] = _tally(columns, sizes)
         return cls(models, sizes, tables)
 
-    @classmethod
-    def merge(cls, parts: Iterable[CrossTables]) -> Self:
-        """One object from several sites'; each site may occur once."""
-        parts = list(parts)
-        if not parts:
-            raise ValueError("nothing to merge: give at least one site's tables.")
-        tables: dict[Hashable, Floats] = {}
+    @staticmethod
+    def merge(parts: Iterable[CrossTables]) -> AddedTables:
+        """Add up the tables of several sites, each of which may occur once.
+
+        The parts are taken one after the other and not kept, so that an iterator that reads one
+        file at a time needs no more memory for hundreds of sites than for a few.
+        """
+        first: CrossTables | None = None
+        sizes: dict[Hashable, Floats] = {}
+        most = 0.0
         for part in parts:
-            if (part.models, part.n_classes) != (parts[0].models, parts[0].n_classes):
+            if first is None:
+                first = CrossTables(part.models, part.n_classes, {})
+                largest, others = np.zeros((2, *[sum(part.n_classes)] * 2))
+            if (part.models, part.n_classes) != (first.models, first.n_classes):
                 raise ValueError("the tables were made with different models; label again.")
-            twice = [site for site in part.tables if site in tables]
+            twice = [site for site in part.tables if site in sizes]
             if twice:
                 raise ValueError(f"the sites {some(twice)} occur more than once.")
-            tables |= part.tables
-        return cls(parts[0].models, parts[0].n_classes, tables)
+            for site, table in part.tables.items():
+                sizes[site] = np.diag(table).copy()
+                if sizes[site].sum() > most:
+                    others += largest
+                    largest, most = table, float(sizes[site].sum())
+                else:
+                    others += table
+        if first is None:
+            raise ValueError("nothing to merge: give at least one site's tables.")
+        return AddedTables(first.models, first.n_classes, sizes, largest, others)
 
     @property
     def offsets(self) -> NDArray[np.intp]:
@@ -95,17 +109,54 @@ class CrossTables:
 
     def n_patients(self) -> pd.Series:
         """Patients by site; of rounded tables, the mean over the models."""
-        sizes = {site: np.trace(table) / len(self.models) for site, table in self.tables.items()}
-        return pd.Series(sizes, dtype=float)
+        return CrossTables.merge([self]).n_patients()
 
     def total(self, *, capped: bool = False) -> Floats:
         """The sum over sites; if `capped`, no site counts more than all the others together."""
-        n = self.n_patients().to_numpy()
-        others = n.sum() - n
-        scale = np.ones(len(n))
-        if capped and len(n) > 1:
-            np.divide(np.minimum(n, others), n, out=scale, where=n > 0)
-        return np.asarray(sum(c * s for c, s in zip(scale, self.tables.values(), strict=True)))
+        return CrossTables.merge([self]).total(capped=capped)
+
+
+@dataclass(frozen=True, eq=False)
+class AddedTables:
+    """Cross-tables of several sites, added up: all that an ensemble needs of them.
+
+    Only the largest site can have more patients than all the others together, and so be scaled
+    down; that is why its table is kept apart.
+
+    Parameters
+    ----------
+    models, n_classes
+        As in `CrossTables`.
+    sizes : {site: (ΣK,)}
+        The site's patients by class of each model.
+    largest : (ΣK, ΣK)
+        The table of the site with most patients.
+    others : (ΣK, ΣK)
+        The sum of all other sites' tables.
+    """
+
+    models: tuple[Hashable, ...]
+    n_classes: tuple[int, ...]
+    sizes: Mapping[Hashable, Floats]
+    largest: Floats
+    others: Floats
+
+    @property
+    def offsets(self) -> NDArray[np.intp]:
+        """Where each model's classes begin, (M + 1,)."""
+        return np.cumsum([0, *self.n_classes])
+
+    def n_patients(self) -> pd.Series:
+        """Patients by site; of rounded tables, the mean over the models."""
+        n = {site: size.sum() / len(self.models) for site, size in self.sizes.items()}
+        return pd.Series(n, dtype=float)
+
+    def total(self, *, capped: bool = False) -> Floats:
+        """The sum over sites; if `capped`, no site counts more than all the others together."""
+        largest, others = float(np.trace(self.largest)), float(np.trace(self.others))
+        if capped and len(self.sizes) > 1 and largest > others:
+            return self.others + others / largest * self.largest
+        return self.others + self.largest
 
 
 def _tally(columns: Sequence[NDArray[np.integer[Any]]], sizes: Sequence[int]) -> Floats:

@@ -11,6 +11,9 @@ errors that are independent between models (Dawid and Skene), and the proportion
 tables A_m maximise Σ_{t<s} Σ_kl C^{ts}_kl log Σ_c π_c A_t[k, c] A_s[l, c], a function of the same
 tables. Each site computes its patients' probabilities with proportions of its own. The errors of
 real models are not independent, so that these probabilities are too sure of themselves.
+
+Fitting, placing patients and the content of the ensemble file stand in one module, because all
+three must agree on the same few arrays: axes, centres, proportions and confusion tables.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from numpy.typing import NDArray
 from font import clustering
 from font import weights as weighing
 from font.checks import class_parameters, one_of, same_names
-from font.cross_tables import CrossTables, latent_clusters
+from font.cross_tables import AddedTables, CrossTables, latent_clusters
 from font.ensemble import Ensemble, site_of
 from font.labels import distinct_rows, map_rows
 from font.n_clusters import SpectrumChoice, read_spectrum
@@ -85,7 +88,7 @@ class TableEnsemble(Ensemble):
     def fit(  # type: ignore[override]
         self,
         models: Mapping[Any, Any],
-        tables: CrossTables,
+        tables: CrossTables | AddedTables,
         sites: Mapping[Any, Hashable] | None = None,
     ) -> Self:
         """Weigh the models, and find the clusters.
@@ -94,7 +97,7 @@ class TableEnsemble(Ensemble):
         ----------
         models : {name: model}
             Anything with `class_parameters_` (K, d), or that array itself.
-        tables : CrossTables
+        tables : CrossTables, or the sites' sum that `CrossTables.merge` gives
         sites : {model: site}, optional
             Whose models they are. The models of a site share its weight, so that no site gains by
             sending many; with equal numbers of models nothing changes.
@@ -111,12 +114,13 @@ class TableEnsemble(Ensemble):
         self._n_classes = [len(delta) for delta in distances]
         if tuple(self._n_classes) != tables.n_classes:
             raise ValueError("the models have other numbers of classes than the cross-tables.")
-        total = tables.total(capped=True)
+        added = CrossTables.merge([tables]) if isinstance(tables, CrossTables) else tables
+        total = added.total(capped=True)
         if not total.any():
             raise ValueError("there are no patients to cluster: all cross-tables are empty.")
         share = self._shares(names, sites)
         with clustering.one_thread():
-            self._solve(names, distances, tables, total, share)
+            self._solve(names, distances, added, total, share)
         return self
 
     def _shares(self, names: Sequence[Hashable], sites: Mapping[Any, Hashable] | None) -> Floats:
@@ -131,7 +135,7 @@ class TableEnsemble(Ensemble):
         self,
         names: tuple[Hashable, ...],
         distances: list[Floats],
-        tables: CrossTables,
+        tables: AddedTables,
         total: Floats,
         share: Floats,
     ) -> None:
@@ -173,7 +177,7 @@ class TableEnsemble(Ensemble):
             member[~used] = 0.0
             self.proportions_, self.confusion_ = proportions, confusion
         by_model = np.repeat(weight, self._n_classes)[:, None] / weight.sum() * member
-        sizes = {site: np.diag(table) @ by_model for site, table in tables.tables.items()}
+        sizes = {site: size @ by_model for site, size in tables.sizes.items()}
         order = np.argsort(-sum(sizes.values()), kind="stable")
         self._centres = self._centres[order]
         if self.method == "latent":

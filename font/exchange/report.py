@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from font.cross_tables import CrossTables
+from font.cross_tables import AddedTables
 from font.exchange.files import ModelFile
 from font.exchange.names import ALL_SITES, look_alikes
 from font.exchange.privacy import MIN_COUNT
@@ -27,7 +27,7 @@ class Absent(NamedTuple):
 def round_report(
     ensemble: TableEnsemble,
     models: Mapping[str, ModelFile],
-    tables: CrossTables,
+    tables: AddedTables,
     *,
     study: str,
     absent: Iterable[Absent] = (),

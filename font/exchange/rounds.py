@@ -11,12 +11,13 @@ reason, in the report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from font.checks import some
-from font.cross_tables import CrossTables
+from font.cross_tables import AddedTables, CrossTables
 from font.exchange.files import (
     ModelFile,
     file_names,
@@ -70,7 +71,7 @@ class Round(NamedTuple):
 
     ensemble: TableEnsemble
     models: dict[str, ModelFile]
-    tables: CrossTables
+    tables: AddedTables
     absent: tuple[Absent, ...]
     report: str
     shared: SharedFile | None = None
@@ -143,20 +144,8 @@ def run_round(
     names = file_names([read_model(data).name for data in files], "model")
     for name, data in zip(names.values(), files, strict=True):
         atomic_write(out / "models" / name, data)
-    parts = []
-    names = file_names(sorted(site for site, _ in heard.values()), "labels")
-    replies = ask("label", files, list(heard))
-    for sender, reply in _by_sender(replies, heard, "label", absent).items():
-        site = heard[sender][0]
-        try:
-            part = _tables_of(reply, models, rules, site)
-        except ValueError as error:
-            absent.append(Absent(site, "label", str(error)))
-            continue
-        parts.append(part)
-        atomic_write(out / "labels" / names[site], reply.files[0])
-    if not parts:
-        raise ValueError(f"no site sent counts that can be used ({_words(absent)}).")
+    good = _by_sender(ask("label", files, list(heard)), heard, "label", absent)
+    parts = _collect_tables(good, heard, models, rules, out / "labels", absent)
     ensemble, tables = combine(
         models, parts, n_clusters=n_clusters, seed=seed, unequal=unequal, **settings
     )
@@ -237,25 +226,27 @@ def combine(
     seed: int = 1,
     unequal: bool = False,
     **settings: Any,
-) -> tuple[TableEnsemble, CrossTables]:
-    """The ensemble of models and cross-tables as they came in files, and all tables together.
+) -> tuple[TableEnsemble, AddedTables]:
+    """The ensemble of models and cross-tables as they came in files, and the sum of the tables.
 
-    The order in which the tables come does not matter. Sites count alike: the models of a site
-    share its weight, no site's patients count more than those of all the others together, and
-    without `n_clusters` each site has one vote, for the number of classes that most of its models
-    say (of lowest BIC, where the site compared).
+    The tables are added up as they come, and their order does not matter. Sites count alike: the
+    models of a site share its weight, no site's patients count more than those of all the others
+    together, and without `n_clusters` each site has one vote, for the number of classes that most
+    of its models say (of lowest BIC, where the site compared).
 
     Parameters
     ----------
     models : {name: ModelFile}
-    parts : list of CrossTables, one of each site
+    parts : CrossTables of each site, such as an iterator that reads one file after the other
     n_clusters, seed, settings
         For `TableEnsemble`; unless given, the method is "latent", with fewer than three models
         "kmeans".
     unequal : bool
         Sites may have different numbers of models.
     """
-    tables = CrossTables.merge(sorted(parts, key=lambda part: str(next(iter(part.tables)))))
+    added = CrossTables.merge(parts)
+    by_name = dict(sorted(added.sizes.items(), key=lambda item: str(item[0])))
+    tables = replace(added, sizes=by_name)
     of_site: dict[str, list[ModelFile]] = {}
     for model in models.values():
         of_site.setdefault(model.site, []).append(model)
@@ -357,6 +348,31 @@ def _by_sender(
         else:
             good[sender] = mine[0]
     return good
+
+
+def _collect_tables(
+    replies: Mapping[str, Reply],
+    heard: _Heard,
+    models: Mapping[str, ModelFile],
+    rules: Mapping[str, Any],
+    folder: Path,
+    absent: list[Absent],
+) -> Iterator[CrossTables]:
+    """The cross-tables of each site, read one after the other; files that can be used are kept."""
+    names = file_names(sorted(site for site, _ in heard.values()), "labels")
+    some_came = False
+    for sender, reply in replies.items():
+        site = heard[sender][0]
+        try:
+            part = _tables_of(reply, models, rules, site)
+        except ValueError as error:
+            absent.append(Absent(site, "label", str(error)))
+            continue
+        atomic_write(folder / names[site], reply.files[0])
+        some_came = True
+        yield part
+    if not some_came:
+        raise ValueError(f"no site sent counts that can be used ({_words(absent)}).")
 
 
 def _tables_of(

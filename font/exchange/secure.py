@@ -12,6 +12,10 @@ At least three sites take part: of two, each could subtract its own part from th
 drops out, the masks that the others share with it do not cancel, and the sum is noise; the others
 then answer again as a smaller set, with other masks. The threat model is in the documentation
 ("Secure sums").
+
+The masks themselves are made in `font.exchange.masks`. Everything that writes, reads and adds
+masked files is here, for cross-tables and for sums of a refinement, so that who checks what the
+centre can read has one module to read.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 A sums file answers an ensemble file (step 0: sums by the ensemble's clusters) or a shared file
 (step r: sums by memberships under the shared model of step r − 1). A shared file has the totals of
 all sites, from which every receiver makes the same model. `font.refinement` is the same in one
-process; `font.exchange.spec` says what is in the files, `font.exchange.privacy` what may be.
+process; `font.exchange.spec` says what is in the files, `font.exchange.privacy` what may be. Both
+files stand in one module, because each answers the other: what one writes of steps, sites and
+numbers of sums, the reader of the other checks.
 """
 
 from __future__ import annotations

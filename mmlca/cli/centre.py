@@ -136,13 +136,12 @@ def centre_combine(
         from font.exchange.secure import read_masked, sum_of_labels
 
         masked = [read_masked(path, **rules) for path in tables_files]
-        counted = {part.site for part in masked}
-        parts = [sum_of_labels(masked, models)]
-    else:
-        parts = [read_labels(path, models, **rules) for path in tables_files]
-        counted = {str(site) for part in parts for site in part.tables}
+        parts = iter([sum_of_labels(masked, models)])
+    else:  # read when their turn comes, so that no two are in memory
+        parts = (read_labels(path, models, **rules) for path in tables_files)
     with working("Combining", quiet=quiet):
         result, tables = combine(models, parts, unequal=unequal, **settings)
+    counted = {part.site for part in masked} if secure else set(map(str, tables.sizes))
     path = out / "ensemble.json"
     heard = {model.site for model in models.values()} | counted
     absent = [Absent(site, "fit", "no model came") for site in expected if site not in heard]

@@ -73,6 +73,7 @@ class Results:
         keyed: bool = False,
     ) -> None:
         self.folder, self.about, self.inputs = folder, dict(about), tuple(inputs)
+        self._key_is_stored = True
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):  # can anything be written here?
@@ -92,15 +93,22 @@ class Results:
         self._files: dict[str, str] = {}
 
     def _read_key(self) -> bytes:
-        """The folder's key, made by the first run."""
+        """The folder's key, or a new one that `_keep_key` stores before the first result."""
         path = self.folder / _KEY
-        self._keep_private(path.parent)
+        if path.parent.exists():
+            self._keep_private(path.parent)
         if not path.is_symlink() and path.is_file() and path.stat().st_size == _KEY_BYTES:
             return path.read_bytes()
-        key = secrets.token_bytes(_KEY_BYTES)
+        self._key_is_stored = False
+        return secrets.token_bytes(_KEY_BYTES)
+
+    def _keep_key(self) -> None:
+        """Store a new key; not earlier, so that a run that is refused leaves no folder behind."""
+        path = self.folder / _KEY
+        self._keep_private(path.parent)
         with atomic(path, private=True) as file:
-            file.write(key)
-        return key
+            file.write(self.secret)
+        self._key_is_stored = True
 
     def hash_of(self, path: Path) -> str:
         """SHA-256 of a file, with the folder's key if it has one."""
@@ -196,6 +204,8 @@ class Results:
         path, private = self.folder / name, name.startswith(_PRIVATE)
         keep_inputs([path], self.inputs)
         try:
+            if not self._key_is_stored:
+                self._keep_key()
             if private:
                 self._keep_private(self.folder / Path(name).parts[0])
             path.parent.mkdir(parents=True, exist_ok=True)

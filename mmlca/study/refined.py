@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from font.metrics import compare_clusterings, reliability
 from mmlca.study.analyse import Analysis, Findings
@@ -14,7 +15,7 @@ from mmlca.study.read import read_truth
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_name, groups_word
-from mmlca.tables.suppress import add_totals, hidden_grid, hidden_note, hidden_parts, hide, is_small
+from mmlca.tables.suppress import add_totals, hidden_cells, hidden_grid, hidden_note, hide, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.config import Study
@@ -25,6 +26,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
     analysis, min_count = findings.analysis, study.privacy.min_count
     if analysis.refined is None:
         return
+    moves = count_moves(analysis, min_count)
     note = hidden_note(min_count)
     groups = groups_word(study)
     rounds = analysis.refined.n_rounds_
@@ -37,7 +39,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         "patients together, and lets every site have its own proportions, which the last column "
         "shows. Refined sizes that differ from the published ones by few patients "
         f"are not shown. {note}".rstrip(),
-        size_table(study, analysis),
+        size_table(study, analysis, moves),
         Plain(shares=("proportion",), n_keys=2),
     )
     yield Item(
@@ -45,7 +47,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         "refined",
         "Who moved",
         f"Patients of all sites by published (rows) and refined (columns) group. {note}".rstrip(),
-        moved_table(study, analysis),
+        moved_table(study, analysis, moves),
     )
     yield Item(
         "refined_by_site",
@@ -53,7 +55,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         "Patients who moved, by site",
         "Patients whose refined group is another than the published one; their mean probability of "
         f"the refined group, over all patients of the site. {note}".rstrip(),
-        site_table(study, analysis),
+        site_table(analysis, moves),
         Plain(shares=("share",)),
     )
     if findings.differences is not None and findings.refined_differences is not None:
@@ -86,73 +88,142 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         )
 
 
-def size_table(study: Study, analysis: Analysis) -> pd.DataFrame:
-    """Sizes by site and cluster under both memberships.
+class Moves(NamedTuple):
+    """Patients by site, published and refined cluster, and what may not be shown of their sums.
 
-    A refined size is hidden where it is small, or differs little from the published one.
+    Parameters
+    ----------
+    sites : list of S names
+    clusters : list of K numbers
+    counts : (S, K, K)
+    hidden_published, hidden_refined : (S + 1, K)
+        Sizes of the clusters; the last row is all sites together.
+    hidden_pairs : (K, K)
+        Pairs of clusters, at all sites together.
+    hidden_movers : (S,)
+        Patients who moved, by site.
     """
-    published, refined = (_sizes(part) for part in (analysis.clusters, analysis.refined_clusters))
-    order = sorted(set(published) | set(refined))
-    published, refined = (t.reindex(columns=order, fill_value=0) for t in (published, refined))
-    min_count = study.privacy.min_count
-    hidden = _hidden_sizes(published, refined, min_count)
-    known = hidden_grid(add_totals(published), min_count)
+
+    sites: list[str]
+    clusters: list[int]
+    counts: NDArray[np.int64]
+    hidden_published: NDArray[np.bool_]
+    hidden_refined: NDArray[np.bool_]
+    hidden_pairs: NDArray[np.bool_]
+    hidden_movers: NDArray[np.bool_]
+
+
+def count_moves(analysis: Analysis, min_count: int) -> Moves:
+    """Who moved, and one decision for all tables about what must be hidden of it.
+
+    The tables are sums of the same numbers of patients by site, published and refined cluster,
+    none of which shows itself; hidden one by one they would tell on each other. A refined size is
+    hidden, too, where it differs by few patients from the published one. Published sizes show
+    elsewhere, where they are not small.
+    """
+    both = (analysis.clusters, analysis.refined_clusters)
+    clusters = sorted({int(k) for part in both for own in part.values() for k in np.unique(own)})
+    sites = list(analysis.clusters)
+    tables = [pd.crosstab(*(np.asarray(part[site]) for part in both)) for site in sites]
+    counts = np.stack([t.reindex(clusters, columns=clusters, fill_value=0) for t in tables])
+    return Moves(sites, clusters, counts, *_hidden_moves(counts, min_count))
+
+
+def _hidden_moves(counts: NDArray[np.int64], min_count: int) -> tuple[NDArray[np.bool_], ...]:
+    """The masks of `Moves`: small numbers, and those from which they would follow."""
+    off = ~np.eye(counts.shape[1], dtype=bool)
+    every = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
+    published, refined, patients = every.sum(axis=2), every.sum(axis=1), every.sum(axis=(1, 2))
+    stayed = np.trace(counts, axis1=1, axis2=2)
+    movers = patients[:-1] - stayed
+    hidden_published = hidden_grid(add_totals(published[:-1]), min_count)[:, :-1]
+    few_published = is_small(published, min_count)
+    few_changed = is_small(np.abs(refined - published), min_count)
+    each_site = np.arange(len(every)) < len(counts)
+    # of each table: its numbers, those to hide, those that show nothing, those that show anyway
+    parts: dict[str, tuple[Any, Any, Any, Any]] = {
+        "pairs": (every, is_small(every, min_count), each_site[:, None, None], False),
+        "published": (published, few_published, hidden_published & ~few_published,
+                      ~hidden_published),
+        "refined": (refined, is_small(refined, min_count) | few_changed, False, False),
+        "movers": (movers, is_small(movers, min_count), False, False),
+        "stayed": (stayed, is_small(stayed, min_count), True, False),
+        "patients": (patients, False, False, True),
+    }  # fmt: skip
+    sizes = [np.size(part[0]) for part in parts.values()]
+    begins = np.cumsum([0, *sizes])
+    at = {
+        name: np.arange(begin, begin + size).reshape(np.shape(part[0]))
+        for (name, part), begin, size in zip(parts.items(), begins[:-1], sizes, strict=True)
+    }
+    sums: list[tuple[int, NDArray[np.intp]]] = []
+    for i, own in enumerate(at["pairs"]):
+        sums += zip(at["published"][i], own, strict=True)
+        sums += zip(at["refined"][i], own.T, strict=True)
+        sums.append((at["patients"][i], at["published"][i]))
+    each = at["pairs"][:-1]
+    sums += zip(at["pairs"][-1].ravel(), each.reshape(len(each), -1).T, strict=True)
+    sums += zip(at["stayed"], each[:, ~off], strict=True)
+    sums += zip(at["movers"], each[:, off], strict=True)
+    values, small, blank, known = (
+        np.concatenate([np.broadcast_to(p[j], np.shape(p[0])).ravel() for p in parts.values()])
+        for j in range(4)
+    )
+    hidden = hidden_cells(values, sums, min_count, small, blank=blank, known=known)
+    return (
+        hidden_published,
+        hidden[at["refined"]],
+        hidden[at["pairs"][-1]],
+        hidden[at["movers"]],
+    )
+
+
+def size_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
+    """Sizes by site and cluster under both memberships."""
     assert analysis.refined is not None
     shares = analysis.refined.proportions_
+    every = np.concatenate([moves.counts, moves.counts.sum(axis=0, keepdims=True)])
     rows = []
-    for i, site in enumerate([*published.index, "all"]):
-        for j, cluster in enumerate(order):
-            parts = [
-                t[cluster].sum() if site == "all" else t.at[site, cluster]
-                for t in (published, refined)
-            ]
-            share = np.nan if site == "all" or hidden[i, j] else shares.at[site, cluster - 1]
+    for i, site in enumerate([*moves.sites, "all"]):
+        for j, cluster in enumerate(moves.clusters):
+            hidden = moves.hidden_refined[i, j]
+            share = np.nan if site == "all" or hidden else shares.at[site, cluster - 1]
             rows.append(
                 {
                     "site": site,
                     "group": group_name(study, cluster, analysis.names),
-                    "published": np.nan if known[i, j] else parts[0],
-                    "refined": np.nan if hidden[i, j] else parts[1],
+                    "published": np.nan if moves.hidden_published[i, j] else every[i, j].sum(),
+                    "refined": np.nan if hidden else every[i, :, j].sum(),
                     "proportion": share,
                 }
             )
     return pd.DataFrame(rows)
 
 
-def moved_table(study: Study, analysis: Analysis) -> pd.DataFrame:
+def moved_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
     """Patients of all sites by published and refined cluster, with totals."""
-    published, refined = (_sizes(part) for part in (analysis.clusters, analysis.refined_clusters))
-    order = sorted(set(published) | set(refined))
-    both = [
-        np.concatenate(list(p.values())) for p in (analysis.clusters, analysis.refined_clusters)
-    ]
-    counts = pd.crosstab(*both).reindex(index=order, columns=order, fill_value=0).to_numpy()
-    published, refined = (t.reindex(columns=order, fill_value=0) for t in (published, refined))
-    min_count = study.privacy.min_count
-    table = add_totals(counts)
-    small = is_small(table, min_count)
-    small[-1] |= _hidden_sizes(published, refined, min_count)[-1]
-    small[:, -1] |= hidden_grid(add_totals(published), min_count)[-1]
-    shown = np.where(hidden_grid(table, min_count, small), np.nan, table)
-    names = [*(group_name(study, c, analysis.names) for c in order), "all"]
+    hidden = np.zeros((len(moves.clusters) + 1,) * 2, dtype=bool)
+    hidden[:-1, :-1] = moves.hidden_pairs
+    hidden[:-1, -1], hidden[-1, :-1] = moves.hidden_published[-1], moves.hidden_refined[-1]
+    shown = np.where(hidden, np.nan, add_totals(moves.counts.sum(axis=0)))
+    names = [*(group_name(study, c, analysis.names) for c in moves.clusters), "all"]
     return pd.DataFrame(shown, columns=names).assign(published=names)[["published", *names]]
 
 
-def site_table(study: Study, analysis: Analysis) -> pd.DataFrame:
+def site_table(analysis: Analysis, moves: Moves) -> pd.DataFrame:
     """How many patients moved at each site, and how certain the refined clusters are."""
-    rows = []
-    for site, part in analysis.clusters.items():
-        moved = int((analysis.refined_clusters[site] != part).sum())
-        sure = analysis.certainty[site]["probability"].mean()
-        rows.append({"site": site, "patients": len(part), "moved": moved, "probability": sure})
-    table = pd.DataFrame(rows)
-    min_count = study.privacy.min_count
-    small = is_small(table["moved"], min_count) | is_small(
-        table["patients"] - table["moved"], min_count
+    patients = moves.counts.sum(axis=(1, 2))
+    movers = patients - np.trace(moves.counts, axis1=1, axis2=2)
+    table = pd.DataFrame(
+        {
+            "site": moves.sites,
+            "patients": patients,
+            "moved": movers,
+            "probability": [analysis.certainty[s]["probability"].mean() for s in moves.sites],
+            "share": movers / patients,
+        }
     )
-    parts, _ = hidden_parts(table["moved"], min_count, small)
-    share = table["moved"] / table["patients"]
-    return table.assign(moved=table["moved"].mask(parts), share=share.mask(parts))
+    return table.assign(**{c: table[c].mask(moves.hidden_movers) for c in ("moved", "share")})
 
 
 def difference_table(findings: Findings) -> pd.DataFrame:
@@ -197,19 +268,3 @@ def _truth(study: Study, analysis: Analysis) -> dict[str, Any]:
         for site, files in study.sites.items()
         if files.truth is not None
     }
-
-
-def _sizes(clusters: dict[str, pd.Series]) -> pd.DataFrame:
-    """Patients by site and cluster."""
-    return (
-        pd.DataFrame({site: part.value_counts() for site, part in clusters.items()})
-        .T.fillna(0)
-        .astype(int)
-    )
-
-
-def _hidden_sizes(published: pd.DataFrame, refined: pd.DataFrame, min_count: int) -> Any:
-    """The refined sizes, with totals, that are small or that few patients make different."""
-    before, after = add_totals(published), add_totals(refined)
-    small = is_small(after, min_count) | is_small(np.abs(after - before), min_count)
-    return hidden_grid(after, min_count, small)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -233,6 +236,38 @@ def test_no_site_is_scaled_where_none_has_the_majority(make_case) -> None:
     case = make_case(300, 2, 2)
     tables = tables_of(in_parts(case.labels), 2, case.models)
     np.testing.assert_allclose(tables.total(capped=True), tables.total())
+
+
+@pytest.mark.parametrize("shares", [(40, 70, 290), (120, 130, 150), (390, 10, 0)])
+def test_tables_are_added_one_by_one_as_by_hand(make_case, shares: tuple[int, ...]) -> None:
+    """In any order, and without two of them at a time; the largest site counts as the others do."""
+    case = make_case(400, 3, 2)
+    cuts = np.cumsum([0, *shares])
+    labels = {f"s{i}": case.labels[cuts[i] : cuts[i + 1]] for i in range(3)}
+    one_hot = {
+        site: np.hstack([np.eye(2)[table[name]] for name in table])
+        for site, table in labels.items()
+    }
+    tables = {site: z.T @ z for site, z in one_hot.items()}
+    largest = max(labels, key=lambda site: len(labels[site]))
+    others = 400 - len(labels[largest])
+    scale = dict.fromkeys(labels, 1.0)
+    scale[largest] = min(1.0, others / len(labels[largest]))
+    for order in itertools.permutations(labels):
+        alive: list[weakref.ref[font.CrossTables]] = []
+
+        def parts(order: tuple[str, ...] = order, alive: list[Any] = alive) -> Iterator[Any]:
+            for site in order:
+                assert not any(part() for part in alive[:-1])  # only the last may be in use
+                part = tables_of({site: labels[site]}, 2, case.models)
+                alive.append(weakref.ref(part))
+                yield part
+
+        added = font.CrossTables.merge(parts())
+        assert added.n_patients().to_dict() == {site: len(labels[site]) for site in order}
+        assert (added.total() == sum(tables.values())).all()
+        capped = sum(scale[site] * table for site, table in tables.items())
+        np.testing.assert_allclose(added.total(capped=True), capped, rtol=1e-12)
 
 
 def test_a_site_whose_models_agree_with_nobody_is_named(make_case) -> None:

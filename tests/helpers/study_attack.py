@@ -1,15 +1,17 @@
 """An attack on everything that a study shows: what do all its tables together tell of a number?
 
-The unknowns are the numbers of patients in each state by site, group and time, for both ways to
-group them, and the steps. All that the tables show becomes a bound or a sum, a
-reader's knowledge of how they are made included; linear programmes then give the least and the
-greatest value that each number could have.
+The unknowns are the numbers of patients in each state by site, group and time, for every way to
+group them (the ensemble's clusters, those of the refinement, the sites' own classes), the steps,
+and who moved from which cluster to which refined one. All that the tables show becomes a bound or a
+sum, a reader's knowledge of how they are made included; linear programmes then give the least and
+the greatest value that each number could have.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Hashable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -66,17 +68,27 @@ class Attack(System):
         self.site, self.unit = site, min_count
         headline = pd.read_csv(out / "tables/headline.csv")
         whole = headline.query("kind == 'patients' and sites == @site")["value"].iloc[0]
-        sizes = headline.query("kind == 'share of' and sites == @site").set_index("group")["n"]
-        sizes.index = sizes.index.map(number)
+        published = headline.query("kind == 'share of' and sites == @site").set_index("group")["n"]
+        sizes = {"ensemble": published.rename(number)}
+        views = ["ensemble", "local"]
+        if (out / "figures/state_distribution_refined.csv").exists():
+            views.append("refined")
+            table = pd.read_csv(out / "tables/refined_sizes.csv").query("site == @site")
+            sizes["refined"] = table.set_index("group")["refined"].rename(number)
         by_view = {}
-        for view in ("ensemble", "local"):
+        for view in views:
             table = self._read(out / f"figures/state_distribution_{view}.csv")
             by_view[view] = table
-            self._distribution(view, table, sizes if view == "ensemble" else None, whole)
+            self._distribution(view, table, sizes.get(view), whole)
             self._steps(view, self._read(out / f"figures/transitions_{view}.csv"), table)
             self._paths(view, self._read(out / f"figures/lines_{view}.csv"), table)
-        self._same_patients(by_view)
-        self._frequencies(self._read(out / "figures/frequencies_ensemble.csv"), by_view["ensemble"])
+            frequencies = out / f"figures/frequencies_{view}.csv"
+            if frequencies.exists():
+                self._frequencies(view, self._read(frequencies), table)
+        for view in views[1:]:
+            self._same_patients(by_view, view)
+        if "refined" in views:
+            self._moves(out, by_view)
 
     def _read(self, path: Path) -> pd.DataFrame:
         table = pd.read_csv(path)
@@ -135,17 +147,57 @@ class Attack(System):
                 self.low[index] = max(self.low[index], least)
             assert paths
 
-    def _same_patients(self, tables: dict[str, pd.DataFrame]) -> None:
-        """All groups together are the same patients in both views."""
+    def _same_patients(self, tables: dict[str, pd.DataFrame], other: str) -> None:
+        """All groups together are the same patients, whichever way they are grouped."""
         times = tables["ensemble"][["time", "state"]].drop_duplicates()
         for time, state in times.itertuples(index=False):
             terms = {}
-            for view, sign in (("ensemble", 1.0), ("local", -1.0)):
+            for view, sign in (("ensemble", 1.0), (other, -1.0)):
                 for group in tables[view]["group"].unique():
                     terms[self._cell((view, group, time, state))] = sign
             self.equal.append((terms, 0.0))
 
-    def _frequencies(self, table: pd.DataFrame, by_time: pd.DataFrame) -> None:
+    def _moves(self, out: Path, tables: dict[str, pd.DataFrame]) -> None:
+        """Each cell of a cluster is the sum of those who stayed in it and who moved elsewhere."""
+        moved = pd.read_csv(out / "tables/refined_moved.csv").set_index("published")
+        moved = moved.rename(index=number, columns=number)
+        groups = {v: list(tables[v]["group"].unique()) for v in ("ensemble", "refined")}
+        times = list(dict.fromkeys(tables["ensemble"]["time"]))
+        states = list(dict.fromkeys(tables["ensemble"]["state"]))
+        for time in times:
+            for state in states:
+                for view, other in (("ensemble", "refined"), ("refined", "ensemble")):
+                    for group in groups[view]:
+                        names = [
+                            (group, g) if view == "ensemble" else (g, group) for g in groups[other]
+                        ]
+                        _add(
+                            self,
+                            [("moved", *name, time, state) for name in names],
+                            (view, group, time, state),
+                        )
+        for before in groups["ensemble"]:
+            for after in groups["refined"]:
+                n = moved.at[before, after]  # at all sites
+                first = [("moved", before, after, times[0], s) for s in states]
+                self.unknown(("moved", before, after), high=np.inf if np.isnan(n) else float(n))
+                _add(self, first, ("moved", before, after))
+                for t, u in pairwise(times):  # nobody comes back
+                    later = {self.at["moved", before, after, u, s]: 1.0 for s in states}
+                    earlier = {self.at["moved", before, after, t, s]: -1.0 for s in states}
+                    self.less.append((later | earlier, 0.0))
+        table = pd.read_csv(out / "tables/refined_by_site.csv").set_index("site")
+        n = table.at[self.site, "moved"]
+        if not np.isnan(n):
+            elsewhere = {
+                self.at["moved", a, b]: 1.0
+                for a in groups["ensemble"]
+                for b in groups["refined"]
+                if a != b
+            }
+            self.equal.append((elsewhere, float(n)))
+
+    def _frequencies(self, view: str, table: pd.DataFrame, by_time: pd.DataFrame) -> None:
         """The courses that show are part of the numbers at each time."""
         times = list(dict.fromkeys(by_time["time"]))
         least: dict[Name, float] = {}
@@ -157,7 +209,7 @@ class Attack(System):
                 state, n = spell.rsplit("×", 1)
                 course += [state] * int(n)
             for time, state in zip(times, course, strict=False):
-                name = ("ensemble", group, time, state)
+                name = (view, group, time, state)
                 least[name] = least.get(name, 0.0) + count
         for name, n in least.items():
             index = self._cell(name)
@@ -174,6 +226,46 @@ def number(group: str) -> str:
     """ "1" for "cluster 1" and "1: TNFi persisters"."""
     digits = re.search(r"[0-9]+", group)
     return group if digits is None else digits[0]
+
+
+def moved_system(moved: pd.DataFrame, sizes: pd.DataFrame, by_site: pd.DataFrame) -> System:
+    """What the tables of the refinement tell of who moved: (site, before, after) and at all sites.
+
+    The refined size of a cluster at a site is ("refined", site, cluster).
+    """
+    system = System()
+    moved = moved.set_index("published").rename(index=number, columns=number)
+    movers = by_site.set_index("site")["moved"]
+    groups = [group for group in moved if group != "all"]
+    for before in moved.index:
+        for after in moved:
+            _shown(system, ("all", before, after), moved.at[before, after], least=1.0)
+    for line in moved.index:
+        _add(system, [("all", line, g) for g in groups], ("all", line, "all"))
+        _add(system, [("all", g, line) for g in groups], ("all", "all", line))
+    for before in groups:
+        for after in groups:
+            parts = [(site, before, after) for site in movers.index]
+            _add(system, parts, ("all", before, after))
+    columns = (sizes["site"], sizes["group"].map(number), sizes["published"], sizes["refined"])
+    for site, group, published, refined in zip(*columns, strict=True):
+        if site == "all":
+            _shown(system, ("all", group, "all"), published)
+            _shown(system, ("all", "all", group), refined)
+            continue
+        _shown(system, ("published", site, group), published)
+        _shown(system, ("refined", site, group), refined)
+        _add(system, [(site, group, g) for g in groups], ("published", site, group))
+        _add(system, [(site, g, group) for g in groups], ("refined", site, group))
+    for site, n in movers.items():
+        _shown(system, ("moved", site), n)
+        _add(system, [(site, a, b) for a in groups for b in groups if a != b], ("moved", site))
+    return system
+
+
+def _shown(system: System, name: Name, value: float, least: float = 0.0) -> None:
+    """A number that shows, or that is hidden and at least `least`."""
+    system.unknown(name, *((least, np.inf) if np.isnan(value) else (value, value)))
 
 
 def table_one_system(

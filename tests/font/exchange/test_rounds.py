@@ -159,7 +159,7 @@ def test_bad_counts_stop_nobody_else(case: str, tmp_path: Path) -> None:
         tmp_path,
         lambda step, reply: twist(reply) if (step, reply.sender) == ("label", "node 0") else reply,
     )
-    assert [str(site) for site in result.tables.tables] == ["south", "west"]
+    assert [str(site) for site in result.tables.sizes] == ["south", "west"]
     assert only(result) == list(NAMES)  # the others have labelled with its model
     (who,) = result.absent
     assert (who.site, who.step) == ("north", "label")

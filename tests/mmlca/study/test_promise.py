@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from study_attack import System, number, table_one_system
+from study_attack import Attack, moved_system, number, table_one_system
 
 import ehr_prep
 from mmlca.study import read_study, run_sensitivity, run_study
@@ -52,7 +52,9 @@ def test_a_small_number_cannot_be_tried_out_against_a_hash(tmp_path: Path) -> No
 
 
 def test_the_key_of_the_hashes_is_private_and_goes_nowhere_else(tmp_path: Path) -> None:
-    Results(tmp_path / "out", {}, keyed=True)
+    results = Results(tmp_path / "out", {}, keyed=True)
+    assert not list((tmp_path / "out").iterdir())  # a run that is refused leaves nothing
+    results.finish()
     key = tmp_path / "out" / "patients" / "hash.key"
     assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     (tmp_path / "elsewhere").mkdir()
@@ -299,40 +301,54 @@ def test_the_outcomes_of_a_study_do_not_tell_what_its_table_one_hides(rich: Path
 
 @pytest.mark.slow
 def test_refined_sizes_do_not_tell_how_few_moved(rich: Path) -> None:
-    """Sizes by site and the table of who moved, solved together."""
-    out = rich / "out/tables"
-    moved = pd.read_csv(out / "refined_moved.csv").set_index("published")
-    moved = moved.rename(index=number, columns=number)
-    sizes = pd.read_csv(out / "refined_sizes.csv")
-    assert not is_small(moved.fillna(0).to_numpy(), M).any()
+    """Sizes by site, the table of who moved and how many moved at each site, solved together."""
+    out = rich / "out"
+    moved, sizes, by_site = (
+        pd.read_csv(out / f"tables/refined_{name}.csv") for name in ("moved", "sizes", "by_site")
+    )
+    assert not is_small(moved.drop(columns="published").fillna(0).to_numpy(), M).any()
     change = (sizes["refined"] - sizes["published"]).abs()
     assert not is_small(change.fillna(0), M).any()
-    names = [name for name in moved if name != "all"]
-    system = System()
-    for row in moved.index:
-        for column in moved:
-            value = moved.at[row, column]
-            bounds = (1.0, np.inf) if np.isnan(value) else (value, value)
-            system.unknown((row, column), *bounds)
-    for line in moved.index:
-        for one, other in (
-            (((line, c) for c in names), (line, "all")),
-            (
-                ((r, line) for r in names),
-                ("all", line),
-            ),
-        ):
-            terms = {system.unknown(name): 1.0 for name in one}
-            system.equal.append((terms | {system.unknown(other): -1.0}, 0.0))
-    clusters = pd.concat(
-        pd.read_csv(rich / f"out/patients/{site}_clusters.csv", index_col="id") for site in SITES
-    )
-    assert len(clusters)
-    refined = [c for c in clusters if "refined" in c]
-    counts = pd.crosstab(clusters["cluster"], clusters[refined[0]])
-    for a in counts.index:
-        for b in counts:
-            if is_small(counts.at[a, b], M):
-                low, high = system.range_of((str(a), str(b)))
-                assert low - 1e-6 <= counts.at[a, b] <= high + 1e-6
-                assert high - low > M - 2 - 1e-6
+    system = moved_system(moved, sizes, by_site)
+    n_small = 0
+    clusters = {site: clusters_of(out, site) for site in SITES}
+    for site, table in ({"all": pd.concat(clusters)} | clusters).items():
+        counts = pd.crosstab(table["cluster"], table["refined_cluster"])
+        for before in counts.index:
+            for after in counts:
+                if is_small(counts.at[before, after], M):
+                    n_small += 1
+                    low, high = system.range_of((site, str(before), str(after)))
+                    assert low - 1e-6 <= counts.at[before, after] <= high + 1e-6
+                    assert high - low > M - 2 - 1e-6, (site, before, after)
+    assert n_small > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", SITES)
+def test_refined_courses_do_not_tell_what_other_courses_hide(rich: Path, site: str) -> None:
+    """The courses by cluster, by refined cluster and by own class, and who moved, together."""
+    out = rich / "out"
+    attack = Attack(out, site)
+    states = pd.read_csv(out / f"patients/{site}_sequences.csv", index_col=0)
+    clusters = clusters_of(out, site)
+    rng = np.random.default_rng(1)
+    for view, column in (
+        ("ensemble", "cluster"),
+        ("refined", "refined_cluster"),
+        ("local", "own_class"),
+    ):
+        groups = clusters[column]
+        long = states.assign(group=groups).melt("group", var_name="time", value_name="state")
+        counts = long.dropna().value_counts()
+        small = counts[is_small(counts, M)]
+        assert len(small) > 50
+        for place in rng.choice(len(small), 20, replace=False):
+            group, time, state = small.index[place]
+            low, high = attack.range_of((view, str(group), int(time), state))
+            assert low - 1e-6 <= small.iloc[place] <= high + 1e-6
+            assert high - low > M - 2 - 1e-6, (view, group, time, state)
+
+
+def clusters_of(out: Path, site: str) -> pd.DataFrame:
+    return pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")
