@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.patterns import Patterns
 
+_HEAVY = 1e100  # weights above this are counted in units, since their sums might overflow
+
 
 class Settings(NamedTuple):
     """How EM runs. `prior`: pseudo-count of each cell and class; `zeros` (C,): forbidden cells."""
@@ -98,7 +100,8 @@ def run_em(
         sums = table.sum(axis=-1, keepdims=True)
         cells = np.divide(table, sums, out=table, where=sums > 0).reshape(cells.shape)
     forbidden = np.broadcast_to(settings.zeros, cells.shape)
-    prior = np.full((n_classes, n_cells + 1), settings.prior)
+    unit = _unit(patterns)
+    prior = np.full((n_classes, n_cells + 1), settings.prior / unit)
     prior[:, :-1][forbidden if zeros is None else forbidden | zeros] = -1
     chance, share = _kernel_arrays(patterns, cells, shares)
     path = np.empty((settings.max_iter + 1, 2))
@@ -108,7 +111,7 @@ def run_em(
         chance,
         share,
         settings.max_iter,
-        float(settings.tol),
+        float(settings.tol) / unit,
         settings.accelerate,
         settings.n_confirm,
         path,
@@ -119,7 +122,7 @@ def run_em(
     return Run(
         _unlanes(chance, n_classes)[:, :n_cells],
         shares,
-        path[: n_done + 1].copy(),
+        path[: n_done + 1] * unit,
         converged,
         members.sum(axis=0),
     )
@@ -141,7 +144,8 @@ def e_step(
     posterior, logs = np.empty((len(chance), len(patterns), 4)), np.empty(len(patterns))
     _kernels.e_step(_table(patterns), chance, share, expected, members, posterior, logs)
     of_pattern = posterior.transpose(1, 0, 2).reshape(len(patterns), -1)[:, :n_classes]
-    return EStep(logs, of_pattern, _unlanes(expected, n_classes)[:, :n_cells])
+    visits = _unlanes(expected, n_classes)[:, :n_cells]
+    return EStep(logs, of_pattern, visits * _unit(patterns))
 
 
 def group_sizes(patterns: Patterns) -> NDArray[np.float64]:
@@ -201,6 +205,12 @@ def _kernel_arrays(
     return chance, share.reshape(n_groups, len(chance), 4)
 
 
+def _unit(patterns: Patterns) -> float:
+    """What the kernels count weights in: 1, or the largest weight if it is a huge one."""
+    largest = float(patterns.weights.max(initial=0.0))
+    return largest if largest > _HEAVY else 1.0
+
+
 def _table(patterns: Patterns) -> tuple[Any, ...]:
     return (
         patterns.n_states,
@@ -209,7 +219,7 @@ def _table(patterns: Patterns) -> tuple[Any, ...]:
         patterns.cell,
         patterns.times,
         patterns.gaps,
-        patterns.weights,
+        patterns.weights / _unit(patterns),
         np.array([0, len(patterns)]) if patterns.starts is None else patterns.starts,
     )
 

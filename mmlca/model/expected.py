@@ -111,7 +111,7 @@ def passes(gaps: Gaps, rows: Floats) -> Floats:
         visits[here, before] += rows[before] * powers[length][:, after].T
     chances = gap_chances(gaps, rows)[:, None]
     flat = visits.reshape(len(gaps), -1)
-    shares: Floats = np.divide(flat, chances, out=np.zeros_like(flat), where=chances > 0)
+    shares: Floats = np.divide(flat, chances, out=np.zeros_like(flat), where=chances > _TINY)
     return shares
 
 
@@ -121,8 +121,9 @@ def sum_over_gaps(gaps: Gaps, passed: Floats, rows: NDArray[Any]) -> NDArray[Any
     The recursion is that of `_kernels.spread_gaps`, for many sets of rows at a time.
     """
     chances = gap_chances(gaps, rows)
-    possible = np.abs(chances) > _TINY * np.maximum(1.0, np.abs(passed))
-    rate = np.divide(passed, chances, out=np.zeros_like(chances), where=possible)
+    unit = max(1.0, float(passed.max(initial=0.0)))  # of very large weights
+    possible = np.abs(chances) > _TINY
+    rate = np.divide(passed / unit, chances, out=np.zeros_like(chances), where=possible)
     inner_t = np.swapaxes(rows[..., :-1, :], -1, -2)
     rows_t = np.swapaxes(rows, -1, -2)
     behind = np.zeros_like(rows)
@@ -134,5 +135,5 @@ def sum_over_gaps(gaps: Gaps, passed: Floats, rows: NDArray[Any]) -> NDArray[Any
             behind[..., before, after] += rate[..., here]
             inside = rows_t @ behind + inner_t @ inside
     behind[..., :-1, :] += inside
-    through: NDArray[Any] = rows * behind
+    through: NDArray[Any] = rows * behind * unit
     return through

@@ -45,10 +45,12 @@ def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Fl
     table = base.posterior.T @ given / total
     share = base.posterior.T @ weight / total
     scores, errors, shares = [], [], []
+    possible = np.isfinite(base.logliks)  # patients without weight may be impossible
     for up, down, width in _moved(params):
         above, below = em.e_step(data.patterns, up), em.e_step(data.patterns, down)
         slope = (above.posterior - below.posterior) / width
-        scores.append((above.logliks - below.logliks) / width)
+        change = np.subtract(above.logliks, below.logliks, out=np.zeros(n_patterns), where=possible)
+        scores.append(change / width)
         moved = slope.T @ weight / total
         shares.append(moved)
         by_class = slope.T @ given / total

@@ -281,7 +281,9 @@ class Inference:
             rows = make_rows(data.patterns, data.weights, design.standardised(matrix))
             coefficients = np.linalg.solve(design.back, self.coefficients_.to_numpy())
         visits = Visits(data.patterns)
-        point = point_of(visits, rows, self.params_, coefficients, float(self.prior))
+        prior = float(self.prior)
+        of_classes = prior if matrix is None else 0.0  # coefficients of covariates have none
+        point = point_of(visits, rows, self.params_, coefficients, prior, of_classes)
         if not np.isfinite(point.posterior[rows.weights > 0]).all():
             raise ValueError("some patients are impossible under the model; give those of the fit.")
         return point

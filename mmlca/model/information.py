@@ -29,6 +29,8 @@ _BLOCK = 2048
 _SINGULAR = 1e-9  # smallest eigenvalue of the information scaled to a diagonal of ones
 _PRIOR_ALONE = 1e-3  # information of the data below this part of the prior's counts as none
 _LOST = 1e-2  # part of a parameter that lies in directions without information
+_NOTHING = 1e-300  # weights below this part of the largest are as good as zero
+_ROUNDING = 1e-7  # information below this part of that of known classes may be rounding error
 
 
 @dataclass(eq=False)
@@ -36,7 +38,8 @@ class Point:
     """Where the information is computed: data, parameters, and which of them are free.
 
     `coefficients` (P, K) are those of `rows.design`, which is standardised; `prior` is the
-    pseudo-count of each cell (K, C), `class_prior` that of each class (0 with covariates).
+    pseudo-count of each cell (K, C), `class_prior` that of each class, in each group of patients if
+    the design tells groups apart (0 with covariates).
     """
 
     visits: Visits
@@ -50,7 +53,9 @@ class Point:
         joint = class_joint(self.visits, self.rows, self.cells, self.coefficients)
         with np.errstate(invalid="ignore"):
             self.posterior: Floats = softmax(joint, axis=1)
-        nobody = self.rows.weights == 0  # who may be impossible under the model
+        most = max(float(self.prior.max(initial=0.0)), self.class_prior, 1e-300)
+        self.unit: float = float(self.rows.each.max(initial=most))  # of weights and prior
+        nobody = self.rows.weights <= _NOTHING * self.unit  # who may be impossible under the model
         self.posterior[nobody] = np.nan_to_num(self.posterior[nobody])
         self.shares: Floats = np.exp(log_softmax(self.rows.design @ self.coefficients, axis=1))
         self.memberships = by_pattern(self.rows, self.posterior, self.visits)
@@ -84,13 +89,17 @@ class Information(NamedTuple):
     """Sums over the data at a point: observed information, and outer products of scores.
 
     `prior` is what the prior adds to either; `squares` weighs the outer products by squared
-    weights, for the sandwich.
+    weights, for the sandwich; `complete` is the diagonal of the information if classes and
+    missing states were known. Weights are counted in `unit`s (and squares in squared ones), so
+    that no sum of very large or very small weights leaves the range of floating-point numbers.
     """
 
     observed: Floats
     outer: Floats
     squares: Floats
     prior: Floats
+    complete: Floats
+    unit: float
 
 
 def information(point: Point) -> Information:
@@ -98,10 +107,12 @@ def information(point: Point) -> Information:
     size, n_first = point.size, point.n_coefficients
     outer, squares, missing = (np.zeros((size, size)) for _ in range(3))
     k_all = len(point.cells)
-    rows = point.rows
-    for begin in range(0, len(rows.weights), _BLOCK):
+    rows, unit = point.rows, point.unit
+    all_weights = rows.weights / unit
+    all_squares = rows.squares * (rows.each.max(initial=0.0) / unit) ** 2
+    for begin in range(0, len(all_weights), _BLOCK):
         part = slice(begin, begin + _BLOCK)
-        posterior, weights = point.posterior[part], rows.weights[part]
+        posterior, weights = point.posterior[part], all_weights[part]
         scores = np.empty((len(posterior), size))
         scores[:, :n_first] = _logit_scores(rows.design[part], posterior - point.shares[part])
         for k in range(k_all):
@@ -119,17 +130,18 @@ def information(point: Point) -> Information:
                     logit * (weights * posterior[:, k])[:, None]
                 )
         outer += scores.T @ (scores * weights[:, None])
-        squares += scores.T @ (scores * rows.squares[part, None])
+        squares += scores.T @ (scores * all_squares[part, None])
     missing[n_first:, :n_first] = missing[:n_first, n_first:].T
-    observed = _complete(point, point.expected, rows.weights) + outer - missing
+    complete = _complete(point, point.expected / unit, all_weights)
+    observed = complete + outer - missing
     for k in range(k_all if len(point.visits.gaps) else 0):
-        observed[point.place(k), point.place(k)] -= _gap_curvature(point, k)
+        observed[point.place(k), point.place(k)] -= _gap_curvature(point, k) / unit
     prior = np.zeros((size, size))
     if point.prior.any() or point.class_prior:
-        one = np.zeros(len(rows.weights))
-        one[0] = point.class_prior * k_all
-        prior = _complete(point, point.prior, one)
-    return Information(observed, outer, squares, prior)
+        once = np.zeros(len(all_weights))  # the prior counts once for each group
+        once[np.unique(rows.design, axis=0, return_index=True)[1]] = point.class_prior
+        prior = _complete(point, point.prior / unit, once * k_all / unit)
+    return Information(observed, outer, squares, prior, np.diagonal(complete).copy(), unit)
 
 
 def covariance(parts: Information, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
@@ -141,12 +153,12 @@ def covariance(parts: Information, kind: Kind) -> tuple[Floats, NDArray[np.bool_
     data = parts.outer if kind == "opg" else parts.observed
     inverse, lost = _inverse(data + parts.prior)
     lost |= np.diagonal(data) < _PRIOR_ALONE * np.diagonal(parts.prior)
-    if kind == "sandwich":
-        with np.errstate(over="ignore", invalid="ignore"):  # absurdly large weights
-            inverse = inverse @ parts.squares @ inverse
-        lost |= ~np.isfinite(inverse).all(axis=0)
-        inverse = np.nan_to_num(inverse, posinf=0.0, neginf=0.0)
-    return inverse, lost
+    lost |= np.diagonal(data) <= _ROUNDING * parts.complete
+    with np.errstate(over="ignore", invalid="ignore"):  # where weights are absurdly small
+        sandwich = kind == "sandwich"
+        spread = inverse @ parts.squares @ inverse if sandwich else inverse / parts.unit
+    lost |= ~np.isfinite(np.diagonal(spread))
+    return np.nan_to_num(spread, posinf=0.0, neginf=0.0), lost
 
 
 def conditional_covariance(point: Point) -> Floats:
@@ -156,19 +168,16 @@ def conditional_covariance(point: Point) -> Floats:
 
 
 def point_of(
-    visits: Visits, rows: Rows, params: MarkovParams, coefficients: Floats, prior: float
+    visits: Visits,
+    rows: Rows,
+    params: MarkovParams,
+    coefficients: Floats,
+    prior: float,
+    class_prior: float,
 ) -> Point:
     """The point of a fitted model; cells that must be zero get no prior."""
     cells = cells_of(params)
-    with_covariates = rows.design.shape[1] > 1
-    return Point(
-        visits,
-        rows,
-        cells,
-        coefficients,
-        np.where(cells > 0, prior, 0.0),
-        0.0 if with_covariates else prior,
-    )
+    return Point(visits, rows, cells, coefficients, np.where(cells > 0, prior, 0.0), class_prior)
 
 
 # --- pieces ------------------------------------------------------------------------------
@@ -226,17 +235,20 @@ def _gap_curvature(point: Point, k: int) -> Floats:
 
 
 def _inverse(matrix: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Inverse by eigenvalues; parameters in directions without information are marked."""
+    """Inverse by eigenvalues; parameters in directions without information are marked.
+
+    The matrix is first scaled to a diagonal of ones, so that the units of the parameters do not
+    matter. Of information no scaled entry exceeds 1; where rounding has left such entries (next to
+    a diagonal of almost nothing) they are cut to 1, which marks the parameters they join.
+    """
     diagonal = np.diagonal(matrix)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    with np.errstate(over="ignore", invalid="ignore"):  # absurdly large or small weights
-        both = np.outer(scale, scale)
-        scaled = matrix * both
-    if not (np.isfinite(scaled).all() and np.isfinite(both).all()):
-        return np.zeros_like(matrix), np.ones(len(matrix), dtype=bool)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = np.clip(np.nan_to_num(matrix * scale[:, None] * scale), -1.0, 1.0)
     values, vectors = np.linalg.eigh(scaled)
     sound = values > _SINGULAR
     kept = vectors[:, sound]
-    inverse = (kept / values[sound]) @ kept.T * both
+    with np.errstate(over="ignore"):
+        inverse = (kept / values[sound]) @ kept.T * scale[:, None] * scale
     lost = (vectors[:, ~sound] ** 2).sum(axis=1) > _LOST
     return inverse, lost

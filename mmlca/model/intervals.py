@@ -15,6 +15,7 @@ from mmlca.model.params import MarkovParams
 
 NEVER, ALWAYS = "never or hardly ever", "(nearly) always"  # notes
 UNKNOWN = "not determined by the data"
+_WIDEST = 0.5  # no number between 0 and 1 has a larger standard deviation
 
 
 def parameter_names(params: MarkovParams, states: tuple[str, ...]) -> pd.DataFrame:
@@ -70,10 +71,12 @@ def interval_table(
     cell_se, cell_lost = _cell_errors(point, spread, lost)
     visits = point.visits.rows(point.expected).sum(axis=-1)
     estimate, se = parameter_values(params), _as_values(weight_se, cell_se)
-    unknown = _as_values(weight_lost, cell_lost)
-    boundary = _as_values(np.full(k, k == 1), ~point.inside)
+    unknown = _as_values(weight_lost, cell_lost) | ~(se <= _WIDEST)
+    total = point.rows.weights.sum()
+    patients = params.weights * total
+    boundary = _as_values((patients < FEW) | (total - patients < FEW), ~point.inside)
     fixed = _as_values(np.full(k, k == 1), zero)
-    in_row = _as_values(np.full(k, point.rows.weights.sum()), np.repeat(visits, s, axis=1))
+    in_row = _as_values(np.full(k, total), np.repeat(visits, s, axis=1))
     low, high = _logit_interval(estimate, se, level)
     # exact limits for "never" and "always" in as many visits as the row has
     tail = ((1 - level) / 2) ** (1 / np.maximum(in_row, 1e-9))
@@ -117,6 +120,7 @@ def group_table(
         block = spread[:n, :n][np.ix_(place, place)]
         errors[g] = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", slopes, block, slopes), 0))
         unknown[g] = (np.abs(slopes[:, lost[place]]) > 1e-6).any(axis=1)
+    unknown |= ~(errors <= _WIDEST)
     patients = value * size[:, None]
     boundary = (patients < FEW) | (size[:, None] - patients < FEW)
     low, high = _logit_interval(value, errors, level)

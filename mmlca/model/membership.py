@@ -21,7 +21,6 @@ from mmlca.model.params import MarkovParams
 from mmlca.model.search import Fit
 from mmlca.sequences.patterns import Patterns
 
-_HUGE = 1e100  # larger weights cannot be squared
 _CONFIRM = 3  # plain updates in a row that must pass the test of convergence
 _NEWTON, _ENOUGH = 25, 1e-10  # most Newton steps, and gain per patient below which they end
 _TRY, _FOLLOWED = 30, 3  # updates after a kick; runs that are followed to their end
@@ -33,8 +32,9 @@ _LONGEST = 4.0  # longest Newton step, in log-odds per standard deviation
 class Rows(NamedTuple):
     """Distinct pairs of pattern and covariates.
 
-    `pattern` (R,); `design` (R, P), its first column ones; summed `weights` and `squares` of
-    weights (R,); `inverse` and `each` (n,): the row and the weight of each patient.
+    `pattern` (R,); `design` (R, P), its first column ones; summed `weights`, and summed `squares`
+    of weights as parts of the largest (R,); `inverse` and `each` (n,): the row and the weight of
+    each patient.
     """
 
     pattern: NDArray[np.intp]
@@ -57,11 +57,12 @@ def make_rows(patterns: Patterns, weights: Floats, design: Floats | None = None)
         first = np.unique(number, return_index=True)[1]
         pattern, kept = inverse[first], design[first]
     size = len(pattern)
+    parts = weights / weights.max(initial=1e-300)
     return Rows(
         pattern,
         kept,
         np.bincount(number, weights, size).astype(float),
-        np.bincount(number, np.minimum(weights, _HUGE) ** 2, size).astype(float),
+        np.bincount(number, parts**2, size).astype(float),
         number,
         weights,
     )

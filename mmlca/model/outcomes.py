@@ -119,15 +119,15 @@ def three_step(
     Standard errors are from the sandwich of all estimating equations, those of the
     classification errors included, and with `sequences` those of the model (as in Bakk, Oberski
     and Vermunt 2014). Memberships without their model are taken as known: then intervals are
-    too narrow unless classes lie far apart. Where the classes of a model overlap (entropy R² below
-    0.7) they are too narrow in small samples even with it, which is a warning. BCH shares may lie
-    outside 0 to 1 where classes overlap; a warning says so.
+    too narrow unless classes lie far apart. Where classes overlap (entropy R² below 0.7, computed
+    from the memberships) a warning says that intervals are too narrow in small samples even with
+    the model. BCH shares may lie outside 0 to 1 where classes overlap; a warning says so.
 
     Examples
     --------
-    >>> rng = np.random.default_rng(1)
+    >>> rng = np.random.default_rng(4)
     >>> truth = rng.integers(2, size=2_000)
-    >>> sure = np.clip(rng.beta(6, 2, size=2_000), 0.01, 0.99)
+    >>> sure = np.clip(rng.beta(20, 1, size=2_000), 0.01, 0.99)
     >>> right = rng.random(2_000) < sure
     >>> p = np.where(right, sure, 1 - sure)  # probability of the true class
     >>> second = np.where(truth == 1, p, 1 - p)
@@ -151,6 +151,7 @@ def three_step(
         labels = inputs.checked_names(names, p.shape[1])
     n = len(p)
     case = case_weights(weights, n)
+    case = case / (case.max() or 1.0)  # only ratios matter, and squares of huge weights overflow
     assigned = inputs.assignment_table(assignment, p, labels, index)
     response = None if outcome is None else inputs.response(outcome, n, index)
     terms, x = inputs.design(covariates, n, index)
@@ -179,10 +180,10 @@ def three_step(
             slopes = values.reshape(p.shape[1] - 1, -1).T
             if warning := separation(part.x[used], ["", *terms], slopes):
                 warnings.warn(warning, stacklevel=2)
+    if overlap := _overlap(step):
+        warnings.warn(overlap, stacklevel=2)
     first = None
     if model_of is not None and data is not None and correction is not None:
-        if overlap := _overlap(step):
-            warnings.warn(overlap, stacklevel=2)
         first = first_step(model_of.params_, data, assigned, case)
     covariance = _sandwich(model, step, theta, first)
 
@@ -225,6 +226,8 @@ def _model_and_data(
 
 def _overlap(step: _Step) -> str:
     """A sentence on classes that overlap so much that the correction itself is in doubt."""
+    if step.correction is None:
+        return ""
     k = step.posterior.shape[1]
     logs = np.log(step.posterior, out=np.zeros_like(step.posterior), where=step.posterior > 0)
     each = -(step.posterior * logs).sum(axis=1)

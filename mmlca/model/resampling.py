@@ -210,7 +210,9 @@ def _refit(
     if best is None:
         return None
     cells, coefficients = best
-    posterior = softmax(class_joint(point.visits, point.rows, cells, coefficients), axis=1)
+    with np.errstate(invalid="ignore"):  # patients who were not drawn may be impossible now
+        joint = class_joint(point.visits, point.rows, cells, coefficients)
+        posterior = np.nan_to_num(softmax(joint, axis=1))
     overlap = (point.posterior * point.rows.weights[:, None]).T @ posterior
     order = linear_sum_assignment(-overlap)[1]
     return _End(

@@ -368,9 +368,12 @@ def memory_statistic(triples: Floats) -> float:
     """G² of the state before last against the next one, given the present one and the class."""
     pairs, steps = triples.sum(axis=3, keepdims=True), triples.sum(axis=1, keepdims=True)
     middle = triples.sum(axis=(1, 3), keepdims=True)
-    expected = np.divide(pairs * steps, middle, out=np.ones_like(triples), where=middle > 0)
     seen = triples > 0
-    return float(2 * (triples[seen] * np.log(triples[seen] / expected[seen])).sum())
+    observed, before, after, between = (  # logarithms, since products of tiny shares underflow
+        np.log(np.broadcast_to(count, triples.shape)[seen])
+        for count in (triples, pairs, steps, middle)
+    )
+    return float(2 * (triples[seen] * (observed + between - before - after)).sum())
 
 
 def _stay_statistic(counts: Counts) -> float:
@@ -384,7 +387,7 @@ def _stay_statistic(counts: Counts) -> float:
                      where=total > 0)  # fmt: skip
     spread = n * rate * (1 - rate)
     ok = spread > 1
-    return float(((left - n * rate)[ok] ** 2 / spread[ok]).sum())
+    return float((((left - n * rate)[ok] / np.sqrt(spread[ok])) ** 2).sum())
 
 
 def _state_statistic(counts: Counts, params: MarkovParams) -> float:
@@ -393,18 +396,19 @@ def _state_statistic(counts: Counts, params: MarkovParams) -> float:
     observed = counts.total(*counts.states(), t * s).reshape(k, t, s)
     expected = expected_states(params, t) * observed.sum(axis=2, keepdims=True)
     ok = expected > 1
-    return float(((observed - expected)[ok] ** 2 / expected[ok]).sum())
+    return float((((observed - expected)[ok] / np.sqrt(expected[ok])) ** 2).sum())
 
 
 def _tests(
     model: Any, data: Sequences, counts: Counts, n_sim: int, rng: np.random.Generator
 ) -> pd.DataFrame:
     def statistics(these: Counts, params: MarkovParams) -> list[float]:
-        return [
-            memory_statistic(these.triples()),
-            _stay_statistic(these),
-            _state_statistic(these, params),
-        ]
+        with np.errstate(over="ignore"):  # absurdly large weights may make them infinite
+            return [
+                memory_statistic(these.triples()),
+                _stay_statistic(these),
+                _state_statistic(these, params),
+            ]
 
     params, unknown, drawn = model.params_, data.codes < 0, []
     again = MixtureMarkov(params.n_classes, init=params, prior=model.prior, tol=0, max_iter=_REFIT)

@@ -21,7 +21,8 @@ class Counts:
     def total(self, patient: NDArray[np.intp], event: NDArray[np.intp], n_events: int) -> Floats:
         """Memberships of those with each event, (K, n_events)."""
         return np.array(
-            [np.bincount(event, m[patient], minlength=n_events) for m in self.members.T]
+            [np.bincount(event, m[patient], minlength=n_events) for m in self.members.T],
+            dtype=float,  # also where there is no event at all
         )
 
     def different(

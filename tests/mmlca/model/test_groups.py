@@ -209,6 +209,22 @@ def test_standard_errors_are_those_of_the_group_as_a_covariate() -> None:
     assert list(table.query("parameter == 'group weight'")["from"].unique()) == sorted(SHARES)
 
 
+def test_the_prior_counts_in_every_group() -> None:
+    """Where classes are certain, the prior adds K pseudo-patients to those of a group."""
+    stay, move = [0.97, 0.03], [0.03, 0.97]
+    far = MarkovParams([0.5, 0.5], [[0.999, 0.001], [0.001, 0.999]], [[stay] * 2, [move] * 2])
+    data, _ = simulate(far, 300, 25, seed=1)
+    group = np.where(np.arange(300) < 60, "small", "large")
+    prior = 8.0
+    model = MixtureMarkov(2, prior=prior, seed=1, tol=1e-9).fit(data, groups=group)
+    table = model.standard_errors(data, groups=group, information="observed")
+    for name, n in (("small", 60), ("large", 240)):
+        rows = table[(table["parameter"] == "group weight") & (table["from"] == name)]
+        p = rows["estimate"].to_numpy()
+        expected = np.sqrt(p * (1 - p) / (n + 2 * prior))
+        np.testing.assert_allclose(rows["se"], expected, rtol=1e-3)
+
+
 def test_the_bootstrap_has_intervals_of_the_groups() -> None:
     data, group = joined(three_sites())
     model = MixtureMarkov(2, seed=1).fit(data, groups=group)

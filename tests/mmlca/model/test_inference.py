@@ -39,7 +39,7 @@ def with_gaps(n: int, seed: int, n_states: int = 2) -> tuple[Sequences, MarkovPa
 def point_at(data: Sequences, params: MarkovParams, prior: float = 0.0) -> Point:
     logits = np.log(params.weights / params.weights[0])[None]
     rows = make_rows(data.patterns, data.weights)
-    return point_of(Visits(data.patterns), rows, params, logits, prior)
+    return point_of(Visits(data.patterns), rows, params, logits, prior, prior)
 
 
 def moved(point: Point, step: np.ndarray) -> MarkovParams:
@@ -77,7 +77,8 @@ def test_observed_information_is_the_curvature_of_the_likelihood(
                 for j in (1, -1)
             ]
             numerical[a, b] = numerical[b, a] = -(four[0] - four[1] - four[2] + four[3]) / 4 / h**2
-    np.testing.assert_allclose(parts.observed + parts.prior, numerical, rtol=1e-4, atol=2e-4)
+    analytic = (parts.observed + parts.prior) * parts.unit
+    np.testing.assert_allclose(analytic, numerical, rtol=1e-4, atol=2e-4)
 
 
 def test_scores_are_the_slopes_of_each_patients_likelihood() -> None:
@@ -92,9 +93,9 @@ def test_scores_are_the_slopes_of_each_patients_likelihood() -> None:
         slopes[:, a] = (ahead - behind) / 2 / h
     parts = information(point)
     outer = slopes.T @ (slopes * data.weights[:, None])
-    np.testing.assert_allclose(parts.outer, outer, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(parts.outer * parts.unit, outer, rtol=1e-6, atol=1e-6)
     squares = slopes.T @ (slopes * data.weights[:, None] ** 2)
-    np.testing.assert_allclose(parts.squares, squares, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(parts.squares * parts.unit**2, squares, rtol=1e-6, atol=1e-6)
 
 
 def test_visits_in_gaps_agree_with_their_sum() -> None:
@@ -285,5 +286,36 @@ def test_covariance_kinds_on_a_given_matrix() -> None:
     data, params = with_gaps(40, 6)
     parts = information(point_at(data, params))
     inverse, lost = covariance(parts, "opg")
-    np.testing.assert_allclose(inverse @ parts.outer, np.eye(len(inverse)), atol=1e-6)
+    product = inverse @ parts.outer * parts.unit
+    np.testing.assert_allclose(product, np.eye(len(inverse)), atol=1e-6)
     assert not lost.any()
+
+
+@pytest.mark.parametrize("factor", [1e-250, 1e250])
+def test_weights_of_any_size_have_the_same_sandwich(factor: float) -> None:
+    """Only ratios of weights matter to it; the other kinds are in proportion to the weights."""
+    data, params = with_gaps(200, 6)
+    plain = information(point_at(data, params))
+    scaled = information(point_at(data.reweight(data.weights * factor), params))
+    assert scaled.unit == pytest.approx(plain.unit * factor)
+    if factor > 1:  # tiny weights leave no cell with half a visit
+        for kind in ("opg", "observed", "sandwich"):
+            expected, lost_before = covariance(plain, kind)  # type: ignore[arg-type]
+            found, lost = covariance(scaled, kind)  # type: ignore[arg-type]
+            times = 1.0 if kind == "sandwich" else factor
+            np.testing.assert_allclose(found * times, expected, rtol=1e-6, atol=1e-12)
+            assert (lost == lost_before).all()
+
+
+def test_a_matrix_without_information_is_inverted_without_an_error() -> None:
+    """Rounding may leave zeros on the diagonal beside large numbers: such parameters are lost."""
+    data, params = with_gaps(40, 6)
+    parts = information(point_at(data, params))
+    size = len(parts.observed)
+    broken = parts.observed.copy()
+    broken[0, 0], broken[0, 1:], broken[1:, 0] = 0.0, 1e280, 1e280
+    for matrix in (broken, np.full((size, size), np.nan), np.full((size, size), np.inf)):
+        for kind in ("observed", "sandwich"):
+            spread, lost = covariance(parts._replace(observed=matrix), kind)  # type: ignore[arg-type]
+            assert np.isfinite(spread).all()
+            assert lost[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,9 @@ import pytest
 from paths import PEERS
 
 import mmlca
+
+# most classes here overlap on purpose; one test is about the warning
+pytestmark = pytest.mark.filterwarnings("ignore:the classes overlap")
 
 CHAINS = mmlca.MarkovParams(
     [0.5, 0.3, 0.2],
@@ -229,7 +233,6 @@ def _estimates(seed: int, n: int, length: int) -> tuple[np.ndarray, np.ndarray, 
     return tuple(column.to_numpy()[order] for column in columns)  # type: ignore[return-value]
 
 
-@pytest.mark.filterwarnings("ignore:the classes overlap")
 def test_the_model_adds_uncertainty() -> None:
     _, full, alone = _estimates(1, 600, 6)
     assert (full > alone).all()
@@ -252,6 +255,12 @@ def test_classes_of_a_model_that_overlap_are_a_warning() -> None:
     model = mmlca.MixtureMarkov(3, init=CHAINS, tol=1e-4).fit(sequences)
     with pytest.warns(UserWarning, match=r"the classes overlap \(entropy R² 0\.\d\d, below 0\.7\)"):
         mmlca.three_step(model, truth.to_numpy() * 1.5, sequences=sequences)
+    posterior = model.predict_proba(sequences)
+    with pytest.warns(UserWarning, match=r"the classes overlap \(entropy R² 0\.\d\d, below 0\.7\)"):
+        mmlca.three_step(posterior, truth.to_numpy() * 1.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is corrected
+        mmlca.three_step(posterior, truth.to_numpy() * 1.5, correction=None)
 
 
 def test_what_cannot_be_compared_is_said_in_a_sentence() -> None:
