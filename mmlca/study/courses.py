@@ -66,7 +66,7 @@ def class_courses(
     frequent courses and the transitions; None if every class has fewer than `min_count` patients.
     """
     classes = model.posterior_.set_index("id")["class"]
-    classes.index = pd.Index(data.ids)
+    data = data.select(list(classes.index))  # without those who lacked covariates
     described = describe_clusters(data, classes)
     short = zip(described["cluster"], name_clusters(described, min_count), strict=True)
     names = {k: f"class {k}" if name is None else f"{k}: {name}" for k, name in short}

@@ -226,7 +226,7 @@ def site_effects(
     if not known.any():
         raise ValueError("no patient has all covariates; leave out those that are mostly missing.")
     sizes = np.bincount(clusters[known], minlength=posterior.shape[1])
-    kept = np.flatnonzero(sizes >= min_count)
+    kept = np.flatnonzero((sizes > 0) & ~is_small(sizes, min_count))
     if 0 not in kept or len(kept) < 2:
         raise ValueError(
             f"effects compare clusters with cluster 1, and fewer than {min_count} patients of "

@@ -152,7 +152,7 @@ def test_concept_sets_in_a_study(cdm: Path) -> None:
         (f'warehouse = "postgresql://a:{SECRET}@h/x"', "holds a password"),
         ('omop = "parquet:MGB"\nschma = "x"', "did you mean sites.A.schema"),
         (f'omop = "postgresql://a:{SECRET}@h/x"', "holds a password"),
-        (f'omop = ["postgresql://a:{SECRET}@h/x"]', "should be a valid string"),
+        (f'omop = ["postgresql://a:{SECRET}@h/x"]', "should be a text in quotation marks"),
         (f'omop = "postgresql://h/x"\nlabs = {{x = "password={SECRET}"}}', "labs"),
     ],
 )

@@ -95,10 +95,16 @@ def test_the_index_is_that_of_two_runs_of_the_study(
     ]
     table = pd.read_csv(folder / "out/sensitivity.csv").set_index("variant")
     expected = adjusted_rand_score(both[0]["cluster"], both[1]["cluster"])
-    assert table.loc["ties: latest", "adjusted_rand_index"] == pytest.approx(expected)
+    shown = table.loc["ties: latest", "adjusted_rand_index"]
+    assert shown == pytest.approx(expected, abs=0.005)  # two decimals
     numbers = pd.read_csv(folder / "out/numbers.csv", index_col="name")
     headline = pd.read_csv(tmp_path / "main/tables/headline.csv", index_col="name")["value"]
-    assert numbers["main"].to_dict() == pytest.approx(headline.to_dict(), nan_ok=True)
+    off = (numbers["main"] - headline.reindex(numbers.index)).abs()
+    rounded = numbers.index.str.startswith(("patients", "distinct"))
+    shares = numbers.index.str.startswith("share of cluster")  # of rounded numbers
+    assert off[rounded].max() < study.privacy.min_count
+    assert off[shares].max() < study.privacy.min_count / 300
+    assert off[~rounded & ~shares].max() <= 0.005  # two decimals
 
 
 def test_tables_ranges_and_picture(folder: Path, done: dict[str, Any]) -> None:
