@@ -180,7 +180,8 @@ class TableEnsemble(Ensemble):
         sizes = {site: size @ by_model for site, size in tables.sizes.items()}
         order = np.argsort(-sum(sizes.values()), kind="stable")
         self._centres = self._centres[order]
-        if self.method == "latent":
+        if self.method == "latent":  # places nobody by position, and axes are most of a file
+            self._axes, self._centres = self._axes[:, :0], self._centres[:, :0]
             self.proportions_ = self.proportions_[order]
             self.confusion_ = self.confusion_[:, order]
         self._votes = np.where(used, member[:, order].argmax(axis=1), -1)
@@ -424,6 +425,8 @@ def _arrays(content: Mapping[str, Any]) -> dict[str, Floats]:
         raise ValueError("the ensemble has a confusion or a proportion that is not above 0.")
     if latent and not abs(arrays["proportions"].sum() - 1) < 1e-6:
         raise ValueError("the proportions of the ensemble's clusters do not sum to 1.")
+    if not latent and not rank:
+        raise ValueError("the ensemble has no axes, without which its centres place nobody.")
     if not (arrays["weights"] > 0).any():
         raise ValueError("all models of the ensemble have the weight 0.")
     return arrays

@@ -253,7 +253,8 @@ with threadpool_limits(1):
 
         ensemble, tables = font.combine(models, parts(), n_clusters=4)
         whole = time.process_time() - begin
-print(json.dumps([len(tables.sizes), reading[0], whole, before, peak()]))
+sent = font.write_ensemble(None, ensemble, models, study="s")
+print(json.dumps([len(tables.sizes), reading[0], whole, before, peak(), len(sent)]))
 """
 
 
@@ -268,11 +269,12 @@ def test_two_hundred_files_are_combined(tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", COMBINE, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    n_sites, read, whole, before, peak = json.loads(run.stdout.splitlines()[-1])
+    n_sites, read, whole, before, peak, n_bytes = json.loads(run.stdout.splitlines()[-1])
     table = 8 * 800**2
     print(
         f"\n200 files of 200 models: {whole:.1f} CPU s, {read:.1f} of them reading; peak "
-        f"{peak / 1e6:.0f} MB, {(peak - before) / table:.1f} tables of (M·K)² above that of 2 files"
+        f"{peak / 1e6:.0f} MB, {(peak - before) / table:.1f} tables of (M·K)² above that of 2 "
+        f"files; ensemble file {n_bytes / 1e6:.1f} MB"
     )
     assert n_sites == 200
     assert peak - before <= 10 * table  # all tables at once would be 198 more

@@ -155,6 +155,13 @@ def test_the_dict_places_patients_alike(make_case, method: str) -> None:
     assert (again.confidence(case.labels) == ensemble.confidence(case.labels)).all(axis=None)
     assert again.to_dict() == ensemble.to_dict()
     assert "3 clusters" in again.summary()
+    n_classes = sum(len(beta) for beta in case.models.values())
+    without = ensemble.to_dict() | {"axes": [[]] * n_classes, "centres": [[]] * 3}
+    if method == "latent":  # which needs no axes: they would be most of the file
+        assert without == ensemble.to_dict()
+    else:
+        with pytest.raises(ValueError, match="has no axes"):
+            font.TableEnsemble.from_dict(without)
 
 
 def test_a_single_model_gives_its_own_classes(make_case) -> None:
