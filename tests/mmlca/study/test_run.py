@@ -35,7 +35,7 @@ number = 4
 [pseudo_sites]
 per_site = 2
 [model]
-n_init = 12
+n_init = 4
 [outputs]
 bootstrap = 20
 dpi = 60
@@ -585,6 +585,7 @@ def test_the_command_prints_the_summary_or_json_or_nothing(
     assert invoke("study", "run", study, "--out", out, "--quiet").output == ""
 
 
+@pytest.mark.slow
 def test_demo(tmp_path: Path) -> None:
     run = invoke("demo", "--out", tmp_path, "--seed", 3, "--scale", 0.15, "--json")
     assert run.exit_code == 0, run.output
@@ -626,6 +627,7 @@ def reference_study(out: Path, seed: int, *, tried: tuple[int, ...]) -> dict[str
 
 
 @pytest.mark.filterwarnings("ignore:the best of:UserWarning")  # the report's cautions say so
+@pytest.mark.slow
 def test_the_reference_study_and_the_example_find_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
