@@ -58,7 +58,9 @@ class Inference:
         Intervals are symmetric on the logit scale, so that they stay between 0 and 1. A
         probability on the boundary (fewer than half an expected visit, or all visits of its row)
         has no standard error; its interval is the exact one for "never" or "always" in as many
-        visits as its row has.
+        visits as its row has. One that the data do not determine has none either, and the interval
+        from 0 to 1. The prior counts as in the fit: for every row of the chains and for the class
+        proportions, in each group if there are groups.
 
         Parameters
         ----------
