@@ -1,4 +1,7 @@
-"""OMOP concepts: which concepts of a database belong to which drug class, and how that is known."""
+"""OMOP concepts: which concepts of a database belong to which drug class, and how that is known.
+
+It is one file because the ways to a class (ancestors, relationships, names) are tried in order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The study file: its settings, and how it is read and checked."""
+"""The study file: its settings, and how it is read and checked.
+
+It is one file so that every key of a study file is found in one place.
+"""
 
 from __future__ import annotations
 

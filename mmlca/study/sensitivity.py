@@ -1,4 +1,7 @@
-"""Sensitivity of a study: the same analysis under other choices, compared with the main one."""
+"""Sensitivity of a study: the same analysis under other choices, compared with the main one.
+
+It is one file because the choices, their runs and their comparison share the list of variants.
+"""
 
 from __future__ import annotations
 
