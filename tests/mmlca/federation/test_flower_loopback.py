@@ -24,7 +24,7 @@ from font.exchange.sums import read_step, read_sums, share
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
 
 APP = ROOT / "examples" / "federated_flower"
-SITES = {"north": 500, "south": 400, "west": 300}
+SITES = {"north": 500, "south": 400, "west": 400}
 ROUNDS = 2  # of the refinement
 LIMIT = 600  # seconds for everything; about 40 are usual on an idle machine
 STUDY = """
