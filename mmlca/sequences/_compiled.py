@@ -1,9 +1,13 @@
-"""A cache of compiled loops that works wherever the program is installed.
+"""How loops are compiled: with little delay, and kept wherever the program is installed.
 
 numba keeps compiled loops on disk. It fails where neither the folder of the program nor the user's
 own can be written, and at a file of its cache that is damaged. Every file of compiled loops imports
 this one, so that in the first case loops are compiled anew in each session, and in the second once
 more.
+
+Compiling is what the first use waits for. numba optimises every loop with all it has, and again in
+each loop that calls it; level 2 of its optimiser takes three quarters of the time, and the loops of
+this project run no slower for it (tests/bench/test_bench_startup.py).
 """
 
 from __future__ import annotations
@@ -15,10 +19,12 @@ import tempfile
 from typing import Any
 
 import numba
-from numba.core import caching
+from numba.core import caching, event
 
 _config: Any = numba.config
 _CacheFile: Any = caching.IndexDataCacheFile
+_OURS = ("mmlca", "font", "ehr_prep")
+_LEVEL = 2
 
 
 def _nothing() -> None:
@@ -58,5 +64,25 @@ def _forgive_damage() -> None:
     _CacheFile._load_index, _CacheFile._load_data = index, data
 
 
+class _LittleDelay(event.Listener):
+    """Lowers numba's level of optimisation while one of this project's loops is compiled.
+
+    numba tells of each compilation while it holds the lock that lets one thread compile at a time.
+    """
+
+    def __init__(self) -> None:
+        self.levels: list[Any] = []
+
+    def on_start(self, event: Any) -> None:
+        self.levels.append(_config.OPT)
+        if event.data["dispatcher"].py_func.__module__.partition(".")[0] in _OURS:
+            _config.OPT = type(_config.OPT)(_LEVEL)
+
+    def on_end(self, event: Any) -> None:
+        _config.OPT = self.levels.pop()
+
+
 _find_place()
 _forgive_damage()
+if "NUMBA_OPT" not in os.environ:  # else it is for the user to say
+    event.register("numba:compile", _LittleDelay())

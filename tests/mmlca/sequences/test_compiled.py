@@ -72,3 +72,29 @@ def test_loops_are_compiled_where_no_cache_can_be_written(tmp_path: Path) -> Non
     assert value == "42"
     assert Path(folder).is_relative_to(tmp_path)
     assert not list(tmp_path.glob("mmlca-*")), "the temporary cache stays behind"
+
+
+def test_only_loops_of_this_project_are_compiled_with_little_delay(tmp_path: Path) -> None:
+    source = "import numba, mmlca.sequences._compiled, numba.core.event as event\n" + (
+        "seen = []\n"
+        "class Look(event.Listener):\n"
+        "    def on_start(self, one): seen.append(int(numba.config.OPT))\n"
+        "    def on_end(self, one): pass\n"
+        "event.register('numba:compile', Look())\n"
+        "def mine(x): return x + 1\n"
+        "numba.njit(mine)(1)\n"
+        "mine.__module__ = 'mmlca.mine'\n"
+        "numba.njit(mine)(1.0)\n"
+        "print(*seen, int(numba.config.OPT))\n"
+    )
+    for more, levels in [({}, ["3", "2", "3"]), ({"NUMBA_OPT": "1"}, ["1", "1", "1"])]:
+        done = subprocess.run(
+            [sys.executable, "-c", source],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={k: v for k, v in os.environ.items() if k != "NUMBA_OPT"}
+            | {"PYTHONPATH": str(ROOT)}
+            | more,
+        )
+        assert done.stdout.split() == levels
