@@ -23,6 +23,7 @@ from mmlca.cli.options import (
     Seed,
     StudyArgument,
     as_key,
+    whole_numbers,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def demo(
     scale: Annotated[
         float, typer.Option(min=0.02, max=20, help="Size of the cohort; 1: 5,322 patients.")
     ] = 1.0,
+    classes: Annotated[
+        str, typer.Option("--classes", "-k", help="Numbers to try, such as 1-8: more take longer.")
+    ] = "1-5",
     omop: Annotated[
         bool, typer.Option("--omop", help="Keep the cohort in OMOP tables (Parquet).")
     ] = False,
@@ -54,6 +58,7 @@ def demo(
     from font.files import hold
     from mmlca.study.config import read_study, write_study_file
 
+    candidates = whole_numbers(classes, "--classes")
     folder = out / "cohort"
     with hold(out):
         try:
@@ -72,6 +77,7 @@ def demo(
                 seed=seed,
                 synthetic=True,
                 preset="ra",
+                candidates=candidates,
             )
         except OSError as error:
             raise OSError(

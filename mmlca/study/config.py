@@ -440,6 +440,7 @@ def write_study_file(
     synthetic: bool = False,
     preset: str | None = None,
     records: Mapping[str, Any] | None = None,
+    candidates: Sequence[int] = tuple(range(1, 9)),
     notes: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write a commented study file that lists every setting with its default.
@@ -455,6 +456,8 @@ def write_study_file(
         Write the rules of that name, such as "ra"; see `ehr_prep.PRESETS`.
     records : dict, optional
         Settings under `[records]`, which hold for all sites.
+    candidates : list of int
+        Numbers of classes to try.
     notes : {site: lines}, optional
         Comments for each site.
     """
@@ -473,7 +476,7 @@ def write_study_file(
         one_of(preset, PRESETS, option("preset").rstrip("="))
     rules = {**Rules().model_dump(), **PRESETS.get(preset or "", {})}
     about = {"seed": seed, "synthetic": synthetic, "rules": rules, "notes": dict(notes or {})}
-    text = render("study.toml.j2", **settings, **about)
+    text = render("study.toml.j2", **settings, **about, candidates=list(candidates))
     with atomic(Path(path)) as file:
         file.write(text.encode())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.resources import files
 from io import BytesIO
 from typing import Any
@@ -92,12 +94,16 @@ def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[d
         numbers[twin] = counts[kind]
         return f"{kind.capitalize()} {counts[kind]}"
 
+    with ThreadPoolExecutor() as pool:  # the library of pictures works outside Python's lock
+        ready = dict(
+            zip(pictures, pool.map(partial(_picture, dpi=dpi), pictures.values()), strict=True)
+        )
     sections = []
     for name, title, items in report.sections():
         groups: dict[str | None, list[dict[str, Any]]] = {}
         for item in items:
             table = lay_out(item.table, item.layout, item.title, item.data_file, report.min_count)
-            picture = _picture(pictures[item.name], dpi) if report.pictured(item) else None
+            picture = ready[item.name] if report.pictured(item) else None
             chart = Markup(item.chart()) if picture and item.chart is not None else None
             shown = {"item": item, "number": numbered(item), "table": table, "picture": picture}
             shown["chart"] = chart
@@ -118,7 +124,7 @@ def _picture(content: bytes, dpi: int) -> dict[str, Any]:
     with Image.open(BytesIO(content)) as picture:
         width, height = picture.size
         few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        few.save(buffer, "png", optimize=True)
+        few.save(buffer, "png")
     return {
         "src": f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}",
         "width": round(width * 96 * _ON_SCREEN / dpi),
