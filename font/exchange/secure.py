@@ -23,8 +23,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -86,44 +86,79 @@ class MaskedFile:
     data: bytes = field(repr=False, default=b"")
 
 
-def add_masked(parts: Iterable[MaskedFile]) -> NDArray[np.int64]:
-    """The sum over all sites of a set, exact; all of them are needed."""
-    files = list(parts)
-    if not files:
+class MaskedTotal(NamedTuple):
+    """What masked files add up to.
+
+    Parameters
+    ----------
+    what, of : str
+        As in `MaskedFile`.
+    fingerprints : {site: SHA-256 of its payload}
+        In the order of the sites' names.
+    min_count : int
+        The largest of the sites'.
+    values : (n,) int64
+        The exact sum.
+    """
+
+    what: str
+    of: str
+    fingerprints: dict[str, str]
+    min_count: int
+    values: NDArray[np.int64]
+
+
+def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
+    """The sum over all sites of a set, exact; all of them are needed.
+
+    The files are added as they come, so that an iterator needs the memory of one.
+    """
+    first: MaskedFile | None = None
+    total: Masked = np.zeros(0, dtype=np.uint64)
+    prints: dict[str, str] = {}
+    unit = 1
+    for part in parts:
+        if first is None:
+            check_set(part.keys)
+            # what the others are compared with, without the numbers
+            first, total = replace(part, values=total, data=b""), np.zeros_like(part.values)
+        if part.site in prints:
+            raise ValueError(f"the site {part.site!r} comes twice; give each site's file once.")
+        _check_alike(part, first, len(total))
+        total += part.values
+        prints[part.site] = part.fingerprint
+        unit = max(unit, part.min_count)
+    if first is None:
         raise ValueError("there are no masked files; each site makes one.")
-    first = files[0]
-    names = [part.site for part in files]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"the sites {some(twice)} come twice; give each site's file once.")
-    check_set(first.keys)
-    for part in files[1:]:
-        if part.keys != first.keys:
-            raise ValueError(
-                f"{part.site!r} masked for the sites {some(sorted(part.keys))}, {first.site!r} for "
-                f"{some(sorted(first.keys))} or with other keys; all need the same key files."
-            )
-        one = (part.study, part.round, part.what, part.of, len(part.values))
-        if one != (first.study, first.round, first.what, first.of, len(first.values)):
-            raise ValueError(
-                f"{part.site!r} and {first.site!r} masked different tables (another study, round "
-                "or list of models); have both answer the same request."
-            )
-    missing = sorted(set(first.keys) - set(names))
+    missing = sorted(set(first.keys) - set(prints))
     if missing:
         raise ValueError(
             f"the masked files of {some(missing)} are missing, and without them the sum cannot be "
             "read; ask for them, or have all others answer again without these sites' key files."
         )
-    total = np.zeros(len(first.values), dtype=np.uint64)
-    for part in files:
-        total += part.values
     if total.size and total.max() > MOST:
         raise ValueError(
             "the masks do not cancel: a site changed its numbers or its key; have all sites answer "
             "again, in a new round of the study."
         )
-    return total.astype(np.int64)
+    return MaskedTotal(
+        first.what, first.of, dict(sorted(prints.items())), unit, total.astype(np.int64)
+    )
+
+
+def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
+    """Refuse a file for another set of sites than the first one, or of another table."""
+    if part.keys != first.keys:
+        raise ValueError(
+            f"{part.site!r} masked for the sites {some(sorted(part.keys))}, {first.site!r} for "
+            f"{some(sorted(first.keys))} or with other keys; all need the same key files."
+        )
+    one = (part.study, part.round, part.what, part.of, len(part.values))
+    if one != (first.study, first.round, first.what, first.of, n):
+        raise ValueError(
+            f"{part.site!r} and {first.site!r} masked different tables (another study, round "
+            "or list of models); have both answer the same request."
+        )
 
 
 # --- key files ---------------------------------------------------------------------------
@@ -277,7 +312,7 @@ def sum_of_labels(parts: Iterable[MaskedFile], models: Mapping[str, ModelFile]) 
 
     Parameters
     ----------
-    parts : list of MaskedFile, of every site of the set
+    parts : MaskedFile of every site of the set, such as an iterator that reads one after the other
     models : {name: ModelFile}
         Those that all sites labelled with.
 
@@ -287,28 +322,27 @@ def sum_of_labels(parts: Iterable[MaskedFile], models: Mapping[str, ModelFile]) 
         With the sum as the table of one site, "all sites". The same files are rounded alike every
         time, with draws that only those can repeat who have all of them.
     """
-    files = sorted(parts, key=lambda part: part.site)
-    total = add_masked(files)
-    if files[0].what != "labels" or files[0].of != list_fingerprint(models):
+    total = add_masked(parts)
+    if total.what != "labels" or total.of != list_fingerprint(models):
         raise ValueError(
             "the masked files were made with other models than these; have the sites label again "
             "with the model files that all sites use."
         )
     sizes = tuple(model.n_classes for model in models.values())
     sent = _sent_cells(sizes)
-    if len(total) != sent.sum():
+    if len(total.values) != sent.sum():
         raise ValueError(
-            f"the masked files have {len(total):,} numbers in place of {sent.sum():,}; have the "
-            "sites label again."
+            f"the masked files have {len(total.values):,} numbers in place of {sent.sum():,}; have "
+            "the sites label again."
         )
     exact = np.zeros(sent.shape)
-    exact[sent] = total
+    exact[sent] = total.values
     exact += np.triu(exact, 1).T
     _refuse_torn(exact, sizes)
-    seed = hashlib.sha256("".join(part.fingerprint for part in files).encode()).digest()
+    seed = hashlib.sha256("".join(total.fingerprints.values()).encode()).digest()
     offsets = np.cumsum([0, *sizes])
     draws = shared_draws(exact, offsets, SecretDraws(seed, "labels"))
-    rounded = round_counts(exact, max(part.min_count for part in files), draws)
+    rounded = round_counts(exact, total.min_count, draws)
     return CrossTables(tuple(models), sizes, {ALL_SITES: rounded.astype(float)})
 
 
@@ -377,7 +411,7 @@ def share_masked(
     ----------
     before : Step
         The file that the masked sums answer.
-    parts : list of MaskedFile, of every site of the set
+    parts : MaskedFile of every site of the set, such as an iterator that reads one after the other
     study, rounds, path, about
         As in `font.exchange.sums.share`.
 
@@ -386,29 +420,28 @@ def share_masked(
     All steps are rounded with the same draws, as long as the same sites take part, so that what
     several steps tell does not add up. Nobody but the centre can repeat them.
     """
-    files = sorted(parts, key=lambda part: part.site)
-    total = add_masked(files)
-    if files[0].what != "sums" or files[0].of != before.fingerprint:
+    total = add_masked(parts)
+    sites = list(total.fingerprints)
+    if total.what != "sums" or total.of != before.fingerprint:
         raise ValueError(
-            f"the masked files of {some([part.site for part in files])} answer another file than "
+            f"the masked files of {some(sites)} answer another file than "
             f"the one given (step {before.step} is due); have these sites run `mmlca site refine "
             "--secure` with it."
         )
     shape = (before.n_clusters, n_statistics(before.content))
     n_numbers = 2 * shape[0] * shape[1] + _N_SEEDS
-    if len(total) != n_numbers:
+    if len(total.values) != n_numbers:
         raise ValueError(
-            f"the masked files have {len(total):,} numbers in place of {n_numbers:,}; have the "
-            "sites run `mmlca site refine --secure` again."
+            f"the masked files have {len(total.values):,} numbers in place of {n_numbers:,}; have "
+            "the sites run `mmlca site refine --secure` again."
         )
-    sums, support = total[:-_N_SEEDS].reshape(2, *shape) / EXACT
-    unit = max(part.min_count for part in files)
-    seed = hashlib.sha256(total[-_N_SEEDS:].tobytes()).digest()
-    rounded = round_sums(sums, support, unit, SecretDraws(seed, "sums"))
+    sums, support = total.values[:-_N_SEEDS].reshape(2, *shape) / EXACT
+    seed = hashlib.sha256(total.values[-_N_SEEDS:].tobytes()).digest()
+    rounded = round_sums(sums, support, total.min_count, SecretDraws(seed, "sums"))
     return write_shared(
         *(path, before, rounded.values.astype(object), rounded.scale),
-        sites=[part.site for part in files],
-        min_count=unit,
+        sites=sites,
+        min_count=total.min_count,
         study=study,
         rounds=rounds,
         **about,

@@ -281,7 +281,7 @@ def test_the_sum_of_a_refinement_is_the_exact_one_rounded_once(refining: Study) 
     for step in range(3):
         parts = masked_step(refining, source)
         exact, support = exact_step(source)
-        summed = add_masked(parts)[:-8].reshape(2, *exact.shape) / 1e6
+        summed = add_masked(parts).values[:-8].reshape(2, *exact.shape) / 1e6
         assert np.abs(summed[0] - exact).max() < 1e-5
         assert np.abs(summed[1] - support).max() < 1e-5
         path = refining.root / f"shared-{step}.json"
@@ -289,7 +289,7 @@ def test_the_sum_of_a_refinement_is_the_exact_one_rounded_once(refining: Study) 
         known = support >= 11
         assert (np.abs(shared.total - exact)[known] < 11).all()
         assert (shared.total[known] % 11 == 0).all()
-        seed = hashlib.sha256(add_masked(parts)[-8:].tobytes()).digest()
+        seed = hashlib.sha256(add_masked(parts).values[-8:].tobytes()).digest()
         once = round_sums(exact, support, 11, SecretDraws(seed, "sums"))
         assert shared.payload["sums"] == once.values.tolist()
         assert sorted(shared.sites) == sorted(SITES)
@@ -308,8 +308,8 @@ def test_all_steps_are_rounded_with_the_same_draws(refining: Study) -> None:
     before = read_step(source)
     parts = masked_step(refining, source)
     first = share_masked(before, parts, study=STUDY, rounds=9, path=refining.root / "s0.json")
-    seeds = {add_masked(parts)[-8:].tobytes()}
-    seeds.add(add_masked(masked_step(refining, refining.root / "s0.json"))[-8:].tobytes())
+    seeds = {add_masked(parts).values[-8:].tobytes()}
+    seeds.add(add_masked(masked_step(refining, refining.root / "s0.json")).values[-8:].tobytes())
     assert len(seeds) == 1
     again = share_masked(before, parts[::-1], study=STUDY, rounds=9)
     assert (again.total == first.total).all()
