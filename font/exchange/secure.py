@@ -182,28 +182,42 @@ def write_mask_key(
     return write_file(path, "key", payload, created=created, signing_key=signing_key, **about)[1]
 
 
-def read_mask_keys(
-    sources: Iterable[Source],
+class MaskKey(NamedTuple):
+    """A site and its public key for masks."""
+
+    site: str
+    public: str
+
+
+def read_mask_key(
+    source: Source,
     *,
     study: str | None = None,
     min_count: int = 1,
     round: int | None = None,
     keys: Keys = None,
-) -> dict[str, str]:
-    """The public keys of a set of sites from their key files, in the order of their names."""
-    found: dict[str, str] = {}
+) -> MaskKey:
+    """Read a site's key file (or its bytes); the arguments are those of `read_model`."""
+    file = read_file(source, study=study, kind="key", min_count=min_count, round=round, keys=keys)
+    return MaskKey(file.site, file.payload["public"])
+
+
+def read_mask_keys(sources: Iterable[Source], **rules: Any) -> dict[str, str]:
+    """The public keys of a set of sites from their key files, in the order of their names.
+
+    `rules` are those of `read_mask_key`.
+    """
+    public: dict[str, str] = {}
     for source in sources:
-        file = read_file(
-            source, study=study, kind="key", min_count=min_count, round=round, keys=keys
-        )
-        if file.site in found:
+        key = read_mask_key(source, **rules)
+        if key.site in public:
             raise ValueError(
-                f"the key of {file.site!r} comes twice ({name_of(source)} is the second); give "
+                f"the key of {key.site!r} comes twice ({name_of(source)} is the second); give "
                 "each once."
             )
-        found[file.site] = file.payload["public"]
-    check_set(found)
-    return dict(sorted(found.items()))
+        public[key.site] = key.public
+    check_set(public)
+    return dict(sorted(public.items()))
 
 
 # --- masked files ------------------------------------------------------------------------

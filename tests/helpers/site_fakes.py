@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 
 import font
 from font.exchange.files import file_name
-from font.exchange.rounds import Reply
+from font.exchange.replies import Reply
 
 NAMES = ("north", "south", "west")
 
