@@ -41,9 +41,10 @@ from font.exchange.privacy import (
     Draws,
     SecretDraws,
     round_counts,
-    round_sums,
+    round_total,
     shared_draws,
 )
+from font.exchange.registry import kind_of
 from font.exchange.rules import later_models, masked_values
 from font.exchange.schema import read_file, write_file
 from font.exchange.signatures import Keys
@@ -376,7 +377,9 @@ def masked_sums(
     site: str,
     **about: Any,
 ) -> MaskedFile:
-    """Write a site's exact sums by cluster, masked, and how many patients stand behind each.
+    """Write a site's exact sums by cluster, masked, and the patients who stand behind each.
+
+    These are counted twice: each patient once in every cell that is his, and divided among them.
 
     Parameters
     ----------
@@ -393,9 +396,9 @@ def masked_sums(
         study, round, min_count, software, created, signing_key, as in `write_masked`.
     """
     parts = np.floor(draws.random(_N_SEEDS) * _SEED_BELOW)
-    scaled = [
-        np.rint(EXACT * table).ravel() for table in exact_sums(before, model, data, membership)
-    ]
+    tables = [*exact_sums(before, model, data, membership)]
+    tables.append(_refined_kind(before).shares(model, data, membership))
+    scaled = [np.rint(EXACT * table).ravel() for table in tables]
     numbers = np.concatenate([*scaled, parts]).astype(np.int64)
     return write_masked(
         *(path, numbers, secret, keys), what="sums", of=before.fingerprint, site=site, **about
@@ -406,7 +409,7 @@ def own_sums(part: MaskedFile, secret: bytes) -> tuple[Floats, Floats]:
     """The sums and the support (n,) that a site masked itself."""
     context = [part.study, part.round, part.what, part.of]
     numbers = unmask(part.values, secret, part.site, part.keys, context)
-    sums, support = numbers[:-_N_SEEDS].reshape(2, -1) / EXACT
+    sums, support, _ = numbers[:-_N_SEEDS].reshape(3, -1) / EXACT
     return sums, support
 
 
@@ -443,15 +446,17 @@ def share_masked(
             "--secure` with it."
         )
     shape = (before.n_clusters, n_statistics(before.content))
-    n_numbers = 2 * shape[0] * shape[1] + _N_SEEDS
+    n_numbers = 3 * shape[0] * shape[1] + _N_SEEDS
     if len(total.values) != n_numbers:
         raise ValueError(
             f"the masked files have {len(total.values):,} numbers in place of {n_numbers:,}; have "
             "the sites run `mmlca site refine --secure` again."
         )
-    sums, support = total.values[:-_N_SEEDS].reshape(2, *shape) / EXACT
+    sums, support, shares = total.values[:-_N_SEEDS].reshape(3, *shape) / EXACT
     seed = hashlib.sha256(total.values[-_N_SEEDS:].tobytes()).digest()
-    rounded = round_sums(sums, support, total.min_count, SecretDraws(seed, "sums"))
+    blocks = _refined_kind(before).blocks(before.content)
+    draws = SecretDraws(seed, "sums")
+    rounded = round_total(sums, support, shares, blocks, total.min_count, draws)
     return write_shared(
         *(path, before, rounded.values.astype(object), rounded.scale),
         sites=sites,
@@ -463,6 +468,14 @@ def share_masked(
 
 
 # --- inside ------------------------------------------------------------------------------
+
+
+def _refined_kind(before: Step) -> Any:
+    """The kind of model of a step, if its sums can be masked."""
+    kind = kind_of(before.content["format"])
+    if kind.shares is None or kind.blocks is None:
+        raise ValueError(f"a {kind.name} cannot be refined with secure sums.")
+    return kind
 
 
 def _sent_cells(sizes: Sequence[int]) -> NDArray[np.bool_]:
