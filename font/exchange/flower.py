@@ -10,7 +10,10 @@ What to know before hospitals join:
   not want that let a SuperNode run signed apps only (`--trusted-entities`), or start the app
   themselves (`--isolation process`).
 - What protects patients (`min_count` and the site's floor) is set at the hospital, in the object
-  that is given to `client_app`; nothing in a message changes it.
+  that is given to `client_app`; nothing in a message changes it. A hospital masks exact counts
+  (`font.exchange.secure`) only if its own SuperNode says so (`--node-config 'secure=true'`).
+- The public keys of secure sums pass through the centre. One that is not honest could put its own
+  in their place, unless the hospitals sign their files and pin each other's keys.
 - Of an error at a hospital the centre learns the type, never the text, which may name patients.
 - Whoever may connect can answer in any site's name. Let only known SuperNodes connect
   (`--enable-supernode-auth`), and pin the sites' keys (`font.exchange.signatures`): the first shows
@@ -31,7 +34,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from font.exchange.rounds import STEPS, Reply, Round, run_round
+from font.exchange.replies import Reply
+from font.exchange.rounds import STEPS, Round, run_round
+from font.exchange.schema import claimed_kind
 from font.exchange.signatures import Keys, read_keys
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -55,16 +60,22 @@ class Site(Protocol):
     def fit(self) -> Sequence[Path]:
         """Fit, and return the model files to send."""
 
-    def label(self, models: Sequence[bytes]) -> Path:
-        """Label the patients with all sites' models, and return the labels file to send."""
+    def mask_key(self) -> Path:
+        """The file to send with this site's public key for secure sums."""
+
+    def label(self, models: Sequence[bytes], *, secure: Sequence[bytes] | None = None) -> Path:
+        """Label the patients with all sites' models, and return the labels file to send.
+
+        With the key files `secure` of all sites, that is a masked file.
+        """
 
     def assign(self, ensemble: bytes) -> None:
         """Place the patients; the result stays."""
 
-    def refine(self, source: bytes) -> Any:
+    def refine(self, source: bytes, *, secure: Sequence[bytes] | None = None) -> Any:
         """Answer an ensemble or a shared model; `sums` of the result is the file to send, or None.
 
-        The patients' probabilities stay.
+        With key files it is masked, as in `label`. The patients' probabilities stay.
         """
 
 
@@ -75,7 +86,8 @@ def client_app(site: Callable[[Context], Site]) -> ClientApp:
     ----------
     site : context → Site
         Called for each message. `context.node_config` holds what the hospital gave to its own
-        SuperNode, such as `--node-config 'study="study.toml" site="MGB"'`.
+        SuperNode, such as `--node-config 'study="study.toml" site="MGB"'`. With `secure=true`
+        there the hospital takes part in secure sums, if the centre asks for them.
     """
     app = ClientApp()
     for step in STEPS:
@@ -86,7 +98,10 @@ def client_app(site: Callable[[Context], Site]) -> ClientApp:
 def _handler(site: Callable[[Context], Site], step: str) -> Callable[[Message, Context], Message]:
     def handle(message: Message, context: Context) -> Message:
         try:
-            files = _answer(site(context), step, _files_in(message))
+            files = _files_in(message)
+            if step == "key" or any(claimed_kind(file) == "key" for file in files):
+                _check_secure(context)
+            files = _answer(site(context), step, files)
             record = ConfigRecord({_FILES: files})
         except Exception as error:  # whatever it is, its text stays here
             _log.exception("the step %r failed at this site", step)
@@ -96,15 +111,30 @@ def _handler(site: Callable[[Context], Site], step: str) -> Callable[[Message, C
     return handle
 
 
-def _answer(site: Site, step: str, files: list[bytes]) -> list[bytes]:
+def _check_secure(context: Context) -> None:
+    """Exact counts leave, under masks, only where the hospital said so itself."""
+    if context.node_config.get("secure", False) is not True:
+        raise ValueError(
+            "the centre asks for secure sums, in which exact counts leave under masks, but this "
+            "site was not started for them; to take part add secure=true to --node-config, or ask "
+            "the centre to run the round without secure=true."
+        )
+
+
+def _answer(site: Site, step: str, received: list[bytes]) -> list[bytes]:
     if step == "fit":
         return [Path(path).read_bytes() for path in site.fit()]
+    if step == "key":
+        return [Path(site.mask_key()).read_bytes()]
+    keys = [file for file in received if claimed_kind(file) == "key"]
+    files = [file for file in received if file not in keys]
+    options: dict[str, Any] = {"secure": keys} if keys else {}
     if step == "label":
-        return [Path(site.label(files)).read_bytes()]
+        return [Path(site.label(files, **options)).read_bytes()]
     if len(files) != 1:
         raise ValueError(f"the centre sent {len(files)} files in place of one.")
     if step == "refine":
-        sums = site.refine(files[0]).sums
+        sums = site.refine(files[0], **options).sums
         return [] if sums is None else [Path(sums).read_bytes()]
     site.assign(files[0])
     return []
@@ -118,6 +148,7 @@ def server_app(
     n_clusters: int | None = None,
     timeout: float | None = None,
     refine: int | str | None = None,
+    secure: bool | None = None,
     keys: Keys = None,
     signing_key: str | Path | None = None,
     done: Callable[[Round], Any] | None = None,
@@ -139,6 +170,8 @@ def server_app(
     timeout : seconds to wait for the sites in each step; 3600 if not given
     refine : int or "converge", optional
         Rounds of the refinement that follows; "" in the configuration stands for none.
+    secure : bool, optional
+        Counts and sums come masked, see `font.exchange.secure`; if not given, they do not.
     keys : {site: public key}
         What a site did not sign is refused; in the configuration a file for `font.read_keys`.
     signing_key : the centre's private key, to sign the ensemble with
@@ -166,6 +199,7 @@ def server_app(
             out=Path(str(config.get("out", "results")) if out is None else out),
             n_clusters=n_clusters or int(config.get("clusters", 0)) or None,
             refine=int(steps) if str(steps).isdecimal() else steps or None,
+            secure=config.get("secure", False) is True if secure is None else secure,
             keys=pinned,
             signing_key=None if sign_with is None else Path(sign_with),
             **settings,
@@ -190,7 +224,7 @@ def ask(
     Parameters
     ----------
     grid : Flower's Grid
-    step : "fit", "label", "assign" or "refine"
+    step : "fit", "key", "label", "assign" or "refine"
     files : exchange files
     senders : node ids as texts; None: everyone, once `n_sites` are connected
     timeout : seconds

@@ -320,6 +320,12 @@ def _latent_support(model: LatentClass, data: Any, membership: Any) -> Floats:
     return model.statistics(data, membership)  # each person gives an answer once
 
 
+def _latent_blocks(content: Content) -> NDArray[np.intp]:
+    """The patients, then each item by itself."""
+    sizes = [1, *(len(part["categories"]) for part in content["items"])]
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
 LATENT_CLASS = ModelKind(
     name="latent class model",
     schema=LatentClassPart,
@@ -330,5 +336,7 @@ LATENT_CLASS = ModelKind(
     read=_read_latent,
     words=_latent_words,
     support=_latent_support,
+    shares=_latent_support,
+    blocks=_latent_blocks,
     n_statistics=lambda content: 1 + sum(len(part["categories"]) for part in content["items"]),
 )

@@ -43,6 +43,11 @@ class ModelKind:
     support : model, data, membership → (K, P), optional
         For kinds whose `statistics` are counts, and that can therefore be refined between sites:
         how many different patients stand behind each.
+    shares : model, data, membership → (K, P), optional
+        Each patient's membership divided evenly among those of a block of statistics that are
+        his, see `font.exchange.privacy.round_total`.
+    blocks : content → (P,), optional
+        The block of each statistic, from 0.
     n_statistics : content → P, optional
     """
 
@@ -55,6 +60,8 @@ class ModelKind:
     read: Callable[[Content], Any]
     words: Callable[[Content], tuple[list[str], list[str]]]
     support: Callable[[Any, Any, Any], Any] | None = None
+    shares: Callable[[Any, Any, Any], Any] | None = None
+    blocks: Callable[[Content], Any] | None = None
     n_statistics: Callable[[Content], int] | None = None
 
 

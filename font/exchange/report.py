@@ -120,7 +120,13 @@ def _cautions(sites: list[str], patients: pd.Series) -> list[str]:
     return lines
 
 
-_STEP_WORDS = {"fit": "models", "label": "counts", "assign": "ensemble", "refine": "refinement"}
+_STEP_WORDS = {
+    "fit": "models",
+    "key": "keys",
+    "label": "counts",
+    "assign": "ensemble",
+    "refine": "refinement",
+}
 
 
 def _shown(n: Any, min_count: int) -> str:

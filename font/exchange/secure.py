@@ -23,8 +23,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,9 +41,10 @@ from font.exchange.privacy import (
     Draws,
     SecretDraws,
     round_counts,
-    round_sums,
+    round_total,
     shared_draws,
 )
+from font.exchange.registry import kind_of
 from font.exchange.rules import later_models, masked_values
 from font.exchange.schema import read_file, write_file
 from font.exchange.signatures import Keys
@@ -86,44 +87,79 @@ class MaskedFile:
     data: bytes = field(repr=False, default=b"")
 
 
-def add_masked(parts: Iterable[MaskedFile]) -> NDArray[np.int64]:
-    """The sum over all sites of a set, exact; all of them are needed."""
-    files = list(parts)
-    if not files:
+class MaskedTotal(NamedTuple):
+    """What masked files add up to.
+
+    Parameters
+    ----------
+    what, of : str
+        As in `MaskedFile`.
+    fingerprints : {site: SHA-256 of its payload}
+        In the order of the sites' names.
+    min_count : int
+        The largest of the sites'.
+    values : (n,) int64
+        The exact sum.
+    """
+
+    what: str
+    of: str
+    fingerprints: dict[str, str]
+    min_count: int
+    values: NDArray[np.int64]
+
+
+def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
+    """The sum over all sites of a set, exact; all of them are needed.
+
+    The files are added as they come, so that an iterator needs the memory of one.
+    """
+    first: MaskedFile | None = None
+    total: Masked = np.zeros(0, dtype=np.uint64)
+    prints: dict[str, str] = {}
+    unit = 1
+    for part in parts:
+        if first is None:
+            check_set(part.keys)
+            # what the others are compared with, without the numbers
+            first, total = replace(part, values=total, data=b""), np.zeros_like(part.values)
+        if part.site in prints:
+            raise ValueError(f"the site {part.site!r} comes twice; give each site's file once.")
+        _check_alike(part, first, len(total))
+        total += part.values
+        prints[part.site] = part.fingerprint
+        unit = max(unit, part.min_count)
+    if first is None:
         raise ValueError("there are no masked files; each site makes one.")
-    first = files[0]
-    names = [part.site for part in files]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"the sites {some(twice)} come twice; give each site's file once.")
-    check_set(first.keys)
-    for part in files[1:]:
-        if part.keys != first.keys:
-            raise ValueError(
-                f"{part.site!r} masked for the sites {some(sorted(part.keys))}, {first.site!r} for "
-                f"{some(sorted(first.keys))} or with other keys; all need the same key files."
-            )
-        one = (part.study, part.round, part.what, part.of, len(part.values))
-        if one != (first.study, first.round, first.what, first.of, len(first.values)):
-            raise ValueError(
-                f"{part.site!r} and {first.site!r} masked different tables (another study, round "
-                "or list of models); have both answer the same request."
-            )
-    missing = sorted(set(first.keys) - set(names))
+    missing = sorted(set(first.keys) - set(prints))
     if missing:
         raise ValueError(
             f"the masked files of {some(missing)} are missing, and without them the sum cannot be "
             "read; ask for them, or have all others answer again without these sites' key files."
         )
-    total = np.zeros(len(first.values), dtype=np.uint64)
-    for part in files:
-        total += part.values
     if total.size and total.max() > MOST:
         raise ValueError(
             "the masks do not cancel: a site changed its numbers or its key; have all sites answer "
             "again, in a new round of the study."
         )
-    return total.astype(np.int64)
+    return MaskedTotal(
+        first.what, first.of, dict(sorted(prints.items())), unit, total.astype(np.int64)
+    )
+
+
+def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
+    """Refuse a file for another set of sites than the first one, or of another table."""
+    if part.keys != first.keys:
+        raise ValueError(
+            f"{part.site!r} masked for the sites {some(sorted(part.keys))}, {first.site!r} for "
+            f"{some(sorted(first.keys))} or with other keys; all need the same key files."
+        )
+    one = (part.study, part.round, part.what, part.of, len(part.values))
+    if one != (first.study, first.round, first.what, first.of, n):
+        raise ValueError(
+            f"{part.site!r} and {first.site!r} masked different tables (another study, round "
+            "or list of models); have both answer the same request."
+        )
 
 
 # --- key files ---------------------------------------------------------------------------
@@ -147,28 +183,42 @@ def write_mask_key(
     return write_file(path, "key", payload, created=created, signing_key=signing_key, **about)[1]
 
 
-def read_mask_keys(
-    sources: Iterable[Source],
+class MaskKey(NamedTuple):
+    """A site and its public key for masks."""
+
+    site: str
+    public: str
+
+
+def read_mask_key(
+    source: Source,
     *,
     study: str | None = None,
     min_count: int = 1,
     round: int | None = None,
     keys: Keys = None,
-) -> dict[str, str]:
-    """The public keys of a set of sites from their key files, in the order of their names."""
-    found: dict[str, str] = {}
+) -> MaskKey:
+    """Read a site's key file (or its bytes); the arguments are those of `read_model`."""
+    file = read_file(source, study=study, kind="key", min_count=min_count, round=round, keys=keys)
+    return MaskKey(file.site, file.payload["public"])
+
+
+def read_mask_keys(sources: Iterable[Source], **rules: Any) -> dict[str, str]:
+    """The public keys of a set of sites from their key files, in the order of their names.
+
+    `rules` are those of `read_mask_key`.
+    """
+    public: dict[str, str] = {}
     for source in sources:
-        file = read_file(
-            source, study=study, kind="key", min_count=min_count, round=round, keys=keys
-        )
-        if file.site in found:
+        key = read_mask_key(source, **rules)
+        if key.site in public:
             raise ValueError(
-                f"the key of {file.site!r} comes twice ({name_of(source)} is the second); give "
+                f"the key of {key.site!r} comes twice ({name_of(source)} is the second); give "
                 "each once."
             )
-        found[file.site] = file.payload["public"]
-    check_set(found)
-    return dict(sorted(found.items()))
+        public[key.site] = key.public
+    check_set(public)
+    return dict(sorted(public.items()))
 
 
 # --- masked files ------------------------------------------------------------------------
@@ -277,7 +327,7 @@ def sum_of_labels(parts: Iterable[MaskedFile], models: Mapping[str, ModelFile]) 
 
     Parameters
     ----------
-    parts : list of MaskedFile, of every site of the set
+    parts : MaskedFile of every site of the set, such as an iterator that reads one after the other
     models : {name: ModelFile}
         Those that all sites labelled with.
 
@@ -287,28 +337,27 @@ def sum_of_labels(parts: Iterable[MaskedFile], models: Mapping[str, ModelFile]) 
         With the sum as the table of one site, "all sites". The same files are rounded alike every
         time, with draws that only those can repeat who have all of them.
     """
-    files = sorted(parts, key=lambda part: part.site)
-    total = add_masked(files)
-    if files[0].what != "labels" or files[0].of != list_fingerprint(models):
+    total = add_masked(parts)
+    if total.what != "labels" or total.of != list_fingerprint(models):
         raise ValueError(
             "the masked files were made with other models than these; have the sites label again "
             "with the model files that all sites use."
         )
     sizes = tuple(model.n_classes for model in models.values())
     sent = _sent_cells(sizes)
-    if len(total) != sent.sum():
+    if len(total.values) != sent.sum():
         raise ValueError(
-            f"the masked files have {len(total):,} numbers in place of {sent.sum():,}; have the "
-            "sites label again."
+            f"the masked files have {len(total.values):,} numbers in place of {sent.sum():,}; have "
+            "the sites label again."
         )
     exact = np.zeros(sent.shape)
-    exact[sent] = total
+    exact[sent] = total.values
     exact += np.triu(exact, 1).T
     _refuse_torn(exact, sizes)
-    seed = hashlib.sha256("".join(part.fingerprint for part in files).encode()).digest()
+    seed = hashlib.sha256("".join(total.fingerprints.values()).encode()).digest()
     offsets = np.cumsum([0, *sizes])
     draws = shared_draws(exact, offsets, SecretDraws(seed, "labels"))
-    rounded = round_counts(exact, max(part.min_count for part in files), draws)
+    rounded = round_counts(exact, total.min_count, draws)
     return CrossTables(tuple(models), sizes, {ALL_SITES: rounded.astype(float)})
 
 
@@ -328,7 +377,9 @@ def masked_sums(
     site: str,
     **about: Any,
 ) -> MaskedFile:
-    """Write a site's exact sums by cluster, masked, and how many patients stand behind each.
+    """Write a site's exact sums by cluster, masked, and the patients who stand behind each.
+
+    These are counted twice: each patient once in every cell that is his, and divided among them.
 
     Parameters
     ----------
@@ -345,9 +396,9 @@ def masked_sums(
         study, round, min_count, software, created, signing_key, as in `write_masked`.
     """
     parts = np.floor(draws.random(_N_SEEDS) * _SEED_BELOW)
-    scaled = [
-        np.rint(EXACT * table).ravel() for table in exact_sums(before, model, data, membership)
-    ]
+    tables = [*exact_sums(before, model, data, membership)]
+    tables.append(_refined_kind(before).shares(model, data, membership))
+    scaled = [np.rint(EXACT * table).ravel() for table in tables]
     numbers = np.concatenate([*scaled, parts]).astype(np.int64)
     return write_masked(
         *(path, numbers, secret, keys), what="sums", of=before.fingerprint, site=site, **about
@@ -358,7 +409,7 @@ def own_sums(part: MaskedFile, secret: bytes) -> tuple[Floats, Floats]:
     """The sums and the support (n,) that a site masked itself."""
     context = [part.study, part.round, part.what, part.of]
     numbers = unmask(part.values, secret, part.site, part.keys, context)
-    sums, support = numbers[:-_N_SEEDS].reshape(2, -1) / EXACT
+    sums, support, _ = numbers[:-_N_SEEDS].reshape(3, -1) / EXACT
     return sums, support
 
 
@@ -377,7 +428,7 @@ def share_masked(
     ----------
     before : Step
         The file that the masked sums answer.
-    parts : list of MaskedFile, of every site of the set
+    parts : MaskedFile of every site of the set, such as an iterator that reads one after the other
     study, rounds, path, about
         As in `font.exchange.sums.share`.
 
@@ -386,29 +437,30 @@ def share_masked(
     All steps are rounded with the same draws, as long as the same sites take part, so that what
     several steps tell does not add up. Nobody but the centre can repeat them.
     """
-    files = sorted(parts, key=lambda part: part.site)
-    total = add_masked(files)
-    if files[0].what != "sums" or files[0].of != before.fingerprint:
+    total = add_masked(parts)
+    sites = list(total.fingerprints)
+    if total.what != "sums" or total.of != before.fingerprint:
         raise ValueError(
-            f"the masked files of {some([part.site for part in files])} answer another file than "
+            f"the masked files of {some(sites)} answer another file than "
             f"the one given (step {before.step} is due); have these sites run `mmlca site refine "
             "--secure` with it."
         )
     shape = (before.n_clusters, n_statistics(before.content))
-    n_numbers = 2 * shape[0] * shape[1] + _N_SEEDS
-    if len(total) != n_numbers:
+    n_numbers = 3 * shape[0] * shape[1] + _N_SEEDS
+    if len(total.values) != n_numbers:
         raise ValueError(
-            f"the masked files have {len(total):,} numbers in place of {n_numbers:,}; have the "
-            "sites run `mmlca site refine --secure` again."
+            f"the masked files have {len(total.values):,} numbers in place of {n_numbers:,}; have "
+            "the sites run `mmlca site refine --secure` again."
         )
-    sums, support = total[:-_N_SEEDS].reshape(2, *shape) / EXACT
-    unit = max(part.min_count for part in files)
-    seed = hashlib.sha256(total[-_N_SEEDS:].tobytes()).digest()
-    rounded = round_sums(sums, support, unit, SecretDraws(seed, "sums"))
+    sums, support, shares = total.values[:-_N_SEEDS].reshape(3, *shape) / EXACT
+    seed = hashlib.sha256(total.values[-_N_SEEDS:].tobytes()).digest()
+    blocks = _refined_kind(before).blocks(before.content)
+    draws = SecretDraws(seed, "sums")
+    rounded = round_total(sums, support, shares, blocks, total.min_count, draws)
     return write_shared(
         *(path, before, rounded.values.astype(object), rounded.scale),
-        sites=[part.site for part in files],
-        min_count=unit,
+        sites=sites,
+        min_count=total.min_count,
         study=study,
         rounds=rounds,
         **about,
@@ -416,6 +468,14 @@ def share_masked(
 
 
 # --- inside ------------------------------------------------------------------------------
+
+
+def _refined_kind(before: Step) -> Any:
+    """The kind of model of a step, if its sums can be masked."""
+    kind = kind_of(before.content["format"])
+    if kind.shares is None or kind.blocks is None:
+        raise ValueError(f"a {kind.name} cannot be refined with secure sums.")
+    return kind
 
 
 def _sent_cells(sizes: Sequence[int]) -> NDArray[np.bool_]:

@@ -110,7 +110,9 @@ min_count           the lowest of the sums files; of masked files, the largest, 
 model               content of the first model of the ensemble; its states or items and its prior
                     are those of the clusters
 sites               whose sums are in it
-sums                K × P, totals; the model is made of them as of its own statistics
+sums                K × P, totals; the model is made of them as of its own statistics. Of masked
+                    files, sums behind which stand few patients are what their patients' number is
+                    when it is spread evenly, see `font.exchange.privacy.round_total`
 =================== =========================================================================
 
 Payload of a *key* file (site → all), for secure sums, see `font.exchange.secure`:
@@ -132,7 +134,8 @@ sites               list of {site, key} in order of the names: the set whose mas
 values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in base64, exact, plus
                     this site's masks. Labels: for each class of each model its patients, then its
                     patients by the labels of every later model. Sums: the sums by cluster (K × P)
-                    in millionths, then in millionths how many patients stand behind each, then 8
+                    in millionths, then in millionths how many patients stand behind each, then the
+                    same with each patient divided among the sums of a block that are his, then 8
                     secret numbers of the site, whose sum seeds the centre's rounding
 =================== =========================================================================
 

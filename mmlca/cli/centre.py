@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +23,9 @@ from mmlca.cli.options import (
 )
 from mmlca.cli.site import make_key_pair
 from mmlca.cli.site_input import read_keys_file, study_name
+
+if TYPE_CHECKING:
+    from font.exchange.secure import MaskedFile
 
 centre_app = typer.Typer(
     name="centre", help="What the centre does: keys, combine, refine, effects.", **PLAIN
@@ -91,6 +95,7 @@ def centre_combine(
     from font.exchange.report import Absent, round_report
     from font.exchange.rounds import combine
     from font.exchange.schema import claimed_kind
+    from font.exchange.secure import read_masked, sum_of_labels
     from font.files import atomic_write, keep_inputs
     from mmlca.federation.hospital import SOFTWARE
 
@@ -132,16 +137,23 @@ def centre_combine(
         raise ValueError(
             f"there is no {counts} file; each site makes one with `mmlca site label{option}`."
         )
-    if secure:
-        from font.exchange.secure import read_masked, sum_of_labels
+    counted: set[str] = set()
 
-        masked = [read_masked(path, **rules) for path in tables_files]
-        parts = iter([sum_of_labels(masked, models)])
-    else:  # read when their turn comes, so that no two are in memory
-        parts = (read_labels(path, models, **rules) for path in tables_files)
-    with working("Combining", quiet=quiet):
+    def masked_files() -> Iterator[MaskedFile]:
+        for path in tables_files:
+            part = read_masked(path, **rules)
+            counted.add(part.site)
+            yield part
+
+    with working("Combining", quiet=quiet):  # files are read one after the other, none is kept
+        parts = (
+            iter([sum_of_labels(masked_files(), models)])
+            if secure
+            else (read_labels(path, models, **rules) for path in tables_files)
+        )
         result, tables = combine(models, parts, unequal=unequal, **settings)
-    counted = {part.site for part in masked} if secure else set(map(str, tables.sizes))
+    if not secure:
+        counted.update(map(str, tables.sizes))
     path = out / "ensemble.json"
     heard = {model.site for model in models.values()} | counted
     absent = [Absent(site, "fit", "no model came") for site in expected if site not in heard]
@@ -201,7 +213,7 @@ def centre_refine(
     """Add all sites' sums of a step: the shared model for all sites."""
     from font.checks import some
     from font.exchange.privacy import MIN_COUNT
-    from font.exchange.schema import read_file
+    from font.exchange.schema import claimed_kind
     from font.exchange.secure import read_masked, share_masked
     from font.exchange.sums import parameter_change, read_step, read_sums, share
     from font.files import keep_inputs
@@ -220,7 +232,7 @@ def centre_refine(
         min_count = min_count or read.privacy.min_count
     number = 1 if number is None else number
     pinned = read_keys_file(keys, study_file)
-    kinds = {path: read_file(path, study=name, keys=pinned).kind for path in files}
+    kinds = {path: claimed_kind(path) for path in files}
     sent = [path for path, kind in kinds.items() if kind in ("ensemble", "shared")]
     wanted = "masked" if secure else "sums"
     odd = [path for path, kind in kinds.items() if path not in sent and kind != wanted]
@@ -244,9 +256,9 @@ def centre_refine(
         "signing_key": signing_key,
     }
     if secure:
-        result = share_masked(before, [read_masked(p, **rules) for p in came], **about)
+        result = share_masked(before, (read_masked(p, **rules) for p in came), **about)
     else:
-        result = share(before, [read_sums(p, **rules) for p in came], **about)
+        result = share(before, (read_sums(p, **rules) for p in came), **about)
     absent = [site for site in expected if site not in result.sites]
     lines = [f"Step {result.step} of the refinement: sums of {len(came)} sites."]
     if absent:

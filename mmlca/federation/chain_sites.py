@@ -16,6 +16,7 @@ from mmlca.sequences.type import Sequences
 
 Floats = NDArray[np.float64]
 SETTINGS = ("homogeneous", "imbalanced", "contaminated")
+_PRIOR = 0.5  # as in models that sites send to each other, see `mmlca.Hospital`
 
 
 class ChainSites(NamedTuple):
@@ -136,7 +137,7 @@ class ChainSource:
     def fit(self, data: Sequences, n_classes: int, n_init: int, seed: int) -> Any:
         with warnings.catch_warnings():  # a maximum found once is no news in a thousand fits
             warnings.simplefilter("ignore", UserWarning)
-            return MixtureMarkov(n_classes, n_init=n_init, seed=seed).fit(data)
+            return MixtureMarkov(n_classes, n_init=n_init, prior=_PRIOR, seed=seed).fit(data)
 
     def fit_groups(
         self, data: Sequences, groups: NDArray[Any], n_classes: int, n_init: int, seed: int
@@ -144,7 +145,7 @@ class ChainSource:
         """Everyone's classes under one model with class proportions of each site."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            model = MixtureMarkov(n_classes, n_init=n_init, seed=seed)
+            model = MixtureMarkov(n_classes, n_init=n_init, prior=_PRIOR, seed=seed)
             return model.fit_predict(data, groups=groups)
 
     def take(self, data: Sequences, rows: NDArray[np.intp]) -> Sequences:

@@ -143,14 +143,33 @@ def _behind_few(patterns: Patterns, expected: Expected, few: NDArray[np.bool_]) 
 
 def markov_support(model: MixtureMarkov, sequences: Sequences, membership: Floats) -> Floats:
     """How many different patients stand behind each sum of `MixtureMarkov.statistics`."""
-    s = len(sequences.states)
-    sums = model.statistics(sequences, membership)
+    sums = model.statistics(sequences, membership)[:, : 1 + len(sequences.states)]
+    return np.hstack([sums, _observed(sequences.patterns, _people(sequences, membership))])
+
+
+def markov_shares(model: MixtureMarkov, sequences: Sequences, membership: Floats) -> Floats:
+    """The patients by first state, and each divided evenly among the different steps he makes."""
+    sums = model.statistics(sequences, membership)[:, : 1 + len(sequences.states)]
+    seen = _seen(sequences.patterns)
+    n_steps = np.maximum(seen.sum(axis=1), 1)  # different ones, of each pattern
+    steps = (seen.T @ (_people(sequences, membership) / n_steps[:, None])).T
+    return np.hstack([sums, steps])
+
+
+def markov_blocks(content: Content) -> NDArray[np.intp]:
+    """The patients, their first states, their steps."""
+    s = len(content["states"])
+    return np.repeat(np.arange(3), [1, s, s * s])
+
+
+def _people(sequences: Sequences, membership: Floats) -> Floats:
+    """The number of patients with each pattern in each class, (U, K), each counted once."""
     patterns, counted = sequences.patterns, sequences.weights > 0
-    people = [
+    columns = [
         np.bincount(patterns.inverse, column * counted, minlength=len(patterns))
         for column in membership.T
     ]
-    return np.hstack([sums[:, : 1 + s], _observed(patterns, np.stack(people, axis=1))])
+    return np.stack(columns, axis=1)
 
 
 def markov_content(
@@ -264,5 +283,7 @@ MARKOV = ModelKind(
     read=markov_model,
     words=_words,
     support=markov_support,
+    shares=markov_shares,
+    blocks=markov_blocks,
     n_statistics=lambda content: 1 + len(content["states"]) * (len(content["states"]) + 1),
 )

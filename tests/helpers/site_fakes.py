@@ -10,7 +10,8 @@ from sklearn.cluster import KMeans
 
 import font
 from font.exchange.files import file_name
-from font.exchange.rounds import Reply
+from font.exchange.replies import Reply
+from font.exchange.secure import masked_labels, read_mask_keys, write_mask_key
 
 NAMES = ("north", "south", "west")
 
@@ -20,6 +21,7 @@ class SmallSite:
 
     def __init__(self, site: str, folder: Path, study: str = "ra", columns: int = 2) -> None:
         self.site, self.folder, self.study = site, folder / site, study
+        self.secret = site.encode().ljust(32, b"-")
         rng = np.random.default_rng(sum(site.encode()))
         centres = np.array([[0.0] * columns, [6.0] * columns])
         self.data = centres[rng.integers(2, size=200)] + rng.normal(size=(200, columns))
@@ -31,12 +33,21 @@ class SmallSite:
         font.write_model(path, model, self.data, draws=np.random.default_rng(1), **about)
         return [path]
 
-    def label(self, models: Sequence[bytes]) -> Path:
+    def mask_key(self) -> Path:
+        path = self.folder / file_name(self.site, "key")
+        write_mask_key(path, self.secret, study=self.study, site=self.site)
+        return path
+
+    def label(self, models: Sequence[bytes], *, secure: Sequence[bytes] | None = None) -> Path:
         files = font.read_models(models, study=self.study)
         labels = font.label({name: file.model for name, file in files.items()}, self.data)
         path = self.folder / file_name(self.site, "labels")
         sizes = {name: file.n_classes for name, file in files.items()}
         tables = font.CrossTables.from_labels({self.site: labels}, sizes)
+        if secure is not None:
+            keys = read_mask_keys(secure)
+            masked_labels(path, tables, files, self.secret, keys, study=self.study)
+            return path
         draws = np.random.default_rng(2)
         font.write_labels(path, tables, files, study=self.study, draws=draws)
         return path

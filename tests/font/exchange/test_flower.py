@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import warnings
@@ -14,6 +15,7 @@ from site_fakes import NAMES, SmallSite, in_process, sites_in
 
 import font
 from font.exchange.rounds import Round
+from font.exchange.secure import read_masked, sum_of_labels
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
 with warnings.catch_warnings():
@@ -58,7 +60,8 @@ def context(node: dict, **run: object) -> Context:
 
 
 def play(folder: Path, site: Callable[[Context], SmallSite], **said: Any) -> tuple:
-    nodes = {i + 1: {"site": name} for i, name in enumerate(NAMES)}
+    more = said.pop("node", {})
+    nodes = {i + 1: {"site": name} | more.get(name, {}) for i, name in enumerate(NAMES)}
     grid = FakeGrid(flower.client_app(site), nodes, said.pop("silent", ()))
     kept: list[Round] = []
     app = flower.server_app(done=kept.append)
@@ -86,6 +89,49 @@ def test_the_same_as_without_flower(tmp_path: Path) -> None:
     assert all(len(made[name].clusters) == 200 for name in NAMES)
     types = [message.metadata.message_type for message in grid.seen]
     assert types == ["query.fit"] * 3 + ["query.label"] * 3 + ["query.assign"] * 3
+
+
+def test_secure_sums_are_those_of_the_files(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    willing = {name: {"secure": True} for name in NAMES}
+    result, grid = play(
+        tmp_path,
+        lambda at: SmallSite(str(at.node_config["site"]), tmp_path),
+        node=willing,
+        run={"secure": True},
+    )
+    assert result.absent == ()
+    types = [message.metadata.message_type for message in grid.seen]
+    steps = ("fit", "key", "label", "assign")
+    assert types == [f"query.{step}" for step in steps for _ in NAMES]
+    masked = [read_masked(path) for path in sorted((tmp_path / "c" / "masked").iterdir())]
+    assert [part.site for part in masked] == sorted(NAMES)
+    assert not (tmp_path / "c" / "labels").exists()
+    ensemble, _ = font.combine(result.models, [sum_of_labels(masked, result.models)])
+    sent = font.write_ensemble(None, ensemble, result.models, study="ra")
+    payload = json.loads(sent)["payload"]
+    assert json.loads((tmp_path / "c" / "ensemble.json").read_bytes())["payload"] == payload
+
+
+@pytest.mark.parametrize("said", [{}, {"secure": False}, {"secure": "yes"}])
+def test_no_site_masks_exact_counts_unless_it_says_so_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, said: dict
+) -> None:
+    """The centre asks for keys, and then tries with keys that it made itself."""
+    pytest.importorskip("cryptography")
+    site = SmallSite("north", tmp_path)
+    grid = FakeGrid(flower.client_app(lambda at: site), {1: said})
+    models = [path.read_bytes() for path in site.fit()]
+    keys = [SmallSite(name, tmp_path).mask_key().read_bytes() for name in NAMES]
+    logging.getLogger("flwr").propagate = True
+    with caplog.at_level(logging.INFO):
+        for step, files in (("key", []), ("label", [*models, *keys])):
+            (reply,) = flower.ask(grid, step, files, ["1"], 1.0)
+            assert reply.files == ()
+            assert reply.trouble == "the step failed there with 'ValueError'"
+    assert "add secure=true to --node-config" in caplog.text
+    (reply,) = flower.ask(grid, "label", models, ["1"], 1.0)
+    assert json.loads(reply.files[0])["kind"] == "labels"
 
 
 def test_an_error_stays_at_the_site_but_for_its_type(

@@ -17,7 +17,7 @@ from scipy import stats
 
 import font
 from font.exchange.names import look_alikes
-from font.exchange.privacy import SecretDraws, round_counts, round_sums
+from font.exchange.privacy import SecretDraws, round_counts, round_sums, round_total
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20), st.integers(1, 50), st.integers(0, 99))
@@ -146,3 +146,95 @@ def test_the_mean_in_rare_cells_is_not_that_of_one_patient() -> None:
     assert round_sums(sums, support, 11, SecretDraws(b"k" * 32)).per_patient == 1.0
     support[1, 1:3], sums[1, 1:3] = 8, 16  # at least 3 + 8 different patients
     assert round_sums(sums, support, 11, SecretDraws(b"k" * 32)).per_patient == round(137 / 31, 2)
+
+
+# --- the total of secure sums --------------------------------------------------------------
+
+BLOCKS = np.repeat([0, 1, 2], [1, 3, 9])
+
+
+def tables_of(cells: list[list[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums, support and shares of patients in one cluster; each is a list of steps, 0 to 8."""
+    steps = np.array([np.bincount(row, minlength=9) for row in cells], dtype=float)
+    seen = np.minimum(steps, 1)
+    shares = seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    front = np.array([len(cells), len(cells), 0, 0], dtype=float)
+    return tuple(  # type: ignore[return-value]
+        np.append(front, part.sum(axis=0))[None] for part in (steps, seen, shares)
+    )
+
+
+MANY = [[0] * 5 + [1] * (i % 5 == 0) + [2] * (i % 9 == 0) for i in range(120)]
+RARE = [[0, 3, 3], [0, 3, 4], [0, 4, 4, 4], [0, 5, 3], [0, 5], [0, 6, 3], [0, 6, 4, 5]] * 2
+
+OTHERS = [*[[3, 4, 5]] * 30, *[[3, 7, 7]] * 9, *[[3, 8]] * 9]
+
+
+def test_rare_cells_of_a_total_show_as_one_number_of_patients() -> None:
+    """On average patients times mean events, alike in all cells, 0 where few patients ever are."""
+    sums, support, shares = (
+        np.vstack([one, two])
+        for one, two in zip(tables_of([*MANY, *RARE]), tables_of(OTHERS), strict=True)
+    )
+    few = (support < 11) & (BLOCKS == 2)
+    assert few[0].nonzero()[0].tolist() == [4 + c for c in (3, 4, 5, 6, 7, 8)]
+    shown = np.array(
+        [
+            round_total(sums, support, shares, BLOCKS, 11, SecretDraws(i.to_bytes(32))).values
+            for i in range(3_000)
+        ]
+    )
+    large = ~few & (support >= 11)
+    assert (shown[:, large] % 1_100 == 0).all()
+    assert (np.abs(shown[:, large] / 100 - sums[large]) < 11).all()
+    common = [4 + c for c in (3, 4, 5)]  # at least 11 patients of the second cluster make these
+    assert (shown[:, 0, common] == shown[:, 0, common[:1]]).all()
+    assert (shown[:, 0, [10, 11, 12]] == 0).all()  # made by few in all clusters together
+    events = shown[:, 0, common].sum(axis=1) / 100
+    halves = events / 5.5  # a multiple of 11 patients, times a whole or half mean, to two decimals
+    assert np.abs(halves - np.rint(halves)).max() < 0.01
+    assert shares[few].sum() >= 11
+    mean = sums[few].sum() / shares[few].sum()
+    assert events.mean() == pytest.approx(shares[0, few[0]].sum() * mean, rel=0.15)
+
+
+def test_a_patient_more_shows_in_a_total_in_few_cases_whatever_he_does() -> None:
+    """Someone who knows all others: six rare steps tell hardly more than one."""
+    n = 2_000
+
+    def differs(extra: list[int], rounding: str) -> float:
+        times = 0
+        without, with_him = tables_of([*MANY, *RARE]), tables_of([*MANY, *RARE, extra])
+        rare = (without[1] < 11) & (with_him[1] < 11) & (BLOCKS == 2)
+        for i in range(n):
+            one, two = (
+                round_total(*part, BLOCKS, 11, SecretDraws(i.to_bytes(32))).values[rare]
+                if rounding == "total"
+                else round_sums(part[0], part[1], 11, SecretDraws(i.to_bytes(32))).values[rare]
+                for part in (without, with_him)
+            )
+            times += (one != two).any()
+        return times / n
+
+    everything = [3, 4, 5, 6, 7, 8]
+    assert differs([3], "total") < 0.2
+    assert differs(everything, "total") < 0.2
+    assert differs(everything, "cell by cell") > 0.3  # what this is for
+
+
+def test_one_patient_alone_in_a_cluster_of_a_total() -> None:
+    alone, others = tables_of([[0, 0, 3, 5, 5]]), tables_of(MANY * 2)
+    tables = [np.vstack(part) for part in zip(alone, others, strict=True)]
+    shown = []
+    for i in range(600):
+        values = round_total(*tables, BLOCKS, 11, SecretDraws(i.to_bytes(32))).values[0]
+        shown.append(values.any())
+        assert values[0] in (0, 1_100)
+        assert (values[0] > 0) == (values[4:].sum() > 0)  # all at once
+    assert np.mean(shown) == pytest.approx(1 / 11, abs=0.04)
+
+
+def test_a_total_with_min_count_1_is_exact() -> None:
+    tables = tables_of(MANY)
+    rounded = round_total(*tables, BLOCKS, 1, SecretDraws(b"k" * 32))
+    assert (rounded.values / rounded.scale == tables[0]).all()

@@ -11,8 +11,9 @@ import pytest
 from site_fakes import NAMES, in_process, sites_in
 
 import font
+from font.exchange.replies import Reply
 from font.exchange.report import Absent
-from font.exchange.rounds import Reply, Round
+from font.exchange.rounds import Round
 from font.exchange.schema import fingerprint
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import builtins
 import json
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +55,9 @@ def masked(site: str, values: Any, keys: dict[str, str] | None = None, **about: 
 def test_masks_cancel_to_the_last_digit(rows: list[tuple[int, ...]]) -> None:
     numbers = np.array(rows, dtype=np.int64).T
     parts = [masked(site, row) for site, row in zip(KEYS, numbers, strict=True)]
-    assert add_masked(parts).tolist() == numbers.sum(axis=0).tolist()
+    assert add_masked(parts).values.tolist() == numbers.sum(axis=0).tolist()
     read = [read_masked(part.data) for part in reversed(parts)]
-    assert add_masked(read).tolist() == numbers.sum(axis=0).tolist()
+    assert add_masked(read).values.tolist() == numbers.sum(axis=0).tolist()
 
 
 def test_a_masked_message_says_nothing_about_its_content() -> None:
@@ -103,7 +105,7 @@ def test_the_sum_without_one_site_is_noise() -> None:
     with pytest.raises(ValueError, match=r"masked files of 'west' are missing.*answer again"):
         add_masked([masked(s, values) for s in ("east", "north", "south")])
     again = [masked(s, values, three()) for s in three()]  # the round repeated among the others
-    assert add_masked(again).sum() == 0
+    assert add_masked(again).values.sum() == 0
 
 
 def test_wrong_sets_are_refused() -> None:
@@ -121,7 +123,7 @@ def test_wrong_sets_are_refused() -> None:
     parts = [masked(s, [1]) for s in KEYS]
     with pytest.raises(ValueError, match="masked for the sites"):
         add_masked([*parts[:3], masked("east", [1], three())][1:])
-    with pytest.raises(ValueError, match="'east' come twice"):
+    with pytest.raises(ValueError, match="'east' comes twice"):
         add_masked([parts[0], *parts])
     for other in ({"round": 2}, {"of": "1" * 64}, {"study": "t"}):
         with pytest.raises(ValueError, match="masked different tables"):
@@ -130,6 +132,21 @@ def test_wrong_sets_are_refused() -> None:
         add_masked([*parts[:3], masked("west", [1, 1])])
     with pytest.raises(ValueError, match="no masked files"):
         add_masked([])
+
+
+def test_files_are_added_as_they_come_and_none_is_kept() -> None:
+    seen: list[weakref.ref[MaskedFile]] = []
+
+    def reading() -> Iterator[MaskedFile]:
+        for site in KEYS:
+            part = masked(site, [1, 2])
+            assert all(ref() is None for ref in seen[:-1])  # but for the one added last
+            seen.append(weakref.ref(part))
+            yield part
+            del part
+
+    assert add_masked(reading()).values.tolist() == [4, 8]
+    assert len(seen) == 4
 
 
 @pytest.mark.parametrize("values", [[-1], [10**15 + 1], [[1]]])

@@ -17,7 +17,8 @@ from sklearn.cluster import KMeans
 
 import font
 from font.exchange import signatures
-from font.exchange.rounds import Reply, combine
+from font.exchange.replies import Reply
+from font.exchange.rounds import combine
 from font.exchange.schema import read_file
 
 pytest.importorskip("cryptography")

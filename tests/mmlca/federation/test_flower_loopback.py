@@ -19,6 +19,7 @@ from ra_like import ra_like
 
 import font
 import mmlca
+from font.exchange.secure import read_masked, share_masked, sum_of_labels
 from font.exchange.sums import read_step, read_sums, share
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
@@ -58,42 +59,54 @@ def write_homes(root: Path) -> Path:
     return root / "study.toml"
 
 
-def by_files(root: Path, sites: list[str]) -> Path:
-    """The same round with files; the centre's folder."""
+def by_files(root: Path, sites: list[str], secure: bool = False) -> Path:
+    """The same round with files, with secure sums or without; the centre's folder."""
     study = root / "study.toml"
     homes = {site: root / "files" / site for site in sites}
     for site, home in homes.items():
         mmlca.Hospital.from_study(study, site, folder=home).fit()
     models = sorted((root / "files").glob("*/to_all/*.json"))
+    keys = None
+    if secure:
+        keys = [mmlca.Hospital.from_study(study, s, folder=h).mask_key() for s, h in homes.items()]
     for site, home in homes.items():
-        mmlca.Hospital.from_study(study, site, folder=home).label(models)
+        mmlca.Hospital.from_study(study, site, folder=home).label(models, secure=keys)
     files = font.read_models(models, study="switching")
     counts = sorted((root / "files").glob("*/to_centre/*.json"))
-    tables = [font.read_labels(path, files, study="switching") for path in counts]
+    if secure:
+        tables = [sum_of_labels(map(read_masked, counts), files)]
+    else:
+        tables = [font.read_labels(path, files, study="switching") for path in counts]
     ensemble, _ = font.combine(files, tables)
     out = root / "files" / "centre"
     font.write_ensemble(out / "ensemble.json", ensemble, files, study="switching")
     for site, home in homes.items():
         sent = (out / "ensemble.json").read_bytes()
         mmlca.Hospital.from_study(study, site, folder=home).assign(sent)
-    refine_by_files(study, homes, out)
+    refine_by_files(study, homes, out, keys)
     return out
 
 
-def refine_by_files(study: Path, homes: dict[str, Path], out: Path) -> None:
+def refine_by_files(
+    study: Path, homes: dict[str, Path], out: Path, keys: list[Path] | None
+) -> None:
     """All steps of the refinement with files, after which `clusters.csv` has probabilities."""
     source = out / "ensemble.json"
     while True:
         before = read_step(source)
         results = [
-            mmlca.Hospital.from_study(study, site, folder=home).refine(source)
+            mmlca.Hospital.from_study(study, site, folder=home).refine(source, secure=keys)
             for site, home in homes.items()
         ]
         if before.shared is not None and before.shared.last:
             return
-        parts = [read_sums(result.sums) for result in results]
+        sums = [result.sums for result in results]
         source = out / f"shared-{before.step}.json"
-        share(before, parts, study="switching", rounds=ROUNDS, path=source)
+        if keys:
+            parts = map(read_masked, sums)
+            share_masked(before, parts, study="switching", rounds=ROUNDS, path=source)
+        else:
+            share(before, map(read_sums, sums), study="switching", rounds=ROUNDS, path=source)
 
 
 def payload(path: Path) -> dict:
@@ -151,12 +164,9 @@ class Network:
         )
         wait_for(self.port)
 
-    def node(self, site: str, **config: str) -> subprocess.Popen:
-        said = {"study": "study.toml", "site": site, "folder": f"homes/{site}"} | config
-        words = " ".join(
-            f'{key}="{self.root / value if key != "site" else value}"'
-            for key, value in said.items()
-        )
+    def node(self, site: str, more: str = "") -> subprocess.Popen:
+        study, folder = self.root / "study.toml", self.root / "homes" / site
+        words = f'study="{study}" site="{site}" folder="{folder}" {more}'.strip()
         port = self.nodes[list(SITES).index(site)]
         return self.start(
             site,
@@ -164,10 +174,12 @@ class Network:
             *("--host", "127.0.0.1", "--port", str(port), "--node-config", words),
         )
 
-    def run(self, app: Path, timeout: int, *options: str, simulated: str = "") -> None:
+    def run(
+        self, app: Path, timeout: int, *options: str, simulated: str = "", more: str = ""
+    ) -> None:
         config = (
             f'timeout={timeout} out="{self.root / "centre"}" simulated="{simulated}" '
-            f'refine="{ROUNDS}"'
+            f'refine="{ROUNDS}" {more}'
         )
         done = subprocess.run(
             ["flwr", "run", str(app), "here", "--stream", "--run-config", config, *options],
@@ -216,15 +228,17 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("secure", [False, True], ids=["rounded", "secure"])
 @pytest.mark.filterwarnings("ignore:the best of")
-def test_three_hospitals_give_what_files_give(network: Network, app: Path) -> None:
+def test_three_hospitals_give_what_files_give(network: Network, app: Path, secure: bool) -> None:
     root = network.root
     write_homes(root)
     network.link()
+    said = "secure=true" * secure
     for site in SITES:
-        network.node(site)
-    network.run(app, timeout=200)
-    expected = by_files(root, list(SITES))
+        network.node(site, said)
+    network.run(app, timeout=200, more=said)
+    expected = by_files(root, list(SITES), secure)
     assert payload(root / "centre" / "ensemble.json") == payload(expected / "ensemble.json")
     for step in range(ROUNDS + 1):
         name = f"shared-{step}.json"
@@ -239,6 +253,9 @@ def test_three_hospitals_give_what_files_give(network: Network, app: Path) -> No
                 assert payload(ours / part / path.name) == payload(path)
     text = (root / "centre" / "report.md").read_text(encoding="utf-8")
     assert "6 models of 3 sites" in text
+    assert ("rounded at random after they were added up, under masks" in text) == secure
+    assert (root / "centre" / "masked").exists() == secure
+    assert (root / "centre" / "labels").exists() == (not secure)
     assert "Nobody." in text
 
 

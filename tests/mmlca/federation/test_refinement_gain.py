@@ -38,27 +38,32 @@ CONFIGURATIONS: dict[str, tuple[int, tuple[int, int], float]] = {
     "10 sites of 50 to 150, Dirichlet(1)": (10, (50, 150), 1.0),
     "5 sites of 300 to 800, Dirichlet(0.3)": (5, (300, 800), 0.3),
     "2 sites of 2,000 to 3,200, Dirichlet(1)": (2, (2_000, 3_200), 1.0),
+    "2 sites of 2,000 to 3,200, equal": (2, (2_000, 3_200), np.inf),
 }
 METHODS = ("FONT", "refit", "+1", "+2", "converge", "pooled EM", "pooled, by site", "true")
-DOCUMENTED = {  # means of the studies 1 to 12, in docs/simulation.md
+DOCUMENTED = {  # number of studies, from 1, and their means, in docs/simulation.md
     "5 sites of 50 to 500, Dirichlet(1)": (
-        *(0.768, 0.817, 0.824, 0.821, 0.816),
-        *(0.784, 0.813, 0.840),
+        *(48, (0.761, 0.805, 0.812, 0.813, 0.818)),
+        (0.786, 0.816, 0.843),
     ),
     "10 sites of 50 to 150, Dirichlet(1)": (
-        *(0.743, 0.803, 0.814, 0.819, 0.818),
-        *(0.769, 0.815, 0.845),
+        *(24, (0.752, 0.805, 0.817, 0.820, 0.817)),
+        (0.768, 0.816, 0.845),
     ),
     "5 sites of 300 to 800, Dirichlet(0.3)": (
-        *(0.734, 0.815, 0.834, 0.848, 0.865),
-        *(0.809, 0.873, 0.882),
+        *(24, (0.703, 0.817, 0.837, 0.847, 0.863)),
+        (0.811, 0.874, 0.883),
     ),
     "2 sites of 2,000 to 3,200, Dirichlet(1)": (
-        *(0.789, 0.825, 0.830, 0.832, 0.834),
-        *(0.815, 0.834, 0.841),
+        *(48, (0.773, 0.822, 0.830, 0.833, 0.836)),
+        (0.816, 0.836, 0.843),
+    ),
+    "2 sites of 2,000 to 3,200, equal": (
+        *(24, (0.797, 0.803, 0.804, 0.804, 0.802)),
+        (0.801, 0.801, 0.812),
     ),
 }
-N_DOCUMENTED, N_OTHER = 12, 10
+N_OTHER = 10
 Truth = dict[str, Any]
 
 
@@ -67,7 +72,8 @@ def network(sizes: Sequence[int], concentration: float, rng: np.random.Generator
     data, truth, shares = {}, {}, {}
     for i, n in enumerate(sizes):
         site = f"h{i}"
-        shares[site] = rng.dirichlet(np.full(K, concentration))
+        equal = np.isinf(concentration)
+        shares[site] = np.full(K, 1 / K) if equal else rng.dirichlet(np.full(K, concentration))
         chains = MarkovParams(shares[site], PARAMS.initial, PARAMS.transition)
         lengths = rng.integers(4, 17, n)
         data[site], classes = simulate(chains, int(n), lengths, rng, states=STATES)
@@ -259,11 +265,12 @@ def test_a_refinement_gains_what_the_documentation_says(name: str) -> None:
 
     So do the gains over FONT in each study, which vary less.
     """
-    seeds = range(N_DOCUMENTED + 1, N_DOCUMENTED + 1 + N_OTHER)
+    n_documented, federated, others = DOCUMENTED[name]
+    seeds = range(n_documented + 1, n_documented + 1 + N_OTHER)
     rows = rows_of(lambda seed: gains(*CONFIGURATIONS[name], seed), seeds)
-    documented = pd.Series(dict(zip(METHODS, DOCUMENTED[name], strict=True)))
+    documented = pd.Series(dict(zip(METHODS, federated + others, strict=True)))
     assert list(rows) == list(documented.index)
-    scale = np.sqrt(1 + N_OTHER / N_DOCUMENTED)  # of the error of a difference of two means
+    scale = np.sqrt(1 + N_OTHER / n_documented)  # of the error of a difference of two means
     for values, expected in (
         (rows, documented),
         (rows.sub(rows["FONT"], axis=0), documented - documented["FONT"]),
@@ -272,7 +279,8 @@ def test_a_refinement_gains_what_the_documentation_says(name: str) -> None:
         assert (off < 4 * scale * values.sem() + 0.001).all(), off  # to three digits
     mean = rows.mean()
     assert mean["FONT"] < mean["refit"] < mean["+1"] < mean["true"] + 0.01
-    assert mean["+1"] > mean["pooled EM"]  # which has one set of proportions for all sites
+    if np.isfinite(CONFIGURATIONS[name][2]):  # where the sites' proportions differ
+        assert mean["+1"] > mean["pooled EM"]  # which has one set of proportions for all sites
 
 
 @pytest.mark.slow
@@ -287,6 +295,7 @@ def test_tiny_sites_should_only_label_and_larger_ones_send_a_model() -> None:
 def test_secure_sums_buy_back_what_rounding_costs() -> None:
     mean = table_of(lambda seed: exchanged(10, (50, 150), seed), 8)["mean"]
     assert mean["secure, refined"] > mean["rounded, refined"]
+    assert mean["secure, refined"] > 0.79  # 0.808 in 16 studies, 0.815 with nothing rounded
     assert mean["rounded, refined"] > mean["rounded"]
 
 

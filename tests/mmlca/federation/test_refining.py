@@ -367,7 +367,7 @@ def test_a_file_that_is_written_is_one_that_can_be_read(study: Path) -> None:
 
 def network(root: Path, silent: dict[str, str], min_count: int = 11) -> Any:
     """Asks hospitals in this process; `silent` are sites and the step from which they are."""
-    from font.exchange.rounds import Reply
+    from font.exchange.replies import Reply
 
     homes = {site: hospital(root, site, min_count) for site in SITES}
     asked: list[str] = []

@@ -15,7 +15,7 @@ from commands import mmlca_does, refusal
 import font
 import mmlca
 from font.exchange.files import file_names
-from font.exchange.privacy import SecretDraws, round_sums
+from font.exchange.privacy import SecretDraws, round_total
 from font.exchange.secure import (
     MaskedFile,
     add_masked,
@@ -26,6 +26,7 @@ from font.exchange.secure import (
 )
 from font.exchange.sums import exact_sums, read_shared, read_step
 from font.refinement import one_class, site_memberships
+from mmlca.federation.markov_kind import markov_blocks, markov_shares
 
 STUDY = "ra switching"
 SITES = {"north": 260, "south hospital": 220, "west": 180, "clinic": 30}  # the last sends no model
@@ -257,8 +258,8 @@ def masked_step(study: Study, source: Path, *without: str) -> list[MaskedFile]:
     return [read_masked(result.sums) for result in results if result.sums is not None]
 
 
-def exact_step(source: Path, sites: Any = SITES) -> tuple[Any, Any]:
-    """The sums and the support of all sites in one process, unrounded."""
+def exact_step(source: Path, sites: Any = SITES) -> tuple[Any, Any, Any]:
+    """The sums, the support and the shares of all sites in one process, unrounded."""
     before = read_step(source)
     sums = []
     for site in sites:
@@ -271,7 +272,8 @@ def exact_step(source: Path, sites: Any = SITES) -> tuple[Any, Any]:
             clusters = before.ensemble.ensemble.predict(font.label(models, data))
             model = one_class(next(iter(models.values())), data)
             membership = np.eye(2)[clusters.to_numpy()]
-        sums.append(exact_sums(before, model, data, membership))
+        shares = markov_shares(model, data, membership)
+        sums.append((*exact_sums(before, model, data, membership), shares))
     return tuple(np.sum(part, axis=0) for part in zip(*sums, strict=True))
 
 
@@ -280,17 +282,17 @@ def test_the_sum_of_a_refinement_is_the_exact_one_rounded_once(refining: Study) 
     source = refining.root / "ensemble.json"
     for step in range(3):
         parts = masked_step(refining, source)
-        exact, support = exact_step(source)
-        summed = add_masked(parts)[:-8].reshape(2, *exact.shape) / 1e6
-        assert np.abs(summed[0] - exact).max() < 1e-5
-        assert np.abs(summed[1] - support).max() < 1e-5
+        exact, support, shares = exact_step(source)
+        summed = add_masked(parts).values[:-8].reshape(3, *exact.shape) / 1e6
+        assert np.abs(summed - np.stack([exact, support, shares])).max() < 1e-5
         path = refining.root / f"shared-{step}.json"
         shared = share_masked(read_step(source), parts, study=STUDY, rounds=2, path=path)
         known = support >= 11
         assert (np.abs(shared.total - exact)[known] < 11).all()
         assert (shared.total[known] % 11 == 0).all()
-        seed = hashlib.sha256(add_masked(parts)[-8:].tobytes()).digest()
-        once = round_sums(exact, support, 11, SecretDraws(seed, "sums"))
+        seed = hashlib.sha256(add_masked(parts).values[-8:].tobytes()).digest()
+        blocks = markov_blocks({"states": ["a", "b", "c"]})
+        once = round_total(exact, support, shares, blocks, 11, SecretDraws(seed, "sums"))
         assert shared.payload["sums"] == once.values.tolist()
         assert sorted(shared.sites) == sorted(SITES)
         source = path
@@ -308,8 +310,8 @@ def test_all_steps_are_rounded_with_the_same_draws(refining: Study) -> None:
     before = read_step(source)
     parts = masked_step(refining, source)
     first = share_masked(before, parts, study=STUDY, rounds=9, path=refining.root / "s0.json")
-    seeds = {add_masked(parts)[-8:].tobytes()}
-    seeds.add(add_masked(masked_step(refining, refining.root / "s0.json"))[-8:].tobytes())
+    seeds = {add_masked(parts).values[-8:].tobytes()}
+    seeds.add(add_masked(masked_step(refining, refining.root / "s0.json")).values[-8:].tobytes())
     assert len(seeds) == 1
     again = share_masked(before, parts[::-1], study=STUDY, rounds=9)
     assert (again.total == first.total).all()
@@ -339,7 +341,7 @@ def test_a_site_that_drops_out_of_a_refinement(refining: Study) -> None:
     )
     assert "west" not in shared.sites
     three = [site for site in SITES if site != "west"]
-    exact, support = exact_step(source, three)
+    exact, support, _ = exact_step(source, three)
     assert (np.abs(shared.total - exact)[support >= 11] < 11).all()
     with pytest.raises(ValueError, match="was made without the sums that this site"):
         refining.home("west").refine(refining.root / "shared-0.json")
