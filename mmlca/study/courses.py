@@ -15,12 +15,13 @@ from mmlca.figures.lines import plot_lines
 from mmlca.figures.sites import plot_site_differences
 from mmlca.figures.transitions import plot_transitions
 from mmlca.sequences.checks import listed
-from mmlca.study.analyse import Findings, course_views, named_groups
+from mmlca.study.analyse import Findings
+from mmlca.study.groups import course_views, named_groups
 from mmlca.study.numbers import published_norm
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Layout, Plain
-from mmlca.study.words import group_name, group_word, window_name, windows_name
+from mmlca.study.words import group_word, window_name, windows_name
 from mmlca.tables import describe
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.lines import branch_names
@@ -38,7 +39,9 @@ SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would
 _WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
-    "local": "Each site's own model, its classes under the names of the clusters they match.",
+    "local": "Each site's own model. Its classes have the names of the clusters that they match if "
+    "at every site at least half of the patients who are in either are in both; others are "
+    "“own class”, named by their own courses.",
     "refined": "Clusters of the refined model.",
 }
 
@@ -52,7 +55,7 @@ def course_items(study: Study, findings: Findings) -> list[Item]:
         data = {site: analysis.sequences[site] for site in shown}
         data = {site: part[np.isin(part.ids, shown[site].index)] for site, part in data.items()}
         if data:
-            groups = named_groups(study, shown, analysis.names)
+            groups = named_groups(analysis, shown, view)
             items += _courses(study, data, groups, view, findings.courses[view])
     return items
 
@@ -285,14 +288,18 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
     min_count = study.privacy.min_count
     own = next(iter(findings.courses.values()))  # the only one if there is a single class
 
-    def name_of(cluster: Any) -> str:
-        return group_name(study, cluster, findings.analysis.names)
+    names = findings.analysis.group_names
+
+    def name_of(membership: str, cluster: Any) -> str:
+        return names.get(membership, next(iter(names.values())))[cluster]
 
     shown = found.shown_with(
         {name: findings.courses.get(name, own) for name in found.differences["membership"]},
         name_of,
     )
-    shown = shown.assign(cluster=shown["cluster"].map(name_of))
+    shown["cluster"] = [
+        name_of(*row) for row in shown[["membership", "cluster"]].itertuples(index=False)
+    ]
     for number, pair in enumerate(pairs, start=1):
         yield Item(
             "site_differences" if len(pairs) == 1 else f"site_differences_{number}",

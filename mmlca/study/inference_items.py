@@ -11,7 +11,7 @@ from mmlca.figures.diagnostics import plot_residuals, plot_stays
 from mmlca.figures.effects import plot_effects
 from mmlca.figures.survival import plot_survival
 from mmlca.figures.transitions import plot_estimates
-from mmlca.study.analyse import class_names
+from mmlca.study.groups import class_names
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.words import group_word, groups_word, window_name, windows_name
@@ -152,7 +152,14 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"From {study.inference.bootstrap:,} refits of each site's own model to resampled "
             "patients: how alike the patients of a class and of its counterpart are (Jaccard "
             "index), and the share of refits in which the class was found again.",
-            found.stability,
+            found.stability.assign(
+                **{
+                    "class": [
+                        names[site][k]
+                        for site, k in found.stability[["site", "class"]].itertuples(index=False)
+                    ]
+                }
+            ),
             Plain(shares=("found_again",), n_keys=2),
         )
 

@@ -12,9 +12,10 @@ import pandas as pd
 from font.n_clusters import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.sequences.type import Sequences
-from mmlca.study.analyse import Analysis, Findings, named_groups
+from mmlca.study.analyse import Analysis, Findings
 from mmlca.study.checklist import checklist
 from mmlca.study.courses import course_items, difference_items, lab_items
+from mmlca.study.groups import named_groups, views
 from mmlca.study.inference_items import (
     covariate_items,
     fit_items,
@@ -315,7 +316,7 @@ def shown_clusters(
     elif len(data) == 1:
         courses, draws = {"": own}, {"": next(iter(draws.values()))}
     else:
-        groups = named_groups(study, analysis.clusters, analysis.names)
+        groups = named_groups(analysis, analysis.clusters, views(analysis)[0][0])
         together = pd.concat([part.astype(str) for part in groups.values()])
         whole = Sequences.concat(data)
         together.index = pd.Index(whole.ids)

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -19,6 +19,7 @@ from mmlca.study.analyse import Analysis, Findings, Models
 from mmlca.study.cautions import cautions
 from mmlca.study.config import Study
 from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
+from mmlca.study.groups import course_views, with_names
 from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
 from mmlca.study.report.content import Item, Report
@@ -129,7 +130,7 @@ class _Run:
             sites=list(sequences),
             n_clusters=n_classes,
             states=list(next(iter(sequences.values())).states),
-            views=[view for view, _ in analyse.course_views(analysis)],
+            views=[view for view, _ in course_views(analysis)],
             min_count=study.privacy.min_count,
             published=None if study.published is None else study.published.source,
             groups=groups_word(study),
@@ -245,7 +246,8 @@ class _Run:
         unseen = hidden[described["cluster"]].to_numpy()
         names = pd.Series(names, described.index, dtype=object).mask(unseen, None)
         known = dict(zip(described["cluster"], names, strict=True))
-        analysis = replace(analysis, names={c: n for c, n in known.items() if n is not None})
+        known = {c: name for c, name in known.items() if name is not None}
+        analysis = with_names(study, analysis, known)
         courses = analyse.course_tables(study, analysis)
         described = items.shown_clusters(study, analysis, courses, described)
         described["description"] = described["description"].fillna(few_patients(min_count))

@@ -1,0 +1,159 @@
+"""The groups of a study's patients under every membership, and what these groups are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mmlca.study.words import group_name
+from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
+from mmlca.tables.matching import memberships
+
+if TYPE_CHECKING:
+    from mmlca.study.analyse import Analysis
+    from mmlca.study.config import Study
+
+
+def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
+    """The memberships that the report shows, by name; one without a name for a single site."""
+    if analysis.ensemble is None:
+        return [(None, analysis.clusters)]
+    return [("ensemble", analysis.clusters), ("local", analysis.local)]
+
+
+def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
+    """The same and the refined clusters, for what rests on rounded counts alone."""
+    more = [("refined", analysis.refined_clusters)] if analysis.refined is not None else []
+    return [*views(analysis), *more]
+
+
+GOOD_MATCH = 0.5
+"""The smallest Jaccard index at which a class of a site's own model has a cluster's name."""
+
+
+def with_names(study: Study, analysis: Analysis, names: Mapping[Any, str]) -> Analysis:
+    """The same with the clusters' short names, and what all other groups are called.
+
+    A class of a site's own model has the name of the cluster that it matches where the match is
+    good: at every site where either has patients, at least half of those who are in one of the
+    two are in both. Any other class is "own class 3", with a short name from its own courses.
+    """
+    analysis = replace(analysis, names=dict(names))
+    rules = all_memberships(analysis)
+    groups = {view: _group_names(study, analysis, view, rules[view]) for view in rules}
+    return replace(analysis, group_names=groups)
+
+
+def all_memberships(analysis: Analysis) -> dict[str | None, dict[str, pd.Series]]:
+    """The group of each patient under every rule; see `course_views` for those in the report."""
+    rules = dict(course_views(analysis))
+    if analysis.ensemble is None:
+        return rules
+    data = analysis.sequences
+    everywhere = {name: {site: analysis.labels[site][name] for site in data} for name in data}
+    for name, rule in memberships(data, analysis.clusters, None, everywhere).items():
+        labels = {
+            site: pd.Series([rule.labels[i] for i in codes], data[site].ids, name="cluster")
+            for site, codes in rule.codes.items()
+        }
+        rules.setdefault(name, labels)
+    return rules
+
+
+def _group_names(
+    study: Study, analysis: Analysis, view: str | None, groups: Mapping[str, pd.Series]
+) -> dict[Any, str]:
+    """The names of the groups of one membership, in the order of their numbers."""
+    # a class that matches no cluster may have a name instead of a number
+    order = sorted(
+        {group for part in groups.values() for group in part.unique()},
+        key=lambda group: (isinstance(group, str), group),
+    )
+    if view in (None, "ensemble", "refined"):
+        return {group: group_name(study, group, analysis.names) for group in order}
+    described = describe_clusters(analysis.sequences, groups)
+    shorts = name_clusters(described, study.privacy.min_count)
+    hidden = hidden_sizes(groups, study.privacy.min_count).loc["all"]
+    names = {}
+    for group, short in zip(described["cluster"], shorts, strict=True):
+        if match(groups, analysis.clusters, group) >= GOOD_MATCH:
+            names[group] = group_name(study, group, analysis.names)
+        else:
+            unknown = short is None or hidden[group]
+            names[group] = f"own class {group}{'' if unknown else f': {short}'}"
+    return {group: names[group] for group in order}
+
+
+def match(groups: Mapping[str, pd.Series], clusters: Mapping[str, pd.Series], group: Any) -> float:
+    """The Jaccard index of a group and the cluster of the same number, at the worst of the sites.
+
+    Sites where neither has patients do not count.
+
+    >>> groups = {"A": pd.Series([1, 1, 2]), "B": pd.Series([1, 1, 2])}
+    >>> clusters = {"A": pd.Series([1, 1, 2]), "B": pd.Series([1, 2, 2])}
+    >>> match(groups, clusters, 1)
+    0.5
+    """
+    shares = []
+    for site, part in groups.items():
+        here, there = (part == group).to_numpy(), (clusters[site] == group).to_numpy()
+        if (here | there).any():
+            shares.append(float((here & there).sum() / (here | there).sum()))
+    return min(shares, default=0.0)
+
+
+def named_groups(
+    analysis: Analysis, groups: Mapping[str, pd.Series], view: str | None
+) -> dict[str, pd.Series]:
+    """Each patient's group by name, such as "1: TNFi persisters", in the order of the numbers."""
+    names = analysis.group_names[view]
+    named = {}
+    for site, part in groups.items():
+        here = {*part.unique()}
+        order = pd.CategoricalDtype([n for g, n in names.items() if g in here], ordered=True)
+        named[site] = part.map(names).astype(order)
+    return named
+
+
+def class_names(analysis: Analysis, site: str) -> dict[int, str]:
+    """The classes of a site's own model, with the short names that their groups have."""
+    names = analysis.group_names["local" if analysis.ensemble is not None else None]
+    labels, matched = analysis.labels[site][site], analysis.local[site]
+    classes = {}
+    for k in range(analysis.own[site].params_.n_classes):
+        here = matched[labels == k]
+        name = names[here.iloc[0]] if len(here) else ""
+        _, colon, short = name.partition(": ")
+        classes[k + 1] = f"class {k + 1}{colon}{short}"
+    return classes
+
+
+def with_cluster_names(
+    study: Study, analysis: Analysis, table: pd.DataFrame | None
+) -> pd.DataFrame | None:
+    """A table with "1: TNFi persisters" in place of "cluster 1".
+
+    The names come in last: numbers keep the order of the clusters, and so the first one as that
+    which the others are compared with.
+    """
+    if table is None:
+        return None
+    clusters = {c for part in analysis.clusters.values() for c in part.unique()}
+    names = {group_name(study, c): group_name(study, c, analysis.names) for c in clusters}
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+
+    def named(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(named, value))
+        return pattern.sub(lambda hit: names[hit[0]], value) if isinstance(value, str) else value
+
+    columns = [name for name in ("class", "group", "test", "pair") if name in table]
+    table = table.assign(**{name: table[name].map(named) for name in columns})
+    if "hazard_ratio" in table:  # other terms are covariates, whose levels may be "class 1"
+        of_group = table["group"].notna()
+        table["term"] = table["term"].where(~of_group, table["term"].map(named))
+    return table
