@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +192,9 @@ def difference_text(value: float) -> str:
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
-    ax.set_title(title, fontsize=_SMALL, pad=3)
+    letters = max(12, int(72 * ax.get_position().width * ax.figure.get_figwidth() / (0.5 * _SMALL)))
+    lines = [textwrap.fill(line, letters) for line in title.split("\n")]
+    ax.set_title("\n".join(lines), fontsize=_SMALL, pad=3)
     turn = 45 if max(map(len, columns), default=0) > 3 else 0
     align = "right" if turn else "center"
     ax.set_xticks(

@@ -213,7 +213,7 @@ def plot_estimates(
         for (i, j), rate in np.ndenumerate(value) if size <= 12 else ():
             text = rate_text(rate) if np.isfinite(rate) else "–"
             if limits is not None and np.isfinite(limits[i, j]).all():
-                text += "\n" + "–".join(f"{limit:.2f}".removeprefix("0") for limit in limits[i, j])
+                text += "\n" + "–".join(map(_limit_text, limits[i, j]))
             panel.text(
                 j, i, text, ha="center", va="center", color=text_colour(shades(rate)),
                 fontsize=SMALL - (1 if limits is None else 1.5), linespacing=0.95,
@@ -279,6 +279,12 @@ def _limits(errors: pd.DataFrame, label: int, states: list[str]) -> NDArray[np.f
         elif row["parameter"] == "transition":
             limits[1 + code[row["from"]], code[row["to"]]] = row["low"], row["high"]
     return limits
+
+
+def _limit_text(limit: float) -> str:
+    """Two decimals without the leading 0, and "0" and "1" without any, so that two fit a cell."""
+    text = f"{limit:.2f}"
+    return {"0.00": "0", "1.00": "1"}.get(text, text.removeprefix("0"))
 
 
 # --- graph -----------------------------------------------------------------------------

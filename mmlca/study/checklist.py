@@ -61,8 +61,15 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
         *("2", "Mean and variance of time within a wave"),
         f"does not apply: time is counted in {windows} from each patient's first treatment",
     )
-    yield "3a", "Why values are missing", NOT_DONE
-    yield "3b", "What missing values are related to", NOT_DONE
+    yield (
+        *("3a", "Why values are missing"),
+        "methods: assumed to be missing at random, which these data cannot show",
+    )
+    yield (
+        *("3b", "What missing values are related to"),
+        f"end of follow-up by {group_word(study)} and site: the table “Who is observed to the "
+        f"end”; other variables: {NOT_DONE}",
+    )
     yield (
         *("3c", "How missing values were handled"),
         "methods; missing states are summed over in the likelihood"

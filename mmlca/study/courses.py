@@ -40,8 +40,8 @@ _WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
     "local": "Each site's own model. Its classes have the names of the clusters that they match if "
-    "at every site at least half of the patients who are in either are in both; others are "
-    "“own class”, named by their own courses.",
+    "at every site at least half of the patients who are in either are in both; others are called "
+    "“own class”, with a name from their own courses if that is the same at all sites.",
     "refined": "Clusters of the refined model.",
 }
 
@@ -217,16 +217,17 @@ def _whole_courses(
     min_count, top = study.privacy.min_count, study.outputs.top
     group, least = group_word(study), max(SHARED_BY, min_count)
     frequencies = describe.sequence_frequencies(data, groups, top, min_count=least)
+    drawn, nothing = _with_rows(data, groups, frequencies)
     yield item(
         "frequencies",
         f"The {top} most frequent courses",
         f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
-        f"that fewer than {least} patients share: the pale part stands for all others.",
+        f"that fewer than {least} patients share: the pale part stands for all others.{nothing}",
         f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
         frequencies,
         Plain(shares=("share", "cumulative")),
         lambda: plot_frequencies(
-            data, groups, top=top, shared_by=SHARED_BY, table=frequencies, **options
+            *drawn, top=top, shared_by=SHARED_BY, table=frequencies, **options
         ),
         note=hidden_note(min_count),
     )
@@ -235,7 +236,8 @@ def _whole_courses(
     representatives = representative_sequences(
         data, groups, shared_by=shared_by, min_count=min_count
     )
-    only = f" Only courses that at least {least} patients share are candidates."
+    shown, none = _with_rows(data, groups, representatives)
+    only = f" Only courses that at least {least} patients share are candidates.{none}"
     yield item(
         "representatives",
         "Representative courses",
@@ -245,11 +247,29 @@ def _whole_courses(
         f"Coloured bars of a few representative treatment courses, one panel for each {group}",
         representatives,
         Plain(shares=("share", "distance")),
-        lambda: plot_representatives(
-            data, groups, shared_by=shared_by, table=representatives, **options
-        ),
+        lambda: plot_representatives(*shown, shared_by=shared_by, table=representatives, **options),
         note=hidden_note(min_count),
     )
+
+
+def _with_rows(
+    data: Mapping[str, Sequences], groups: Mapping[str, pd.Series], table: pd.DataFrame
+) -> tuple[tuple[dict[str, Sequences], dict[str, pd.Series]], str]:
+    """The patients of groups that have rows in the table, and a sentence on the other groups.
+
+    If no group has rows all are kept: the figure then says so in each panel.
+    """
+    names = list(dict.fromkeys(name for part in groups.values() for name in part.cat.categories))
+    absent = [name for name in names if name not in set(table["group"])]
+    if not absent or len(absent) == len(names):
+        return (dict(data), dict(groups)), ""
+    kept = {
+        site: part[~part.isin(absent)].cat.remove_unused_categories()
+        for site, part in groups.items()
+    }
+    kept = {site: part for site, part in kept.items() if len(part)}
+    chosen = {site: data[site][np.isin(data[site].ids, kept[site].index)] for site in kept}
+    return (chosen, kept), f" There are none in {listed(absent)}."
 
 
 # --- sites and labs -------------------------------------------------------------------------
@@ -267,7 +287,7 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
         return
     norms, n_boot, earlier = found.norms, study.outputs.bootstrap, ""
     if study.published is not None:
-        earlier = f" Published: {study.published.source}."
+        earlier = f" Published: numbers of an earlier study ({study.published.source})."
         known = [published_norm(study, row) for row in norms.to_dict("records")]
         norms = norms.assign(published=np.array(known, dtype=float))
     yield Item(
@@ -308,7 +328,8 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"Differences of the transition probabilities over one {window_name(study)} and of "
             f"the first drug class, {whose}. "
             f"Hatched: fewer than {found.min_support:g} steps at a site. Grey: never visited at "
-            "a site, or too few to show.",
+            "a site, or too few to show. Norm: the size of all differences together, as in the "
+            "table above.",
             shown[shown["sites"] == pair],
             Grid(
                 ("membership", "sites", "cluster", "quantity", "from"),

@@ -40,7 +40,8 @@ def with_names(study: Study, analysis: Analysis, names: Mapping[Any, str]) -> An
 
     A class of a site's own model has the name of the cluster that it matches where the match is
     good: at every site where either has patients, at least half of those who are in one of the
-    two are in both. Any other class is "own class 3", with a short name from its own courses.
+    two are in both. Any other class is "own class 3", with a short name from its own courses if
+    that is the same at all sites.
     """
     analysis = replace(analysis, names=dict(names))
     rules = all_memberships(analysis)
@@ -75,17 +76,32 @@ def _group_names(
     )
     if view in (None, "ensemble", "refined"):
         return {group: group_name(study, group, analysis.names) for group in order}
-    described = describe_clusters(analysis.sequences, groups)
-    shorts = name_clusters(described, study.privacy.min_count)
-    hidden = hidden_sizes(groups, study.privacy.min_count).loc["all"]
+    shorts = [_own_names(study, analysis, site, groups) for site in groups]
     names = {}
-    for group, short in zip(described["cluster"], shorts, strict=True):
+    for group in order:
         if match(groups, analysis.clusters, group) >= GOOD_MATCH:
             names[group] = group_name(study, group, analysis.names)
-        else:
-            unknown = short is None or hidden[group]
-            names[group] = f"own class {group}{'' if unknown else f': {short}'}"
-    return {group: names[group] for group in order}
+            continue
+        own = {short[group] for short in shorts if group in short}
+        different = "differs between the sites" if len(own) > 1 else next(iter(own), "")
+        names[group] = f"own class {group}: {different}".removesuffix(": ")
+    return names
+
+
+def _own_names(
+    study: Study, analysis: Analysis, site: str, groups: Mapping[str, pd.Series]
+) -> dict[Any, str]:
+    """Short names of the groups at a site from their courses there; none for hidden sizes."""
+    min_count = study.privacy.min_count
+    described = describe_clusters(analysis.sequences[site], groups[site])
+    hidden = hidden_sizes(groups, min_count).loc[site]
+    return {
+        group: short
+        for group, short in zip(
+            described["cluster"], name_clusters(described, min_count), strict=True
+        )
+        if short is not None and not hidden[group]
+    }
 
 
 def match(groups: Mapping[str, pd.Series], clusters: Mapping[str, pd.Series], group: Any) -> float:
@@ -119,21 +135,29 @@ def named_groups(
     return named
 
 
-def class_names(analysis: Analysis, site: str) -> dict[int, str]:
-    """The classes of a site's own model, with the short names that their groups have."""
-    names = analysis.group_names["local" if analysis.ensemble is not None else None]
+def class_names(study: Study, analysis: Analysis, site: str) -> dict[int, str]:
+    """The classes of a site's own model, with short names.
+
+    These are the names of the clusters that they match well at this site, or come from their own
+    courses.
+    """
     labels, matched = analysis.labels[site][site], analysis.local[site]
+    own = _own_names(study, analysis, site, analysis.local)
     classes = {}
     for k in range(analysis.own[site].params_.n_classes):
         here = matched[labels == k]
-        name = names[here.iloc[0]] if len(here) else ""
-        _, colon, short = name.partition(": ")
-        classes[k + 1] = f"class {k + 1}{colon}{short}"
+        group = here.iloc[0] if len(here) else None
+        good = match({site: matched}, analysis.clusters, group) >= GOOD_MATCH
+        short = analysis.names.get(group) if good else own.get(group)
+        classes[k + 1] = f"class {k + 1}" if short is None else f"class {k + 1}: {short}"
     return classes
 
 
 def with_cluster_names(
-    study: Study, analysis: Analysis, table: pd.DataFrame | None
+    study: Study,
+    analysis: Analysis,
+    table: pd.DataFrame | None,
+    columns: tuple[str, ...] = ("class", "group", "test", "pair"),
 ) -> pd.DataFrame | None:
     """A table with "1: TNFi persisters" in place of "cluster 1".
 
@@ -151,8 +175,7 @@ def with_cluster_names(
             return tuple(map(named, value))
         return pattern.sub(lambda hit: names[hit[0]], value) if isinstance(value, str) else value
 
-    columns = [name for name in ("class", "group", "test", "pair") if name in table]
-    table = table.assign(**{name: table[name].map(named) for name in columns})
+    table = table.assign(**{name: table[name].map(named) for name in columns if name in table})
     if "hazard_ratio" in table:  # other terms are covariates, whose levels may be "class 1"
         of_group = table["group"].notna()
         table["term"] = table["term"].where(~of_group, table["term"].map(named))

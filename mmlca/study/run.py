@@ -18,6 +18,7 @@ from mmlca.study import analyse, inference, items, read
 from mmlca.study.analyse import Analysis, Findings, Models
 from mmlca.study.cautions import cautions
 from mmlca.study.config import Study
+from mmlca.study.data_items import shown_fits
 from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
 from mmlca.study.groups import course_views, with_names
 from mmlca.study.methods import methods
@@ -189,7 +190,7 @@ class _Run:
                 table, fits = analyse.compare_numbers(self.study, data, tell)
                 self.results.json(file, plain_records(table))
                 n = {name: float(part.weights.sum()) for name, part in data.items()}
-                shown = items.shown_fits(table, n, self.study.privacy.min_count)
+                shown = shown_fits(table, n, self.study.privacy.min_count)
                 self.results.table("tables/selection.csv", shown)
                 return table, fits
         return pd.DataFrame(self.results.read_json(file)).astype({"site": str}), {}
