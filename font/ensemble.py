@@ -17,6 +17,7 @@ from font.checks import class_parameters, label_columns, one_of, some, whole_num
 from font.labels import LabelPatterns, distinct_rows, map_rows
 from font.n_clusters import RECORD
 from font.solve import distances_to, positions, solve
+from font.spelling import option
 from font.types import Floats, Integers, LabelTables, Models
 
 _RESAMPLES = (
@@ -320,8 +321,9 @@ class Ensemble:
         return (
             f"Centred weights tell another story: they trust {shown}"
             f"{', …' if len(doubted) > 5 else ''} far less, because these labels agree with the "
-            'other models\' little more than chance would. Compare with weights="centred", and see '
-            "in agreement_ that those it trusts are not copies of each other."
+            "other models' little more than chance would. Compare with "
+            f"{option('weights', 'centred')}, and see in the agreement between the models whether "
+            "those it trusts are copies of each other."
         )
 
     # --- files ----------------------------------------------------------------------------

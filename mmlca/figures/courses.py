@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mmlca.figures.canvas import SMALL, TEXT, Panel, lay_out, rectangles, time_axis
 from mmlca.figures.colours import INK, MISSING, Colours, state_colours
+from mmlca.sequences.checks import counted
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.describe import Frequent, frequent, sequence_frequencies
@@ -72,7 +73,7 @@ def plot_index(
         panel.ax.set_yticks([0, len(data)], ["0", f"{len(data):,}"])
         time_axis(panel.ax, data, page.n_times, page.panel_points)
     if n_rare:
-        page.notes.append(f"{n_rare:,} patients with a rare sequence not shown")
+        page.notes.append(f"{counted(n_rare, 'patient', 'patients')} with a rare course not shown")
     return page.finish(xlabel, "Patients", colour, "not known" if any_missing else "")
 
 

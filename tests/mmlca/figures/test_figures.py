@@ -185,7 +185,7 @@ def test_frequencies_are_as_high_as_their_share() -> None:
     first = first[np.argsort(first[:, 1])]
     assert first[:, 3] == pytest.approx(table["share"].to_numpy())
     assert first[:, 1] + first[:, 3] == pytest.approx(table["cumulative"].to_numpy())
-    assert ax.get_title() == "n = 3 (weight 4); 3 sequences: 100%"
+    assert ax.get_title() == "n = 3 (weight 4); 3 courses: 100 %"
     one = mmlca.plot_frequencies(S, top=1, shared_by=1)
     assert one.get_title().endswith("1 sequence: 50%")
     assert one.get_ylim() == (1, 0)  # the height is that of all patients
