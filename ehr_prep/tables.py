@@ -83,6 +83,9 @@ class TableOne:
     def __str__(self) -> str:
         return self.to_markdown()
 
+    def __repr__(self) -> str:
+        return "\n".join([self.lines().to_string(index=False), *self.notes])
+
     def _repr_html_(self) -> str:
         return self.to_html()
 

@@ -268,8 +268,12 @@ class Ensemble:
         ]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        settings = f"Ensemble(n_clusters={self.n_clusters!r}, weights={self.weights!r}, …)"
+        return self.summary() if hasattr(self, "weights_") else settings
+
     def _repr_html_(self) -> str:
-        text = self.summary() if hasattr(self, "weights_") else repr(self)
+        text = repr(self)
         return f"<pre>{html.escape(text)}</pre>"
 
     def _counted(self) -> str:

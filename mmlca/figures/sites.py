@@ -85,7 +85,8 @@ def plot_site_differences(
         import matplotlib.pyplot as plt
 
         width = max(_WIDTH, _WIDTH / 5 * n_columns)
-        height = 1.25 + len(names) * (0.5 + (width - 1.1) / n_columns)
+        labels = max(map(len, result.states)) * 0.36 * _TINY / 72  # inches below each map
+        height = 1.25 + len(names) * (0.25 + max(0.25, labels) + (width - 1.1) / n_columns)
         figure = plt.figure(figsize=(width, height), layout="constrained")
     heights = [0.2, 1] * len(names) + [0.07]
     grid = figure.add_gridspec(len(heights), n_columns, height_ratios=heights)

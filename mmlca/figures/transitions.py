@@ -7,7 +7,7 @@ sites × groups.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -64,7 +64,7 @@ def plot_transitions(
     min_count : groups, and rates of fewer patients, are not shown
     ax, figure : where to draw, optional
     """
-    if not isinstance(sequences, (Sequences, Mapping)):
+    if hasattr(sequences, "params_"):
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
@@ -86,7 +86,9 @@ def plot_transitions(
 
 def colour_bar(image: Any, axes: list[Axes], label: str) -> None:
     """The scale of a heat map, beside all its panels."""
-    bar = axes[0].figure.colorbar(image, ax=axes, shrink=0.6, aspect=25, pad=0.02)
+    figure = axes[0].figure
+    beside = 0.02 if figure.get_layout_engine() is not None else 0.15  # room for numbers of steps
+    bar = figure.colorbar(image, ax=axes, shrink=0.6, aspect=25, pad=beside)
     bar.ax.tick_params(labelsize=SMALL, length=2, width=0.5)
     bar.outline.set_visible(False)
     bar.set_label(label, fontsize=SMALL)

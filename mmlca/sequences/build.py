@@ -244,8 +244,8 @@ def from_spells(
         bad = (numbers.isna() | (numbers != numbers.round())).to_numpy()
         if bad.any():
             raise ValueError(
-                f"{counted(bad.sum(), 'value', 'values')} of {name!r} not a whole number (patients "
-                f"{some(frame[id][bad])}); turn dates into window numbers first."
+                f"{counted(bad.sum(), 'value', 'values')} of {name!r} must be a whole number "
+                f"(patients {some(frame[id][bad])}); turn dates into window numbers first."
             )
         bounds[name] = numbers.to_numpy(dtype=np.int64)
     repeats = bounds[end] - bounds[start] + 1

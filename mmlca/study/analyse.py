@@ -313,7 +313,10 @@ def course_tables(study: Study, analysis: Analysis) -> dict[str | None, Courses]
     """Tables of the courses by membership, all from rounded counts."""
     return {
         view: rounded_courses(
-            analysis.sequences, named_groups(analysis, groups, view), study.privacy.min_count
+            analysis.sequences,
+            named_groups(analysis, groups, view),
+            study.privacy.min_count,
+            {name: group for group, name in analysis.group_names[view].items()},
         )
         for view, groups in all_memberships(analysis).items()
     }

@@ -113,7 +113,14 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     also = "" if choice is None else ", and the table behind the figure of the criterion"
     yield "13", "Entropy", f"the table “Models”{also}"
     yield "14a", "Plot of the final classes", f"the figure “Treatment by {window}”"
-    yield "14b", "Plots of the models with other numbers of classes", NOT_DONE
+    drawn = choice is not None and study.outputs.figures
+    yield (
+        *("14b", "Plots of the models with other numbers of classes"),
+        "models/alternatives_….png, one file per site; they show exact parameters and stay inside "
+        "the hospital"
+        if drawn
+        else NOT_DONE,
+    )
     yield (
         *("14c", "Plot of single courses beside the estimated ones"),
         "the most frequent courses and representative ones of each group; courses of few patients "

@@ -75,7 +75,8 @@ def class_courses(
     names = {k: f"class {k}" if name is None else f"{k}: {name}" for k, name in short}
     order = pd.CategoricalDtype(list(names.values()), ordered=True)
     groups = {site: classes.map(names).astype(order)}
-    courses = rounded_courses({site: data}, groups, min_count)
+    numbers = {name: k for k, name in names.items()}
+    courses = rounded_courses({site: data}, groups, min_count, numbers)
     shown = _without_revealing_groups(groups, min_count)
     if not shown:
         return None

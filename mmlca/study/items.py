@@ -202,11 +202,13 @@ def shown_clusters(
     elif len(data) == 1:
         courses, draws = {"": own}, {"": next(iter(draws.values()))}
     else:
-        groups = named_groups(analysis, analysis.clusters, views(analysis)[0][0])
+        view, _ = views(analysis)[0]
+        groups = named_groups(analysis, analysis.clusters, view)
+        numbers = {name: group for group, name in analysis.group_names[view].items()}
         together = pd.concat([part.astype(str) for part in groups.values()])
         whole = Sequences.concat(data)
         together.index = pd.Index(whole.ids)
-        courses = {"": rounded_courses({"": whole}, {"": together}, min_count)}
+        courses = {"": rounded_courses({"": whole}, {"": together}, min_count, numbers)}
         draws = {"": data_draws(whole)}
     hidden = hidden_sizes(analysis.clusters, min_count)
     where = described["site"] if "site" in described else ["all"] * len(described)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -192,8 +193,26 @@ class _Run:
                 n = {name: float(part.weights.sum()) for name, part in data.items()}
                 shown = shown_fits(table, n, self.study.privacy.min_count)
                 self.results.table("tables/selection.csv", shown)
+                self._draw_alternatives(fits, data)
                 return table, fits
         return pd.DataFrame(self.results.read_json(file)).astype({"site": str}), {}
+
+    def _draw_alternatives(self, fits: analyse.Fits, data: Mapping[str, Sequences]) -> None:
+        """The courses of the models with other numbers of classes, for the eyes of the hospital."""
+        from mmlca.figures.models import plot_alternatives
+
+        study = self.study
+        for site in study.sites if study.outputs.figures else ():
+            models = {k: model for (name, k), model in fits.items() if name == site}
+            one = next(iter(models.values()))
+            params = {k: model.params_ for k, model in models.items()}
+            drawn = partial(
+                plot_alternatives,
+                *(params, one.states_, data[site].shape[1]),
+                xlabel=window_name(study).capitalize(),
+            )
+            picture = items.to_pictures(drawn, study.outputs.dpi)["png"]
+            self.results.write(f"models/alternatives_{site}.png", picture)
 
     def fit(self, key: str, data: Mapping[str, Sequences], n_classes: int, known: Models) -> Models:
         """One model per data set; those that the comparison of numbers fitted are `known`."""
