@@ -7,7 +7,7 @@ sites × groups.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -64,7 +64,7 @@ def plot_transitions(
     min_count : groups, and rates of fewer patients, are not shown
     ax, figure : where to draw, optional
     """
-    if hasattr(sequences, "params_"):
+    if not isinstance(sequences, (Sequences, Mapping, pd.DataFrame)):
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")

@@ -407,11 +407,11 @@ def test_rare_sequences_are_left_out_and_counted() -> None:
     s = Sequences.from_lists([["A", "B"]] * 12 + [["B", "B"]] * 8 + [["B"]] * 4)
     ax = mmlca.plot_frequencies(s, min_count=11)
     assert ax.get_title() == "n = 24; 1 course: 50 %"
-    assert "pale: rarer sequences, or those of fewer than 11 patients" in words(ax)
+    assert "pale: rarer courses, or those of fewer than 11 patients" in words(ax)
     assert len(mmlca.sequence_frequencies(s, min_count=11)) == 1
     index = mmlca.plot_index(s, min_count=11)
     assert index.images[0].get_array().shape[0] == 12
-    assert "12 patients with a rare sequence not shown" in words(index)
+    assert "12 patients with a rare course not shown" in words(index)
     none = mmlca.plot_frequencies(s[:22], min_count=11)  # else the others would be 10
     assert none.texts[0].get_text() == "none to show"
     draw(none)
