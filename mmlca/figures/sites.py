@@ -193,7 +193,7 @@ def difference_text(value: float) -> str:
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
-    letters = max(12, int(72 * ax.get_position().width * ax.figure.get_figwidth() / (0.5 * _SMALL)))
+    letters = max(12, int(72 * ax.get_position().width * _inches(ax) / (0.5 * _SMALL)))
     lines = [textwrap.fill(line, letters) for line in title.split("\n")]
     ax.set_title("\n".join(lines), fontsize=_SMALL, pad=3)
     turn = 45 if max(map(len, columns), default=0) > 3 else 0
@@ -203,6 +203,11 @@ def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) ->
         fontsize=_TINY,
     )  # fmt: skip
     ax.set_yticks(range(len(rows)), rows, fontsize=_TINY)
+
+
+def _inches(ax: Axes) -> float:
+    """Width of the figure."""
+    return float(ax.figure.bbox.width / ax.figure.dpi)
 
 
 def _cluster_name(label: Any) -> str:

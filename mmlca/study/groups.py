@@ -43,7 +43,8 @@ def with_names(study: Study, analysis: Analysis, names: Mapping[Any, str]) -> An
     two are in both. Any other class is "own class 3", with a short name from its own courses if
     that is the same at all sites.
     """
-    analysis = replace(analysis, names=dict(names))
+    own = {site: _own_names(study, analysis, site) for site in analysis.sequences}
+    analysis = replace(analysis, names=dict(names), own_names=own)
     rules = all_memberships(analysis)
     groups = {view: _group_names(study, analysis, view, rules[view]) for view in rules}
     return replace(analysis, group_names=groups)
@@ -76,25 +77,24 @@ def _group_names(
     )
     if view in (None, "ensemble", "refined"):
         return {group: group_name(study, group, analysis.names) for group in order}
-    shorts = [_own_names(study, analysis, site, groups) for site in groups]
-    names = {}
-    for group in order:
-        if match(groups, analysis.clusters, group) >= GOOD_MATCH:
-            names[group] = group_name(study, group, analysis.names)
-            continue
+    names = {
+        group: group_name(study, group, analysis.names)
+        for group in order
+        if match(groups, analysis.clusters, group) >= GOOD_MATCH
+    }
+    for group in (group for group in order if group not in names):
+        shorts = analysis.own_names.values() if view == "local" else ()
         own = {short[group] for short in shorts if group in short}
         different = "differs between the sites" if len(own) > 1 else next(iter(own), "")
         names[group] = f"own class {group}: {different}".removesuffix(": ")
-    return names
+    return {group: names[group] for group in order}
 
 
-def _own_names(
-    study: Study, analysis: Analysis, site: str, groups: Mapping[str, pd.Series]
-) -> dict[Any, str]:
-    """Short names of the groups at a site from their courses there; none for hidden sizes."""
+def _own_names(study: Study, analysis: Analysis, site: str) -> dict[Any, str]:
+    """Short names of the site's own classes from their courses; none for hidden sizes."""
     min_count = study.privacy.min_count
-    described = describe_clusters(analysis.sequences[site], groups[site])
-    hidden = hidden_sizes(groups, min_count).loc[site]
+    described = describe_clusters(analysis.sequences[site], analysis.local[site])
+    hidden = hidden_sizes(analysis.local, min_count).loc[site]
     return {
         group: short
         for group, short in zip(
@@ -135,20 +135,19 @@ def named_groups(
     return named
 
 
-def class_names(study: Study, analysis: Analysis, site: str) -> dict[int, str]:
+def class_names(analysis: Analysis, site: str) -> dict[int, str]:
     """The classes of a site's own model, with short names.
 
     These are the names of the clusters that they match well at this site, or come from their own
     courses.
     """
     labels, matched = analysis.labels[site][site], analysis.local[site]
-    own = _own_names(study, analysis, site, analysis.local)
     classes = {}
     for k in range(analysis.own[site].params_.n_classes):
         here = matched[labels == k]
         group = here.iloc[0] if len(here) else None
         good = match({site: matched}, analysis.clusters, group) >= GOOD_MATCH
-        short = analysis.names.get(group) if good else own.get(group)
+        short = analysis.names.get(group) if good else analysis.own_names[site].get(group)
         classes[k + 1] = f"class {k + 1}" if short is None else f"class {k + 1}: {short}"
     return classes
 

@@ -109,7 +109,9 @@ def _named_survival(study: Study, analysis: Analysis, found: Survival | None) ->
     if found is None:
         return None
     tables = ("curves", "tests", "hazards", "excluded")
-    named = {name: with_cluster_names(study, analysis, getattr(found, name)) for name in tables}
+    named: dict[str, Any] = {
+        name: with_cluster_names(study, analysis, getattr(found, name)) for name in tables
+    }
     return replace(found, **named)
 
 

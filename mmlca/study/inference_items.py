@@ -33,7 +33,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
     found, min_count = findings.inference, study.privacy.min_count
     note = hidden_note(min_count)
     shown = {site: part.shown(min_count) for site, part in found.diagnostics.items()}
-    names = {site: class_names(study, findings.analysis, site) for site in findings.analysis.own}
+    names = {site: class_names(findings.analysis, site) for site in findings.analysis.own}
     if shown:
         yield Item(
             "fit_tests",

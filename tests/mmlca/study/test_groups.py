@@ -46,7 +46,7 @@ def test_a_class_that_matches_has_the_name_of_the_cluster() -> None:
     named = with_names(study(), analysis({"X": mostly, "Y": mostly}), NAMES)
     assert named.group_names["local"] == {1: "1: A persisters", 2: "2: A → B"}
     assert named.group_names["ensemble"] == {1: "1: A persisters", 2: "2: A → B"}
-    assert class_names(study(), named, "X") == {1: "class 1: A persisters", 2: "class 2: A → B"}
+    assert class_names(named, "X") == {1: "class 1: A persisters", 2: "class 2: A → B"}
 
 
 def test_a_class_that_matches_poorly_at_one_site_is_called_by_its_own_courses() -> None:
@@ -57,7 +57,7 @@ def test_a_class_that_matches_poorly_at_one_site_is_called_by_its_own_courses() 
     assert match(named.local, named.clusters, 2) == pytest.approx(20 / 36)
     local = named.group_names["local"]
     assert local[1] == "own class 1: A persisters"
-    assert class_names(study(), named, "X") == {1: "class 1: A persisters", 2: "class 2: A → B"}
+    assert class_names(named, "X") == {1: "class 1: A persisters", 2: "class 2: A → B"}
     assert local[2] == "2: A → B"  # 20 of the 36 who are in either
     groups = named_groups(named, named.local, "local")
     assert list(groups["Y"].cat.categories) == list(local.values())
@@ -72,15 +72,15 @@ def test_classes_that_differ_between_the_sites_have_no_common_name() -> None:
         1: "own class 1: differs between the sites",
         2: "own class 2: differs between the sites",
     }
-    assert class_names(study(), named, "X")[1] == "class 1: A persisters"
-    assert class_names(study(), named, "Y")[1] == "class 1: A → B"
+    assert class_names(named, "X")[1] == "class 1: A persisters"
+    assert class_names(named, "Y")[1] == "class 1: A → B"
 
 
 def test_names_of_few_patients_are_not_told() -> None:
     few = [1] * 3 + [2] * 37
     named = with_names(study(11), analysis({"X": few, "Y": few}), NAMES)
     assert named.group_names["local"][1] == "own class 1"
-    assert class_names(study(11), named, "X")[1] == "class 1"
+    assert class_names(named, "X")[1] == "class 1"
 
 
 def test_tables_get_names_and_keep_levels_that_look_like_them() -> None:
