@@ -50,7 +50,9 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     window, windows = window_name(study), windows_name(study)
     choice, covariates = (
         findings.choice,
-        there("effects", "section “Who is in which group”, and the methods"),
+        there("effects", "section “Who is in which group”, and the methods")
+        if study.covariates.columns
+        else "does not apply: no covariates were used",
     )
     missing = any(_has_gaps(part) for part in data.values())
     yield (
@@ -116,7 +118,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     drawn = choice is not None and study.outputs.figures
     yield (
         *("14b", "Plots of the models with other numbers of classes"),
-        "models/alternatives_….png, one file per site; they show exact parameters and stay inside "
+        "models/alternatives_SITE.png, one file per site; they show exact parameters and stay inside "
         "the hospital"
         if drawn
         else NOT_DONE,

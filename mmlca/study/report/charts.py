@@ -162,7 +162,7 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: fl
             more += f"({percent_text(count / total)})"
             high = max(count * scale, 0.5)
             blocks.append(_bar(x, y, bar, high, colours[name], name, more))
-            if high >= _LABELLED:
+            if high >= _LABELLED and (line < n_lines or n_lines < 4):  # no room for four
                 labels.append(_node_label(x, y + high / 2, bar, name, line == n_lines))
             y += high + gap
         place = "start" if line == 1 else "end" if line == n_lines else "middle"
