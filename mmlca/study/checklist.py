@@ -118,7 +118,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     drawn = choice is not None and study.outputs.figures
     yield (
         *("14b", "Plots of the models with other numbers of classes"),
-        "models/alternatives_SITE.png, one file per site; they show exact parameters and stay inside "
+        "models/alternatives_SITE.png for each site; they show exact parameters and stay inside "
         "the hospital"
         if drawn
         else NOT_DONE,
