@@ -118,6 +118,8 @@ def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -
                 observed = rows["n"].dropna()
                 n = f"{observed.iloc[0]:,.0f}" if len(observed) else HIDDEN
                 marks.append(_text(at, height + 24, n, place))
+        if not len(known):
+            marks.append(_text(_WIDTH / 2, height / 2, "too few patients to show"))
         return f"n = {known.iloc[0]:,.0f}" if len(known) else "", marks, height + 28
 
     return _panels(table, draw)
