@@ -60,7 +60,7 @@ def plot_flow(
     if ax is None:
         import matplotlib.pyplot as plt
 
-        _, ax = plt.subplots(figsize=(8.5, 0.19 * height + 0.2), layout="constrained")
+        _, ax = plt.subplots(figsize=(7.2, 0.15 * height + 0.2), layout="constrained")
     ax.set(xlim=(0, 100), ylim=(-height - 0.1, 0.1))
     ax.axis("off")
     arrow: dict[str, Any] = {"arrowstyle": "-|>", "color": "0.3", "shrinkA": 0, "shrinkB": 0}
@@ -226,7 +226,7 @@ def _box(
             line,
             ha="center" if centred else "left",
             va="center",
-            fontsize=9,
+            fontsize=7,
             fontweight="bold" if number == 0 else "normal",
             zorder=3,
         )

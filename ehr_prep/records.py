@@ -38,7 +38,7 @@ from ehr_prep.screen import (
 )
 from ehr_prep.supply import supply_by_text
 from ehr_prep.unmapped import lost_share, unmapped_table
-from font.checks import some
+from font.checks import counted, some
 from font.spelling import option
 
 
@@ -313,7 +313,9 @@ def read_records(
     odd_table = issue_table(issues)
     if strict and len(odd_table):
         counts = ", ".join(f"{i.issue} ({i.n:,})" for i in odd_table.itertuples())
-        raise ValueError(f"{name} has odd records: {counts}; mend them or read with strict=False.")
+        raise ValueError(
+            f"{name} has odd records: {counts}; mend them or read without {option('strict', True)}."
+        )
 
     count = np.bincount(rows.who, minlength=n_patients)
     present = count > 0
@@ -387,12 +389,13 @@ def read_sites(
     name = source_name(path_or_frame)
     if n_broken:
         raise ValueError(
-            f"{n_broken:,} rows of {name} have the wrong number of fields, so that their site is "
-            "not known; mend them."
+            f"{counted(n_broken, 'row', 'rows')} of {name} with the wrong number of fields, so "
+            "that the site is not known; mend them."
         )
     which, sites, _ = encode_ids(frame[columns["site"]])
     if (which < 0).any():
-        raise ValueError(f"{(which < 0).sum():,} records of {name} name no site; fill them in.")
+        n_without = counted((which < 0).sum(), "record", "records")
+        raise ValueError(f"{n_without} of {name} without a site; fill it in.")
     names = {role: column for role, column in columns.items() if role != "site"}
     return {
         str(label): read_records(frame[which == number], drugs, **names, **options)

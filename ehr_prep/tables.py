@@ -15,6 +15,7 @@ from ehr_prep.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd
 from ehr_prep.readers import match_ids
 from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered
 from font.checks import one_of, some
+from font.spelling import option
 from mmlca.sequences.type import Labels
 from mmlca.tables.suppress import check_min_count, hidden_note
 
@@ -81,6 +82,9 @@ class TableOne:
 
     def __str__(self) -> str:
         return self.to_markdown()
+
+    def __repr__(self) -> str:
+        return "\n".join([self.lines().to_string(index=False), *self.notes])
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -283,7 +287,7 @@ def _levels(values: pd.Series) -> list[Any] | None:
     if len(levels) > _MAX_LEVELS:
         raise ValueError(
             f"{values.name!r} has {len(levels):,} different values ({some(levels)}); group them, "
-            "or leave it out with variables=."
+            f"or leave it out with {option('variables')}."
         )
     return list(levels) if categories else ordered(np.asarray(levels, dtype=object))
 

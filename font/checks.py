@@ -21,6 +21,15 @@ def listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def counted(n: int, one: str, several: str) -> str:
+    """A number and what it counts, in the singular or in the plural.
+
+    >>> counted(1, "patient has", "patients have"), counted(1200, "patient has", "patients have")
+    ('1 patient has', '1,200 patients have')
+    """
+    return f"{n:,} {one if n == 1 else several}"
+
+
 def one_of(value: object, choices: Iterable[str], what: str) -> None:
     if value not in (allowed := list(choices)):
         raise ValueError(f"{what} must be one of {', '.join(map(repr, allowed))}; found {value!r}.")

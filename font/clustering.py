@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from font.spelling import option
 from font.types import Floats, Integers
 
 METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral")
@@ -254,5 +255,5 @@ def refuse_large(n_patterns: int, method: str) -> None:
     if n_patterns > _MOST_LINKED:
         raise ValueError(
             f"{method} linkage compares all pairs of {n_patterns:,} label patterns, more than the "
-            f'{_MOST_LINKED:,} that fit; use method="kmeans" or withhold rare patterns.'
+            f"{_MOST_LINKED:,} that fit; use {option('method', 'kmeans')} or withhold rare ones."
         )

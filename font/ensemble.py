@@ -17,6 +17,7 @@ from font.checks import class_parameters, label_columns, one_of, some, whole_num
 from font.labels import LabelPatterns, distinct_rows, map_rows
 from font.n_clusters import RECORD
 from font.solve import distances_to, positions, solve
+from font.spelling import option
 from font.types import Floats, Integers, LabelTables, Models
 
 _RESAMPLES = (
@@ -267,8 +268,12 @@ class Ensemble:
         ]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        settings = f"Ensemble(n_clusters={self.n_clusters!r}, weights={self.weights!r}, …)"
+        return self.summary() if hasattr(self, "weights_") else settings
+
     def _repr_html_(self) -> str:
-        text = self.summary() if hasattr(self, "weights_") else repr(self)
+        text = repr(self)
         return f"<pre>{html.escape(text)}</pre>"
 
     def _counted(self) -> str:
@@ -320,8 +325,9 @@ class Ensemble:
         return (
             f"Centred weights tell another story: they trust {shown}"
             f"{', …' if len(doubted) > 5 else ''} far less, because these labels agree with the "
-            'other models\' little more than chance would. Compare with weights="centred", and see '
-            "in agreement_ that those it trusts are not copies of each other."
+            "other models' little more than chance would. Compare with "
+            f"{option('weights', 'centred')}, and see in the agreement between the models whether "
+            "those it trusts are copies of each other."
         )
 
     # --- files ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import class_parameters
+from font.checks import class_parameters, counted
 from font.types import Clustering
 from font.weights import class_distances
 
@@ -226,6 +226,7 @@ def _aligned(first: Clustering, second: Clustering) -> tuple[NDArray[Any], NDArr
         )
     if pd.isna(a).any() or pd.isna(b).any():
         raise ValueError(
-            f"{int((pd.isna(a) | pd.isna(b)).sum()):,} patients have no label; leave them out."
+            f"{counted((pd.isna(a) | pd.isna(b)).sum(), 'patient has', 'patients have')} no label; "
+            "leave them out."
         )
     return a, b

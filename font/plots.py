@@ -132,7 +132,7 @@ def plot_agreement(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(n), names)
     ax.figure.colorbar(image, ax=ax, label="agreement (cosine)", shrink=0.8)
     if both:
-        ax.set_title("above the diagonal: as published; below: centred", fontsize=8)
+        ax.set_title("above the diagonal: plain; below: centred", fontsize=8)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     return ax

@@ -221,7 +221,7 @@ def as_option(name: str, value: object) -> str:
     called = _CALLED.get(name, f"--{name.replace('_', '-')}")
     if isinstance(value, dict):
         value = " ".join(f"{role}={column}" for role, column in value.items())
-    return called if value is None else f"{called} {shlex.quote(str(value))}"
+    return called if value in (None, True) else f"{called} {shlex.quote(str(value))}"
 
 
 def as_key(name: str, value: object) -> str:
@@ -237,5 +237,5 @@ def as_key(name: str, value: object) -> str:
         return " ".join([table, *keys])
     if name in ("patient", "date", "drug", "end", "supply"):
         return as_key("records_columns", {name: value}) if value else f"[records.columns] {name}"
-    name = {"test": "lab"}.get(name, name)
+    name = {"test": "lab", "variables": "outputs.table_one"}.get(name, name)
     return name if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"

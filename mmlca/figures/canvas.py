@@ -214,6 +214,7 @@ def enough(
     Patients of weight 0 do not count.
     """
     check_min_count(min_count)
+    _need_sequences(sequences)
     parts = [(keys, _counted(data)) for keys, data in split(sequences, groups)]
     sizes = np.array([len(data) for _, data in parts])
     small = is_small(sizes, min_count)
@@ -224,6 +225,21 @@ def enough(
             f"and min_count is {min_count}."
         )
     return shown, int(small.sum()), int((sizes == 0).sum())
+
+
+def _need_sequences(sequences: Any) -> None:
+    parts = sequences.values() if isinstance(sequences, Mapping) else [sequences]
+    for part in parts:
+        if isinstance(part, pd.DataFrame):
+            raise TypeError(
+                "found a DataFrame where sequences are needed; make them with "
+                "Sequences.from_frame or from_long."
+            )
+        if not isinstance(part, Sequences):
+            raise TypeError(
+                f"found {type(part).__name__} where sequences are needed, or a dict {{site: "
+                "sequences}; give the sequences first, and a model as groups."
+            )
 
 
 def _counted(data: Sequences) -> Sequences:

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from mmlca.figures.canvas import SMALL, TEXT, Panel, lay_out, rectangles, time_axis
 from mmlca.figures.colours import INK, MISSING, Colours, state_colours
+from mmlca.sequences.checks import counted
 from mmlca.sequences.type import Sequences
+from mmlca.tables.clusters import percent_text
 from mmlca.tables.describe import Frequent, frequent, sequence_frequencies
 from mmlca.tables.groups import Groups, SequencesBySite
 from mmlca.tables.representatives import medoid_rows, representative_sequences
@@ -71,7 +73,7 @@ def plot_index(
         panel.ax.set_yticks([0, len(data)], ["0", f"{len(data):,}"])
         time_axis(panel.ax, data, page.n_times, page.panel_points)
     if n_rare:
-        page.notes.append(f"{n_rare:,} patients with a rare sequence not shown")
+        page.notes.append(f"{counted(n_rare, 'patient', 'patients')} with a rare course not shown")
     return page.finish(xlabel, "Patients", colour, "not known" if any_missing else "")
 
 
@@ -154,11 +156,11 @@ def plot_frequencies(
             any_other = True
             rectangles(panel.ax, 0.5, covered, page.n_times, 1 - covered, _OTHER)
         panel.ax.set_ylim(1, 0)
-        _coverage(panel, len(share), covered, page.title_letters)
+        _coverage(panel, len(share), covered, page.title_letters, least)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
     if any_other:
         few = f", or those of fewer than {least} patients" if least > 1 else ""
-        page.notes.append(f"pale: rarer sequences{few}")
+        page.notes.append(f"pale: rarer courses{few}")
     grey = "not known" if any_missing else ""
     return page.finish(xlabel, "Patients (%)", colour, grey)
 
@@ -177,17 +179,22 @@ def _of_table(
     return common, rows["share"].to_numpy(dtype=float)
 
 
-def _coverage(panel: Panel, n: int, covered: float, letters: int) -> None:
+def _coverage(panel: Panel, n: int, covered: float, letters: int, least: int) -> None:
     """Write into the title which share of the group is shown."""
     ax = panel.ax
     if not n:
-        ax.text(0.5, 0.5, "none to show", transform=ax.transAxes, ha="center", fontsize=TEXT)
-    title, share = ax.get_title(), f"{n} sequence{'s' * (n != 1)}: {covered:.0%}"
+        _say_none(ax, least)
+    title, share = ax.get_title(), f"{n} course{'s' * (n != 1)}: {percent_text(covered)}"
     fits = len(title.split("\n")[-1]) + len(share) + 2 <= letters
     ax.set_title(f"{title}; {share}" if fits else f"{title}\n{share}", fontsize=TEXT, color=INK)
     ticks = np.linspace(0, 1, 5)
     names = [f"{100 * value:.0f}" if panel.first else "" for value in ticks]
     ax.set_yticks(ticks, names)
+
+
+def _say_none(ax: Axes, least: int) -> None:
+    text = f"no course that\n{least} patients share" if least > 1 else "none to show"
+    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", fontsize=TEXT)
 
 
 def plot_representatives(
@@ -240,17 +247,15 @@ def plot_representatives(
         for line, value in zip(below, share, strict=True):
             panel.ax.axhline(line, color="white", linewidth=1.2)
             panel.ax.text(
-                *(page.n_times + 0.8, line - value / 2, HIDDEN if hidden else f"{value:.0%}"),
+                *(page.n_times + 0.8, line - value / 2, HIDDEN if hidden else percent_text(value)),
                 va="center", fontsize=SMALL, color=INK,
             )  # fmt: skip
         panel.ax.set_ylim(1, 0)
         if not len(share):
-            panel.ax.text(
-                0.5, 0.5, "none to show", transform=panel.ax.transAxes, ha="center", fontsize=TEXT
-            )
+            _say_none(panel.ax, least)
         panel.ax.set_yticks([])
         panel.ax.spines["left"].set_visible(False)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
-    only = f"; only courses that at least {least} share" if least > 1 else ""
-    page.notes.append(f"right: patients whose course is nearest{only}")
+    only = f"; only courses that at least {least} patients share" if least > 1 else ""
+    page.notes.append(f"at the right: share of the patients whose course is nearest{only}")
     return page.finish(xlabel, "", colour, "not known" if any_missing else "")

@@ -1,21 +1,25 @@
-"""Figures of models: how certain membership is, and the number of classes compared."""
+"""Figures of models: how certain membership is, numbers of classes compared, their courses."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mmlca.figures.canvas import SMALL, TEXT, Page, new_axes, rectangles
-from mmlca.figures.colours import INK, group_colour
+from mmlca.figures.colours import INK, group_colour, state_colours
 from mmlca.model.criteria import CRITERIA
-from mmlca.tables.clusters import certainty_by_class
+from mmlca.tables.clusters import certainty_by_class, percent_text
 from mmlca.tables.suppress import is_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from mmlca.model.params import MarkovParams
 
 _MARKERS = "osD^vP*X"
 
@@ -137,3 +141,70 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
             title_fontsize=SMALL, ncols=1 + len(chosen) // 6,
         )  # fmt: skip
     return ax
+
+
+def expected_shares(params: MarkovParams, n_times: int) -> NDArray[np.float64]:
+    """The share of each state that a model expects at each time, (K, n_times, S).
+
+    >>> from mmlca import MarkovParams
+    >>> expected_shares(MarkovParams([1.0], [[1.0, 0.0]], [[[0.5, 0.5], [0.0, 1.0]]]), 3)[0, :, 0]
+    array([1.  , 0.5 , 0.25])
+    """
+    shares = [np.asarray(params.initial, dtype=float)]
+    for _ in range(n_times - 1):
+        shares.append(np.einsum("ks,kst->kt", shares[-1], params.transition))
+    return np.stack(shares, axis=1)
+
+
+def plot_alternatives(
+    models: Mapping[int, MarkovParams], states: Sequence[str], n_times: int, xlabel: str = "Time"
+) -> Figure:
+    """The courses that models with different numbers of classes expect.
+
+    One line per model and one panel per class, the largest first; stacked are the expected
+    shares of the states. The figure shows exact parameters, so it stays inside the hospital.
+
+    Parameters
+    ----------
+    models : {number of classes: parameters}
+    states : names of the states
+    n_times : how many times to draw
+    xlabel : what one time is called
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Patch
+
+    colours = state_colours(states)
+    palette = np.array([to_rgb(colour) for colour in colours.values()])
+    most = max(models)
+    figure = plt.figure(figsize=(0.6 + 0.95 * most, 0.9 + 0.8 * len(models)), layout="constrained")
+    ax = figure.subplots()
+    levels = (np.arange(100) + 0.5) / 100
+    for row, (n_classes, params) in enumerate(sorted(models.items())):
+        shares = expected_shares(params, n_times)
+        order = np.argsort(-np.asarray(params.weights), kind="stable")
+        for column, k in enumerate(order):
+            below = np.cumsum(shares[k], axis=1)[:, :-1]
+            state = (levels[:, None, None] >= below[None]).sum(axis=2)  # (100, n_times)
+            edges = (column, column + 0.88, row + 0.7, row)
+            ax.imshow(palette[state[::-1]], aspect="auto", interpolation="nearest", extent=edges)
+            ax.text(
+                column, row - 0.03, percent_text(float(params.weights[k])),
+                fontsize=SMALL, color=INK, va="bottom",
+            )  # fmt: skip
+        ax.text(-0.08, row + 0.35, str(n_classes), ha="right", va="center", fontsize=TEXT)
+    ax.set_xlim(-0.05, most)
+    ax.set_ylim(len(models), -0.25)
+    ax.spines[:].set_visible(False)
+    ax.set(xticks=[], yticks=[])
+    ax.set_ylabel("Number of classes", fontsize=TEXT, labelpad=14)
+    ax.set_xlabel(
+        f"{xlabel} 1 to {n_times} in each panel; above it the share of the class", fontsize=TEXT
+    )
+    handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
+    figure.legend(
+        handles=handles, loc="outside upper center", frameon=False, fontsize=SMALL,
+        ncols=min(len(handles), 2 * most),
+    )  # fmt: skip
+    return figure

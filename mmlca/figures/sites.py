@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,8 @@ def plot_site_differences(
         import matplotlib.pyplot as plt
 
         width = max(_WIDTH, _WIDTH / 5 * n_columns)
-        height = 1.25 + len(names) * (0.5 + (width - 1.1) / n_columns)
+        labels = max(map(len, result.states)) * 0.36 * _TINY / 72  # inches below each map
+        height = 1.25 + len(names) * (0.25 + max(0.25, labels) + (width - 1.1) / n_columns)
         figure = plt.figure(figsize=(width, height), layout="constrained")
     heights = [0.2, 1] * len(names) + [0.07]
     grid = figure.add_gridspec(len(heights), n_columns, height_ratios=heights)
@@ -191,7 +193,9 @@ def difference_text(value: float) -> str:
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
-    ax.set_title(title, fontsize=_SMALL, pad=3)
+    letters = max(12, int(72 * ax.get_position().width * _inches(ax) / (0.5 * _SMALL)))
+    lines = [textwrap.fill(line, letters) for line in title.split("\n")]
+    ax.set_title("\n".join(lines), fontsize=_SMALL, pad=3)
     turn = 45 if max(map(len, columns), default=0) > 3 else 0
     align = "right" if turn else "center"
     ax.set_xticks(
@@ -199,6 +203,11 @@ def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) ->
         fontsize=_TINY,
     )  # fmt: skip
     ax.set_yticks(range(len(rows)), rows, fontsize=_TINY)
+
+
+def _inches(ax: Axes) -> float:
+    """Width of the figure."""
+    return float(ax.figure.bbox.width / ax.figure.dpi)
 
 
 def _cluster_name(label: Any) -> str:

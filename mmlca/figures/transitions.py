@@ -64,7 +64,7 @@ def plot_transitions(
     min_count : groups, and rates of fewer patients, are not shown
     ax, figure : where to draw, optional
     """
-    if not isinstance(sequences, (Sequences, Mapping)):
+    if not isinstance(sequences, (Sequences, Mapping, pd.DataFrame)):
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
@@ -86,7 +86,9 @@ def plot_transitions(
 
 def colour_bar(image: Any, axes: list[Axes], label: str) -> None:
     """The scale of a heat map, beside all its panels."""
-    bar = axes[0].figure.colorbar(image, ax=axes, shrink=0.6, aspect=25, pad=0.02)
+    figure = axes[0].figure
+    beside = 0.02 if figure.get_layout_engine() is not None else 0.15  # room for numbers of steps
+    bar = figure.colorbar(image, ax=axes, shrink=0.6, aspect=25, pad=beside)
     bar.ax.tick_params(labelsize=SMALL, length=2, width=0.5)
     bar.outline.set_visible(False)
     bar.set_label(label, fontsize=SMALL)
@@ -213,7 +215,7 @@ def plot_estimates(
         for (i, j), rate in np.ndenumerate(value) if size <= 12 else ():
             text = rate_text(rate) if np.isfinite(rate) else "–"
             if limits is not None and np.isfinite(limits[i, j]).all():
-                text += "\n" + "–".join(f"{limit:.2f}".removeprefix("0") for limit in limits[i, j])
+                text += "\n" + "–".join(map(_limit_text, limits[i, j]))
             panel.text(
                 j, i, text, ha="center", va="center", color=text_colour(shades(rate)),
                 fontsize=SMALL - (1 if limits is None else 1.5), linespacing=0.95,
@@ -279,6 +281,12 @@ def _limits(errors: pd.DataFrame, label: int, states: list[str]) -> NDArray[np.f
         elif row["parameter"] == "transition":
             limits[1 + code[row["from"]], code[row["to"]]] = row["low"], row["high"]
     return limits
+
+
+def _limit_text(limit: float) -> str:
+    """Two decimals without the leading 0, and "0" and "1" without any, so that two fit a cell."""
+    text = f"{limit:.2f}"
+    return {"0.00": "0", "1.00": "1"}.get(text, text.removeprefix("0"))
 
 
 # --- graph -----------------------------------------------------------------------------

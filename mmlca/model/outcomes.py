@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from font.checks import case_weights, one_of
+from font.spelling import option
 from mmlca.model import outcome_inputs as inputs
 from mmlca.model import third_step as parts
 from mmlca.model.checks import AnySequences, in_states
@@ -312,14 +313,14 @@ def _solve(model: list[Part], step: _Step) -> tuple[list[Floats], float]:
         raise ValueError(
             "the classes cannot be told apart well enough to correct for wrong assignments (the "
             f"table of errors has a singular value of {smallest:.1g}, as if two classes were the "
-            "same); use fewer classes, or correction=None."
+            "same); use fewer classes, or no correction."
         )
     plain = step._replace(correction=None).members(errors, model, [])
     first = step.members(errors, model, []) if step.correction == "BCH" else plain
     if step.correction == "BCH" and (first.sum(axis=0) <= 0).any():
         raise ValueError(
-            "a class has no patients left after the correction; use fewer classes, or "
-            "correction=None."
+            "a class has no patients left after the correction; use fewer classes, or no "
+            "correction."
         )
     theta = [part.update(first, None) for part in model]
     if step.correction != "ML":
@@ -339,7 +340,7 @@ def _solve(model: list[Part], step: _Step) -> tuple[list[Floats], float]:
         warnings.warn(
             f"the classes shift: {100 * moved:.0f} % of the patients have another most probable "
             "class once the outcome or the covariates are in the likelihood, so that the estimates "
-            'may be of other classes than those of the model; use correction="BCH".',
+            f"may be of other classes than those of the model; use {option('correction', 'BCH')}.",
             stacklevel=3,
         )
     return theta, moved

@@ -16,6 +16,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from font.spelling import option
+
 Floats: TypeAlias = NDArray[np.float64]
 
 _TINY = 1e-300
@@ -301,5 +303,5 @@ def _newton(value: Any, start: Floats, what: str) -> Floats:
     raise ValueError(
         f"the regression of {what} has no finite solution: a covariate or a class determines it "
         "completely, or the corrected weights are too negative; leave a covariate out, merge rare "
-        'categories, or choose correction="ML" or correction=None.'
+        f"categories, or choose {option('correction', 'ML')} or no correction."
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import some
+from font.checks import counted, some
 from mmlca.sequences.checks import (
     check_n_states,
     check_n_times,
@@ -65,14 +65,14 @@ def checked(
     bad = ~(np.isfinite(weight) & (weight >= 0))
     if bad.any():
         raise ValueError(
-            f"{bad.sum():,} weights are negative or not finite (patients "
+            f"{counted(bad.sum(), 'weight is', 'weights are')} negative or not finite (patients "
             f"{some(index[bad])}); weights must be 0 or more."
         )
     observed = last_observed(codes)
     if not observed.all():
         empty = observed == 0
         raise ValueError(
-            f"{empty.sum():,} patients have no observed state (patients "
+            f"{counted(empty.sum(), 'patient has', 'patients have')} no observed state (patients "
             f"{some(index[empty])}); remove them first."
         )
     length = observed
@@ -81,8 +81,8 @@ def checked(
         bad = ~((followed >= observed) & (followed <= n_times) & (followed == np.round(followed)))
         if bad.any():
             raise ValueError(
-                f"{bad.sum():,} lengths are not whole numbers between the last observed "
-                f"state and {n_times} (patients {some(index[bad])})."
+                f"{counted(bad.sum(), 'length is', 'lengths are')} not between the last observed "
+                f"state and {n_times}, or no whole number (patients {some(index[bad])})."
             )
         length = followed.astype(np.int32)
     for array in (codes, weight, length):
@@ -200,7 +200,8 @@ def from_long(
         raise ValueError("the table has no rows; one row for each patient and time is needed.")
     if frame[id].isna().any() or frame[time].isna().any():
         n_bad = int((frame[id].isna() | frame[time].isna()).sum())
-        raise ValueError(f"{n_bad:,} rows have no {id!r} or no {time!r}; fill or remove them.")
+        rows = counted(n_bad, "row has", "rows have")
+        raise ValueError(f"{rows} no {id!r} or no {time!r}; fill or remove them.")
     row, id_values = pd.factorize(frame[id])
     all_times = time_values(frame[time], times)
     column = all_times.get_indexer(pd.Index(frame[time]))
@@ -243,8 +244,8 @@ def from_spells(
         bad = (numbers.isna() | (numbers != numbers.round())).to_numpy()
         if bad.any():
             raise ValueError(
-                f"{bad.sum():,} values of {name!r} are not whole numbers (patients "
-                f"{some(frame[id][bad])}); turn dates into window numbers first."
+                f"{counted(bad.sum(), 'value', 'values')} of {name!r} must be a whole number "
+                f"(patients {some(frame[id][bad])}); turn dates into window numbers first."
             )
         bounds[name] = numbers.to_numpy(dtype=np.int64)
     repeats = bounds[end] - bounds[start] + 1

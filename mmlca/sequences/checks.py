@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from font.checks import counted as counted
 from font.checks import listed as listed
 from font.checks import some as some
 from font.spelling import option
@@ -129,7 +130,7 @@ def encode(
     if text and other:
         raise TypeError(
             f"the states mix text ({some(text)}) and other values ({some(other)}); use one of "
-            "them, and leave columns that hold no states out with columns=."
+            f"them, and leave columns that hold no states out with {option('columns')}."
         )
     seen = [state_label(v) for v in values]
     if ordered is None:
@@ -168,7 +169,8 @@ def patient_ids(ids: Any, n: int) -> pd.Index:
     if len(index) != n:
         raise ValueError(f"found {len(index):,} ids for {n:,} patients; give one for each.")
     if index.hasnans:
-        raise ValueError(f"{index.isna().sum():,} patients have no id; fill or remove them.")
+        patients = counted(index.isna().sum(), "patient has", "patients have")
+        raise ValueError(f"{patients} no id; fill or remove them.")
     if isinstance(index, pd.MultiIndex):
         raise TypeError("ids must be single values, found tuples; join them into one text.")
     if index.dtype.kind == "f" and (index == index.round()).all():
@@ -184,7 +186,8 @@ def patient_ids(ids: Any, n: int) -> pd.Index:
     if not index.is_unique:
         twice = index[index.duplicated()].unique()
         raise ValueError(
-            f"{len(twice):,} ids occur more than once ({some(twice)}); each patient needs one row."
+            f"{counted(len(twice), 'id occurs', 'ids occur')} more than once ({some(twice)}); each "
+            "patient needs one row."
         )
     return index.rename("id")
 
@@ -252,6 +255,7 @@ def one_weight(
     if unequal.any():
         bad = [i for i, wrong in zip(ids, unequal, strict=True) if wrong]
         raise ValueError(
-            f"{len(bad):,} patients have several weights ({some(bad)}); each patient has one."
+            f"{counted(len(bad), 'patient has', 'patients have')} several weights ({some(bad)}); "
+            "give each patient one."
         )
     return np.asarray(by_patient.first(), dtype=float)

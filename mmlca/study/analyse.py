@@ -23,6 +23,7 @@ from mmlca.model.selection import select_n_classes, vote
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.study import read
+from mmlca.study.groups import all_memberships, named_groups, views
 from mmlca.study.words import group_name
 from mmlca.tables.matching import memberships
 from mmlca.tables.rounded import Courses, rounded_courses
@@ -58,12 +59,16 @@ class Analysis:
     labels : {site: DataFrame, patients × models}
         The labels of all models, `models` and `own`.
     clusters, local : {site: Series by id}
-        Numbered from 1: the ensemble's clusters, and each site's own classes under the names
-        of the clusters that they match. With one site both are the classes of its model.
+        Numbered from 1: the ensemble's clusters, and each site's own classes under the numbers
+        of the clusters that they match best. With one site both are the classes of its model.
     certainty : {site: DataFrame by id}
         How clear each patient's cluster is, for the patients' files.
     names : {cluster: short name}
         For people; empty until the clusters are described.
+    own_names : {site: {group: short name}}
+        Of the site's own classes, from their courses; likewise.
+    group_names : {membership: {group: name}}
+        What the groups of every membership are called, see `with_names`; empty until then.
     refined : Refined or None
         The refinement of the ensemble, if the study wants one.
     refined_clusters : {site: Series by id}
@@ -81,6 +86,8 @@ class Analysis:
     local: dict[str, pd.Series]
     certainty: dict[str, pd.DataFrame]
     names: dict[Any, str] = field(default_factory=dict)
+    own_names: dict[str, dict[Any, str]] = field(default_factory=dict)
+    group_names: dict[str | None, dict[Any, str]] = field(default_factory=dict)
     refined: Refined | None = None
     refined_clusters: dict[str, pd.Series] = field(default_factory=dict)
     memberships: dict[str, pd.DataFrame] = field(default_factory=dict)
@@ -286,44 +293,6 @@ def refined(analysis: Analysis, rounds: int | str) -> Analysis:
     )
 
 
-def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
-    """The memberships that the report shows, by name; one without a name for a single site."""
-    if analysis.ensemble is None:
-        return [(None, analysis.clusters)]
-    return [("ensemble", analysis.clusters), ("local", analysis.local)]
-
-
-def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
-    """The same and the refined clusters, for what rests on rounded counts alone."""
-    more = [("refined", analysis.refined_clusters)] if analysis.refined is not None else []
-    return [*views(analysis), *more]
-
-
-def named_groups(
-    study: Study, clusters: Mapping[str, pd.Series], names: Mapping[Any, str]
-) -> dict[str, pd.Series]:
-    """Each patient's group by name, such as "1: TNFi persisters", in the order of the numbers."""
-    return {site: _named(study, part, names) for site, part in clusters.items()}
-
-
-def class_names(analysis: Analysis, site: str) -> dict[int, str]:
-    """The classes of a site's own model, with the names of the clusters that they match."""
-    labels, matched = analysis.labels[site][site], analysis.local[site]
-    names = {}
-    for k in range(analysis.own[site].params_.n_classes):
-        here = matched[labels == k]
-        short = analysis.names.get(here.iloc[0]) if len(here) else None
-        names[k + 1] = f"class {k + 1}" if short is None else f"class {k + 1}: {short}"
-    return names
-
-
-def _named(study: Study, clusters: pd.Series, short: Mapping[Any, str]) -> pd.Series:
-    # a class that matches no cluster has a name instead of a number
-    order = sorted(clusters.unique(), key=lambda c: (isinstance(c, str), c))
-    names = {c: group_name(study, c, short) for c in order}
-    return clusters.map(names).astype(pd.CategoricalDtype(list(names.values()), ordered=True))
-
-
 # --- comparisons --------------------------------------------------------------------------
 
 
@@ -345,25 +314,15 @@ def compare_sites(study: Study, analysis: Analysis, n_boot: int) -> SiteDifferen
 
 def course_tables(study: Study, analysis: Analysis) -> dict[str | None, Courses]:
     """Tables of the courses by membership, all from rounded counts."""
-    data, min_count = analysis.sequences, study.privacy.min_count
-    if analysis.ensemble is None:
-        return {
-            None: rounded_courses(
-                data, named_groups(study, analysis.clusters, analysis.names), min_count
-            )
-        }
-    tables: dict[str | None, Courses] = {}
-    everywhere = {name: {site: analysis.labels[site][name] for site in data} for name in data}
-    for name, rule in memberships(data, analysis.clusters, None, everywhere).items():
-        labels = {
-            site: pd.Series([rule.labels[i] for i in codes], data[site].ids)
-            for site, codes in rule.codes.items()
-        }
-        tables[name] = rounded_courses(data, named_groups(study, labels, analysis.names), min_count)
-    if analysis.refined is not None:
-        groups = named_groups(study, analysis.refined_clusters, analysis.names)
-        tables["refined"] = rounded_courses(data, groups, min_count)
-    return tables
+    return {
+        view: rounded_courses(
+            analysis.sequences,
+            named_groups(analysis, groups, view),
+            study.privacy.min_count,
+            {name: group for group, name in analysis.group_names[view].items()},
+        )
+        for view, groups in all_memberships(analysis).items()
+    }
 
 
 def compare_sites_refined(study: Study, analysis: Analysis) -> SiteDifferences | None:
@@ -418,7 +377,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
     return {
         view: trend(
             labs,
-            named_groups(study, {site: clusters[site] for site in labs}, analysis.names),
+            named_groups(analysis, {site: clusters[site] for site in labs}, view),
             dates,
             test=study.outputs.lab,
             min_count=study.privacy.min_count,
@@ -441,7 +400,8 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
                 f"outputs.table_one names {', '.join(absent)}, but the patients' tables of all "
                 f"sites have {', '.join(sorted(known)) or 'no columns'}."
             )
-    groups: Any = named_groups(study, analysis.clusters, analysis.names)
+    view, clusters = views(analysis)[0]
+    groups: Any = named_groups(analysis, clusters, view)
     texts = zip(described["cluster"], described["description"], strict=True)
     (site, *others) = patients
     return table_one(

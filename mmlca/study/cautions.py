@@ -69,7 +69,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
             "The published numbers come from other patients; they stand beside these for "
             "orientation and are not a target."
         )
-    return notes + warned
+    return notes + [f"{text[:1].upper()}{text[1:]}" for text in warned]
 
 
 def _about_fits(study: Study, analysis: Analysis) -> list[str]:

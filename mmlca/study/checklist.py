@@ -50,7 +50,9 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     window, windows = window_name(study), windows_name(study)
     choice, covariates = (
         findings.choice,
-        there("effects", "section “Who is in which group”, and the methods"),
+        there("effects", "section “Who is in which group”, and the methods")
+        if study.covariates.columns
+        else "does not apply: no covariates were used",
     )
     missing = any(_has_gaps(part) for part in data.values())
     yield (
@@ -61,8 +63,15 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
         *("2", "Mean and variance of time within a wave"),
         f"does not apply: time is counted in {windows} from each patient's first treatment",
     )
-    yield "3a", "Why values are missing", NOT_DONE
-    yield "3b", "What missing values are related to", NOT_DONE
+    yield (
+        *("3a", "Why values are missing"),
+        "methods: assumed to be missing at random, which these data cannot show",
+    )
+    yield (
+        *("3b", "What missing values are related to"),
+        f"end of follow-up by {group_word(study)} and site: the table “Who is observed to the "
+        f"end”; other variables: {NOT_DONE}",
+    )
     yield (
         *("3c", "How missing values were handled"),
         "methods; missing states are summed over in the likelihood"
@@ -106,7 +115,14 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     also = "" if choice is None else ", and the table behind the figure of the criterion"
     yield "13", "Entropy", f"the table “Models”{also}"
     yield "14a", "Plot of the final classes", f"the figure “Treatment by {window}”"
-    yield "14b", "Plots of the models with other numbers of classes", NOT_DONE
+    drawn = choice is not None and study.outputs.figures
+    yield (
+        *("14b", "Plots of the models with other numbers of classes"),
+        "models/alternatives_SITE.png for each site; they show exact parameters and stay inside "
+        "the hospital"
+        if drawn
+        else NOT_DONE,
+    )
     yield (
         *("14c", "Plot of single courses beside the estimated ones"),
         "the most frequent courses and representative ones of each group; courses of few patients "

@@ -15,12 +15,13 @@ from mmlca.figures.lines import plot_lines
 from mmlca.figures.sites import plot_site_differences
 from mmlca.figures.transitions import plot_transitions
 from mmlca.sequences.checks import listed
-from mmlca.study.analyse import Findings, course_views, named_groups
+from mmlca.study.analyse import Findings
+from mmlca.study.groups import course_views, named_groups
 from mmlca.study.numbers import published_norm
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Layout, Plain
-from mmlca.study.words import group_name, group_word, window_name, windows_name
+from mmlca.study.words import group_word, window_name, windows_name
 from mmlca.tables import describe
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.lines import branch_names
@@ -38,7 +39,9 @@ SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would
 _WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
-    "local": "Each site's own model, its classes under the names of the clusters they match.",
+    "local": "Each site's own model. Its classes have the names of the clusters that they match if "
+    "at every site at least half of the patients who are in either are in both; others are called "
+    "“own class”, with a name from their own courses if that is the same at all sites.",
     "refined": "Clusters of the refined model.",
 }
 
@@ -52,7 +55,7 @@ def course_items(study: Study, findings: Findings) -> list[Item]:
         data = {site: analysis.sequences[site] for site in shown}
         data = {site: part[np.isin(part.ids, shown[site].index)] for site, part in data.items()}
         if data:
-            groups = named_groups(study, shown, analysis.names)
+            groups = named_groups(analysis, shown, view)
             items += _courses(study, data, groups, view, findings.courses[view])
     return items
 
@@ -72,7 +75,8 @@ def class_courses(
     names = {k: f"class {k}" if name is None else f"{k}: {name}" for k, name in short}
     order = pd.CategoricalDtype(list(names.values()), ordered=True)
     groups = {site: classes.map(names).astype(order)}
-    courses = rounded_courses({site: data}, groups, min_count)
+    numbers = {name: k for k, name in names.items()}
+    courses = rounded_courses({site: data}, groups, min_count, numbers)
     shown = _without_revealing_groups(groups, min_count)
     if not shown:
         return None
@@ -214,16 +218,17 @@ def _whole_courses(
     min_count, top = study.privacy.min_count, study.outputs.top
     group, least = group_word(study), max(SHARED_BY, min_count)
     frequencies = describe.sequence_frequencies(data, groups, top, min_count=least)
+    drawn, nothing = _with_rows(data, groups, frequencies)
     yield item(
         "frequencies",
         f"The {top} most frequent courses",
         f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
-        f"that fewer than {least} patients share: the pale part stands for all others.",
+        f"that fewer than {least} patients share: the pale part stands for all others.{nothing}",
         f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
         frequencies,
         Plain(shares=("share", "cumulative")),
         lambda: plot_frequencies(
-            data, groups, top=top, shared_by=SHARED_BY, table=frequencies, **options
+            *drawn, top=top, shared_by=SHARED_BY, table=frequencies, **options
         ),
         note=hidden_note(min_count),
     )
@@ -232,7 +237,8 @@ def _whole_courses(
     representatives = representative_sequences(
         data, groups, shared_by=shared_by, min_count=min_count
     )
-    only = f" Only courses that at least {least} patients share are candidates."
+    shown, none = _with_rows(data, groups, representatives)
+    only = f" Only courses that at least {least} patients share are candidates.{none}"
     yield item(
         "representatives",
         "Representative courses",
@@ -242,11 +248,29 @@ def _whole_courses(
         f"Coloured bars of a few representative treatment courses, one panel for each {group}",
         representatives,
         Plain(shares=("share", "distance")),
-        lambda: plot_representatives(
-            data, groups, shared_by=shared_by, table=representatives, **options
-        ),
+        lambda: plot_representatives(*shown, shared_by=shared_by, table=representatives, **options),
         note=hidden_note(min_count),
     )
+
+
+def _with_rows(
+    data: Mapping[str, Sequences], groups: Mapping[str, pd.Series], table: pd.DataFrame
+) -> tuple[tuple[dict[str, Sequences], dict[str, pd.Series]], str]:
+    """The patients of groups that have rows in the table, and a sentence on the other groups.
+
+    If no group has rows all are kept: the figure then says so in each panel.
+    """
+    names = list(dict.fromkeys(name for part in groups.values() for name in part.cat.categories))
+    absent = [name for name in names if name not in set(table["group"])]
+    if not absent or len(absent) == len(names):
+        return (dict(data), dict(groups)), ""
+    kept = {
+        site: part[~part.isin(absent)].cat.remove_unused_categories()
+        for site, part in groups.items()
+    }
+    kept = {site: part for site, part in kept.items() if len(part)}
+    chosen = {site: data[site][np.isin(data[site].ids, kept[site].index)] for site in kept}
+    return (chosen, kept), f" There are none in {listed(absent)}."
 
 
 # --- sites and labs -------------------------------------------------------------------------
@@ -264,7 +288,7 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
         return
     norms, n_boot, earlier = found.norms, study.outputs.bootstrap, ""
     if study.published is not None:
-        earlier = f" Published: {study.published.source}."
+        earlier = f" Published: numbers of an earlier study ({study.published.source})."
         known = [published_norm(study, row) for row in norms.to_dict("records")]
         norms = norms.assign(published=np.array(known, dtype=float))
     yield Item(
@@ -285,14 +309,18 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
     min_count = study.privacy.min_count
     own = next(iter(findings.courses.values()))  # the only one if there is a single class
 
-    def name_of(cluster: Any) -> str:
-        return group_name(study, cluster, findings.analysis.names)
+    names = findings.analysis.group_names
+
+    def name_of(membership: str, cluster: Any) -> str:
+        return names.get(membership, next(iter(names.values())))[cluster]
 
     shown = found.shown_with(
         {name: findings.courses.get(name, own) for name in found.differences["membership"]},
         name_of,
     )
-    shown = shown.assign(cluster=shown["cluster"].map(name_of))
+    shown["cluster"] = [
+        name_of(*row) for row in shown[["membership", "cluster"]].itertuples(index=False)
+    ]
     for number, pair in enumerate(pairs, start=1):
         yield Item(
             "site_differences" if len(pairs) == 1 else f"site_differences_{number}",
@@ -301,7 +329,8 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"Differences of the transition probabilities over one {window_name(study)} and of "
             f"the first drug class, {whose}. "
             f"Hatched: fewer than {found.min_support:g} steps at a site. Grey: never visited at "
-            "a site, or too few to show.",
+            "a site, or too few to show. Norm: the size of all differences together, as in the "
+            "table above.",
             shown[shown["sites"] == pair],
             Grid(
                 ("membership", "sites", "cluster", "quantity", "from"),

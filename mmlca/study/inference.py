@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from mmlca.model.likelihood_ratio import bootstrap_lrt
 from mmlca.model.outcomes import ThreeStep, three_step
 from mmlca.model.resampling import bootstrap
 from mmlca.study import read
+from mmlca.study.groups import with_cluster_names
 from mmlca.study.words import group_name, groups_word
 from mmlca.tables.describe import state_distribution, transition_counts
 from mmlca.tables.diagnostics import Diagnostics, diagnose
@@ -97,9 +98,21 @@ def infer(study: Study, analysis: Analysis, hidden: Mapping[str, pd.DataFrame]) 
             parts["effects"], parts["pooled"] = third.effects()
         if study.outcomes.columns:
             parts["outcomes"], parts["tests"] = third.outcomes()
+        for name in {"effects", "pooled", "outcomes", "tests"} & parts.keys():
+            parts[name] = with_cluster_names(study, analysis, parts[name])
     if study.outcomes.event is not None:
-        parts["survival"] = _survival(study, analysis, notes)
+        parts["survival"] = _named_survival(study, analysis, _survival(study, analysis, notes))
     return Inference(**parts, left_out=notes)
+
+
+def _named_survival(study: Study, analysis: Analysis, found: Survival | None) -> Survival | None:
+    if found is None:
+        return None
+    tables = ("curves", "tests", "hazards", "excluded")
+    named: dict[str, Any] = {
+        name: with_cluster_names(study, analysis, getattr(found, name)) for name in tables
+    }
+    return replace(found, **named)
 
 
 def _by_site(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

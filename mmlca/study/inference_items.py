@@ -11,10 +11,10 @@ from mmlca.figures.diagnostics import plot_residuals, plot_stays
 from mmlca.figures.effects import plot_effects
 from mmlca.figures.survival import plot_survival
 from mmlca.figures.transitions import plot_estimates
-from mmlca.study.analyse import class_names
+from mmlca.study.groups import class_names
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
-from mmlca.study.words import group_word, groups_word, window_name, windows_name
+from mmlca.study.words import group_name, group_word, groups_word, window_name, windows_name
 from mmlca.tables.suppress import hidden_note, hides
 
 if TYPE_CHECKING:
@@ -152,7 +152,14 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"From {study.inference.bootstrap:,} refits of each site's own model to resampled "
             "patients: how alike the patients of a class and of its counterpart are (Jaccard "
             "index), and the share of refits in which the class was found again.",
-            found.stability,
+            found.stability.assign(
+                **{
+                    "class": [
+                        names[site][k]
+                        for site, k in found.stability[["site", "class"]].itertuples(index=False)
+                    ]
+                }
+            ),
             Plain(shares=("found_again",), n_keys=2),
         )
 
@@ -196,8 +203,9 @@ def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
         how = "estimated together with the chains of the site's own patients"
     group = group_word(study)
     caption = (
-        f"Log-odds of each {group} against {group} 1, for one unit of a number or against the "
-        f"first level; {how}, with 95 % intervals. {hidden_note(study.privacy.min_count)}"
+        f"Log-odds of each {group} against the first, {_first_name(study, findings)}, for one unit "
+        f"of a number or against the first level; {how}, with 95 % intervals. "
+        f"{hidden_note(study.privacy.min_count)}"
     ).rstrip()
     together = "" if found.pooled is None else " The diamonds are the sites together."
     yield Item(
@@ -206,7 +214,7 @@ def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
         f"Effects on membership in a {group}",
         caption + together,
         found.effects,
-        Plain(n_keys=3, empty={"estimate": "–"}),
+        Plain(n_keys=3, empty={"estimate": "–"}, labels={"class": group}),
         lambda: plot_effects(found.effects, found.pooled),
         f"Dot plot of the effects of covariates on membership in each {group}, by site.",
     )
@@ -218,8 +226,14 @@ def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
             "The sites' effects, weighted by the inverse of their variances; Q, its p-value and I² "
             "tell how much the sites differ. Effects that are hidden at a site do not contribute.",
             found.pooled,
-            Plain(shares=("i2",), n_keys=2),
+            Plain(shares=("i2",), n_keys=2, labels={"class": group}),
         )
+
+
+def _first_name(study: Study, findings: Findings) -> str:
+    """What the cluster is called that the others are compared with."""
+    first = min(c for part in findings.analysis.clusters.values() for c in part.unique())
+    return group_name(study, first, findings.analysis.names)
 
 
 def outcome_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -237,7 +251,7 @@ def outcome_items(study: Study, findings: Findings) -> Iterator[Item]:
         f"Means and shares by {group_word(study)}{', all sites together' * several}; {how}, with "
         f"95 % intervals. {note}".rstrip(),
         found.outcomes,
-        Plain(n_keys=3),
+        Plain(n_keys=3, labels={"class": group_word(study)}),
     )
     yield Item(
         "outcome_tests",
@@ -255,7 +269,7 @@ def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
     full, min_count = findings.inference.survival, study.privacy.min_count
     if full is None:
         return
-    shown, event = full.shown(min_count), study.outcomes.event
+    shown, event = full.shown(min_count), str(study.outcomes.event).replace("_", " ")
     groups, note = groups_word(study), hidden_note(min_count)
     what = (
         "one less the cumulative incidence (Aalen–Johansen)"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from font.n_clusters import RECORD
-from mmlca.figures.models import plot_selection
 from mmlca.sequences.type import Sequences
-from mmlca.study.analyse import Analysis, Findings, named_groups
+from mmlca.study.analyse import Analysis, Findings
 from mmlca.study.checklist import checklist
 from mmlca.study.courses import course_items, difference_items, lab_items
+from mmlca.study.data_items import data_items, round_indices, shown_fits
+from mmlca.study.groups import named_groups, views, with_cluster_names
 from mmlca.study.inference_items import (
     covariate_items,
     fit_items,
@@ -28,7 +28,7 @@ from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_name, group_word, groups_word, period, window_name, windows_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.rounded import Courses, data_draws, rounded_clusters, rounded_courses
-from mmlca.tables.suppress import few_digits, hidden_note, hide, is_small
+from mmlca.tables.suppress import hidden_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,7 @@ def to_pictures(
 def all_items(study: Study, findings: Findings) -> list[Item]:
     """Every table and figure of the report, in the order of the page within each section."""
     items = [
-        *_data_items(study, findings),
+        *data_items(study, findings),
         *_model_items(study, findings),
         *_cluster_items(study, findings),
         *fit_items(study, findings),
@@ -79,7 +79,9 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
             "All numbers of the summary",
             "Every number that the summary rests on; those of differences between sites have their "
             "intervals in the section on them.",
-            numbers_table(findings.numbers),
+            with_cluster_names(
+                study, findings.analysis, numbers_table(findings.numbers), ("name",)
+            ),
             Plain(columns=("name", "value"), unit="unit"),
         ),
     ]
@@ -99,113 +101,7 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
     return [replace(item, table=round_indices(item.name, item.table)) for item in items]
 
 
-_DECIMALS: dict[str, int] = {
-    **dict.fromkeys(("loglik", "bic", "aic", "sabic", "icl"), 0),
-    **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
-    **dict.fromkeys(("norm", "debiased", "low", "high", "chance", "estimate", "difference"), 3),
-}
-_DIGITS = 3
-
-
-def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """A table whose indices have few digits: many digits of what rests on all patients tell counts.
-
-    Whole numbers stay as they are; other numbers have three digits, and some columns fewer.
-
-    >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
-    >>> round_indices("models", table)
-          bic    n     se
-    0  2233.0  260  0.123
-    """
-    if name.startswith(("agreement", "weights", "suggested")):
-        return table.round(3)
-    table = table.round({column: n for column, n in _DECIMALS.items() if column in table})
-    others = [c for c in table.select_dtypes("floating") if c not in _DECIMALS]
-    return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
-
-
-# --- data and models ------------------------------------------------------------------------
-
-
-def _data_items(study: Study, findings: Findings) -> Iterator[Item]:
-    """Odd records and the flow of patients at each site; the numbers of classes compared."""
-    from ehr_prep.flow import hide_flow
-    from ehr_prep.plots import plot_flow
-    from ehr_prep.unmapped import hide_unmapped
-
-    min_count = study.privacy.min_count
-    data, choice = findings.analysis.sequences, findings.choice
-    built = {site: part for site, part in data.items() if part.account is not None}
-    flows = {site: hide_flow(part.flow, min_count) for site, part in built.items()}
-    for site, part in built.items():
-        if len(part.issues):
-            grouped = part.issues["issue"].isin(
-                set(part.flow["reason"]) - set(flows[site]["reason"])
-            )
-            issues = hide(part.issues.drop(columns="examples"), ["n"], ["n"], min_count)
-            yield Item(
-                f"issues_{site}",
-                "patients",
-                f"Odd records at {site}",
-                "Records that looked odd: what was odd, how many there were, and what was done "
-                f"about them. The folder patients has examples. {hidden_note(min_count)}".rstrip(),
-                issues.assign(n=issues["n"].mask(grouped)),
-            )
-    for site, part in built.items():
-        unmapped = part.account.unmapped if part.account is not None else None
-        if unmapped is not None and len(unmapped):
-            yield Item(
-                f"unmapped_{site}",
-                "patients",
-                f"Drugs at {site} that the map does not know",
-                "Drug texts without a class, the most frequent first, with a known name that the "
-                "text resembles. Texts of few patients are one row; the folder patients has them. "
-                f"{hidden_note(min_count)}".rstrip(),
-                hide_unmapped(unmapped, min_count),
-            )
-    for site, part in built.items():
-        yield Item(
-            f"flow_{site}",
-            "patients",
-            f"Flow of patients at {site}",
-            f"Patients and records from the files to the sequences at {site}: how many were left "
-            "out, and why.",
-            flows[site],
-            draw=lambda part=part: plot_flow(part, min_count=min_count),  # type: ignore[misc]
-            alt=f"Flow chart of the patients and records kept and left out at {site}.",
-        )
-    if choice is not None and choice["classes"].nunique() > 1:
-        name = study.classes.criterion.upper()
-        resampled = (
-            "and pseudo-site (a resample of it) "
-            if len(data) > 1 and study.pseudo_sites.per_site
-            else ""
-        )
-        yield Item(
-            "selection",
-            "classes",
-            f"{name} by number of classes",
-            f"{name} of models with different numbers of classes, for each site {resampled}"
-            f"({study.model.n_init} random starts per fit). Smaller is better; filled marks show "
-            "the choice.",
-            shown_fits(choice, findings.analysis.n_patients(), min_count),
-            Plain(shares=("smallest",)),
-            lambda: plot_selection(choice, study.classes.criterion),
-            f"Line plot of {name} against the number of classes.",
-        )
-
-    if findings.suggested is not None:
-        yield Item(
-            "suggested",
-            "classes",
-            "Clusters suggested by models with more classes",
-            "Models with as many classes as there are clusters tell no more groups apart, so that "
-            "their ensemble suggests that number partly because it must. Models with more classes "
-            "leave it free: the number of clusters that the spectrum of their ensemble suggests, "
-            "how sure that is, and the thresholds between which it is the same (as shares of the "
-            f"largest eigenvalue). {RECORD[findings.suggested['sure'].iloc[-1]]}",
-            findings.suggested,
-        )
+# --- models ---------------------------------------------------------------------------------
 
 
 def _model_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -266,15 +162,6 @@ def _model_items(study: Study, findings: Findings) -> Iterator[Item]:
     )
 
 
-def shown_fits(table: pd.DataFrame, patients: Mapping[str, float], min_count: int) -> pd.DataFrame:
-    """Fits, with few digits and without the share of a smallest class that holds few patients."""
-    if not hidden_note(min_count):
-        return table
-    n = table["model" if "model" in table else "site"].map(patients)
-    few = is_small((table["smallest"] * n).round(6), min_count)
-    return round_indices("", table.assign(smallest=table["smallest"].mask(few)))
-
-
 def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
     return pd.DataFrame(
         [
@@ -315,11 +202,13 @@ def shown_clusters(
     elif len(data) == 1:
         courses, draws = {"": own}, {"": next(iter(draws.values()))}
     else:
-        groups = named_groups(study, analysis.clusters, analysis.names)
+        view, _ = views(analysis)[0]
+        groups = named_groups(analysis, analysis.clusters, view)
+        numbers = {name: group for group, name in analysis.group_names[view].items()}
         together = pd.concat([part.astype(str) for part in groups.values()])
         whole = Sequences.concat(data)
         together.index = pd.Index(whole.ids)
-        courses = {"": rounded_courses({"": whole}, {"": together}, min_count)}
+        courses = {"": rounded_courses({"": whole}, {"": together}, min_count, numbers)}
         draws = {"": data_draws(whole)}
     hidden = hidden_sizes(analysis.clusters, min_count)
     where = described["site"] if "site" in described else ["all"] * len(described)
@@ -376,7 +265,7 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"The {groups} at each site",
             "The same at each site.",
             shown_clusters(study, analysis, findings.courses, by_site),
-            replace(layout, columns=("site", *shown)),
+            replace(layout, columns=("site", *shown), n_keys=3),
         )
     frame = findings.table_one.to_frame()
     frame.columns = pd.Index([", ".join(c) if isinstance(c, tuple) else c for c in frame])

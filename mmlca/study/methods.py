@@ -1,4 +1,4 @@
-"""The methods paragraph of a study, with the settings that were used."""
+"""The methods of a study, with the settings that were used."""
 
 from __future__ import annotations
 
@@ -28,30 +28,40 @@ _METHODS = {
 
 
 def methods(study: Study, findings: Findings, n_classes: int) -> str:
-    """A paragraph for a paper, with the settings that were used."""
+    """The methods for a paper, with the settings that were used.
+
+    Paragraphs, with an empty line between two: data, models, ensemble and sites, laboratory values
+    and inference, software.
+    """
     analysis = findings.analysis
-    text = [_data_methods(study, analysis), _model_methods(study, analysis, n_classes)]
+    models = [_model_methods(study, analysis, n_classes)]
     if study.classes.number == "vote":
         who = "for most sites' own data (of equals, the smaller number)"
-        text.append(
+        models.append(
             f"The number of classes was that with the smallest {study.classes.criterion.upper()} "
             f"{who if len(analysis.sequences) > 1 else ''}".rstrip()
             + f", among {span(study.classes.candidates)} (n: {study.classes.count}); these fits "
             "had the same starts, and those with the chosen number are the models."
         )
-    if analysis.ensemble is not None:
-        text += _ensemble_methods(study, analysis, n_classes)
+    models.append(
+        "The models take it that follow-up ends, and that a state is missing, for reasons which do "
+        "not depend on the states that were not seen, given those that were (missing at random); "
+        "this was assumed and cannot be tested with these data."
+    )
+    ensemble = [] if analysis.ensemble is None else _ensemble_methods(study, analysis, n_classes)
+    later = []
     if findings.trends:
-        text.append(
+        later.append(
             "The course of the laboratory value was estimated at each site by a linear mixed "
             "model of its logarithm with a natural cubic spline of time for each group and a "
             "random intercept for each patient, by restricted maximum likelihood; curves are "
             "geometric means, with pointwise 95 % bands from the sandwich estimator with patients "
             "as clusters, and values given as a limit (such as <2) were left out."
         )
-    text += inference_methods(study, findings)
-    text.append(f"All was done with mmlca {__version__}, seed {study.seed}.")
-    return " ".join(text)
+    later += inference_methods(study, findings)
+    software = [f"All was done with mmlca {__version__}, seed {study.seed}."]
+    parts = [[_data_methods(study, analysis)], models, ensemble, later, software]
+    return "\n\n".join(" ".join(part) for part in parts if part)
 
 
 def _data_methods(study: Study, analysis: Analysis) -> str:

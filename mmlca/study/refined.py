@@ -1,4 +1,4 @@
-"""The items of the report about the refinement: FONT as published and refined, side by side."""
+"""The items of the report about the refinement: those of the ensemble and refined, side by side."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
     yield Item(
         "refined_sizes",
         "refined",
-        f"Sizes of the {groups}, as published and refined",
+        f"Sizes of the {groups}, by the ensemble and refined",
         f"Patients of each site. The refined model ({times}) estimates the courses from all sites' "
         "patients together, and lets every site have its own proportions, which the last column "
-        "shows. Refined sizes that differ from the published ones by few patients "
+        "shows. Refined sizes that differ from those of the ensemble by few patients "
         f"are not shown. {note}".rstrip(),
         size_table(study, analysis, moves),
         Plain(shares=("proportion",), n_keys=2),
@@ -46,15 +46,16 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         "refined_moved",
         "refined",
         "Who moved",
-        f"Patients of all sites by published (rows) and refined (columns) group. {note}".rstrip(),
+        "Patients of all sites by group of the ensemble (rows) and refined group (columns). "
+        f"{note}".rstrip(),
         moved_table(study, analysis, moves),
     )
     yield Item(
         "refined_by_site",
         "refined",
         "Patients who moved, by site",
-        "Patients whose refined group is another than the published one; their mean probability of "
-        f"the refined group, over all patients of the site. {note}".rstrip(),
+        "Patients whose refined group is another than that of the ensemble; the mean probability "
+        f"of the refined group, over all patients of the site. {note}".rstrip(),
         site_table(analysis, moves),
         Plain(shares=("share",)),
     )
@@ -62,7 +63,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             "refined_differences",
             "refined",
-            "Differences between sites, as published and refined",
+            "Differences between sites, by the ensemble and refined",
             "Mean norms of the differences between sites within groups, see the section on sites; "
             "a common rule lowers them, whether it is a good one or not.",
             difference_table(findings),
@@ -84,7 +85,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
             "Patients by the probability of their refined group: its mean, and the share of them "
             f"who are in the simulated class that the group stands for. {note}".rstrip(),
             reliability_table(analysis, truth, min_count),
-            Plain(shares=("probability", "right")),
+            Plain(shares=("from", "to", "probability", "right", "se")),
         )
 
 
@@ -192,7 +193,7 @@ def size_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
                 {
                     "site": site,
                     "group": group_name(study, cluster, analysis.names),
-                    "published": np.nan if moves.hidden_published[i, j] else every[i, j].sum(),
+                    "ensemble": np.nan if moves.hidden_published[i, j] else every[i, j].sum(),
                     "refined": np.nan if hidden else every[i, :, j].sum(),
                     "proportion": share,
                 }
@@ -207,7 +208,7 @@ def moved_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
     hidden[:-1, -1], hidden[-1, :-1] = moves.hidden_published[-1], moves.hidden_refined[-1]
     shown = np.where(hidden, np.nan, add_totals(moves.counts.sum(axis=0)))
     names = [*(group_name(study, c, analysis.names) for c in moves.clusters), "all"]
-    return pd.DataFrame(shown, columns=names).assign(published=names)[["published", *names]]
+    return pd.DataFrame(shown, columns=names).assign(ensemble=names)[["ensemble", *names]]
 
 
 def site_table(analysis: Analysis, moves: Moves) -> pd.DataFrame:
@@ -235,14 +236,14 @@ def difference_table(findings: Findings) -> pd.DataFrame:
         part.norms[part.norms["membership"] == "ensemble"].set_index(keys)[shown]
         for part in (findings.differences, findings.refined_differences)
     ]
-    table = both[0].add_prefix("published ").join(both[1].add_prefix("refined "))
+    table = both[0].add_prefix("ensemble ").join(both[1].add_prefix("refined "))
     return table.reset_index()
 
 
 def accuracy_table(analysis: Analysis, truth: dict[str, Any]) -> pd.DataFrame:
     """Adjusted Rand indices with the true classes, at all sites and at each."""
     rows = []
-    for name, part in (("published", analysis.clusters), ("refined", analysis.refined_clusters)):
+    for name, part in (("ensemble", analysis.clusters), ("refined", analysis.refined_clusters)):
         row: dict[str, Any] = {"membership": name}
         everyone = [np.concatenate([p[site] for site in truth]) for p in (truth, part)]
         for site, (true, clusters) in {

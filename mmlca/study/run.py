@@ -6,7 +6,8 @@ import os
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -18,7 +19,9 @@ from mmlca.study import analyse, inference, items, read
 from mmlca.study.analyse import Analysis, Findings, Models
 from mmlca.study.cautions import cautions
 from mmlca.study.config import Study
+from mmlca.study.data_items import shown_fits
 from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
+from mmlca.study.groups import course_views, with_names
 from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
 from mmlca.study.report.content import Item, Report
@@ -129,7 +132,7 @@ class _Run:
             sites=list(sequences),
             n_clusters=n_classes,
             states=list(next(iter(sequences.values())).states),
-            views=[view for view, _ in analyse.course_views(analysis)],
+            views=[view for view, _ in course_views(analysis)],
             min_count=study.privacy.min_count,
             published=None if study.published is None else study.published.source,
             groups=groups_word(study),
@@ -188,10 +191,28 @@ class _Run:
                 table, fits = analyse.compare_numbers(self.study, data, tell)
                 self.results.json(file, plain_records(table))
                 n = {name: float(part.weights.sum()) for name, part in data.items()}
-                shown = items.shown_fits(table, n, self.study.privacy.min_count)
+                shown = shown_fits(table, n, self.study.privacy.min_count)
                 self.results.table("tables/selection.csv", shown)
+                self._draw_alternatives(fits, data)
                 return table, fits
         return pd.DataFrame(self.results.read_json(file)).astype({"site": str}), {}
+
+    def _draw_alternatives(self, fits: analyse.Fits, data: Mapping[str, Sequences]) -> None:
+        """The courses of the models with other numbers of classes, for the eyes of the hospital."""
+        from mmlca.figures.models import plot_alternatives
+
+        study = self.study
+        for site in study.sites if study.outputs.figures else ():
+            models = {k: model for (name, k), model in fits.items() if name == site}
+            one = next(iter(models.values()))
+            params = {k: model.params_ for k, model in models.items()}
+            drawn = partial(
+                plot_alternatives,
+                *(params, one.states_, data[site].shape[1]),
+                xlabel=window_name(study).capitalize(),
+            )
+            picture = items.to_pictures(drawn, study.outputs.dpi)["png"]
+            self.results.write(f"models/alternatives_{site}.png", picture)
 
     def fit(self, key: str, data: Mapping[str, Sequences], n_classes: int, known: Models) -> Models:
         """One model per data set; those that the comparison of numbers fitted are `known`."""
@@ -245,7 +266,8 @@ class _Run:
         unseen = hidden[described["cluster"]].to_numpy()
         names = pd.Series(names, described.index, dtype=object).mask(unseen, None)
         known = dict(zip(described["cluster"], names, strict=True))
-        analysis = replace(analysis, names={c: n for c, n in known.items() if n is not None})
+        known = {c: name for c, name in known.items() if name is not None}
+        analysis = with_names(study, analysis, known)
         courses = analyse.course_tables(study, analysis)
         described = items.shown_clusters(study, analysis, courses, described)
         described["description"] = described["description"].fillna(few_patients(min_count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,19 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["toml"] = _toml
+    environment.filters["unbroken"] = _unbroken
     environment.globals["about"] = {
         "records": "   # .csv, .parquet or .xlsx, one or several: patient, date, drug",
         "patients": "     # leave out if you have none: birth date, sex, follow-up end, …",
         "labs": "             # leave out if you have none: patient, date, value",
     }
     return environment
+
+
+def _unbroken(text: str) -> str:
+    """A text in which no line ends before a per cent sign or within "p = 0.01"."""
+    text = re.sub(r"\bp ([=≤<]) (?=\d)", "p\u00a0\\1\u00a0", text)
+    return re.sub(r"(?<=\d) %", "\u00a0%", text)
 
 
 def _toml(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Table 1 and the methods paragraph as a Word document (extra `docx`)."""
+"""Table 1 and the methods as a Word document (extra `docx`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def to_docx(title: str, table: TableOne, methods: str) -> bytes:
     for note in table.notes:
         document.add_paragraph(note)
     document.add_heading("Methods", level=2)
-    document.add_paragraph(methods)
+    for paragraph in methods.split("\n\n"):
+        document.add_paragraph(paragraph)
     buffer = BytesIO()
     document.save(buffer)
     return buffer.getvalue()

@@ -8,9 +8,9 @@ a hospital: c becomes the multiple of `min_count` below or above it, the upper o
 probability that makes the average right. Totals, shares and rates are those of the rounded counts.
 
 The draws come from the data themselves: the same data give the same tables, and nobody who lacks
-the data can repeat the draws. The same cell of two groupings gets the same draw, so that nothing
-can be averaged. Where the size of a group, which is exact, would narrow a small number down, the
-cells of that row are drawn again.
+the data can repeat the draws. The same cell of two groupings gets the same draw, also where the
+groups are called otherwise, so that nothing can be averaged. Where the size of a group, which is
+exact, would narrow a small number down, the cells of that row are drawn again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class Courses(NamedTuple):
 
 
 def rounded_courses(
-    data: Mapping[str, Sequences], groups: Mapping[str, pd.Series], min_count: int
+    data: Mapping[str, Sequences],
+    groups: Mapping[str, pd.Series],
+    min_count: int,
+    numbers: Mapping[Any, Any] | None = None,
 ) -> Courses:
     """`state_distribution`, `transition_counts` and `treatment_paths` from rounded counts.
 
@@ -60,6 +63,9 @@ def rounded_courses(
     groups : {site: group of each patient, by id}
     min_count : int
         0 and 1 round nothing.
+    numbers : {group: its number}, optional
+        What the draws go by. Groups of the same number have the same draws whatever they are
+        called; by default the draws go by `groups`.
 
     Examples
     --------
@@ -74,7 +80,7 @@ def rounded_courses(
     for site, part in data.items():
         own = groups[site]
         unseen = {group for group in hidden if group != "all" and hidden.at[site, group]}
-        rounding = _Rounding(part, own, min_count, unseen)
+        rounding = _Rounding(part, own, min_count, unseen, numbers or {})
         for name, table in (
             ("distribution", rounding.distribution()),
             ("transitions", rounding.transitions()),
@@ -146,7 +152,7 @@ def _rounded_cluster(
 
 def _rounded_course(row: Mapping[Hashable, Any], min_count: int, draw: Draw) -> dict[Hashable, Any]:
     """The path, the last state and the first switch, with rounded numbers of patients."""
-    n, group = float(row["n"]), row["group"]
+    n, group = float(row["n"]), row["cluster"]
 
     def told(part: float, name: str) -> float:
         names = [(group, name), (group, f"not {name}")]
@@ -189,9 +195,15 @@ class _Rounding:
     """One site's tables. `size` is the number of patients of each group, `unseen` are groups."""
 
     def __init__(
-        self, data: Sequences, groups: pd.Series, min_count: int, unseen: set[Any]
+        self,
+        data: Sequences,
+        groups: pd.Series,
+        min_count: int,
+        unseen: set[Any],
+        numbers: Mapping[Any, Any],
     ) -> None:
         self.data, self.groups, self.min_count, self.unseen = data, groups, min_count, unseen
+        self.numbers = numbers
         self.size = groups.value_counts().to_dict()
         self.draw = data_draws(data)
 
@@ -202,7 +214,9 @@ class _Rounding:
         count: NDArray[np.float64] = table["count"].to_numpy(dtype=float).copy()
         sets = table.groupby(row, sort=False, observed=True, dropna=False).indices
         for key, at in sets.items():
-            names = [(*key, str(value)) for value in table[cell].astype(object).iloc[at]]
+            group, *rest = key
+            cells = table[cell].astype(object).iloc[at]
+            names = [(self.numbers.get(group, group), *rest, str(value)) for value in cells]
             count[at] = round_row(count[at], names, most(key), self.min_count, self.draw)
         return count
 

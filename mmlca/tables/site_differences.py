@@ -103,14 +103,14 @@ class SiteDifferences:
         return hide(table, numbers, ["patients_first", "patients_second"], min_count)
 
     def shown_with(
-        self, courses: Mapping[str, Courses], name_of: Callable[[Any], str]
+        self, courses: Mapping[str, Courses], name_of: Callable[[str, Any], str]
     ) -> pd.DataFrame:
         """`differences` of the rates in the tables of courses, blank where these are.
 
         Parameters
         ----------
         courses : {membership: Courses}
-        name_of : cluster → its name in `courses`
+        name_of : (membership, cluster) → the cluster's name in the `courses` of the membership
         """
         parts = {name: _course_cells(tables) for name, tables in courses.items()}
         numbers = ["difference", "n_first", "n_second"]
@@ -118,7 +118,7 @@ class SiteDifferences:
         rows, missing = [], (np.nan, np.nan)
         for row in table.rename(columns={"from": "before"}).itertuples(index=False):
             before = None if pd.isna(row.before) else row.before
-            key = (name_of(row.cluster), before, row.to)
+            key = (name_of(row.membership, row.cluster), before, row.to)
             a, b = (parts[row.membership].get((s, *key), missing) for s in row.sites.split(" − "))
             rows.append([a[0] - b[0], a[1], b[1]])
         values = np.array(rows, dtype=float).reshape(-1, len(numbers))

@@ -449,7 +449,7 @@ def test_sites_are_read_apart() -> None:
     assert [s.flow["patients_left"].to_list()[::9] for s in sites.values()] == [[1], [2]]
     assert sites["VA"].ids.to_list() == [1]
     frame.loc[0, "hospital"] = None
-    with pytest.raises(ValueError, match="1 records of the table name no site"):
+    with pytest.raises(ValueError, match="1 record of the table without a site"):
         ehr_prep.read_sites(frame)
 
 

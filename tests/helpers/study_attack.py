@@ -159,7 +159,7 @@ class Attack(System):
 
     def _moves(self, out: Path, tables: dict[str, pd.DataFrame]) -> None:
         """Each cell of a cluster is the sum of those who stayed in it and who moved elsewhere."""
-        moved = pd.read_csv(out / "tables/refined_moved.csv").set_index("published")
+        moved = pd.read_csv(out / "tables/refined_moved.csv").set_index("ensemble")
         moved = moved.rename(index=number, columns=number)
         groups = {v: list(tables[v]["group"].unique()) for v in ("ensemble", "refined")}
         times = list(dict.fromkeys(tables["ensemble"]["time"]))
@@ -234,7 +234,7 @@ def moved_system(moved: pd.DataFrame, sizes: pd.DataFrame, by_site: pd.DataFrame
     The refined size of a cluster at a site is ("refined", site, cluster).
     """
     system = System()
-    moved = moved.set_index("published").rename(index=number, columns=number)
+    moved = moved.set_index("ensemble").rename(index=number, columns=number)
     movers = by_site.set_index("site")["moved"]
     groups = [group for group in moved if group != "all"]
     for before in moved.index:
@@ -247,7 +247,7 @@ def moved_system(moved: pd.DataFrame, sizes: pd.DataFrame, by_site: pd.DataFrame
         for after in groups:
             parts = [(site, before, after) for site in movers.index]
             _add(system, parts, ("all", before, after))
-    columns = (sizes["site"], sizes["group"].map(number), sizes["published"], sizes["refined"])
+    columns = (sizes["site"], sizes["group"].map(number), sizes["ensemble"], sizes["refined"])
     for site, group, published, refined in zip(*columns, strict=True):
         if site == "all":
             _shown(system, ("all", group, "all"), published)

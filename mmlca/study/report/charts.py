@@ -20,6 +20,7 @@ from mmlca.tables.suppress import HIDDEN
 
 _WIDTH, _HIGH = 220.0, 230.0
 _HIDDEN = "#D9D9D9"
+_LABELLED = 14.0  # lower blocks of treatment lines have no name beside them
 
 
 def _tag(name: str, text: str = "", **attributes: Any) -> str:
@@ -117,6 +118,8 @@ def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -
                 observed = rows["n"].dropna()
                 n = f"{observed.iloc[0]:,.0f}" if len(observed) else HIDDEN
                 marks.append(_text(at, height + 24, n, place))
+        if not len(known):
+            marks.append(_text(_WIDTH / 2, height / 2, "too few patients to show"))
         return f"n = {known.iloc[0]:,.0f}" if len(known) else "", marks, height + 28
 
     return _panels(table, draw)
@@ -151,7 +154,7 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: fl
     step = (_WIDTH - bar) / max(n_lines - 1, 1)
     sizes = part.groupby(["line", "state"], sort=False)["count"].sum()
     leaving: dict[tuple[int, str], float] = {}  # how far each block is used from its top
-    blocks, ribbons = [], []
+    blocks, ribbons, labels = [], [], []
     for line in range(1, n_lines + 1):
         x, y = (line - 1) * step, 0.0
         for name in sorted(sizes[line].index, key=order.__getitem__):
@@ -161,6 +164,8 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: fl
             more += f"({percent_text(count / total)})"
             high = max(count * scale, 0.5)
             blocks.append(_bar(x, y, bar, high, colours[name], name, more))
+            if high >= _LABELLED and (line < n_lines or n_lines < 4):  # no room for four
+                labels.append(_node_label(x, y + high / 2, bar, name, line == n_lines))
             y += high + gap
         place = "start" if line == 1 else "end" if line == n_lines else "middle"
         at = {"start": x, "end": x + bar, "middle": x + bar / 2}[place]
@@ -189,7 +194,13 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: fl
                 data_more=more,
             )
         )
-    return ribbons + blocks
+    return ribbons + blocks + labels
+
+
+def _node_label(x: float, y: float, bar: float, name: str, last: bool) -> str:
+    """The name of a block at its right, or at its left in the last line."""
+    at, anchor = (x - 3, "end") if last else (x + bar + 3, "start")
+    return _tag("text", html.escape(name), x=at, y=y + 3, text_anchor=anchor, class_="node")
 
 
 def _ribbon(x0: float, x1: float, start: float, end: float, high: float) -> str:

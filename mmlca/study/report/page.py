@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from io import BytesIO
@@ -61,10 +62,19 @@ def render_report(
         diagnostics=sections[n_results:],
         views=_VIEWS if len(report.views) > 1 else {},
         seed=provenance["seed"],
-        started=provenance.get("started", ""),
+        started=_date(provenance.get("started", "")),
         settings=settings_text(provenance["settings"]),
         provenance_tables=list(_provenance_tables(provenance)),
     )
+
+
+def _date(text: str) -> str:
+    """A time of the record for people: "18 November 2026, 00:45 UTC"."""
+    try:
+        time = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return text
+    return f"{time.day} {time:%B %Y, %H:%M} UTC"
 
 
 def _static(name: str) -> str:

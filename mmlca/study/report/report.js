@@ -159,6 +159,7 @@
 
   // On a phone a picture is as wide as the screen; a tap makes it larger.
   for (const picture of all(".picture")) {
+    picture.classList.add("grows");
     picture.addEventListener("click", () => {
       picture.classList.toggle("large");
       stops();
@@ -172,7 +173,7 @@
     button.addEventListener("click", async () => {
       const source = document.getElementById(button.dataset.copy);
       try {
-        await navigator.clipboard.writeText(source.textContent);
+        await navigator.clipboard.writeText(source.innerText);
         status.textContent = "Copied.";
       } catch {
         getSelection().selectAllChildren(source);

@@ -185,9 +185,9 @@ def test_frequencies_are_as_high_as_their_share() -> None:
     first = first[np.argsort(first[:, 1])]
     assert first[:, 3] == pytest.approx(table["share"].to_numpy())
     assert first[:, 1] + first[:, 3] == pytest.approx(table["cumulative"].to_numpy())
-    assert ax.get_title() == "n = 3 (weight 4); 3 sequences: 100%"
+    assert ax.get_title() == "n = 3 (weight 4); 3 courses: 100 %"
     one = mmlca.plot_frequencies(S, top=1, shared_by=1)
-    assert one.get_title().endswith("1 sequence: 50%")
+    assert one.get_title().endswith("1 course: 50 %")
     assert one.get_ylim() == (1, 0)  # the height is that of all patients
     assert "fewer than 1 " not in words(one)
 
@@ -406,12 +406,12 @@ def test_a_rare_state_does_not_follow_from_the_others() -> None:
 def test_rare_sequences_are_left_out_and_counted() -> None:
     s = Sequences.from_lists([["A", "B"]] * 12 + [["B", "B"]] * 8 + [["B"]] * 4)
     ax = mmlca.plot_frequencies(s, min_count=11)
-    assert ax.get_title() == "n = 24; 1 sequence: 50%"
-    assert "pale: rarer sequences, or those of fewer than 11 patients" in words(ax)
+    assert ax.get_title() == "n = 24; 1 course: 50 %"
+    assert "pale: rarer courses, or those of fewer than 11 patients" in words(ax)
     assert len(mmlca.sequence_frequencies(s, min_count=11)) == 1
     index = mmlca.plot_index(s, min_count=11)
     assert index.images[0].get_array().shape[0] == 12
-    assert "12 patients with a rare sequence not shown" in words(index)
+    assert "12 patients with a rare course not shown" in words(index)
     none = mmlca.plot_frequencies(s[:22], min_count=11)  # else the others would be 10
     assert none.texts[0].get_text() == "none to show"
     draw(none)
@@ -549,3 +549,26 @@ def test_gaps_between_blocks_do_not_tell_how_high_a_hidden_one_is() -> None:
     assert edges[0]["A"]
     assert edges[0]["D"]
     assert not {"B", "C"} & set(edges[0])
+
+
+def test_something_else_than_sequences_gets_one_sentence() -> None:
+    model = mmlca.MixtureMarkov(1, seed=1).fit(Sequences.from_lists([["A", "B"], ["A", "A"]]))
+    with pytest.raises(TypeError, match=r"found MixtureMarkov .* give the sequences first"):
+        mmlca.plot_state_distribution(model)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"found a DataFrame .* Sequences.from_frame"):
+        mmlca.plot_index(pd.DataFrame({"t1": ["A"]}))  # type: ignore[arg-type]
+
+
+def test_alternatives_have_one_panel_per_class_and_the_expected_shares() -> None:
+    from mmlca.figures.models import plot_alternatives
+
+    one = mmlca.MarkovParams([1.0], [[1.0, 0.0]], [[[0.5, 0.5], [0.0, 1.0]]])
+    two = mmlca.MarkovParams([0.3, 0.7], [[1.0, 0.0], [0.0, 1.0]], [np.eye(2), np.eye(2)])
+    (ax,) = plot_alternatives({1: one, 2: two}, ["A", "B"], 3).axes
+    first, largest, _ = (np.asarray(picture.get_array()) for picture in ax.images)
+    colour = mmlca.state_colours(["A", "B"])
+    of_a = np.isclose(first, mpl.colors.to_rgb(colour["A"])).all(axis=2)
+    assert of_a.mean(axis=0).tolist() == [1.0, 0.5, 0.25]
+    assert of_a[-1].all()  # the first state is below
+    assert np.isclose(largest, mpl.colors.to_rgb(colour["B"])).all()
+    assert {"100 %", "70 %", "30 %"} <= {text.get_text() for text in ax.texts}

@@ -13,7 +13,7 @@ from mmlca.sequences.type import Sequences
 
 REASONS = (
     "there is nothing to fit",
-    "patients have no observed state",
+    "no observed state",
     "classes cannot be told apart among",
 )
 

@@ -252,7 +252,7 @@ def test_concat_pads_and_keeps_sites_apart() -> None:
     assert both.codes.tolist() == [[0, 1, -1], [1, 1, 0]]
     assert both.lengths.tolist() == [2, 3]
     assert both.weights.tolist() == [1, 2]
-    with pytest.raises(ValueError, match="ids occur more than once"):
+    with pytest.raises(ValueError, match="more than once"):
         Sequences.concat([a, b])
     with pytest.raises(ValueError, match="states differ"):
         Sequences.concat([a, Sequences.from_lists([["A"]], ["A"])])
@@ -323,12 +323,12 @@ def long(**columns: list[Any]) -> pd.DataFrame:
         (
             lambda: Sequences.from_frame(long(id=[1, 2], t1=["A", None])),
             ValueError,
-            r"1 patients have no observed state \(patients 2\)",
+            r"1 patient has no observed state \(patients 2\)",
         ),
         (
             lambda: Sequences.from_codes([[0], [0]], weights=[1, -1]),
             ValueError,
-            r"1 weights are negative or not finite \(patients 2\)",
+            r"1 weight is negative or not finite \(patients 2\)",
         ),
         (lambda: Sequences.from_codes([[0]], weights=[np.nan]), ValueError, "not finite"),
         (lambda: Sequences.from_codes([[0]], weights=["x"]), TypeError, "weights must be numbers"),
@@ -349,10 +349,14 @@ def long(**columns: list[Any]) -> pd.DataFrame:
         (
             lambda: Sequences.from_codes([[0], [0]], ids=["a", "a"]),
             ValueError,
-            r"1 ids occur more than once \('a'\)",
+            r"1 id occurs more than once \('a'\)",
         ),
         (lambda: Sequences.from_codes([[0], [0]], ids=["a", 1]), TypeError, "ids mix types"),
-        (lambda: Sequences.from_codes([[0], [0]], ids=["a", None]), ValueError, "have no id"),
+        (
+            lambda: Sequences.from_codes([[0], [0]], ids=["a", None]),
+            ValueError,
+            "1 patient has no",
+        ),
         (lambda: Sequences.from_codes([[0], [0]], ids=["a"]), ValueError, "found 1 ids for 2"),
         (
             lambda: Sequences.from_frame(long(id=[1, 2], t1=["A", "B"], age=[40, 50])),
@@ -365,12 +369,12 @@ def long(**columns: list[Any]) -> pd.DataFrame:
         (lambda: Sequences.from_codes([[0]], ["A", "A"]), ValueError, "labels must differ"),
         (lambda: Sequences.from_codes([[0]], ["A", ""]), ValueError, "means missing"),
         (lambda: Sequences.from_codes([[0, 0]], times=["x"]), ValueError, "2 different time"),
-        (lambda: Sequences.from_codes([[0, 0]], lengths=[1]), ValueError, "lengths are not whole"),
-        (lambda: Sequences.from_codes([[0, 0]], lengths=[3]), ValueError, "lengths are not whole"),
+        (lambda: Sequences.from_codes([[0, 0]], lengths=[1]), ValueError, "no whole number"),
+        (lambda: Sequences.from_codes([[0, 0]], lengths=[3]), ValueError, "no whole number"),
         (
             lambda: Sequences.from_long(long(id=[1, None], time=[1, 1], state=["A", "A"])),
             ValueError,
-            "1 rows have no 'id'",
+            "1 row has no 'id'",
         ),
         (
             lambda: Sequences.from_long(long(id=[1], time=[1], state=["A"]), times=[2]),
@@ -405,7 +409,7 @@ def long(**columns: list[Any]) -> pd.DataFrame:
         (
             lambda: Sequences.from_spells(long(id=[1], start=["2020-01-01"], end=[2], state=["A"])),
             ValueError,
-            "not whole numbers",
+            "must be a whole number",
         ),
     ],
 )

@@ -128,6 +128,19 @@ def test_the_size_of_a_group_does_not_narrow_a_small_number_down() -> None:
         assert ((high - low)[small] >= enough).all(), (counts, told)
 
 
+def test_another_name_does_not_draw_again() -> None:
+    """Two roundings of the same patients could be averaged."""
+    states = np.random.default_rng(1).choice(["A", "B", "C"], (200, 5))
+    data = mmlca.Sequences.from_lists(states.tolist())
+    tables = [
+        rounded_courses({"x": data}, {"x": pd.Series(name, index=data.ids)}, 11, {name: 1})
+        for name in ("1: A persisters", "own class 1: differs between the sites")
+    ]
+    for table in ("distribution", "transitions", "paths"):
+        first, second = (part.shown(table).drop(columns="group") for part in tables)
+        pd.testing.assert_frame_equal(first, second)
+
+
 def test_two_groupings_share_their_draws() -> None:
     """The same patients under two names would else be two draws, to be averaged."""
     data, courses = one_group(65, 11)

@@ -240,7 +240,7 @@ def test_no_small_number_of_patients_shows_in_a_study(rich: Path) -> None:
         "included",
         "all",
         "others",
-        "published",
+        "ensemble",
         "refined",
         "n_then",
     }
@@ -306,8 +306,8 @@ def test_refined_sizes_do_not_tell_how_few_moved(rich: Path) -> None:
     moved, sizes, by_site = (
         pd.read_csv(out / f"tables/refined_{name}.csv") for name in ("moved", "sizes", "by_site")
     )
-    assert not is_small(moved.drop(columns="published").fillna(0).to_numpy(), M).any()
-    change = (sizes["refined"] - sizes["published"]).abs()
+    assert not is_small(moved.drop(columns="ensemble").fillna(0).to_numpy(), M).any()
+    change = (sizes["refined"] - sizes["ensemble"]).abs()
     assert not is_small(change.fillna(0), M).any()
     system = moved_system(moved, sizes, by_site)
     n_small = 0

@@ -65,7 +65,7 @@ def test_tables_count_what_they_say(case: Any) -> None:
             assert sizes.at[(site, f"cluster {k}"), "refined"] == n
             share = analysis.refined.proportions_.at[site, k - 1]
             assert sizes.at[(site, f"cluster {k}"), "proportion"] == share
-    moved = refined.moved_table(study_with(1), analysis, moves).set_index("published")
+    moved = refined.moved_table(study_with(1), analysis, moves).set_index("ensemble")
     both = [
         np.concatenate(list(p.values())) for p in (analysis.clusters, analysis.refined_clusters)
     ]
@@ -74,7 +74,7 @@ def test_tables_count_what_they_say(case: Any) -> None:
     by_site = refined.site_table(analysis, moves).set_index("site")
     assert by_site["moved"].sum() == (both[0] != both[1]).sum()
     accuracy = refined.accuracy_table(analysis, truth).set_index("membership")
-    assert accuracy.at["refined", "all"] > accuracy.at["published", "all"] - 0.02
+    assert accuracy.at["refined", "all"] > accuracy.at["ensemble", "all"] - 0.02
     table = refined.reliability_table(analysis, truth, 1)
     assert table["patients"].sum() == 800
     assert refined.reliability_table(analysis, truth, 10**6)["patients"].isna().all()
@@ -101,7 +101,7 @@ def test_no_small_move_follows_from_all_tables_together(seed: int) -> None:
     )
     moves = refined.count_moves(analysis, 11)
     sizes = refined.size_table(study_with(11), analysis, moves)
-    net = (sizes["refined"] - sizes["published"]).abs()
+    net = (sizes["refined"] - sizes["ensemble"]).abs()
     assert not is_small(net.fillna(0), 11).any()
     assert sizes.loc[sizes["refined"].isna(), "proportion"].isna().all()
     moved = refined.moved_table(study_with(11), analysis, moves)

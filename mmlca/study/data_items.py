@@ -1,0 +1,161 @@
+"""The items of the report on where the sequences come from, and the number of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from font.n_clusters import RECORD
+from mmlca.figures.models import plot_selection
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Plain
+from mmlca.study.words import group_word, window_name
+from mmlca.tables.rounded import Courses
+from mmlca.tables.suppress import few_digits, hidden_note, hide, is_small, rounded_note
+
+if TYPE_CHECKING:
+    from mmlca.study.analyse import Findings
+    from mmlca.study.config import Study
+
+
+def data_items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Odd records and the flow of patients at each site; the numbers of classes compared."""
+    from ehr_prep.flow import hide_flow
+    from ehr_prep.plots import plot_flow
+    from ehr_prep.unmapped import hide_unmapped
+
+    min_count = study.privacy.min_count
+    data, choice = findings.analysis.sequences, findings.choice
+    built = {site: part for site, part in data.items() if part.account is not None}
+    flows = {site: hide_flow(part.flow, min_count) for site, part in built.items()}
+    for site, part in built.items():
+        if len(part.issues):
+            grouped = part.issues["issue"].isin(
+                set(part.flow["reason"]) - set(flows[site]["reason"])
+            )
+            issues = hide(part.issues.drop(columns="examples"), ["n"], ["n"], min_count)
+            yield Item(
+                f"issues_{site}",
+                "patients",
+                f"Odd records at {site}",
+                "Records that looked odd: what was odd, how many there were, and what was done "
+                f"about them. The folder patients has examples. {hidden_note(min_count)}".rstrip(),
+                issues.assign(n=issues["n"].mask(grouped)),
+            )
+    for site, part in built.items():
+        unmapped = part.account.unmapped if part.account is not None else None
+        if unmapped is not None and len(unmapped):
+            yield Item(
+                f"unmapped_{site}",
+                "patients",
+                f"Drugs at {site} that the map does not know",
+                "Drug texts without a class, the most frequent first, with a known name that the "
+                "text resembles. Texts of few patients are one row; the folder patients has them. "
+                f"{hidden_note(min_count)}".rstrip(),
+                hide_unmapped(unmapped, min_count),
+            )
+    for site, part in built.items():
+        yield Item(
+            f"flow_{site}",
+            "patients",
+            f"Flow of patients at {site}",
+            f"Patients and records from the files to the sequences at {site}: how many were left "
+            "out, and why.",
+            flows[site],
+            draw=lambda part=part: plot_flow(part, min_count=min_count),  # type: ignore[misc]
+            alt=f"Flow chart of the patients and records kept and left out at {site}.",
+        )
+    yield Item(
+        "follow_up",
+        "patients",
+        "Who is observed to the end",
+        f"Patients observed in the first {window_name(study)}, in the middle and in the last, by "
+        f"{group_word(study)}; the share of the first who are observed in the last. Follow-up that "
+        "ends sooner in one group than in another may be related to treatment. "
+        f"{rounded_note(min_count)}".rstrip(),
+        follow_up_table(study, next(iter(findings.courses.values()))),
+        Plain(shares=("share",), n_keys=2),
+    )
+    if choice is not None and choice["classes"].nunique() > 1:
+        name = study.classes.criterion.upper()
+        resampled = (
+            "and each pseudo-site, a resample of its patients, "
+            if len(data) > 1 and study.pseudo_sites.per_site
+            else ""
+        )
+        yield Item(
+            "selection",
+            "classes",
+            f"{name} by number of classes",
+            f"{name} of models with different numbers of classes, for each site {resampled}"
+            f"less the smallest of that site; {study.model.n_init} random starts per fit. Smaller "
+            "is better; filled marks show the choice.",
+            shown_fits(choice, findings.analysis.n_patients(), min_count),
+            Plain(shares=("smallest",)),
+            lambda: plot_selection(choice, study.classes.criterion),
+            f"Line plot of {name} against the number of classes.",
+        )
+
+    if findings.suggested is not None:
+        yield Item(
+            "suggested",
+            "classes",
+            "Clusters suggested by models with more classes",
+            "Models with as many classes as there are clusters tell no more groups apart, so that "
+            "their ensemble suggests that number partly because it must. Models with more classes "
+            "leave it free: the number of clusters that the spectrum of their ensemble suggests, "
+            "how sure that is, and the thresholds between which it is the same (as shares of the "
+            f"largest eigenvalue). {RECORD[findings.suggested['sure'].iloc[-1]]}",
+            findings.suggested,
+        )
+
+
+def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
+    """Numbers observed at three times, from the table of states by time, which shows them all."""
+    shown = courses.shown("distribution").drop_duplicates(["site", "group", "time"])
+    n = shown.pivot(index=["site", "group"], columns="time", values="n")
+    order = list(dict.fromkeys(zip(shown["site"], shown["group"], strict=True)))
+    times = list(dict.fromkeys(shown["time"]))
+    chosen = list(dict.fromkeys([times[0], times[(len(times) - 1) // 2], times[-1]]))
+    n = n.reindex(order)[chosen]
+    share = n[chosen[-1]] / n[chosen[0]].where(n[chosen[0]] > 0)
+    n.columns = pd.Index([f"{window_name(study)} {time}" for time in chosen])
+    return n.assign(share=share).reset_index()
+
+
+# --- few digits --------------------------------------------------------------------------
+
+_DECIMALS: dict[str, int] = {
+    **dict.fromkeys(("loglik", "bic", "aic", "sabic", "icl"), 0),
+    **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
+    **dict.fromkeys(("norm", "debiased", "low", "high", "chance", "estimate", "difference"), 3),
+}
+_DIGITS = 3
+
+
+def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """A table whose indices have few digits: many digits of what rests on all patients tell counts.
+
+    Whole numbers stay as they are; other numbers have three digits, and some columns fewer.
+
+    >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
+    >>> round_indices("models", table)
+          bic    n     se
+    0  2233.0  260  0.123
+    """
+    if name.startswith(("agreement", "weights", "suggested")):
+        return table.round(3)
+    table = table.round({column: n for column, n in _DECIMALS.items() if column in table})
+    others = [c for c in table.select_dtypes("floating") if c not in _DECIMALS]
+    return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
+
+
+def shown_fits(table: pd.DataFrame, patients: Mapping[str, float], min_count: int) -> pd.DataFrame:
+    """Fits, with few digits and without the share of a smallest class that holds few patients."""
+    if not hidden_note(min_count):
+        return table
+    n = table["model" if "model" in table else "site"].map(patients)
+    few = is_small((table["smallest"] * n).round(6), min_count)
+    return round_indices("", table.assign(smallest=table["smallest"].mask(few)))

@@ -1,0 +1,181 @@
+"""The groups of a study's patients under every membership, and what these groups are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mmlca.study.words import group_name
+from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
+from mmlca.tables.matching import memberships
+
+if TYPE_CHECKING:
+    from mmlca.study.analyse import Analysis
+    from mmlca.study.config import Study
+
+
+def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
+    """The memberships that the report shows, by name; one without a name for a single site."""
+    if analysis.ensemble is None:
+        return [(None, analysis.clusters)]
+    return [("ensemble", analysis.clusters), ("local", analysis.local)]
+
+
+def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
+    """The same and the refined clusters, for what rests on rounded counts alone."""
+    more = [("refined", analysis.refined_clusters)] if analysis.refined is not None else []
+    return [*views(analysis), *more]
+
+
+GOOD_MATCH = 0.5
+"""The smallest Jaccard index at which a class of a site's own model has a cluster's name."""
+
+
+def with_names(study: Study, analysis: Analysis, names: Mapping[Any, str]) -> Analysis:
+    """The same with the clusters' short names, and what all other groups are called.
+
+    A class of a site's own model has the name of the cluster that it matches where the match is
+    good: at every site where either has patients, at least half of those who are in one of the
+    two are in both. Any other class is "own class 3", with a short name from its own courses if
+    that is the same at all sites.
+    """
+    own = {site: _own_names(study, analysis, site) for site in analysis.sequences}
+    analysis = replace(analysis, names=dict(names), own_names=own)
+    rules = all_memberships(analysis)
+    groups = {view: _group_names(study, analysis, view, rules[view]) for view in rules}
+    return replace(analysis, group_names=groups)
+
+
+def all_memberships(analysis: Analysis) -> dict[str | None, dict[str, pd.Series]]:
+    """The group of each patient under every rule; see `course_views` for those in the report."""
+    rules = dict(course_views(analysis))
+    if analysis.ensemble is None:
+        return rules
+    data = analysis.sequences
+    everywhere = {name: {site: analysis.labels[site][name] for site in data} for name in data}
+    for name, rule in memberships(data, analysis.clusters, None, everywhere).items():
+        labels = {
+            site: pd.Series([rule.labels[i] for i in codes], data[site].ids, name="cluster")
+            for site, codes in rule.codes.items()
+        }
+        rules.setdefault(name, labels)
+    return rules
+
+
+def _group_names(
+    study: Study, analysis: Analysis, view: str | None, groups: Mapping[str, pd.Series]
+) -> dict[Any, str]:
+    """The names of the groups of one membership, in the order of their numbers."""
+    # a class that matches no cluster may have a name instead of a number
+    order = sorted(
+        {group for part in groups.values() for group in part.unique()},
+        key=lambda group: (isinstance(group, str), group),
+    )
+    if view in (None, "ensemble", "refined"):
+        return {group: group_name(study, group, analysis.names) for group in order}
+    names = {
+        group: group_name(study, group, analysis.names)
+        for group in order
+        if match(groups, analysis.clusters, group) >= GOOD_MATCH
+    }
+    for group in (group for group in order if group not in names):
+        shorts = analysis.own_names.values() if view == "local" else ()
+        own = {short[group] for short in shorts if group in short}
+        different = "differs between the sites" if len(own) > 1 else next(iter(own), "")
+        names[group] = f"own class {group}: {different}".removesuffix(": ")
+    return {group: names[group] for group in order}
+
+
+def _own_names(study: Study, analysis: Analysis, site: str) -> dict[Any, str]:
+    """Short names of the site's own classes from their courses; none for hidden sizes."""
+    min_count = study.privacy.min_count
+    described = describe_clusters(analysis.sequences[site], analysis.local[site])
+    hidden = hidden_sizes(analysis.local, min_count).loc[site]
+    return {
+        group: short
+        for group, short in zip(
+            described["cluster"], name_clusters(described, min_count), strict=True
+        )
+        if short is not None and not hidden[group]
+    }
+
+
+def match(groups: Mapping[str, pd.Series], clusters: Mapping[str, pd.Series], group: Any) -> float:
+    """The Jaccard index of a group and the cluster of the same number, at the worst of the sites.
+
+    Sites where neither has patients do not count.
+
+    >>> groups = {"A": pd.Series([1, 1, 2]), "B": pd.Series([1, 1, 2])}
+    >>> clusters = {"A": pd.Series([1, 1, 2]), "B": pd.Series([1, 2, 2])}
+    >>> match(groups, clusters, 1)
+    0.5
+    """
+    shares = []
+    for site, part in groups.items():
+        here, there = (part == group).to_numpy(), (clusters[site] == group).to_numpy()
+        if (here | there).any():
+            shares.append(float((here & there).sum() / (here | there).sum()))
+    return min(shares, default=0.0)
+
+
+def named_groups(
+    analysis: Analysis, groups: Mapping[str, pd.Series], view: str | None
+) -> dict[str, pd.Series]:
+    """Each patient's group by name, such as "1: TNFi persisters", in the order of the numbers."""
+    names = analysis.group_names[view]
+    named = {}
+    for site, part in groups.items():
+        here = {*part.unique()}
+        order = pd.CategoricalDtype([n for g, n in names.items() if g in here], ordered=True)
+        named[site] = part.map(names).astype(order)
+    return named
+
+
+def class_names(analysis: Analysis, site: str) -> dict[int, str]:
+    """The classes of a site's own model, with short names.
+
+    These are the names of the clusters that they match well at this site, or come from their own
+    courses.
+    """
+    labels, matched = analysis.labels[site][site], analysis.local[site]
+    classes = {}
+    for k in range(analysis.own[site].params_.n_classes):
+        here = matched[labels == k]
+        group = here.iloc[0] if len(here) else None
+        good = match({site: matched}, analysis.clusters, group) >= GOOD_MATCH
+        short = analysis.names.get(group) if good else analysis.own_names[site].get(group)
+        classes[k + 1] = f"class {k + 1}" if short is None else f"class {k + 1}: {short}"
+    return classes
+
+
+def with_cluster_names(
+    study: Study,
+    analysis: Analysis,
+    table: pd.DataFrame | None,
+    columns: tuple[str, ...] = ("class", "group", "test", "pair"),
+) -> pd.DataFrame | None:
+    """A table with "1: TNFi persisters" in place of "cluster 1".
+
+    The names come in last: numbers keep the order of the clusters, and so the first one as that
+    which the others are compared with.
+    """
+    if table is None:
+        return None
+    clusters = {c for part in analysis.clusters.values() for c in part.unique()}
+    names = {group_name(study, c): group_name(study, c, analysis.names) for c in clusters}
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+
+    def named(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(named, value))
+        return pattern.sub(lambda hit: names[hit[0]], value) if isinstance(value, str) else value
+
+    table = table.assign(**{name: table[name].map(named) for name in columns if name in table})
+    if "hazard_ratio" in table:  # other terms are covariates, whose levels may be "class 1"
+        of_group = table["group"].notna()
+        table["term"] = table["term"].where(~of_group, table["term"].map(named))
+    return table
