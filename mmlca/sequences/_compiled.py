@@ -85,4 +85,4 @@ class _LittleDelay(event.Listener):
 _find_place()
 _forgive_damage()
 if "NUMBA_OPT" not in os.environ:  # else it is for the user to say
-    event.register("numba:compile", _LittleDelay())
+    event.register("numba:compile", _LittleDelay())  # type: ignore[no-untyped-call]
