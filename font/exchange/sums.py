@@ -380,11 +380,11 @@ def check_parts(before: Step, parts: Sequence[SumsFile]) -> None:
         raise ValueError(f"the sites {some(twice)} sent sums twice; give each site's file once.")
     other = [part.site for part in parts if part.of != before.fingerprint]
     if other:
-        steps = {part.site: part.step for part in parts}
+        steps = sorted({part.step for part in parts if part.of != before.fingerprint})
         raise ValueError(
-            f"the sums of {some(other)} answer another file than the one given (steps "
-            f"{some(sorted(steps.items()))}, step {before.step} is due); have these sites run "
-            "`mmlca site refine` with it."
+            f"the sums of {some(other)} (step {some(steps)}) answer another file than the one "
+            f"given, for which step {before.step} is due; give the file that they answer, or have "
+            "these sites run `mmlca site refine` with this one."
         )
     check_members(before, names)
     shape = (before.n_clusters, n_statistics(before.content))

@@ -26,6 +26,7 @@ from mmlca.cli.site_input import read_keys_file, study_name
 
 if TYPE_CHECKING:
     from font.exchange.secure import MaskedFile
+    from font.exchange.sums import Step
 
 centre_app = typer.Typer(
     name="centre", help="What the centre does: keys, combine, refine, effects.", **PLAIN
@@ -194,7 +195,9 @@ def centre_refine(
     ] = None,
     expect: Annotated[
         str | None,
-        from_study("none", help="Sites that should take part; those absent are named."),
+        from_study(
+            "those of the step before", help="Sites that should take part; those absent are named."
+        ),
     ] = None,
     min_count: StudyMinCount = None,
     secure: Secure = False,
@@ -259,7 +262,7 @@ def centre_refine(
         result = share_masked(before, (read_masked(p, **rules) for p in came), **about)
     else:
         result = share(before, (read_sums(p, **rules) for p in came), **about)
-    absent = [site for site in expected if site not in result.sites]
+    absent = [site for site in expected or _part_of(before) if site not in result.sites]
     lines = [f"Step {result.step} of the refinement: sums of {len(came)} sites."]
     if absent:
         lines.append(f"No sums came from {some(absent)}; these sites cannot go on.")
@@ -337,6 +340,14 @@ def centre_effects(
         wrote(places),
         "Withheld: nothing more; the sites left out what rests on few patients.",
     )  # fmt: skip
+
+
+def _part_of(before: Step) -> list[str]:
+    """The sites of the step before: those that sent sums, or at first models."""
+    if before.shared is not None:
+        return list(before.shared.sites)
+    models = before.ensemble.models.values() if before.ensemble is not None else ()
+    return list(dict.fromkeys(model.site for model in models))
 
 
 def _rounds(text: str) -> int | str:

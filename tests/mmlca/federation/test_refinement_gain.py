@@ -295,7 +295,7 @@ def test_tiny_sites_should_only_label_and_larger_ones_send_a_model() -> None:
 def test_secure_sums_buy_back_what_rounding_costs() -> None:
     mean = table_of(lambda seed: exchanged(10, (50, 150), seed), 8)["mean"]
     assert mean["secure, refined"] > mean["rounded, refined"]
-    assert mean["secure, refined"] > 0.79  # 0.808 in 16 studies, 0.815 with nothing rounded
+    assert mean["secure, refined"] > 0.79  # 0.808 in studies 1 to 16, 0.804 in 17 to 40
     assert mean["rounded, refined"] > mean["rounded"]
 
 
