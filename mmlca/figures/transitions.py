@@ -68,7 +68,7 @@ def plot_transitions(
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
-    beside, height = _room(sequences)
+    beside, height = _label_room(sequences)
     page = lay_out(sequences, groups, min_count, ax, figure, height=height, beside=beside)
     table = transition_counts(sequences, groups, lag=lag) if table is None else table
     image: Any = None
@@ -85,7 +85,7 @@ def plot_transitions(
     return page.finish("To", "From")
 
 
-def _room(sequences: Any) -> tuple[float, float]:
+def _label_room(sequences: Any) -> tuple[float, float]:
     """Inches that the names of the states take beside the panels, and the height of a panel."""
     parts = sequences.values() if isinstance(sequences, Mapping) else [sequences]
     states = {str(s) for part in parts if isinstance(part, Sequences) for s in part.states}
