@@ -86,11 +86,11 @@ def plot_transitions(
 
 
 def _label_room(sequences: Any) -> tuple[float, float]:
-    """Inches that the names of the states take beside the panels, and the height of a panel."""
+    """Inches that names of states and the scale take beside the panels; height of a panel."""
     parts = sequences.values() if isinstance(sequences, Mapping) else [sequences]
     states = {str(s) for part in parts if isinstance(part, Sequences) for s in part.states}
     longest = max(map(len, states), default=0) * 0.55 * SMALL / 72
-    return longest, max(1.9, 0.5 + 0.1 * min(len(states), 25) + longest)
+    return longest + 0.6, max(1.9, 0.5 + 0.1 * min(len(states), 25) + longest)
 
 
 def colour_bar(image: Any, axes: list[Axes], label: str) -> None:
