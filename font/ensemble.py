@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from font import clustering, store
 from font import weights as weighing
-from font.checks import class_parameters, label_columns, one_of, some, whole_number
+from font.checks import class_parameters, counted, label_columns, one_of, some, whole_number
 from font.labels import LabelPatterns, distinct_rows, map_rows
 from font.n_clusters import RECORD
 from font.solve import distances_to, positions, solve
@@ -257,7 +257,8 @@ class Ensemble:
         sizes["all"] = sizes.sum(axis=1)
         sizes["share"] = sizes["all"] / sizes["all"].sum()
         lines = [
-            f"Ensemble of {len(models)} models: {self._counted()}, {self.n_clusters_} clusters "
+            f"Ensemble of {counted(len(models), 'model', 'models')}: {self._counted()}, "
+            f"{counted(self.n_clusters_, 'cluster', 'clusters')} "
             f"(method {self.method!r}, weights {self.weights!r}).",
             "",
             models.to_string(float_format=lambda v: f"{v:.3f}"),

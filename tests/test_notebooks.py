@@ -27,6 +27,9 @@ def test_tables_are_shown_and_names_are_escaped() -> None:
         assert "<b>A" not in page
         assert "<i>f" not in page
     assert model._repr_mimebundle_()["text/html"] == model._repr_html_()  # asked for first
-    assert "Ensemble of 1 models" in ensemble._repr_html_()
+    assert "Ensemble of 1 model:" in ensemble._repr_html_()
+    assert "Ensemble of 1 model:" in repr(ensemble)
+    assert "sex, n (%)" in repr(table)
+    assert "&nbsp;" not in repr(table) + str(table)
     for unfitted in (mmlca.MixtureMarkov(2), font.Ensemble(2)):
         assert unfitted._repr_html_().startswith("<pre>")

@@ -151,10 +151,12 @@ def lay_out(
     ax: Axes | None,
     figure: Figure | None,
     height: float = 1.75,
+    beside: float = 0.0,
 ) -> Page:
     """Panels for sites × groups: rows and columns, or wrapped at four if only one of them.
 
     Groups without patients, and those of fewer than `min_count`, are left out and noted.
+    `height` is that of a row, and `beside` what labels take from the width, in inches.
     """
     if ax is not None and figure is not None:
         raise ValueError("both ax and figure were given; give one of them.")
@@ -170,7 +172,7 @@ def lay_out(
     root = whole if whole is not grid[0, 0] else whole.figure
     share = 1 / shape[1] if whole is root else max(whole.get_position().width, 0.1)
     page = Page(
-        *([], whole, root.bbox.width / root.dpi, max(1, round(1 / share))),
+        *([], whole, max(root.bbox.width / root.dpi - beside, 1.0), max(1, round(1 / share))),
         min_count=min_count,
         inside=ax is not None,
     )

@@ -68,7 +68,8 @@ def plot_transitions(
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
-    page = lay_out(sequences, groups, min_count, ax, figure, height=1.9)
+    beside, height = _label_room(sequences)
+    page = lay_out(sequences, groups, min_count, ax, figure, height=height, beside=beside)
     table = transition_counts(sequences, groups, lag=lag) if table is None else table
     image: Any = None
     n_small = n_hidden = 0
@@ -82,6 +83,14 @@ def plot_transitions(
         page.notes.insert(0, f"right: number of transitions (*: fewer than {min_support})")
     colour_bar(image, [panel.ax for panel in page.panels], "Rate")
     return page.finish("To", "From")
+
+
+def _label_room(sequences: Any) -> tuple[float, float]:
+    """Inches that names of states and the scale take beside the panels; height of a panel."""
+    parts = sequences.values() if isinstance(sequences, Mapping) else [sequences]
+    states = {str(s) for part in parts if isinstance(part, Sequences) for s in part.states}
+    longest = max(map(len, states), default=0) * 0.55 * SMALL / 72
+    return longest + 0.6, max(1.9, 0.5 + 0.1 * min(len(states), 25) + longest)
 
 
 def colour_bar(image: Any, axes: list[Axes], label: str) -> None:

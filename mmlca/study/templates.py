@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 @cache
@@ -34,10 +35,16 @@ def environment() -> Environment:
     return environment
 
 
-def _unbroken(text: str) -> str:
-    """A text in which no line ends before a per cent sign or within "p = 0.01"."""
+def _unbroken(text: str) -> Markup:
+    """A text in which no line ends before a per cent sign or within "p = 0.01".
+
+    It may end after the sign of a combination, as in metformin+DPP-4.
+    """
+    from markupsafe import Markup, escape
+
     text = re.sub(r"\bp ([=≤<]) (?=\d)", "p\u00a0\\1\u00a0", text)
-    return re.sub(r"(?<=\d) %", "\u00a0%", text)
+    text = re.sub(r"(?<=\d) %", "\u00a0%", text)
+    return Markup(str(escape(text)).replace("+", "+<wbr>"))
 
 
 def _toml(value: Any) -> str:

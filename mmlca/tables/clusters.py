@@ -211,6 +211,11 @@ def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | Non
 
 def _told_apart(name: str, rows: pd.DataFrame, taken: set[str | None], min_count: int) -> list[str]:
     """Names by path or last state where these differ; otherwise the common name again."""
+    if ARROW not in name:  # those who stay, and those who most often leave and return
+        few = is_small((rows["path_share"] * rows["n"]).round(6), min_count)
+        new = rows["path"].where(rows["path"] != rows["first"], name).mask(few, name)
+        if new.is_unique and not taken & {*new}:
+            return list(new)
     if ARROW in name:
         kinds = {"path": rows["path"], "end": name + ", ending on " + rows["end"]}
         for kind, new in kinds.items():
@@ -243,17 +248,20 @@ def _ratio(part: float, whole: float) -> float:
 def wording(row: Mapping[Any, Any], after: str | None, window: str = "time") -> str:
     """A row of `describe_clusters` in words."""
     first, to = row["first"], row["switch_to"]
+    path = row["path"]
+    moves = path is not None and not pd.isna(path) and path != first
     if row["still"] >= 0.5 or to is None:
-        course = f"stay on {first}"
+        course = f"mostly on {first}" if moves else f"stay on {first}"
     elif row["switch_share"] >= 0.5:
         course = f"start on {first}, then {to}"
     else:
         course = f"start on {first}, then go on to several, most often {to}"
     when = f"observed at time {row['time']}" if after is None else f"still observed after {after}"
-    if course.startswith("start"):
+    if not course.startswith("stay"):
         if row["until_switch"] == row["until_switch"]:
             n = row["until_switch"]
-            course += f", after {n:g} {window if n == 1 else plural(window)} (median)"
+            course += ", with a first switch" if course.startswith("mostly") else ","
+            course += f" after {n:g} {window if n == 1 else plural(window)} (median)"
         if row["path"] is not None and not pd.isna(row["path"]):
             course += f"; the most common path is {row['path']} ({percent_text(row['path_share'])})"
         if row["end"] is not None and not pd.isna(row["end"]):

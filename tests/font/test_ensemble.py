@@ -312,7 +312,7 @@ def test_one_model_gives_its_own_classes(make_case):
     ensemble = fitted(case, 3)
     assert ensemble.weights_.tolist() == [1.0]
     assert adjusted_rand_score(case.labels["m0"], ensemble.predict(case.labels)) == 1
-    assert "Ensemble of 1 models" in ensemble.summary()
+    assert "Ensemble of 1 model:" in ensemble.summary()
     assert fitted(case, None).n_clusters_ == 3
 
 

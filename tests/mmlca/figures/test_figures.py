@@ -413,7 +413,7 @@ def test_rare_sequences_are_left_out_and_counted() -> None:
     assert index.images[0].get_array().shape[0] == 12
     assert "12 patients with a rare course not shown" in words(index)
     none = mmlca.plot_frequencies(s[:22], min_count=11)  # else the others would be 10
-    assert none.texts[0].get_text() == "none to show"
+    assert none.texts[0].get_text() == "no course that\n11 patients share"
     draw(none)
 
 

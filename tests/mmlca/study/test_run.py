@@ -314,7 +314,7 @@ def test_sequences_instead_of_records(cohort: Path, tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + more)
     content = run_study(read_study(path), tmp_path / "out")
     assert "for up to 16 months, fall" in content["summary"][0]
-    assert any("the labs of MGB and VA are not used" in note for note in content["careful"])
+    assert any("The labs of MGB and VA are not used" in note for note in content["careful"])
     assert "sex, n (%)" in (tmp_path / "out/tables/table_one.md").read_text()
 
 

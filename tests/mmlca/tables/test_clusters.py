@@ -84,3 +84,15 @@ def test_clusters_together_and_by_site() -> None:
     assert weighted["n"].tolist() == [2, 1]
     with pytest.raises(ValueError, match="found 2 clusters for 6 patients; give"):
         mmlca.describe_clusters(COURSES, [1, 2])
+
+
+def test_those_who_leave_and_return_are_told_from_those_who_stay() -> None:
+    stay, pause = ["A"] * 5, ["A", "none", "A", "A", "A"]
+    data = mmlca.Sequences.from_lists([stay] * 4 + [pause] * 4)
+    described = mmlca.describe_clusters(data, [1] * 4 + [2] * 4, window="quarter")
+    assert name_clusters(described) == ["A persisters", "A → none → A"]
+    assert (
+        "mostly on A, with a first switch after 1 quarter (median); the most common path is"
+        in (described["description"][1])
+    )
+    assert described["description"][0].startswith("50 %: stay on A;")
