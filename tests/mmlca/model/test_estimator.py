@@ -85,6 +85,10 @@ def test_a_thorough_search_does_not_do_worse() -> None:
     assert np.mean([m.loglik_ for m in thorough]) >= np.mean([m.loglik_ for m in quick]) - 0.01
     kicks = [sum(model.starts_["kicks"].sum() for model in fits) for fits in (quick, thorough)]
     assert kicks[1] > kicks[0]
+    for model in thorough:
+        wholes = model.starts_.loc[model.starts_["kind"] == "whole search", "loglik"]
+        assert len(wholes) == model.n_searches_ == 5
+        assert model.n_replicated_ == (wholes > model.loglik_ - 0.02).sum()
 
 
 def test_a_thorough_search_of_an_easy_problem_ends_where_all_starts_agree() -> None:
