@@ -76,8 +76,8 @@ class MixtureMarkov(
         maxima are perturbed without gain before the search ends. An easy problem ends sooner.
     search : "default" or "thorough"
         A thorough search takes several times as long: unless all starts that are followed end at
-        the same maximum, it makes five whole default searches that know nothing of each other,
-        and searches further among all that they reached. The default is enough where most
+        the same maximum, it makes six independent searches instead of three, each with twice the
+        patience, and joins them with twelve times the patience. The default is enough where most
         independent searches agree (`n_replicated_`). It often is not where many classes are fitted
         to few patients or to overlapping groups: then maxima that lie apart differ little in
         log-likelihood. Use the thorough search there, and for a result that will be published. No
@@ -126,12 +126,12 @@ class MixtureMarkov(
     n_replicated_, n_searches_ : int
         `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half (in a
         thorough search: all) of the starts that were followed end there, each of them counts as a
-        search. Otherwise there are three searches, two from random starts and one from solutions
-        with one class less (in a thorough search: five, each of them as long as a whole default
-        search); none knows what another reached, and what they reach together afterwards does not
-        count, so that `n_replicated_` may be 0. A high share is evidence that no better maximum
-        exists, not proof: a maximum that attracts most starts need not be the best. The fit
-        warns where fewer than half of the searches, or fewer than two, reached it.
+        search. Otherwise there are three searches (six if thorough), two in three from random
+        starts and the others from solutions with one class less; none knows what another reached,
+        and what they reach together afterwards does not count, so that `n_replicated_` may be 0. A
+        high share is evidence that no better maximum exists, not proof: a maximum that attracts
+        most starts need not be the best. The fit warns where fewer than two of the searches, or
+        fewer than half of them, reached it: two of six may agree on a lower maximum.
     coefficients_ : DataFrame
         Only with covariates: terms × classes, log-odds of each class against the first.
     n_dropped_ : int

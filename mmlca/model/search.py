@@ -3,9 +3,8 @@
 A search keeps a list of local maxima. It kicks one of them (`Starter.kick`) and runs EM from
 there in stages; a run that falls behind or returns to where it came from is dropped early, the
 others end at a maximum that joins the list. The next maximum to be kicked is the best one,
-unless it has been kicked so often that it is the turn of another. Most of what leads further up
-puts together parts of different maxima, so the list keeps few that are alike. All steps are in
-this file, because they were tuned together and share the constants below.
+unless it has been kicked so often that it is the turn of another. All steps are in this file,
+because they were tuned together and share the constants below.
 """
 
 from __future__ import annotations
@@ -32,20 +31,19 @@ _SAME, _EQUAL = 0.01, 0.001  # two maxima this close count as the same; are kept
 _SHORT = 15  # updates of a start before they are compared
 _FOLLOWED = 12  # starts that are followed to their maximum
 _LONG, _ROUGH = 300, 1e-4  # most updates, and tolerance, of a run that is followed
-_SEARCHES, _PLAIN = 3, 2  # independent searches; how many have starts of the usual kinds
+_SEARCHES, _PLAIN = 3, 2  # independent searches; of each three, from starts of the usual kinds
 _KICKED = 12  # kicks of a round
-_TRY = 30  # updates after a kick; then, in stages, more if not this far below the kicked maximum
-_STAGES = ((40, 4.0), (80, 2.0), (_LONG, 1.0))
+_TRY = 30  # updates after a kick, then in each stage further ones if at most so far below the best
+_STAGES = ((40, 8.0), (80, 4.0), (_LONG, 2.0))
 _RETURNED = 0.05  # largest difference of a probability to the kicked maximum after a return
 _LAST, _ALIKE = 0.05, 0.001  # log-likelihood left to a run on its last steps to a known maximum;
 # largest difference of its shares to those there (maxima 0.004 apart differ by 0.002 in shares)
-_KEPT, _NEAR = 40, 5.0  # most maxima in the list of a search; how far below the best they may be
-_TWINS, _TWIN = 2, 0.01  # how many of them may be alike: no class's share differs by more
+_KEPT, _NEAR = 24, 5.0  # most maxima in the list of a search; how far below the best they may be
 _TURN = 0.06  # log-likelihood by which each kick puts a maximum back in the order of its turn
-_NOTHING = 5  # rounds without gain that a round without any new maximum counts for
-_ALONE, _TOGETHER = 0.75, 2.5  # patience of searches, in rounds without gain per start
-_FEW, _GROWN = 0.75, 3  # the same with one class less; how many of its maxima are grown from
-_WHOLE, _MOST = 5, 2  # in a thorough search: whole searches; times the patience when joined
+_NOTHING = 3  # rounds without gain that a round without any new maximum counts for
+_ALONE, _TOGETHER = 0.75, 2.25  # patience of searches, in rounds without gain per start
+_FEWER, _GROWN = 0.75, 3  # the same with one class less; how many of its maxima are grown from
+_MORE, _MOST = 2, 12  # in a thorough search: times the searches and their patience; joint search
 _ROUNDS = 0.4  # most rounds, as a part of the patience
 _AGREED = 0.75  # part of it that is enough for searches that agree with each other
 _SETTLED = 3  # most rounds of kicks of the final run
@@ -94,14 +92,13 @@ def fit_search(
        second has `n_init` starts of its own; the third begins at maxima with one class less,
        from a short search of its own, to which a class is added. Each search makes rounds of
        kicks, and ends sooner if they bring nothing new.
-    3. Unless all reached the same, their maxima are put together with those of `n_init` further
-       starts to which a class was added, and searched further.
+    3. Unless all reached the same, their maxima are put together and searched further.
+
     4. The best run goes on to the tolerance asked for, and is kicked a last time.
 
     A thorough search ends with step 1 only if all of the starts that are followed end at the best
-    maximum. Otherwise it makes steps 1 to 3 five times, each time without knowing of the others,
-    and then puts all maxima together and searches further with twice the patience; the five are
-    the independent searches that it counts.
+    maximum, and twice as many kicks lead to none that is better. Step 2 has twice as many searches
+    of twice the patience, and step 3 is made in any case, with twelve times the patience.
 
     With very many patterns steps 1 to 3 look at a random sample of patients.
     """
@@ -116,27 +113,14 @@ def fit_search(
             return list(pool.map(call, items) if n_jobs > 1 else map(call, items))
 
         outcome = _explore(sample, n_classes, settings, n_init, rng, spread, thorough)
-        maxima = outcome.maxima
+        maxima, record, n_replicated, n_searches = outcome
         same = sample is patterns
         finals = [maximum.run for maximum in maxima[: 1 if same else 3]]
         ends = spread(partial(_go_on, patterns, settings=settings, same=same), finals)
         best = max(ends, key=lambda run: run.value)
         if same and len(maxima) > 1 and settings.tol > 0:
             best = _settle(patterns, best, settings, rng, spread)
-    return _finish(patterns, best, outcome.record, outcome.n_there, outcome.n_searches)
-
-
-class Outcome(NamedTuple):
-    """What a search came to: maxima, the best first, and the record of its starts.
-
-    `n_there` of `n_searches` independent searches reached the best; `is_over`: no need for more.
-    """
-
-    maxima: list[Maximum]
-    record: list[dict[str, Any]]
-    n_there: int
-    n_searches: int
-    is_over: bool
+    return _finish(patterns, best, record, n_replicated, n_searches)
 
 
 def _explore(
@@ -147,66 +131,41 @@ def _explore(
     rng: np.random.Generator,
     spread: Spread,
     thorough: bool,
-) -> Outcome:
-    """Steps 1 to 3 of `fit_search`, in a thorough search several times."""
+) -> tuple[list[Maximum], list[dict[str, Any]], int, int]:
+    """Steps 1 to 3 of `fit_search`: maxima, the best first; record; searches that reached it."""
     starter = Starter(patterns, n_classes, rng)
     runs = Runs(patterns, settings, spread)
-    first = _whole(starter, runs, n_init, 1.0 if thorough else 0.5)
-    if first.is_over or not thorough:
-        return first
-    wholes = [first] + [_whole(starter, runs, n_init, 0.5) for _ in range(_WHOLE - 1)]
-    record = [row for whole in wholes for row in whole.record]
-    record += [_row("whole search", whole.maxima[0].run) for whole in wholes]
-    together = Search(starter, runs, [m for whole in wholes for m in whole.maxima])
-    _kick_on([together], _MOST * _TOGETHER * n_init)
-    record.append(_row("joint search", together.maxima[0].run, n_kicks=together.n_kicks))
-    n_there = _n_at(together.best, [whole.maxima[0].run.value for whole in wholes])
-    return Outcome(together.maxima, record, n_there, len(wholes), True)
-
-
-def _whole(starter: Starter, runs: Runs, n_init: int, enough: float) -> Outcome:
-    """Steps 1 to 3 of `fit_search`; over if `enough` of the starts followed end at the best."""
     searches: list[Search] = []
     record: list[dict[str, Any]] = []
-    fewer: list[Maximum] = []
-    for i in range(_SEARCHES):
-        if i >= _PLAIN and starter.n_classes > 2:
+    more = _MORE if thorough else 1
+    for i in range(more * _SEARCHES):
+        kinds = [KINDS[j % len(KINDS)] for j in range(n_init)]
+        if i % _SEARCHES >= _PLAIN and n_classes > 2:
             kinds = ["grown"] * n_init
-            origin = _fewer(starter, runs, n_init)
-            fewer = sorted(fewer + origin, key=lambda m: -m.run.value)[:_GROWN]
-            starts = _grown(starter, origin, n_init)
+            fewer = _fewer(patterns, n_classes - 1, runs, n_init, more, rng)
+            starts = [starter.grow(fewer[j % len(fewer)].place.posterior) for j in range(n_init)]
         else:
-            kinds = [KINDS[j % len(KINDS)] for j in range(n_init)]
             starts = [starter.draw(kind) for kind in kinds]
         search, followed, rows = _begin(starter, runs, kinds, starts)
         record += rows
         n_there = sum(run.value > search.best - _SAME for run in followed)
-        if i == 0 and n_there >= enough * len(followed):
+        if i == 0 and n_there >= len(followed) / (1 if thorough else 2):
             best = search.best
-            if n_there < len(followed) or enough == 1:
-                _kick_on([search], _AGREED * _FEW * n_init)
+            if n_there < len(followed) or thorough:
+                _kick_on([search], more * _AGREED * _ALONE * n_init)
             if search.best < best + _EQUAL:
-                return Outcome(search.maxima, record, n_there, len(followed), True)
+                return search.maxima, record, n_there, len(followed)
         searches.append(search)
     searches = [search for search in searches if search.maxima]
     if not searches:  # every run failed; the best of them says why
-        return Outcome([runs.maximum(followed[0])], record, 0, _SEARCHES, True)
-    _kick_on(searches, _ALONE * n_init)
+        return [runs.maximum(followed[0])], record, 0, i + 1
+    _kick_on(searches, more * _ALONE * n_init)
     record += [_row("search", s.maxima[0].run, n_kicks=s.n_kicks) for s in searches]
     together = Search(starter, runs, [m for search in searches for m in search.maxima])
-    ends = [search.best for search in searches]
-    if _n_at(together.best, ends) < len(searches):
-        starts = _grown(starter, fewer, n_init) if fewer else []
-        for run in runs.follow(runs.begin(starts, _SHORT), _LONG):
-            together.add(run)
-        _kick_on([together], _TOGETHER * n_init)
+    if thorough or _n_at(together.best, searches) < len(searches):
+        _kick_on([together], (_MOST if thorough else 1) * _TOGETHER * n_init)
         record.append(_row("joint search", together.maxima[0].run, n_kicks=together.n_kicks))
-    return Outcome(together.maxima, record, _n_at(together.best, ends), len(searches), False)
-
-
-def _grown(starter: Starter, fewer: list[Maximum], n: int) -> list[Start]:
-    """Starts that add a class to maxima with one class less, by turns."""
-    return [starter.grow(fewer[j % len(fewer)].place.posterior) for j in range(n)]
+    return together.maxima, record, _n_at(together.best, searches), len(searches)
 
 
 def _begin(
@@ -224,14 +183,21 @@ def _begin(
     return search, followed, rows
 
 
-def _fewer(starter: Starter, runs: Runs, n_init: int) -> list[Maximum]:
+def _fewer(
+    patterns: Patterns,
+    n_classes: int,
+    runs: Runs,
+    n_init: int,
+    more: int,
+    rng: np.random.Generator,
+) -> list[Maximum]:
     """The best maxima of a short search with one class less."""
-    starter = Starter(runs.patterns, starter.n_classes - 1, starter.rng)
+    starter = Starter(patterns, n_classes, rng)
     kinds = [KINDS[i % len(KINDS)] for i in range(n_init)]
     search, followed, _ = _begin(starter, runs, kinds, [starter.draw(kind) for kind in kinds])
     if not search.maxima:
         return [runs.maximum(followed[0])]
-    _kick_on([search], _FEW * n_init)
+    _kick_on([search], more * _FEWER * n_init)
     return search.maxima[:_GROWN]
 
 
@@ -267,29 +233,22 @@ class Maximum:
         self.run, self.n_kicks = run, 0
         step = e_step(patterns, params_of(run.cells, run.overall), run.shares)
         self.place = Place(run.cells, run.shares, step.posterior)
-        self.shares = np.sort(run.overall)
         rows = step.visits.reshape(len(run.cells), -1, patterns.n_states)
         supported = np.broadcast_to(rows.sum(axis=-1, keepdims=True) > 0.5, rows.shape)
         self._compared = supported.reshape(run.cells.shape) & (run.cells > 0.01)
 
     def is_near(self, run: Run) -> bool:
-        """Whether a run that left from here has returned; one that is higher has not."""
-        if run.value > self.run.value + _EQUAL:
-            return False
+        """Whether a run that left from here has returned."""
         return bool(np.abs(run.cells - self.run.cells)[self._compared].max() < _RETURNED)
-
-    def is_twin(self, other: Maximum) -> bool:
-        """Whether the classes here and there have nearly the same shares."""
-        return bool(np.abs(self.shares - other.shares).max() < _TWIN)
 
 
 class Search:
-    """Local maxima, the best first, and the kicks that led to them; all values and shares seen."""
+    """Local maxima, the best first, and the kicks that led to them."""
 
     def __init__(self, starter: Starter, runs: Runs, maxima: Iterable[Maximum] = ()) -> None:
         self.starter, self.runs = starter, runs
         self.maxima: list[Maximum] = []
-        self.seen: list[tuple[float, NDArray[np.float64]]] = []
+        self.seen: list[float] = []
         self.n_kicks = self.n_fruitless = 0
         self.n_tried, self.n_up = np.zeros(len(KICKS)), np.zeros(len(KICKS))
         for maximum in maxima:
@@ -307,24 +266,22 @@ class Search:
         return new
 
     def knows(self, run: Run) -> bool:
-        """Whether a run seems to be on its last steps to a maximum that was seen before."""
+        """Whether a run seems to be on its last steps to a maximum of the list."""
         shares = np.sort(run.overall)
         return any(
-            abs(run.value - value) < _LAST and np.abs(shares - there).max() < _ALIKE
-            for value, there in self.seen
+            abs(run.value - m.run.value) < _LAST
+            and np.abs(shares - np.sort(m.run.overall)).max() < _ALIKE
+            for m in self.maxima
         )
 
     def _is_new(self, run: Run) -> bool:
-        return all(abs(run.value - value) >= _EQUAL for value, _ in self.seen)
+        return all(abs(run.value - value) >= _EQUAL for value in self.seen)
 
     def _keep(self, maximum: Maximum) -> None:
         if self._is_new(maximum.run):
-            self.seen.append((maximum.run.value, maximum.shares))
-            candidates = sorted([*self.maxima, maximum], key=lambda m: -m.run.value)
-            self.maxima = []
-            for one in candidates:
-                if sum(one.is_twin(other) for other in self.maxima) < _TWINS:
-                    self.maxima.append(one)
+            self.seen.append(maximum.run.value)
+            self.maxima.append(maximum)
+            self.maxima.sort(key=lambda m: -m.run.value)
             del self.maxima[_KEPT:]
 
     def kicks(self, n: int) -> tuple[list[tuple[Maximum, str]], list[Start]]:
@@ -345,9 +302,9 @@ class Search:
         return kicked, starts
 
 
-def _n_at(value: float, ends: list[float]) -> int:
-    """How many searches reached a maximum of this value, given the best of each."""
-    return sum(end > value - _SAME for end in ends)
+def _n_at(value: float, searches: list[Search]) -> int:
+    """How many searches reached a maximum of this value."""
+    return sum(search.best > value - _SAME for search in searches)
 
 
 def _kick_on(searches: list[Search], patience: float) -> None:
@@ -359,8 +316,7 @@ def _kick_on(searches: list[Search], patience: float) -> None:
     runs = searches[0].runs
     for _ in range(int(_ROUNDS * patience) + 1):
         live = [s for s in searches if s.n_fruitless < patience]
-        ends = [search.best for search in searches]
-        n_agreed = _n_at(max(ends), ends)
+        n_agreed = _n_at(max(s.best for s in searches), searches)
         if 1 < len(searches) == n_agreed:
             live = [s for s in searches if s.n_fruitless < _AGREED * patience]
         if not live:
@@ -376,7 +332,7 @@ def _kick_on(searches: list[Search], patience: float) -> None:
             going = [
                 (where, run)
                 for where, run in going
-                if run.value > where[1].run.value - most
+                if run.value > where[0].best - most
                 and not where[1].is_near(run)
                 and not where[0].knows(run)
             ]

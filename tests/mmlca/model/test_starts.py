@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from oracle import random_params
 
 from mmlca import Sequences, simulate
 from mmlca.model.em import Run, Settings, run_em
-from mmlca.model.search import Maximum, Runs, Search
+from mmlca.model.search import Maximum
 from mmlca.model.starts import KICKS, KINDS, Start, Starter
 from mmlca.sequences.patterns import Patterns
 
@@ -72,27 +70,3 @@ def test_a_new_class_grows_even_from_patterns_of_gaps_alone() -> None:
     starter = Starter(patterns, 2, np.random.default_rng(3))
     for _ in range(30):
         check(starter.grow(np.ones((len(patterns), 1))), 2)
-
-
-def test_a_run_has_returned_if_it_is_near_and_no_higher() -> None:
-    run, other = ends(DATA.patterns, Starter(DATA.patterns, K, np.random.default_rng(3)), 2)
-    maximum = Maximum(run, DATA.patterns)
-    assert maximum.is_near(run)
-    assert not maximum.is_near(replace(run, path=run.path + 0.01))
-    assert not maximum.is_near(replace(run, cells=other.cells, path=run.path - 0.01))
-
-
-def test_a_search_lists_two_of_many_maxima_with_the_same_shares() -> None:
-    starter = Starter(DATA.patterns, K, np.random.default_rng(4))
-    runs = Runs(DATA.patterns, SETTINGS, lambda call, items: list(map(call, items)))
-    run = ends(DATA.patterns, starter, 1)[0]
-    steps = (0.0, 0.1, 0.3, 0.2, 0.3005)
-    search = Search(starter, runs)
-    added = [search.add(replace(run, path=run.path + step)) for step in steps]
-    assert added == [True, True, True, True, False]  # the last is one that was seen
-    listed = [maximum.run.value - run.value for maximum in search.maxima]
-    assert listed == pytest.approx([0.3, 0.2])
-    assert search.knows(replace(run, path=run.path + 0.02))  # seen, though no longer listed
-    apart = replace(run, shares=np.roll(run.shares, 1) * 0.5 + 1 / (2 * K))
-    assert search.add(replace(apart, path=run.path - 0.1))
-    assert len(search.maxima) == 3
