@@ -130,7 +130,8 @@ class MixtureMarkov(
         starts and the others from solutions with one class less; none knows what another reached,
         and what they reach together afterwards does not count, so that `n_replicated_` may be 0. A
         high share is evidence that no better maximum exists, not proof: a maximum that attracts
-        most starts need not be the best.
+        most starts need not be the best. The fit warns where fewer than two of the searches, or
+        fewer than half of them, reached it: two of six may agree on a lower maximum.
     coefficients_ : DataFrame
         Only with covariates: terms × classes, log-odds of each class against the first.
     n_dropped_ : int
@@ -481,7 +482,7 @@ class MixtureMarkov(
             )
         if self.init is not None or self.n_classes == 1:
             return
-        if result.n_replicated < 2 <= self.n_init:
+        if result.n_replicated < max(2, result.n_searches / 2) and self.n_init >= 2:
             warnings.warn(
                 f"the best of all maxima was reached by {result.n_replicated} of "
                 f"{result.n_searches} independent searches, so a better one may exist; use "

@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
+from mmlca.model.search import Fit
 
 TWO = MarkovParams(
     [0.7, 0.3], [[0.9, 0.1], [0.2, 0.8]], [[[0.9, 0.1], [0.6, 0.4]], [[0.5, 0.5], [0.1, 0.9]]]
@@ -214,11 +215,23 @@ def test_an_emptied_class_neither_breaks_nor_passes_unseen() -> None:
     assert model.starts_["status"].tolist() == ["failed: a class emptied"]
 
 
+def _reached(n: int, of: int) -> Fit:
+    """A fit whose maximum `n` of so many searches reached; nothing else of it matters."""
+    params, nothing = TWO, np.zeros((1, 2))
+    return Fit(params, nothing, nothing, True, nothing, nothing > 0, pd.DataFrame(), n, of)
+
+
 def test_a_maximum_that_only_one_search_reached_is_said_in_words() -> None:
     noise, _ = simulate(random_params(1, 4, 3), 150, 12, seed=1)
     advice = r"reached by [01] of 3 independent searches, .*; use search='thorough' or ask for"
     with pytest.warns(UserWarning, match=advice):
         MixtureMarkov(6, seed=3, n_init=4).fit(noise)
+    with pytest.warns(UserWarning, match="reached by 2 of 6 independent searches"):
+        MixtureMarkov(2, n_init=4, search="thorough")._warn(_reached(2, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n, of in ((3, 6), (2, 3), (6, 12)):
+            MixtureMarkov(2, n_init=4)._warn(_reached(n, of))
     with pytest.warns(UserWarning, match="stopped after max_iter = 2 updates"):
         MixtureMarkov(2, init=TWO, max_iter=2).fit(DATA)
 
