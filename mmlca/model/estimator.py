@@ -42,7 +42,7 @@ from mmlca.model.inference import Inference
 from mmlca.model.logit import CovariateMembership
 from mmlca.model.membership import Rows
 from mmlca.model.params import MarkovParams, Seed
-from mmlca.model.search import Fit, SearchKind, fit_from, fit_search
+from mmlca.model.search import Fit, SearchKind, fit_from, fit_search, is_confirmed
 from mmlca.model.simulate import simulate
 from mmlca.model.summary import Summary
 from mmlca.model.sums import SumsOverPatients
@@ -482,7 +482,7 @@ class MixtureMarkov(
             )
         if self.init is not None or self.n_classes == 1:
             return
-        if result.n_replicated < max(2, result.n_searches / 2) and self.n_init >= 2:
+        if self.n_init > 1 and not is_confirmed(result.n_replicated, result.n_searches):
             warnings.warn(
                 f"the best of all maxima was reached by {result.n_replicated} of "
                 f"{result.n_searches} independent searches, so a better one may exist; use "

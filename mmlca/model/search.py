@@ -68,6 +68,11 @@ class Fit(NamedTuple):
     n_searches: int
 
 
+def is_confirmed(n_replicated: int, n_searches: int) -> bool:
+    """Whether two searches, and half of all, reached the maximum: two of six may be wrong."""
+    return n_replicated >= max(2, n_searches / 2)
+
+
 def fit_from(patterns: Patterns, init: MarkovParams, settings: Settings) -> Fit:
     """One EM run from exactly the given parameters; their zeros stay zero."""
     run = run_em(patterns, cells_of(init), init.weights, settings, zeros=cells_of(init) == 0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from font.ensemble import site_of
 from font.n_clusters import RECORD
+from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
 from mmlca.study.inference_texts import inference_cautions
 from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes
@@ -74,13 +75,18 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
 
 def _about_fits(study: Study, analysis: Analysis) -> list[str]:
     models = {**analysis.models, **analysis.own}
-    once = [name for name, model in models.items() if model.n_replicated_ < 2]
+    doubtful = [
+        name
+        for name, model in models.items()
+        if not is_confirmed(model.n_replicated_, model.n_searches_)
+    ]
     unfinished = [name for name, model in models.items() if not model.converged_]
     notes = []
-    if once:
+    if doubtful:
         notes.append(
-            f"The maximum of {_models(once)} was reached by fewer than two independent searches; a "
-            f"better one may exist: {_search_longer(study)}."
+            f"The maximum of {_models(doubtful)} was reached by fewer than two independent "
+            f"searches, or by fewer than half of them; a better one may exist: "
+            f"{_search_longer(study)}."
         )
     if unfinished:
         notes.append(f"The fit of {_models(unfinished)} did not converge.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
 from mmlca.study.numbers import Kind, pick, votes
 from mmlca.study.words import (
@@ -124,7 +125,7 @@ def _of_one_model(findings: Findings) -> list[str]:
     (certainty,) = findings.analysis.certainty.values()
     n, searches = model.n_replicated_, model.n_searches_
     confirmed = f"{n} of {searches} independent searches reached the best likelihood"
-    if n < 2:
+    if not is_confirmed(n, searches):
         confirmed += ", so that a better model may exist"
     return [
         f"Patients belong to their class with a mean probability of "
