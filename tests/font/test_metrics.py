@@ -40,7 +40,7 @@ def test_groups_without_partner_map_to_none():
 def test_comparisons_are_refused_in_one_sentence():
     with pytest.raises(ValueError, match="same length"):
         compare_clusterings([0, 1], [0])
-    with pytest.raises(ValueError, match="1 patients have no label"):
+    with pytest.raises(ValueError, match="1 patient has no label"):
         cross_table([0.0, np.nan], [0, 1])
     with pytest.raises(ValueError, match="no patients to compare"):
         compare_clusterings([], [])
