@@ -35,6 +35,7 @@ napoleon_use_ivar = True
 html_theme = "pydata_sphinx_theme"
 html_title = "mmlca"
 html_show_sourcelink = False
+html_sidebars = {"*": [], "notebooks/*": []}  # these pages have no sections of their own below them
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 
 PACKAGES = {
