@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from font.checks import some
 from font.cross_tables import CrossTables
 from font.exchange.files import ModelFile, file_names, read_labels, read_models
 from font.exchange.masks import LEAST_SITES
 from font.exchange.report import Absent
-from font.exchange.secure import MaskedFile, read_mask_key, read_masked
+from font.exchange.secure import MaskedFile, MaskKey, read_mask_key, read_masked
 from font.exchange.sums import Step, SumsFile, check_parts, read_sums
 from font.files import atomic_write
 
@@ -24,6 +25,7 @@ _MOST_FILES = 100  # models from one site
 
 Heard = dict[str, tuple[str, tuple[bytes, ...]]]  # sender: site, model files
 KeyReplies = dict[str, tuple[str, bytes]]  # sender: public key for masks, key file
+Part = TypeVar("Part")
 
 
 class Reply(NamedTuple):
@@ -137,14 +139,9 @@ def collect_tables(
     """The cross-tables of each site, read one after the other; files that can be used are kept."""
     names = file_names(sorted(site for site, _ in heard.values()), "labels")
     some_came = False
-    for sender, reply in replies.items():
-        site = heard[sender][0]
-        try:
-            part = _tables_of(reply, models, rules, site)
-        except ValueError as error:
-            absent.append(Absent(site, "label", str(error)))
-            continue
-        atomic_write(folder / names[site], reply.files[0])
+    read = partial(_tables_of, models, rules)
+    for sender, part in _usable(replies, heard, "label", read, absent):
+        atomic_write(folder / names[heard[sender][0]], replies[sender].files[0])
         some_came = True
         yield part
     if not some_came:
@@ -152,7 +149,7 @@ def collect_tables(
 
 
 def _tables_of(
-    reply: Reply, models: Mapping[str, ModelFile], rules: Mapping[str, Any], site: str
+    models: Mapping[str, ModelFile], rules: Mapping[str, Any], reply: Reply, site: str
 ) -> CrossTables:
     part = read_labels(_only_file(reply), models, **rules)
     if list(part.tables) != [site]:
@@ -171,23 +168,17 @@ def collect_sums(
     """The sums of a step that can be used, which are kept, and the senders that they are from."""
     names = file_names(sorted(going[sender][0] for sender in replies), f"sums-{before.step}")
     parts: dict[str, SumsFile] = {}
-    for sender, reply in replies.items():
-        site = going[sender][0]
-        try:
-            parts[sender] = _sums_of(reply, before, rules, site)
-        except ValueError as error:
-            absent.append(Absent(site, "refine", str(error)))
-            continue
-        atomic_write(folder / names[site], reply.files[0])
+    for sender, part in _usable(replies, going, "refine", partial(_sums_of, before, rules), absent):
+        parts[sender] = part
+        atomic_write(folder / names[going[sender][0]], replies[sender].files[0])
     if not parts:
         raise ValueError(f"no site sent sums that can be used ({words(absent)}).")
     return list(parts.values()), {sender: going[sender] for sender in parts}
 
 
-def _sums_of(reply: Reply, before: Step, rules: Mapping[str, Any], site: str) -> SumsFile:
+def _sums_of(before: Step, rules: Mapping[str, Any], reply: Reply, site: str) -> SumsFile:
     part = read_sums(_only_file(reply), **rules)
-    if part.site != site:
-        raise ValueError(f"it sent the sums of {part.site!r}, but models of {site!r}")
+    _check_sender("sums", part.site, site)
     check_parts(before, [part])
     return part
 
@@ -205,18 +196,17 @@ def collect_keys(
     """The key files that can be used, which are kept, with the public keys."""
     names = file_names(sorted(site for site, _ in heard.values()), "key")
     keys: KeyReplies = {}
-    for sender, reply in by_sender(replies, heard, "key", absent).items():
-        site = heard[sender][0]
-        try:
-            key = read_mask_key(_only_file(reply), **rules)
-            if key.site != site:
-                raise ValueError(f"it sent the key of {key.site!r}, but models of {site!r}")
-        except ValueError as error:
-            absent.append(Absent(site, "key", str(error)))
-            continue
-        keys[sender] = (key.public, reply.files[0])
-        atomic_write(folder / names[site], reply.files[0])
+    good = by_sender(replies, heard, "key", absent)
+    for sender, key in _usable(good, heard, "key", partial(_key_of, rules), absent):
+        keys[sender] = (key.public, good[sender].files[0])
+        atomic_write(folder / names[heard[sender][0]], good[sender].files[0])
     return keys
+
+
+def _key_of(rules: Mapping[str, Any], reply: Reply, site: str) -> MaskKey:
+    key = read_mask_key(_only_file(reply), **rules)
+    _check_sender("key", key.site, site)
+    return key
 
 
 class MaskedRequest(NamedTuple):
@@ -262,14 +252,9 @@ def collect_masked(
             )
         sent = [*request.files, *(key_files[sender][1] for sender in going)]
         keys = {site: key_files[sender][0] for sender, (site, _) in going.items()}
-        parts: dict[str, MaskedFile] = {}
         replies = by_sender(ask(request.step, sent, list(going)), going, request.step, absent)
-        for sender, reply in replies.items():
-            site = going[sender][0]
-            try:
-                parts[sender] = _masked_of(reply, request, keys, rules, site)
-            except ValueError as error:
-                absent.append(Absent(site, request.step, str(error)))
+        read = partial(_masked_of, request, keys, rules)
+        parts = dict(_usable(replies, going, request.step, read, absent))
         if len(parts) == len(going):
             break
         going = {sender: going[sender] for sender in parts}
@@ -281,18 +266,44 @@ def collect_masked(
 
 
 def _masked_of(
-    reply: Reply,
     request: MaskedRequest,
     keys: Mapping[str, str],
     rules: Mapping[str, Any],
+    reply: Reply,
     site: str,
 ) -> MaskedFile:
     part = read_masked(_only_file(reply), **rules)
-    if part.site != site:
-        raise ValueError(f"it sent the masked file of {part.site!r}, but models of {site!r}")
+    _check_sender("masked file", part.site, site)
     if (part.what, part.of, part.keys) != (request.what, request.of, keys):
         raise ValueError("it masked another table than the one asked for, or for other sites")
     return part
+
+
+# --- inside ------------------------------------------------------------------------------
+
+
+def _usable(
+    replies: Mapping[str, Reply],
+    going: Heard,
+    step: str,
+    read: Callable[[Reply, str], Part],
+    absent: list[Absent],
+) -> Iterator[tuple[str, Part]]:
+    """The senders with what was read of their replies; whose cannot be used is noted."""
+    for sender, reply in replies.items():
+        site = going[sender][0]
+        try:
+            part = read(reply, site)
+        except ValueError as error:
+            absent.append(Absent(site, step, str(error)))
+            continue
+        yield sender, part
+
+
+def _check_sender(what: str, named: str, site: str) -> None:
+    """Refuse a file in the name of another site than the one whose models the sender sent."""
+    if named != site:
+        raise ValueError(f"it sent the {what} of {named!r}, but models of {site!r}")
 
 
 def _only_file(reply: Reply) -> bytes:

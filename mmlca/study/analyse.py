@@ -23,7 +23,7 @@ from mmlca.model.selection import select_n_classes, vote
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.study import read
-from mmlca.study.groups import all_memberships, named_groups, views
+from mmlca.study.groups import all_memberships, group_of_name, named_groups, views
 from mmlca.study.words import group_name
 from mmlca.tables.matching import memberships
 from mmlca.tables.rounded import Courses, rounded_courses
@@ -319,7 +319,7 @@ def course_tables(study: Study, analysis: Analysis) -> dict[str | None, Courses]
             analysis.sequences,
             named_groups(analysis, groups, view),
             study.privacy.min_count,
-            {name: group for group, name in analysis.group_names[view].items()},
+            group_of_name(analysis, view),
         )
         for view, groups in all_memberships(analysis).items()
     }

@@ -135,6 +135,11 @@ def named_groups(
     return named
 
 
+def group_of_name(analysis: Analysis, view: str | None) -> dict[str, Any]:
+    """The group that each name of a membership stands for."""
+    return {name: group for group, name in analysis.group_names[view].items()}
+
+
 def class_names(analysis: Analysis, site: str) -> dict[int, str]:
     """The classes of a site's own model, with short names.
 

@@ -14,7 +14,14 @@ from mmlca.figures.transitions import plot_estimates
 from mmlca.study.groups import class_names
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
-from mmlca.study.words import group_name, group_word, groups_word, window_name, windows_name
+from mmlca.study.words import (
+    group_name,
+    group_word,
+    groups_word,
+    in_words,
+    window_name,
+    windows_name,
+)
 from mmlca.tables.suppress import hidden_note, hides
 
 if TYPE_CHECKING:
@@ -269,7 +276,7 @@ def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
     full, min_count = findings.inference.survival, study.privacy.min_count
     if full is None:
         return
-    shown, event = full.shown(min_count), str(study.outcomes.event).replace("_", " ")
+    shown, event = full.shown(min_count), in_words(study.outcomes.event)
     groups, note = groups_word(study), hidden_note(min_count)
     what = (
         "one less the cumulative incidence (Aalen–Johansen)"

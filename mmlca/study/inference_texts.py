@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mmlca.model.selection import compare_criteria
 from mmlca.sequences.checks import listed
-from mmlca.study.words import group_word, groups_word
+from mmlca.study.words import group_word, groups_word, in_words
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Findings
@@ -99,7 +99,7 @@ def _survival(study: Study, findings: Findings) -> str:
     assert full is not None
     curve = "one less the Aalen–Johansen" if full.competing else "the Kaplan–Meier"
     competing = (
-        f"; {_words(study.outcomes.competing)} was a competing event, and hazards are "
+        f"; {in_words(study.outcomes.competing)} was a competing event, and hazards are "
         "cause-specific"
         if full.competing
         else ""
@@ -111,7 +111,7 @@ def _survival(study: Study, findings: Findings) -> str:
     )
     strata = " and stratified by site" if len(study.sites) > 1 else ""
     return (
-        f"Time to {_words(study.outcomes.event)} was counted from a landmark {full.landmark:.3g} "
+        f"Time to {in_words(study.outcomes.event)} was counted from a landmark {full.landmark:.3g} "
         "years after the first treatment, when all windows that form the "
         f"{groups_word(study)} have passed, among those who reached it: {curve} estimate, log-rank "
         f"tests and Cox regression{adjusted}{strata}{competing}."
@@ -164,8 +164,3 @@ def inference_cautions(study: Study, findings: Findings) -> list[str]:
             "reached the landmark."
         )
     return notes + found.left_out
-
-
-def _words(column: object) -> str:
-    """The name of a column for a sentence: "death date" for death_date."""
-    return str(column).replace("_", " ")

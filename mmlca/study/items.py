@@ -14,7 +14,7 @@ from mmlca.study.analyse import Analysis, Findings
 from mmlca.study.checklist import checklist
 from mmlca.study.courses import course_items, difference_items, lab_items
 from mmlca.study.data_items import data_items, round_indices, shown_fits
-from mmlca.study.groups import named_groups, views, with_cluster_names
+from mmlca.study.groups import group_of_name, named_groups, views, with_cluster_names
 from mmlca.study.inference_items import (
     covariate_items,
     fit_items,
@@ -204,10 +204,10 @@ def shown_clusters(
     else:
         view, _ = views(analysis)[0]
         groups = named_groups(analysis, analysis.clusters, view)
-        numbers = {name: group for group, name in analysis.group_names[view].items()}
         together = pd.concat([part.astype(str) for part in groups.values()])
         whole = Sequences.concat(data)
         together.index = pd.Index(whole.ids)
+        numbers = group_of_name(analysis, view)
         courses = {"": rounded_courses({"": whole}, {"": together}, min_count, numbers)}
         draws = {"": data_draws(whole)}
     hidden = hidden_sizes(analysis.clusters, min_count)

@@ -23,6 +23,7 @@ from mmlca.study.config import Study
 from mmlca.study.folder import Progress, make_key, open_results, plain_records
 from mmlca.study.items import to_pictures
 from mmlca.study.numbers import Kind, Number, headline
+from mmlca.study.words import in_words
 from mmlca.tables.rounded import data_draws
 from mmlca.tables.suppress import Draw, hides, round_row
 
@@ -69,7 +70,7 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        return ", ".join(f"{_FACTORS[k].name}: {_text(v)}" for k, v in self.choices.items())
+        return ", ".join(f"{_FACTORS[k].name}: {in_words(v)}" for k, v in self.choices.items())
 
 
 @dataclass(frozen=True)
@@ -271,10 +272,6 @@ def _settings(study: Study) -> list[Any]:
     return [study.seed, study.classes.number, *rules]
 
 
-def _text(value: Any) -> str:
-    return str(value).replace("_", " ")
-
-
 # --- analyses ----------------------------------------------------------------------------
 
 
@@ -441,7 +438,7 @@ def plot_pairs(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> Figure
     has = np.array([[variant.choices.get(k) == v for variant in others] for k, v in levels])
     index = pd.Series([outcome.index.get("all", np.nan) for outcome in outcomes])
     values = np.array([[index[a & b].mean() for b in has] for a in has])
-    names = [f"{_FACTORS[factor].name}: {_text(level)}" for factor, level in levels]
+    names = [f"{_FACTORS[factor].name}: {in_words(level)}" for factor, level in levels]
     return _heat_map(values, names, names, square=True)
 
 

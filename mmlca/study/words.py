@@ -29,6 +29,11 @@ def groups_word(study: Study) -> str:
     return "clusters" if len(study.sites) > 1 else "classes"
 
 
+def in_words(name: object) -> str:
+    """The name of a column or setting for a sentence: "death date" for death_date."""
+    return str(name).replace("_", " ")
+
+
 def group_name(study: Study, group: Any, names: Mapping[Any, str] | None = None) -> str:
     """ "cluster 1", or with its short name "1: TNFi persisters"."""
     name = (names or {}).get(group)
