@@ -124,6 +124,7 @@ def rare(site: str, n: int) -> pd.DataFrame:
     return frame.assign(trait=np.where(np.arange(len(frame)) < n, "yes", "no"))
 
 
+@pytest.mark.filterwarnings("ignore:the covariate column")  # by the secret draws, before refusal
 def test_a_trait_of_few_patients_does_not_leave(study: Path) -> None:
     home = hospital(study, "north", 11, round=1, override="another question is asked")
     noted = (study / "north/ledger.json").read_text()
