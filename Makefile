@@ -31,7 +31,7 @@ $(READY): pyproject.toml
 	touch $@
 
 study: $(READY)
-	$(BIN)/mmlca demo --out results/ra_study --seed 1 --classes 1-8
+	$(BIN)/mmlca demo --out results/ra_study --seed 1 --classes 1-8 --stability
 
 simulation: $(READY)
 	$(BIN)/mmlca simulate --precision 0.01 --n-jobs $(JOBS) --out results/simulation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 mpl.use("Agg")
+os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")  # the tests themselves use all cores
 settings.register_profile("mmlca", deadline=None, derandomize=True)
 settings.load_profile("mmlca")
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))

@@ -6,6 +6,8 @@ anything else.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,4 +109,5 @@ def _options(
 
 def main() -> None:
     """Run the command that the user typed."""
+    atexit.register(gc.freeze)  # looking for garbage at the very end takes half a second
     app()

@@ -41,6 +41,10 @@ def demo(
     classes: Annotated[
         str, typer.Option("--classes", "-k", help="Numbers to try, such as 1-8: more take longer.")
     ] = "1-5",
+    stability: Annotated[
+        bool,
+        typer.Option("--stability", help="Choose a number at each resample too; takes longer."),
+    ] = False,
     omop: Annotated[
         bool, typer.Option("--omop", help="Keep the cohort in OMOP tables (Parquet).")
     ] = False,
@@ -78,6 +82,7 @@ def demo(
                 synthetic=True,
                 preset="ra",
                 candidates=candidates,
+                stability=stability,
             )
         except OSError as error:
             raise OSError(

@@ -104,12 +104,16 @@ class Rules(Part):
 
 
 class Classes(Part):
-    """The number of classes: given, or chosen by the vote of the sites."""
+    """The number of classes: given, or chosen by the vote of the sites.
+
+    With `stability` the resamples choose too, which shows how stable the choice is.
+    """
 
     number: Count | Literal["vote"] = "vote"
     candidates: Annotated[tuple[Count, ...], Field(min_length=1, strict=False)] = tuple(range(1, 9))
     criterion: Literal["bic", "aic", "sabic", "caic", "icl"] = "bic"
     count: Literal["sequences", "timepoints"] = "sequences"
+    stability: bool = True
 
 
 class PseudoSites(Part):
@@ -441,6 +445,7 @@ def write_study_file(
     preset: str | None = None,
     records: Mapping[str, Any] | None = None,
     candidates: Sequence[int] = tuple(range(1, 9)),
+    stability: bool = True,
     notes: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write a commented study file that lists every setting with its default.
@@ -458,6 +463,8 @@ def write_study_file(
         Settings under `[records]`, which hold for all sites.
     candidates : list of int
         Numbers of classes to try.
+    stability : bool
+        Try them at the resamples of the sites too.
     notes : {site: lines}, optional
         Comments for each site.
     """
@@ -476,7 +483,9 @@ def write_study_file(
         one_of(preset, PRESETS, option("preset").rstrip("="))
     rules = {**Rules().model_dump(), **PRESETS.get(preset or "", {})}
     about = {"seed": seed, "synthetic": synthetic, "rules": rules, "notes": dict(notes or {})}
-    text = render("study.toml.j2", **settings, **about, candidates=list(candidates))
+    text = render(
+        "study.toml.j2", **settings, **about, candidates=list(candidates), stability=stability
+    )
     with atomic(Path(path)) as file:
         file.write(text.encode())
 

@@ -82,7 +82,7 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
         name = study.classes.criterion.upper()
         resampled = (
             "and each pseudo-site, a resample of its patients, "
-            if len(data) > 1 and study.pseudo_sites.per_site
+            if len(data) > 1 and study.pseudo_sites.per_site and study.classes.stability
             else ""
         )
         yield Item(

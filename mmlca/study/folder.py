@@ -137,8 +137,7 @@ class Results:
         It need not be done if an earlier run finished it with the same key and all its files are
         unchanged.
         """
-        known = self.record["steps"].get(name)
-        if known is not None and known["key"] == key and self._intact(known["files"]):
+        if self.is_done(name, key):
             yield False
             return
         self.forget(name)
@@ -148,6 +147,11 @@ class Results:
         seconds = round(time.perf_counter() - began, 3)
         self.record["steps"][name] = {"key": key, "seconds": seconds, "files": self._files}
         self._save()
+
+    def is_done(self, name: str, key: str) -> bool:
+        """Whether an earlier run did a step with the same key, and its files are unchanged."""
+        known = self.record["steps"].get(name)
+        return known is not None and known["key"] == key and self._intact(known["files"])
 
     def _intact(self, files: Mapping[str, str]) -> bool:
         return all(self._unchanged(name, stored) for name, stored in files.items())

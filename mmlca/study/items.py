@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -31,32 +30,8 @@ from mmlca.tables.rounded import Courses, data_draws, rounded_clusters, rounded_
 from mmlca.tables.suppress import hidden_note
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.study.config import Study
-
-
-def to_pictures(
-    draw: Callable[[], Any], dpi: int, formats: Collection[str] = ("png",)
-) -> dict[str, bytes]:
-    """The picture in each format; settings and open figures of a caller stay as they are."""
-    import matplotlib as mpl
-    import matplotlib.pyplot as plt
-
-    look: dict[Any, Any] = {"text.parse_math": False, "svg.hashsalt": "mmlca"}
-    look |= {"font.size": 7, "axes.titlesize": 7, "xtick.labelsize": 6, "ytick.labelsize": 6}
-    about = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    pictures = {}
-    with mpl.rc_context(look), plt.ioff():  # a state may be called "$x^$"
-        drawn = draw()
-        figure: Figure = drawn if hasattr(drawn, "savefig") else drawn.figure
-        for name in formats:
-            buffer = BytesIO()
-            figure.savefig(buffer, dpi=dpi, format=name, metadata=about[name])
-            pictures[name] = buffer.getvalue()
-        plt.close(figure)
-    return pictures
 
 
 def all_items(study: Study, findings: Findings) -> list[Item]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from mmlca.study.folder import Progress, Results, make_key, open_results, plain_
 from mmlca.study.groups import course_views, with_names
 from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
+from mmlca.study.pictures import draw_all, start_processes, to_pictures
 from mmlca.study.report.content import Item, Report
 from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
@@ -106,25 +107,31 @@ class _Run:
             resamples = analyse.resample(study, sequences)
             data = {**sequences, **resamples}
             key = make_key(key, study.seed, study.pseudo_sites, study.model)
-            choice, fits = self.choose(make_key(key, study.classes), data)
+            stability = study.classes.stability
+            choice, fits = self.choose(
+                make_key(key, study.classes), data if stability else sequences
+            )
             n_classes = analyse.chosen_number(study, choice)
             key = make_key(key, n_classes)
             known = {name: fits[name, n_classes] for name in data if (name, n_classes) in fits}
             fitted = self.fit(key, data, n_classes, known)
             suggested = None
-            if choice is not None and len(sequences) > 1 and n_classes < choice["classes"].max():
+            free = choice is not None and n_classes < choice["classes"].max()
+            if free and stability and len(sequences) > 1:
                 suggested = self.suggest(
                     make_key(key, study.ensemble), sequences, resamples, fits, n_classes
                 )
             self.tell("Combining", 0.4)
             models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
             analysis = analyse.combine(study, sequences, models, own, n_classes)
+            key = make_key(key, study.classes, study.ensemble, study.outputs, study.privacy)
+            key = make_key(key, study.published, study.inference, study.covariates, study.outcomes)
+            ready = self.prepare_drawing(key)
             findings = self.describe(analysis, choice, suggested)
         warned = _public(caught)
-        key = make_key(key, study.ensemble, study.outputs, study.privacy, study.published)
-        key = make_key(key, study.inference, study.covariates, study.outcomes)
         shown = items.all_items(study, findings)
         self.write_tables(key, findings, shown)
+        list(ready)
         pictures = self.draw(key, [item for item in shown if item.draw is not None])
         report = Report(
             study=study.name,
@@ -211,7 +218,7 @@ class _Run:
                 *(params, one.states_, data[site].shape[1]),
                 xlabel=window_name(study).capitalize(),
             )
-            picture = items.to_pictures(drawn, study.outputs.dpi)["png"]
+            picture = to_pictures(drawn, study.outputs.dpi)["png"]
             self.results.write(f"models/alternatives_{site}.png", picture)
 
     def fit(self, key: str, data: Mapping[str, Sequences], n_classes: int, known: Models) -> Models:
@@ -308,19 +315,27 @@ class _Run:
             for site, table in findings.analysis.certainty.items():
                 self.results.table(f"patients/{site}_clusters.csv", table, index=True)
 
+    def prepare_drawing(self, key: str) -> Iterator[None]:
+        """Start the processes that draw, unless an earlier run drew with the same key."""
+        steps = self.results.record["steps"].items()
+        drawn = any(step["key"] == key for name, step in steps if name.startswith("figure "))
+        needed = self.study.outputs.figures and not drawn
+        return start_processes(self.study.n_jobs or -1) if needed else iter(())
+
     def draw(self, key: str, figures: list[Item]) -> dict[str, bytes]:
         """The pictures by name. Each figure is a step, so that an interrupted run loses one."""
-        outputs = self.study.outputs
-        pictures = {}
+        outputs, pictures = self.study.outputs, {}
+        formats = ["png", *(f for f in ("svg", "pdf") if f in outputs.formats)]
+        undone = [i for i in figures if not self.results.is_done(f"figure {i.name}", key)]
+        draws = [item.draw for item in undone if item.draw is not None]
+        drawn = draw_all(draws, outputs.dpi, formats, self.study.n_jobs or -1)
         for number, item in enumerate(figures):
             self.tell(f"Drawing: {item.title}", 0.55 + 0.4 * number / len(figures))
-            assert item.draw is not None
             with self.step(f"figure {item.name}", key) as needed:
                 if needed:
                     self.results.table(item.data_file, item.table)
                 if outputs.figures and needed:
-                    wanted = ["png", *(f for f in ("svg", "pdf") if f in outputs.formats)]
-                    files = items.to_pictures(item.draw, outputs.dpi, wanted)
+                    files = next(drawn)
                     pictures[item.name] = files["png"]
                     for ending, content in files.items():
                         self.results.write(f"figures/{item.name}.{ending}", content)

@@ -21,8 +21,8 @@ from mmlca.study import analyse, read
 from mmlca.study.analyse import Analysis
 from mmlca.study.config import Study
 from mmlca.study.folder import Progress, make_key, open_results, plain_records
-from mmlca.study.items import to_pictures
 from mmlca.study.numbers import Kind, Number, headline
+from mmlca.study.pictures import to_pictures
 from mmlca.study.words import in_words
 from mmlca.tables.rounded import data_draws
 from mmlca.tables.suppress import Draw, hides, round_row

@@ -15,8 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mmlca.model.checks import AnySequences, in_states
-from mmlca.model.estimator import MixtureMarkov
+from mmlca.model.em import Settings
 from mmlca.model.params import MarkovParams, Seed
+from mmlca.model.search import fit_from
 from mmlca.model.simulate import simulate
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
@@ -411,13 +412,19 @@ def _tests(
             ]
 
     params, unknown, drawn = model.params_, data.codes < 0, []
-    again = MixtureMarkov(params.n_classes, init=params, prior=model.prior, tol=0, max_iter=_REFIT)
+    allowed = np.zeros(data.n_states * (data.n_states + 1), dtype=bool)
+    settings = Settings(float(model.prior), allowed, _REFIT, tol=0, accelerate=True)
     for _ in range(n_sim):
         codes = simulate(params, len(data), data.shape[1], seed=rng)[0].codes.copy()
         codes[unknown] = -1
-        other = Sequences.from_codes(codes, data.states, weights=data.weights)
-        again.fit(other)  # since the model was fitted to its data, it fits these as closely
-        drawn.append(statistics(Counts(other, again.predict_proba(other)), again.params_))
+        alike = codes.view(np.dtype((np.void, codes.shape[1]))).ravel()  # a row is one value
+        _, first, number = np.unique(alike, return_index=True, return_inverse=True)
+        weights = np.bincount(number, data.weights)
+        other = Sequences.from_codes(codes[first], data.states, weights=weights)
+        # since the model was fitted to its data, it is fitted to these
+        again = fit_from(other.patterns, params, settings)
+        posterior = again.posterior[other.patterns.inverse]
+        drawn.append(statistics(Counts(other, posterior), again.params))
     value, reference = np.array(statistics(counts, params)), np.array(drawn)
     return pd.DataFrame(
         {

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,8 @@ from mmlca.tables.suppress import add_totals, hidden_grid, hide, hide_parts
 
 if TYPE_CHECKING:
     from mmlca.tables.rounded import Courses
+
+_THREADS = 4  # comparisons at a time; the result does not depend on it
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -237,24 +240,36 @@ def site_differences(
     site_seed = {site: int(rng.integers(2**63)) for site in sites}
     pair_seed = {pair: int(rng.integers(2**63)) for pair in combinations(sites, 2)}
     states = next(iter(sites.values())).states
-    norms, matrices, differences, replicates = [], [], [], []
-    for name, (labels, _) in rules.items():
-        rows = {site: _Rows(g, name, labels) for site, g in grouped.items()}
-        for site, of_site in rows.items():
-            matrices.append(_matrix_table(name, site, of_site, states, min_support))
-        for (a, b), seed_of_pair in pair_seed.items():
-            compared = (rows[a].n > 0) & (rows[b].n > 0)
-            if not compared.any():
-                raise ValueError(
-                    f"no cluster of the membership {name!r} has patients at both of the sites "
-                    f"{a} − {b}; check that the sites' clusters have the same labels."
-                )
-            seeds = (site_seed[a], site_seed[b], seed_of_pair)
-            comparison = compare_sites(grouped[a], grouped[b], name, len(labels), n_boot, seeds)
-            pair = f"{a} − {b}"
-            norms.append(_norm_table(name, pair, comparison, compared))
-            differences.append(_difference_table(name, pair, rows[a], rows[b], states, min_support))
-            replicates.append(comparison.replicates)
+    rows = {
+        name: {site: _Rows(g, name, labels) for site, g in grouped.items()}
+        for name, (labels, _) in rules.items()
+    }
+    jobs = list(product(rules, pair_seed))
+    for name, (a, b) in jobs:
+        if not _in_both(rows[name][a], rows[name][b]).any():
+            raise ValueError(
+                f"no cluster of the membership {name!r} has patients at both of the sites "
+                f"{a} − {b}; check that the sites' clusters have the same labels."
+            )
+
+    def compare(job: tuple[str, tuple[str, str]]) -> Comparison:
+        name, (a, b) = job
+        seeds = (site_seed[a], site_seed[b], pair_seed[a, b])
+        return compare_sites(grouped[a], grouped[b], name, len(rules[name].labels), n_boot, seeds)
+
+    with ThreadPoolExecutor(_THREADS) as pool:  # most of it is drawing, outside Python's lock
+        comparisons = list(pool.map(compare, jobs))
+    norms, differences = [], []
+    for (name, (a, b)), comparison in zip(jobs, comparisons, strict=True):
+        pair, both = f"{a} − {b}", (rows[name][a], rows[name][b])
+        norms.append(_norm_table(name, pair, comparison, _in_both(*both)))
+        differences.append(_difference_table(name, pair, *both, states, min_support))
+    matrices = [
+        _matrix_table(name, site, of_site, states, min_support)
+        for name, by_site in rows.items()
+        for site, of_site in by_site.items()
+    ]
+    replicates = [comparison.replicates for comparison in comparisons]
     return SiteDifferences(
         pd.concat(norms, ignore_index=True),
         pd.concat(matrices, ignore_index=True),
@@ -266,6 +281,12 @@ def site_differences(
 
 
 # --- tables ------------------------------------------------------------------------------
+
+
+def _in_both(a: _Rows, b: _Rows) -> NDArray[np.bool_]:
+    """Which rows, (K, S + 1), have steps at both sites."""
+    both: NDArray[np.bool_] = (a.n > 0) & (b.n > 0)
+    return both
 
 
 def _norm_table(

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
 from importlib.resources import files
 from io import BytesIO
 from typing import Any
@@ -104,19 +103,23 @@ def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[d
         numbers[twin] = counts[kind]
         return f"{kind.capitalize()} {counts[kind]}"
 
+    alone = [item.name for item in report.items if report.pictured(item) and item.chart is None]
     with ThreadPoolExecutor() as pool:  # the library of pictures works outside Python's lock
-        ready = dict(
-            zip(pictures, pool.map(partial(_picture, dpi=dpi), pictures.values()), strict=True)
-        )
+        files = pool.map(lambda name: _picture(pictures[name], dpi), alone)
+        ready = dict(zip(alone, files, strict=True))
     sections = []
     for name, title, items in report.sections():
         groups: dict[str | None, list[dict[str, Any]]] = {}
         for item in items:
             table = lay_out(item.table, item.layout, item.title, item.data_file, report.min_count)
-            picture = ready[item.name] if report.pictured(item) else None
-            chart = Markup(item.chart()) if picture and item.chart is not None else None
-            shown = {"item": item, "number": numbered(item), "table": table, "picture": picture}
-            shown["chart"] = chart
+            drawn = report.pictured(item)
+            shown = {
+                "item": item,
+                "number": numbered(item),
+                "table": table,
+                "picture": ready.get(item.name),
+                "chart": Markup(item.chart()) if drawn and item.chart else None,
+            }
             groups.setdefault(item.view, []).append(shown)
         order = [None, *(view for view in (first, *others) if view is not None)]
         ordered = [(view, groups[view]) for view in order if view in groups]

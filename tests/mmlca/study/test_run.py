@@ -422,6 +422,28 @@ def test_the_fits_of_the_vote_are_the_models(cohort: Path, tmp_path: Path) -> No
     pd.testing.assert_frame_equal(given, models)
 
 
+def test_without_stability_only_the_sites_choose(cohort: Path, tmp_path: Path) -> None:
+    few = SMALL.replace("number = 4", "candidates = [3, 4]\nstability = false")
+    write_study(cohort / "sites.toml", few)
+    content = run_study(read_study(cohort / "sites.toml"), tmp_path)
+    assert set(pd.read_csv(tmp_path / "figures/selection.csv")["site"]) == {"MGB", "VA"}
+    models = pd.read_csv(tmp_path / "tables/models.csv")
+    assert len(models) == 6  # the resamples are fitted all the same
+    assert not (tmp_path / "tables/suggested.csv").exists()
+    assert not [text for text in content["summary"] if "chose" in text and "resamples" in text]
+    assert "pseudo-site" not in next(
+        item["caption"]
+        for section in content["sections"]
+        for item in section["items"]
+        if item["title"].startswith("BIC")
+    )
+    before = (tmp_path / "figures/selection.png").read_bytes()
+    write_study(cohort / "sites.toml", few.replace("[3, 4]", "[3, 4, 5]"))
+    again = run_study(read_study(cohort / "sites.toml"), tmp_path)
+    assert again["n_clusters"] == content["n_clusters"]
+    assert (tmp_path / "figures/selection.png").read_bytes() != before  # drawn again
+
+
 def test_three_sites(cohort: Path, tmp_path: Path) -> None:
     """Every pair of sites has its numbers, its figure and its cautions, under its name."""
     ehr_prep.ra_cohort(seed=2, scale=0.15).write(tmp_path)
