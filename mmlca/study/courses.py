@@ -53,7 +53,7 @@ def course_items(study: Study, findings: Findings) -> list[Item]:
     for view, clusters in course_views(analysis):
         shown = _without_revealing_groups(clusters, study.privacy.min_count)
         data = {site: analysis.sequences[site] for site in shown}
-        data = {site: part[np.isin(part.ids, shown[site].index)] for site, part in data.items()}
+        data = {site: part[part.ids.isin(shown[site].index)] for site, part in data.items()}
         if data:
             groups = named_groups(analysis, shown, view)
             items += _courses(study, data, groups, view, findings.courses[view])
@@ -80,7 +80,7 @@ def class_courses(
     shown = _without_revealing_groups(groups, min_count)
     if not shown:
         return None
-    part = {site: data[np.isin(data.ids, shown[site].index)]}
+    part = {site: data[data.ids.isin(shown[site].index)]}
     return courses.shown("transitions"), [
         lambda: plot_state_distribution(
             part, shown, table=courses.distribution, min_count=min_count
@@ -269,7 +269,7 @@ def _with_rows(
         for site, part in groups.items()
     }
     kept = {site: part for site, part in kept.items() if len(part)}
-    chosen = {site: data[site][np.isin(data[site].ids, kept[site].index)] for site in kept}
+    chosen = {site: data[site][data[site].ids.isin(kept[site].index)] for site in kept}
     return (chosen, kept), f" There are none in {listed(absent)}."
 
 
