@@ -43,7 +43,7 @@ html_math_renderer = "mathml"  # browsers show it as it is; MathJax would come o
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_show_sourcelink = False
-html_sidebars = {"*": [], "notebooks/*": []}  # these pages have no sections of their own below them
+html_sidebars = {"**": []}  # pages have no sections of their own below them
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
