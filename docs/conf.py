@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from docutils.nodes import SkipNode
+from latex2mathml.converter import convert
 
 import mmlca
 
@@ -16,11 +21,11 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
 ]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
+myst_update_mathjax = False
 nb_execution_mode = "force"
 nb_execution_excludepatterns = ["notebooks/*"]  # their outputs are kept; the tests run them
 nb_execution_timeout = 300
@@ -34,9 +39,16 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 html_theme = "pydata_sphinx_theme"
 html_title = "mmlca"
+html_math_renderer = "mathml"  # browsers show it as it is; MathJax would come over the network
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_show_sourcelink = False
-html_sidebars = {"*": [], "notebooks/*": []}  # these pages have no sections of their own below them
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_sidebars = {"**": []}  # pages have no sections of their own below them
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+}
 
 PACKAGES = {
     "mmlca": "Sequences, models, tables, figures and studies",
@@ -73,6 +85,19 @@ def skip_borrowed(_app: object, _what: str, name: str, *_more: object) -> bool |
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
-def setup(app: object) -> None:
-    app.connect("builder-inited", write_reference)  # type: ignore[attr-defined]
-    app.connect("autodoc-skip-member", skip_borrowed)  # type: ignore[attr-defined]
+def show_formula(display: str) -> Callable[[Any, Any], None]:
+    """Writes a formula as MathML, inside a line or as a block."""
+
+    def visit(page: Any, node: Any) -> None:
+        page.body.append(convert(node.astext(), display=display))
+        raise SkipNode
+
+    return visit
+
+
+def setup(app: Any) -> None:
+    app.add_html_math_renderer(
+        "mathml", (show_formula("inline"), None), (show_formula("block"), None)
+    )
+    app.connect("builder-inited", write_reference)
+    app.connect("autodoc-skip-member", skip_borrowed)

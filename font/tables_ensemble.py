@@ -279,8 +279,8 @@ class TableEnsemble(Ensemble):
         lines = super().cautions(about_number=about_number)
         if of_site.nunique() > 2:
             lines += [
-                f"The models of {site!r} agree with those of no other site: mean agreement "
-                f"{own:.2f}, where the others have {rest:.2f} among themselves."
+                f"The models of {site!r} agree with those of the other sites less than these do "
+                f"among themselves: mean agreement {own:.2f}, where the others have {rest:.2f}."
                 for site, own, rest in _odd_sites(self.agreement_, of_site)
             ]
         return lines

@@ -63,7 +63,9 @@ def say(quiet: bool, *lines: str) -> None:
 
 
 def wrote(paths: Sequence[Path]) -> str:
-    return f"Wrote {', '.join(path.name for path in paths)} to {paths[0].parent}."
+    folder = paths[0].parent
+    place = "this folder" if folder == Path() else folder
+    return f"Wrote {', '.join(path.name for path in paths)} to {place}."
 
 
 def write_table(table: pd.DataFrame, path: Path, *, private: bool = False) -> Path:

@@ -134,7 +134,10 @@ def read_table(path: Path) -> pd.DataFrame:
     """A table of anything by patient, with a column `id`; columns of numbers become numbers."""
     table, _ = _read_csv(path) if _suffix(path) == ".csv" else _read_parquet(path)
     if "id" not in table.columns:
-        raise ValueError(f"{path} has no column 'id', found {some(table.columns)}.")
+        raise ValueError(
+            f"{path} has no column 'id', found {some(table.columns)}; give the column of the "
+            "patients' ids that name."
+        )
     for name in table.columns.drop("id"):
         numbers = pd.to_numeric(table[name], errors="coerce")
         if not (numbers.isna() & table[name].notna()).any():
