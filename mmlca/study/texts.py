@@ -64,10 +64,10 @@ def _course_sentence(study: Study, findings: Findings) -> str:
         if row["still"] >= 0.5:
             still = f"{percent_text(row['still'])} of those still observed after {after} are on "
             still += f"{row['first']}; "
-        courses.append(
-            f"{percent_text(row['share'])} are {row['name']} ({name}; {still}"
-            f"{rate_text(row['switches'])} switches per patient)"
-        )
+        told = f"{still}{rate_text(row['switches'])} switches per patient"
+        if len(findings.described) == 1:
+            return f"Together their course is “{row['name']}” ({told})."
+        courses.append(f"{percent_text(row['share'])} are {row['name']} ({name}; {told})")
     return f"{listed(courses)}."
 
 
@@ -137,12 +137,13 @@ def _of_one_model(findings: Findings) -> list[str]:
 def _of_sites(study: Study, findings: Findings) -> list[str]:
     assert findings.influence is not None
     (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
-    changed = share_of_patients(study, findings.influence["share"].max())
+    most = findings.influence["share"].max()
+    changed = f"{'' if np.isnan(most) else 'at most '}{share_of_patients(study, most)}"
     return [
         f"{_certainty(findings)}On average {percent_text(vote_share.value)} of the models' weight "
         "votes for a patient's cluster, which shows how stable the clusters are, not how certain, "
         "since models of resamples of the same patients agree with each other; without one of the "
-        f"sites at most {changed} would change cluster.",
+        f"sites {changed} would change cluster.",
         _site_sentence(findings),
     ]
 
