@@ -147,6 +147,22 @@ class Attack(System):
                 self.low[index] = max(self.low[index], least)
             assert paths
 
+    def observed(self, table: pd.DataFrame) -> None:
+        """What the table of who is observed to the end tells: ("observed", group, time).
+
+        ("left", group) are those of a group who are not observed at the last of its times.
+        """
+        rows = table[table["site"] == self.site]
+        times = [int(re.sub("[^0-9]", "", name)) for name in table if name[-1].isdigit()]
+        for row in rows.to_dict("records"):
+            group = number(row["group"])
+            for name, time in zip(list(table)[2:], times, strict=False):
+                cells = [at for at in self.at if at[:3] == ("ensemble", group, time)]
+                self._cell(("observed", group, time), row[name])
+                _add(self, cells, ("observed", group, time))
+            first, last = (("observed", group, time) for time in (times[0], times[-1]))
+            _add(self, [last, ("left", group)], first)
+
     def _same_patients(self, tables: dict[str, pd.DataFrame], other: str) -> None:
         """All groups together are the same patients, whichever way they are grouped."""
         times = tables["ensemble"][["time", "state"]].drop_duplicates()
