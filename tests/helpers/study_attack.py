@@ -147,18 +147,15 @@ class Attack(System):
                 self.low[index] = max(self.low[index], least)
             assert paths
 
-    def observed(self, table: pd.DataFrame) -> None:
-        """What the table of who is observed to the end tells: ("observed", group, time).
+    def observed(self, times: list[int]) -> None:
+        """Who is observed at these times, ("observed", group, time), and who left in between.
 
-        ("left", group) are those of a group who are not observed at the last of its times.
+        ("left", group) are those of a group who are observed at the first of the times only.
         """
-        rows = table[table["site"] == self.site]
-        times = [int(re.sub("[^0-9]", "", name)) for name in table if name[-1].isdigit()]
-        for row in rows.to_dict("records"):
-            group = number(row["group"])
-            for name, time in zip(list(table)[2:], times, strict=False):
-                cells = [at for at in self.at if at[:3] == ("ensemble", group, time)]
-                self._cell(("observed", group, time), row[name])
+        groups = dict.fromkeys(name[1] for name in self.at if name[0] == "ensemble")
+        for group in (name for name in groups if name != "step"):
+            for time in times:
+                cells = [name for name in self.at if name[:3] == ("ensemble", group, time)]
                 _add(self, cells, ("observed", group, time))
             first, last = (("observed", group, time) for time in (times[0], times[-1]))
             _add(self, [last, ("left", group)], first)
