@@ -232,7 +232,7 @@
           const title = panel.querySelector(".pick").textContent;
           const long = title.length > 34 ? { textLength: wide, lengthAdjust: "spacingAndGlyphs" } : {};
           root.append(make("text", { x: left, y: y + 24, class: "title", ...long }, title));
-          root.append(make("text", { x: left, y: y + 38 }, panel.querySelector("span").textContent));
+          root.append(make("text", { x: left, y: y + 38 }, panel.querySelector("p > span").textContent));
           const chart = panel.querySelector("svg").cloneNode(true);
           const { height } = panel.querySelector("svg").viewBox.baseVal;
           const place = { x: left, y: y + 44, width: wide, height };

@@ -694,6 +694,16 @@ def test_a_chosen_cluster_stands_out_in_tables_and_a_slice_tells_its_path(
     assert page.complaints() == []
 
 
+def test_titles_of_charts_are_one_line_on_a_screen(browser: Any, made: Made) -> None:
+    page = browser.open(made.page)
+    high = (
+        "[...document.querySelectorAll('.view[data-view=ensemble] .pick')].map(b => b.offsetHeight)"
+    )
+    found = page.run(high)
+    assert len(found) >= 8
+    assert max(found) < 30
+
+
 def test_a_tap_enlarges_a_picture_on_a_phone(browser: Any, made: Made) -> None:
     page = browser.open(made.page, width=390)
     wide = "document.querySelector('.picture img').getBoundingClientRect().width"
