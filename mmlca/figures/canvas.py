@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from mmlca.figures.colours import INK, MISSING
 from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Groups, Keys, SequencesBySite, split
-from mmlca.tables.suppress import check_min_count, is_small, not_shown
+from mmlca.tables.suppress import check_min_count, hides, is_small, not_shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,11 +152,13 @@ def lay_out(
     figure: Figure | None,
     height: float = 1.75,
     beside: float = 0.0,
+    table: pd.DataFrame | None = None,
 ) -> Page:
     """Panels for sites × groups: rows and columns, or wrapped at four if only one of them.
 
     Groups without patients, and those of fewer than `min_count`, are left out and noted.
-    `height` is that of a row, and `beside` what labels take from the width, in inches.
+    `height` is that of a row, and `beside` what labels take from the width, in inches. Titles say
+    how many patients there are unless the `table` that is drawn has rounded counts.
     """
     if ax is not None and figure is not None:
         raise ValueError("both ax and figure were given; give one of them.")
@@ -176,9 +178,10 @@ def lay_out(
         min_count=min_count,
         inside=ax is not None,
     )
+    exact = table is None or "hidden" not in table or not hides(min_count)
     for (keys, data), (row, column) in zip(shown, places, strict=True):
         style(grid[row, column])
-        title = _title(keys, data, page.title_letters)
+        title = _title(keys, data, page.title_letters, exact)
         grid[row, column].set_title(title, fontsize=TEXT, color=INK)
         first = column == min(c for r, c in places if r == row)
         page.panels.append(Panel(grid[row, column], data, keys, first))
@@ -262,11 +265,14 @@ def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], tuple[int, int]]:
     return places, (-(-len(keys) // n_columns), n_columns)
 
 
-def _title(keys: Keys, data: Sequences, letters: int) -> str:
+def _title(keys: Keys, data: Sequences, letters: int, exact: bool) -> str:
+    name = textwrap.fill(group_name(keys), letters)
+    if not exact:  # beside rounded counts a size would tell what they hide
+        return name
     n = f"n = {len(data):,}"
     if (data.weights != 1).any():
         n += f" (weight {data.weights.sum():,.0f})"
-    return f"{textwrap.fill(group_name(keys), letters)}\n{n}" if keys else n
+    return f"{name}\n{n}" if keys else n
 
 
 def group_name(keys: Keys) -> str:

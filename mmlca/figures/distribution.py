@@ -70,7 +70,7 @@ def plot_state_distribution(
     xlabel : what a time is, such as "Quarter"
     ax, figure : where to draw, optional
     """
-    page = lay_out(sequences, groups, min_count, ax, figure)
+    page = lay_out(sequences, groups, min_count, ax, figure, table=table)
     colour = state_colours(page.states, colours)
     table = state_distribution(sequences, groups) if table is None else table
     any_grey, n_hidden = False, 0

@@ -53,7 +53,7 @@ def plot_lines(
     min_count : groups of fewer patients are not shown, and smaller branches are put together
     ax, figure : where to draw, optional
     """
-    page = lay_out(sequences, groups, min_count, ax, figure, height=2.2)
+    page = lay_out(sequences, groups, min_count, ax, figure, height=2.2, table=table)
     colour = state_colours(page.states, colours)
     ended, rare = branch_names(page.states)[-2:]
     colour |= {ended: PALE, rare: MISSING}

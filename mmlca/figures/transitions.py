@@ -69,7 +69,9 @@ def plot_transitions(
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
     beside, height = _label_room(sequences)
-    page = lay_out(sequences, groups, min_count, ax, figure, height=height, beside=beside)
+    page = lay_out(
+        *(sequences, groups, min_count, ax, figure), height=height, beside=beside, table=table
+    )
     table = transition_counts(sequences, groups, lag=lag) if table is None else table
     image: Any = None
     n_small = n_hidden = 0
@@ -328,7 +330,7 @@ def plot_transition_graph(
     min_count : groups, and rates of fewer patients, are not shown
     ax, figure : where to draw, optional
     """
-    page = lay_out(sequences, groups, min_count, ax, figure, height=2.0)
+    page = lay_out(sequences, groups, min_count, ax, figure, height=2.0, table=table)
     colour = state_colours(page.states, colours)
     table = transition_counts(sequences, groups, lag=lag) if table is None else table
     n_small = n_hidden = 0

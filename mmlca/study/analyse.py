@@ -152,7 +152,8 @@ def compare_numbers(
         fitted=keep,
         **_search(study),
     )
-    return table.drop(columns="sizes"), fits  # a class may be of too few patients to show
+    rows = zip(table["site"], table["classes"], strict=True)
+    return table.assign(sizes=[fits[row].params_.weights.tolist() for row in rows]), fits
 
 
 def check_number(study: Study, data: Mapping[str, Sequences]) -> None:

@@ -65,7 +65,7 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
             "later, so that differences between groups there may be causes of the treatment."
         )
     notes += inference_cautions(study, findings)
-    if study.published is not None:
+    if study.published is not None and findings.differences is not None:
         notes.append(
             "The published numbers come from other patients; they stand beside these for "
             "orientation and are not a target."

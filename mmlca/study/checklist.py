@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from mmlca.study.words import group_word, period, span, window_name, windows_name
+from mmlca.tables.suppress import hides
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -46,8 +47,12 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     def there(name: str, text: str) -> str:
         return text if any(part.startswith(name) for part in names) else NOT_DONE
 
+    def there_also(name: str, text: str) -> str:
+        return text if any(part.startswith(name) for part in names) else ""
+
     data = findings.analysis.sequences
     window, windows = window_name(study), windows_name(study)
+    hides_few = hides(study.privacy.min_count)
     choice, covariates = (
         findings.choice,
         there("effects", "section “Who is in which group”, and the methods")
@@ -55,6 +60,8 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
         else "does not apply: no covariates were used",
     )
     missing = any(_has_gaps(part) for part in data.values())
+    at_sites = " and site" * (len(data) > 1)
+    fit = "section “How well the models fit”"
     yield (
         *("1", "Which unit of time the model uses"),
         f"one {window}, up to {period(study, data)}",
@@ -69,7 +76,7 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield (
         *("3b", "What missing values are related to"),
-        f"end of follow-up by {group_word(study)} and site: the table “Who is observed to the "
+        f"end of follow-up by {group_word(study)}{at_sites}: the table “Who is observed to the "
         f"end”; other variables: {NOT_DONE}",
     )
     yield (
@@ -85,15 +92,29 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield "5", "Software", "methods and provenance, with versions"
     yield (
-        *("6", "Other forms of differences within and between classes"),
-        there("fit_tests", "section “How well the models fit”: is a chain of one step enough?"),
+        *("6a", "Other forms of differences within a class"),
+        "in a class all patients have the same chain; other forms as models of their own: "
+        + f"{NOT_DONE}{there_also('fit_tests', f'; {fit} tests whether one step is enough')}",
     )
-    yield "7", "Other shapes of the trajectories", "does not apply: chains have no shape to choose"
+    yield (
+        *("6b", "Other forms of differences between classes"),
+        "every class has first states and steps of its own; classes that share some: " + NOT_DONE,
+    )
+    yield (
+        *("7", "Other shapes of the trajectories"),
+        "steps do not change with time; models in which they do: "
+        + f"{NOT_DONE}{there_also('steps', f'; {fit} compares both halves of the time')}",
+    )
     yield "8", "Covariates, so that the analysis can be repeated", covariates
-    yield "9", "Numbers of random starts and of iterations", "methods and the table “Models”"
+    yield (
+        *("9", "Numbers of random starts and of iterations"),
+        "starts: methods; searches, and whether the best run converged: the table “Models”; number "
+        f"of iterations: {NOT_DONE}",
+    )
     yield (
         *("10", "How models were compared"),
-        f"{study.classes.criterion.upper()}; methods"
+        f"{study.classes.criterion.upper()}; methods; other criteria: the table behind the figure "
+        "of the criterion"
         if choice is not None
         else "the number of classes was given beforehand",
     )
@@ -108,9 +129,9 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield (
         *("12", "Class sizes of every model"),
-        "of the smallest class: the same table; of all classes: those of the chosen models"
+        ("the same table" + "; blank where a class has too few patients to show" * hides_few)
         if choice is not None
-        else "of the chosen models",
+        else "of the chosen models: the tables of clusters and of how sure the assignments are",
     )
     also = "" if choice is None else ", and the table behind the figure of the criterion"
     yield "13", "Entropy", f"the table “Models”{also}"
@@ -125,8 +146,8 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield (
         *("14c", "Plot of single courses beside the estimated ones"),
-        "the most frequent courses and representative ones of each group; courses of few patients "
-        "are not shown",
+        f"the most frequent courses and representative ones of each {group_word(study)}; courses "
+        f"of few patients: {NOT_DONE}, since they would show single patients",
     )
     yield (
         *("15", "Final classes in numbers, with standard errors"),
@@ -142,17 +163,32 @@ def _has_gaps(data: Sequences) -> bool:
 
 
 def _record_pe(study: Study) -> Iterator[tuple[str, str, str]]:
-    yield "4.a", "Data sources and their links", f"{NOT_DONE}: describe your databases"
-    yield "6.1", "How patients were selected", "methods, and the flow of patients at each site"
+    several = len(study.sites) > 1
+    yield "4.a", "The design of the study", "methods: a cohort followed from the first treatment"
     yield (
-        "7.1",
-        "How exposure was defined, with the codes",
-        "methods; the drug map of the study file",
+        *("6.1", "How patients were selected, in which order"),
+        f"methods, and the flow of patients{' at each site' * several}",
     )
-    yield "8.a", "What happens between prescriptions", "methods: windows without a record"
     yield (
-        "12.1",
-        "Access to the data, and cleaning",
-        "flow of patients and odd records at each site",
+        *("7.1", "How exposure was defined, with the codes"),
+        "methods; the drug map is in the settings or the file that they name",
+    )
+    yield (
+        *("7.1.c", "The time in which a patient counts as exposed"),
+        f"methods: {windows_name(study)}, and what happens to those without a record; why they are "
+        f"so long: {NOT_DONE}",
+    )
+    yield "7.1.g", "Patients with several drugs at once", "methods: the state of a window"
+    yield "8.a", "The health care system and how records arise", f"{NOT_DONE}: describe them"
+    yield "12.1", "Access of the investigators to the database", f"{NOT_DONE}: describe it"
+    yield (
+        *("12.2", "Cleaning of the data"),
+        f"flow of patients and odd records{' at each site' * several}",
+    )
+    yield "12.3", "Linkage of databases", f"{NOT_DONE}: describe it if there was any"
+    yield (
+        *("13.1", "Numbers of patients at each stage of the selection"),
+        f"flow of patients{' at each site' * several}",
     )
     yield "19.1", "Limits of data not collected for research", "“What to be careful about”"
+    yield "22.1", "Protocol, data and code", f"the settings below; protocol and data: {NOT_DONE}"

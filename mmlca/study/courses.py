@@ -150,11 +150,14 @@ def _courses(
     shares = courses.shown("distribution")
     states = list(dict.fromkeys(state for part in data.values() for state in part.states))
     colours = state_colours(states)
+    about = "≈" if hides(min_count) else "="
+    occur = set(shares.loc[shares["share"] > 0, "state"])
+    seen = {name: shade for name, shade in colours.items() if name in occur}
     yield item(
         "state_distribution",
         f"Treatment by {window}",
-        f"Share of each drug class in each {window} among the patients still observed (their "
-        f"number is below the axis), by {group}{' and site' * (len(data) > 1)}.",
+        f"Share of each drug class in each {window} among the patients still observed (below the "
+        f"axis: the {window}, and their number), by {group}{' and site' * (len(data) > 1)}.",
         f"Stacked bars of the drug classes by {window}, one panel for each {group}",
         shares,
         Grid(
@@ -166,26 +169,34 @@ def _courses(
             text=f"Shares of patients in %; columns: {windows_name(study)}.",
         ),
         lambda: plot_state_distribution(data, groups, table=courses.distribution, **options),
-        lambda: legend(colours) + stacked_bars(shares, colours, window),
+        lambda: legend(seen) + stacked_bars(shares, colours, window, about),
         "courses",
     )
     if view != "refined":  # exact counts beside those of the ensemble would tell who moved
         yield from _whole_courses(study, data, groups, item, options)
     paths = courses.shown("paths").dropna(subset="count")
-    rest = zip(branch_names(states)[-2:], (PALE, MISSING), strict=True)
-    seen = set(paths["state"])
-    branches = colours | {name: shade for name, shade in rest if name in seen}
+    rest = dict(zip(branch_names(states)[-2:], (PALE, MISSING), strict=True))
+    drawn = set(paths["state"])
+    branches = {name: shade for name, shade in (colours | rest).items() if name in drawn}
+    together = (
+        " “Others”: branches of few patients, put together with the smallest other one so that "
+        "their number cannot be worked out."
+        if list(rest)[1] in drawn
+        else ""
+    )
     yield item(
         "lines",
         "Treatment lines",
         "From the first drug class to the next ones; a block is as high as the share of patients "
         "who had it as that line. “No further”: the line before was the last during follow-up. "
-        "The rings show the same: the first line inside, what followed it outside.",
+        f"The rings show the same: the first line inside, what followed it outside.{together}",
         f"Flow diagram from the first treatment line to the following ones, by {group}",
         paths,
         Plain(shares=("share",), columns=tuple(paths.columns.drop(["parent", "before", "state"]))),
         lambda: plot_lines(data, groups, table=courses.paths, min_count=min_count),
-        lambda: legend(branches) + sankey(paths, branches) + sunburst(paths, branches),
+        lambda: (
+            legend(branches) + sankey(paths, branches, about) + sunburst(paths, branches, about)
+        ),
     )
     yield item(
         "transitions",

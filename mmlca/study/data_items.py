@@ -13,7 +13,7 @@ from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_word, window_name
 from mmlca.tables.rounded import Courses
-from mmlca.tables.suppress import few_digits, hidden_note, hide, is_small, rounded_note
+from mmlca.tables.suppress import few_digits, hidden_note, hide, hides, is_small, rounded_note
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Findings
@@ -85,13 +85,23 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
             if len(data) > 1 and study.pseudo_sites.per_site and study.classes.stability
             else ""
         )
+        together = (
+            " They are blank where a class has too few patients to show."
+            if hides(min_count)
+            else ""
+        )
+        whose = (
+            f"for each site {resampled}less the smallest of that site"
+            if len(data) > 1
+            else "less the smallest"
+        )
         yield Item(
             "selection",
             "classes",
             f"{name} by number of classes",
-            f"{name} of models with different numbers of classes, for each site {resampled}"
-            f"less the smallest of that site; {study.model.n_init} random starts per fit. Smaller "
-            "is better; filled marks show the choice.",
+            f"{name} of models with different numbers of classes, {whose}; {study.model.n_init} "
+            "random starts per fit. Smaller is better; filled marks show the choice. The table has "
+            f"the sizes of all classes in percent.{together}",
             shown_fits(choice, findings.analysis.n_patients(), min_count),
             Plain(shares=("smallest",)),
             lambda: plot_selection(choice, study.classes.criterion),
@@ -128,7 +138,7 @@ def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
 # --- few digits --------------------------------------------------------------------------
 
 _DECIMALS: dict[str, int] = {
-    **dict.fromkeys(("loglik", "bic", "aic", "sabic", "icl"), 0),
+    **dict.fromkeys(("loglik", "bic", "aic", "sabic", "caic", "icl"), 0),
     **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
     **dict.fromkeys(("norm", "debiased", "low", "high", "chance", "estimate", "difference"), 3),
 }
@@ -153,9 +163,22 @@ def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def shown_fits(table: pd.DataFrame, patients: Mapping[str, float], min_count: int) -> pd.DataFrame:
-    """Fits, with few digits and without the share of a smallest class that holds few patients."""
-    if not hidden_note(min_count):
+    """Fits, with few digits and without the shares of classes where the smallest has few patients.
+
+    The shares of all classes add up, so that they show together or not at all.
+    """
+    hidden = hides(min_count)
+    if "sizes" in table:
+        texts = [_percents(shares, 0 if hidden else 1) for shares in table["sizes"]]
+        table = table.assign(sizes=texts)
+    if not hidden:
         return table
     n = table["model" if "model" in table else "site"].map(patients)
     few = is_small((table["smallest"] * n).round(6), min_count)
+    if "sizes" in table:
+        table = table.assign(sizes=table["sizes"].mask(few))
     return round_indices("", table.assign(smallest=table["smallest"].mask(few)))
+
+
+def _percents(shares: list[float], digits: int) -> str:
+    return " / ".join(f"{100 * share:.{digits}f}" for share in shares)

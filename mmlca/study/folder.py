@@ -188,8 +188,8 @@ class Results:
     # --- files ----------------------------------------------------------------------------
 
     def table(self, name: str, frame: pd.DataFrame, index: bool = False) -> None:
-        """Write a CSV file; numbers have twelve digits, so that rounding errors do not show."""
-        self.text(name, csv_text(frame, index=index, float_format="%.12g"))
+        """Write a CSV file, see `table_text`."""
+        self.text(name, table_text(frame, index))
 
     def read_json(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text(encoding="utf-8"))
@@ -247,6 +247,11 @@ def open_results(study: Study, out: str | os.PathLike[str]) -> tuple[Results, st
     }
     results.about["inputs"] = results.record["inputs"] = inputs
     return results, make_key(inputs, about["software"], results.secret.hex())
+
+
+def table_text(frame: pd.DataFrame, index: bool = False) -> str:
+    """A table as CSV; numbers have twelve digits, so that rounding errors do not show."""
+    return csv_text(frame, index=index, float_format="%.12g")
 
 
 def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:

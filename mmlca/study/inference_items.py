@@ -39,6 +39,9 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
     """Standard errors, stability, and what each site's own model does not explain."""
     found, min_count = findings.inference, study.privacy.min_count
     note = hidden_note(min_count)
+    several = len(findings.analysis.own) > 1
+    whose = "Each site's own model" if several else "The model"
+    own = "the site's own model" if several else "the model"
     shown = {site: part.shown(min_count) for site, part in found.diagnostics.items()}
     names = {site: class_names(findings.analysis, site) for site in findings.analysis.own}
     if shown:
@@ -46,7 +49,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit_tests",
             "fit",
             "Do the models fit?",
-            "Each site's own model against its patients. Memory: does the next state depend on "
+            f"{whose} against its patients. Memory: does the next state depend on "
             "the one before the present? Stays: does leaving a state depend on how long a patient "
             "has been in it? States: are their shares over time as expected? Statistic, its "
             f"typical value in {study.inference.simulations} sets of sequences drawn from the "
@@ -61,8 +64,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "classification",
             "fit",
             "How sure the assignments are",
-            "For the patients assigned to a class of the site's own model (row): their number, "
-            f"and their mean probability of each class (columns). {note}".rstrip(),
+            f"For the patients assigned to a class of {own} (row): their number, and their mean "
+            f"probability of each class (columns). {note}".rstrip(),
             _classification({site: part.classification for site, part in shown.items()}, names),
             Plain(n_keys=2),
         )
@@ -72,7 +75,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"residuals_{site}",
             "fit",
             f"States against what the model expects, {site}",
-            f"By class of the site's own model and {window_name(study)}: observed less expected "
+            f"By class of {own} and {window_name(study)}: observed less expected "
             "share of each state, in standard errors. Blue: more than expected; red: fewer. Beyond "
             f"2 something is amiss. {note}".rstrip(),
             _with_names(part.states, names[site]),
@@ -129,7 +132,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"parameters_{site}",
             "fit",
             f"Estimated probabilities, {site}",
-            "First states and transition probabilities of each class of the site's own model, with "
+            f"First states and transition probabilities of each class of {own}, with "
             "95 % limits from outer products of scores. They hold if the model is right and the "
             f"maximum was found. The table has standard errors. {note}".rstrip(),
             _with_names(table, names[site]),
@@ -144,10 +147,10 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "class_tests",
             "fit",
             "Are there more classes, or fewer?",
-            "Bootstrap likelihood-ratio tests of a number of classes against one fewer, at each "
-            "site: twice the difference of the log-likelihoods, the share of samples from the "
-            "smaller model with a larger one (p), and how far p may be off because the samples are "
-            "few. A small p speaks for the larger number.",
+            "Bootstrap likelihood-ratio tests of a number of classes against one fewer"
+            f"{', at each site' * several}: twice the difference of the log-likelihoods, the share "
+            "of samples from the smaller model with a larger one (p), and how far p may be off "
+            "because the samples are few. A small p speaks for the larger number.",
             found.class_tests,
             Plain(n_keys=3),
         )
@@ -156,7 +159,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "stability",
             "fit",
             "Stability of the classes",
-            f"From {study.inference.bootstrap:,} refits of each site's own model to resampled "
+            f"From {study.inference.bootstrap:,} refits of {own} to resampled "
             "patients: how alike the patients of a class and of its counterpart are (Jaccard "
             "index), and the share of refits in which the class was found again.",
             found.stability.assign(

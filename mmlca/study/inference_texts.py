@@ -24,14 +24,17 @@ _CORRECTED = {
 def inference_methods(study: Study, findings: Findings) -> list[str]:
     """Sentences of the methods paragraph."""
     found, rules, text = findings.inference, study.inference, []
+    several = len(findings.analysis.own) > 1
+    model = "each site's own model" if several else "the model"
     if found.parameters is not None:
         text.append(
-            "Standard errors of the probabilities of each site's own model are from the outer "
-            "products of the patients' scores, with intervals on the logit scale."
+            f"Standard errors of the probabilities of {model} are from the outer products "
+            "of the patients' scores, with intervals on the logit scale."
         )
     if found.class_tests is not None:
         text.append(
-            "At each site the number of classes was compared with one fewer and one more by "
+            f"{'At each site the' if several else 'The'} number of classes was compared with one "
+            "fewer and one more by "
             f"likelihood-ratio tests with at most {rules.blrt} samples from the smaller model, to "
             "which both models were fitted (parametric bootstrap)."
         )
@@ -42,8 +45,8 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
         )
     if found.diagnostics:
         text.append(
-            "The fit of each site's own model was judged by the mean probabilities of assigned "
-            "classes, by residuals of the states over time, and by tests of memory beyond one "
+            f"The fit of {model} was judged by the mean probabilities of assigned classes, by "
+            "residuals of the states over time, and by tests of memory beyond one "
             "step, of lengths of stays and of the states over time, with reference values from "
             f"{rules.simulations} sets of sequences drawn from the model and fitted again."
         )
@@ -61,7 +64,7 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
         together = " and pooled with inverse-variance weights" if found.pooled is not None else ""
         text.append(
             f"Effects of {listed(list(study.covariates.columns))} on membership are from a "
-            f"multinomial logit {how}, at each site{together}."
+            f"multinomial logit {how}{', at each site' * several}{together}."
         )
     if found.outcomes is not None:
         text.append(

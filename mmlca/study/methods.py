@@ -51,9 +51,10 @@ def methods(study: Study, findings: Findings, n_classes: int) -> str:
     ensemble = [] if analysis.ensemble is None else _ensemble_methods(study, analysis, n_classes)
     later = []
     if findings.trends:
+        where = " at each site" * (len(analysis.sequences) > 1)
         later.append(
-            "The course of the laboratory value was estimated at each site by a linear mixed "
-            "model of its logarithm with a natural cubic spline of time for each group and a "
+            f"The course of the laboratory value was estimated{where} by a linear mixed model of "
+            "its logarithm with a natural cubic spline of time for each group and a "
             "random intercept for each patient, by restricted maximum likelihood; curves are "
             "geometric means, with pointwise 95 % bands from the sandwich estimator with patients "
             "as clusters, and values given as a limit (such as <2) were left out."

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+_HYPHENED = re.compile(r"(?<![\w&#-])(?=[\w-]{3,14}(?![\w-]))\w+(?:-\w+)+")
+"""Short words with a hyphen, such as names of drug classes."""
+
 
 @cache
 def environment() -> Environment:
@@ -26,7 +29,7 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["toml"] = _toml
-    environment.filters["unbroken"] = _unbroken
+    environment.filters["unbroken"] = unbroken
     environment.globals["about"] = {
         "records": "   # .csv, .parquet or .xlsx, one or several: patient, date, drug",
         "patients": "     # leave out if you have none: birth date, sex, follow-up end, …",
@@ -35,8 +38,8 @@ def environment() -> Environment:
     return environment
 
 
-def _unbroken(text: str) -> Markup:
-    """A text in which no line ends before a per cent sign or within "p = 0.01".
+def unbroken(text: str) -> Markup:
+    """A text in which no line ends before a per cent sign or within "p = 0.01" or "anti-CD20".
 
     It may end after the sign of a combination, as in metformin+DPP-4.
     """
@@ -44,7 +47,8 @@ def _unbroken(text: str) -> Markup:
 
     text = re.sub(r"\bp ([=≤<]) (?=\d)", "p\u00a0\\1\u00a0", text)
     text = re.sub(r"(?<=\d) %", "\u00a0%", text)
-    return Markup(str(escape(text)).replace("+", "+<wbr>"))
+    text = str(escape(text)).replace("+", "+<wbr>")
+    return Markup(_HYPHENED.sub(r'<span class="together">\g<0></span>', text))
 
 
 def _toml(value: Any) -> str:

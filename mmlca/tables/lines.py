@@ -4,9 +4,9 @@ A line is a run of one state; a change of state begins the next line, so A A B A
 states are passed over: A ? A is one line.
 
 Small numbers are hidden by pruning. The paths of a group form a tree; a branch of fewer than
-`min_count` patients is put together with the smallest of its neighbours until the branch "rare
-ones" holds enough, and is not followed further. So all that is shown are sums of sets of patients
-that are large enough, and nothing smaller follows from it.
+`min_count` patients is put together with the smallest of its neighbours until the branch "others"
+holds enough, and is not followed further. So all that is shown are sums of sets of patients that
+are large enough, and nothing smaller follows from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
 from mmlca.tables.suppress import is_small
 
-ENDED, OTHER = "no further", "rare ones"
+ENDED, OTHER = "no further", "others"
 ARROW = " → "
 
 
@@ -39,14 +39,14 @@ def treatment_paths(
     ----------
     sequences, groups : as in `state_distribution`
     max_lines : longer paths are cut here
-    min_count : smaller branches are put together as "rare ones"
+    min_count : smaller branches are put together as "others"
 
     Returns
     -------
     DataFrame
         One row per branch: `line`, `path` (the states so far, such as "A → B"), `parent` (the
         path it continues), `before` (state of the line before, missing for the first), `state`
-        (of this line; "no further" for those whose last line was the one before, "rare ones" for
+        (of this line; "no further" for those whose last line was the one before, "others" for
         small branches together), `count` (weighted patients), `patients` and `share` (of all).
         A path comes before its continuations, which add up to it; it has none where all of them
         are rare.
@@ -80,7 +80,7 @@ def treatment_lines(
     -------
     DataFrame
         `line`, `from` (the state of that line), `to` (the state of the next line, "no further"
-        if there was none during follow-up, "rare ones" together), `count` (weighted patients),
+        if there was none during follow-up, "others" together), `count` (weighted patients),
         `patients` and `share` (of those who had `from` as this line and whose next one is
         known). Lines 1 to `max_lines` − 1, and only what happened.
 
@@ -98,7 +98,7 @@ def treatment_lines(
 
 
 def branch_names(states: Sequence[str]) -> list[str]:
-    """Names of the states, of no further line and of rare ones; unlike each other."""
+    """Names of the states, of no further line and of others; unlike each other."""
     names = list(states)
     for name in (ENDED, OTHER):
         while name in names:  # a state may be called so

@@ -147,6 +147,19 @@ class Attack(System):
                 self.low[index] = max(self.low[index], least)
             assert paths
 
+    def observed(self, times: list[int]) -> None:
+        """Who is observed at these times, ("observed", group, time), and who left in between.
+
+        ("left", group) are those of a group who are observed at the first of the times only.
+        """
+        groups = dict.fromkeys(name[1] for name in self.at if name[0] == "ensemble")
+        for group in (name for name in groups if name != "step"):
+            for time in times:
+                cells = [name for name in self.at if name[:3] == ("ensemble", group, time)]
+                _add(self, cells, ("observed", group, time))
+            first, last = (("observed", group, time) for time in (times[0], times[-1]))
+            _add(self, [last, ("left", group)], first)
+
     def _same_patients(self, tables: dict[str, pd.DataFrame], other: str) -> None:
         """All groups together are the same patients, whichever way they are grouped."""
         times = tables["ensemble"][["time", "state"]].drop_duplicates()

@@ -1,12 +1,14 @@
 """Charts of the page as SVG: readable without scripts and on paper; a script adds values on hover.
 
 Each chart draws the table of its item, with small numbers already hidden in it. A mark carries its
-state and group, by which the script highlights all marks alike, and its value in words.
+state, by which the script highlights all marks alike, and its value in words, before which the
+script writes the site and group of its panel.
 """
 
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,12 +17,16 @@ import pandas as pd
 
 from mmlca.figures.canvas import group_name
 from mmlca.figures.colours import MISSING, PALE
+from mmlca.study.templates import unbroken
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.suppress import HIDDEN
 
 _WIDTH, _HIGH = 220.0, 230.0
 _HIDDEN = "#D9D9D9"
 _LABELLED = 14.0  # lower blocks of treatment lines have no name beside them
+_HAIR = 0.5  # thinner ribbons cannot be seen
+SLIVER = 0.004
+"""Continuations of a path that fewer than this share of the patients take are one slice."""
 
 
 def _tag(name: str, text: str = "", **attributes: Any) -> str:
@@ -53,7 +59,7 @@ def legend(colours: Mapping[str, str]) -> str:
 
 
 def _panels(
-    table: pd.DataFrame, draw: Callable[[pd.DataFrame, str], tuple[str, list[str], float]]
+    table: pd.DataFrame, draw: Callable[[pd.DataFrame], tuple[str, list[str], float]]
 ) -> str:
     """One picture for each site and group: sites down, groups across; on a phone two a line.
 
@@ -66,7 +72,7 @@ def _panels(
     for key, part in parts or [((), table)]:
         named = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
         title = group_name(named)
-        n, marks, height = draw(part, title)
+        n, marks, height = draw(part)
         label = html.escape(f"{title}, {n}" if title else n)
         picture = _tag(
             "svg", "".join(marks), viewBox=f"0 0 {_WIDTH:g} {height:g}", class_="chart", role="img",
@@ -75,10 +81,14 @@ def _panels(
         group = html.escape(str(named.get("group", "")))
         pictures.append(
             f'<div class="panel" data-group="{group}"><p>'
-            f'<button type="button" class="pick" data-group="{group}">'
-            f"{html.escape(title)}</button><span>{html.escape(n)}</span></p>{picture}</div>"
+            f'<button type="button" class="pick" data-group="{group}" aria-pressed="false">'
+            f"{unbroken(title)}</button><span>{html.escape(n)}</span></p>{picture}</div>"
         )
     return f'<div class="panels columns-{min(n_columns, 6)}">{"".join(pictures)}</div>'
+
+
+def _patients(count: float) -> str:
+    return f"{count:,.0f} patient{'s' * (round(count) != 1)}"
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
@@ -88,12 +98,14 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
 # --- state distribution -------------------------------------------------------------------
 
 
-def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -> str:
+def stacked_bars(
+    table: pd.DataFrame, colours: Mapping[str, str], window: str, about: str = "="
+) -> str:
     """`state_distribution`: one stack of shares per time. Hidden shares are one grey part."""
     height = 170.0
     n_columns = table["group"].nunique() if "group" in table else 1
 
-    def draw(part: pd.DataFrame, title: str) -> tuple[str, list[str], float]:
+    def draw(part: pd.DataFrame) -> tuple[str, list[str], float]:
         marks: list[str] = []
         n_times = part["time"].nunique()
         step = _WIDTH / max(n_times, 1)
@@ -101,7 +113,7 @@ def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -
         known = part["n"].dropna()
         every = max(4 if n_columns <= 4 else 8, -(-n_times // 4))
         for t, (time, rows) in enumerate(part.groupby("time", sort=False, observed=True)):
-            x, y, where = t * step, height, f"{title}, {window} {time}"
+            x, y, where = t * step, height, f"{window} {time}"
             for row in rows[rows["share"] > 0].to_dict("records"):
                 high = height * row["share"]
                 y -= high
@@ -120,7 +132,7 @@ def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -
                 marks.append(_text(at, height + 24, n, place))
         if not len(known):
             marks.append(_text(_WIDTH / 2, height / 2, "too few patients to show"))
-        return f"n = {known.iloc[0]:,.0f}" if len(known) else "", marks, height + 28
+        return f"n {about} {known.iloc[0]:,.0f}" if len(known) else "", marks, height + 28
 
     return _panels(table, draw)
 
@@ -137,21 +149,24 @@ def _bar(
 # --- treatment lines ----------------------------------------------------------------------
 
 
-def sankey(table: pd.DataFrame, colours: Mapping[str, str]) -> str:
-    """`treatment_paths` as blocks by line, and ribbons between them."""
+def sankey(table: pd.DataFrame, colours: Mapping[str, str], about: str = "=") -> str:
+    """`treatment_paths` as blocks by line, and ribbons between them; `about` stands before n."""
+    lines = int(table["line"].max())
 
-    def draw(part: pd.DataFrame, title: str) -> tuple[str, list[str], float]:
+    def draw(part: pd.DataFrame) -> tuple[str, list[str], float]:
         total = part.loc[part["line"] == 1, "count"].sum()
-        return f"n = {total:,.0f}", _flows(part, colours, title, total), _HIGH + 18
+        marks = _flows(part, colours, total, lines)
+        return f"n {about} {total:,.0f}", marks, _HIGH + 18
 
     return _panels(table, draw)
 
 
-def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: float) -> list[str]:
+def _flows(part: pd.DataFrame, colours: Mapping[str, str], total: float, lines: int) -> list[str]:
+    """Marks of one panel; there is room for as many lines as any panel has."""
     order = {name: k for k, name in enumerate(colours)}
     n_lines, gap, bar = int(part["line"].max()), 5.0, 9.0
     scale = (_HIGH - gap * len(order)) / max(total, 1e-9)
-    step = (_WIDTH - bar) / max(n_lines - 1, 1)
+    step = (_WIDTH - bar) / max(lines - 1, 1)
     sizes = part.groupby(["line", "state"], sort=False)["count"].sum()
     leaving: dict[tuple[int, str], float] = {}  # how far each block is used from its top
     blocks, ribbons, labels = [], [], []
@@ -160,14 +175,13 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: fl
         for name in sorted(sizes[line].index, key=order.__getitem__):
             count = sizes[line, name]
             leaving[line, name] = y
-            more = f"{title}, line {line}: {name}, {count:,.0f} patients "
-            more += f"({percent_text(count / total)})"
+            more = f"line {line}: {name}, {_patients(count)} ({percent_text(count / total)})"
             high = max(count * scale, 0.5)
             blocks.append(_bar(x, y, bar, high, colours[name], name, more))
-            if high >= _LABELLED and (line < n_lines or n_lines < 4):  # no room for four
-                labels.append(_node_label(x, y + high / 2, bar, name, line == n_lines))
+            if high >= _LABELLED and (line < lines or lines < 4):  # no room for four
+                labels.append(_node_label(x, y + high / 2, bar, name, line == lines))
             y += high + gap
-        place = "start" if line == 1 else "end" if line == n_lines else "middle"
+        place = "start" if line == 1 else "end" if line == lines else "middle"
         at = {"start": x, "end": x + bar, "middle": x + bar / 2}[place]
         blocks.append(_text(at, _HIGH + 13, f"line {line}", place))
     entering = dict(leaving)
@@ -179,9 +193,9 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], title: str, total: fl
         start, end = leaving[line - 1, before], entering[line, after]
         leaving[line - 1, before] += high
         entering[line, after] += high
-        more = (
-            f"{title}, line {line - 1} to {line}: {before} → {after}, {row['count']:,.0f} patients"
-        )
+        if high < _HAIR:
+            continue
+        more = f"line {line - 1} to {line}: {before} → {after}, {_patients(row['count'])}"
         shade = colours[after if colours[after] in (PALE, MISSING) else before]
         ribbons.append(
             _tag(
@@ -215,46 +229,65 @@ def _ribbon(x0: float, x1: float, start: float, end: float, high: float) -> str:
 # --- sunburst -----------------------------------------------------------------------------
 
 
-def sunburst(table: pd.DataFrame, colours: Mapping[str, str]) -> str:
+def sunburst(table: pd.DataFrame, colours: Mapping[str, str], about: str = "=") -> str:
     """`treatment_paths` as rings: the first line inside, each continuation outside its path."""
+    ring = (_WIDTH / 2 - 4) / (int(table["line"].max()) + 0.6)  # as wide in all panels
 
-    def draw(part: pd.DataFrame, title: str) -> tuple[str, list[str], float]:
+    def draw(part: pd.DataFrame) -> tuple[str, list[str], float]:
         total = part.loc[part["line"] == 1, "count"].sum()
-        ring = (_WIDTH / 2 - 4) / (int(part["line"].max()) + 0.6)
         used: dict[str, float] = {}  # how far the arc of a path is taken by its continuations
         slices = []
-        for one in part.to_dict("records"):
+        for one in _without_slivers(part, total):
             turn, parent = one["count"] / max(total, 1e-9), one["parent"]
             start = used.setdefault(parent, 0.0)
             used[parent] += turn
             used[one["path"]] = start
             inner = ring * (one["line"] - 0.4)
-            more = f"{title}: {one['path']}, {one['count']:,.0f} patients ({percent_text(turn)})"
             slices.append(
                 _tag(
                     "path",
                     d=_arc(_WIDTH / 2, _WIDTH / 2, inner, inner + ring, start, turn),
-                    fill=colours[one["state"]],
+                    fill=colours.get(one["state"], MISSING),
                     class_="mark slice",
                     data_state=one["state"],
-                    data_more=more,
+                    data_more=f"{one['path']}, {_patients(one['count'])} ({percent_text(turn)})",
                 )
             )
-        return f"n = {total:,.0f}", slices, _WIDTH
+        return f"n {about} {total:,.0f}", slices, _WIDTH
 
     return _panels(table, draw)
+
+
+def _without_slivers(part: pd.DataFrame, total: float) -> list[dict[Any, Any]]:
+    """The paths of a panel; of those too small to see, the continuations of one path are one."""
+    small = part["count"] < SLIVER * total
+    several = part["parent"].where(small).map(part.loc[small, "parent"].value_counts()) > 1
+    paths, left_out = [], set()
+    for one, merged in zip(part.to_dict("records"), several, strict=True):
+        if one["parent"] in left_out:
+            left_out.add(one["path"])
+        elif merged:
+            left_out.add(one["path"])
+            rest = part[several & (part["parent"] == one["parent"])]
+            if one["path"] == rest["path"].iloc[-1]:
+                name = f"{len(rest)} rarer paths"
+                path = f"{one['parent']} → {name}" if one["parent"] else name
+                paths.append(one | {"path": path, "state": None, "count": rest["count"].sum()})
+        else:
+            paths.append(one)
+    return paths
 
 
 def _arc(x: float, y: float, inner: float, outer: float, start: float, turn: float) -> str:
     """The outline of a ring's part; angles are shares of a turn, from the top clockwise."""
     turn = min(turn, 0.999)  # a whole ring would begin where it ends
-    a, b = (2 * np.pi * value - np.pi / 2 for value in (start, start + turn))
+    a, b = (2 * math.pi * value - math.pi / 2 for value in (start, start + turn))
     large = int(turn > 0.5)
 
     def at(radius: float, angle: float) -> str:
-        return f"{x + radius * np.cos(angle):.2f},{y + radius * np.sin(angle):.2f}"
+        return f"{x + radius * math.cos(angle):.1f},{y + radius * math.sin(angle):.1f}"
 
     return (
-        f"M{at(outer, a)}A{outer:.2f},{outer:.2f} 0 {large} 1 {at(outer, b)}"
-        f"L{at(inner, b)}A{inner:.2f},{inner:.2f} 0 {large} 0 {at(inner, a)}Z"
+        f"M{at(outer, a)}A{outer:.1f},{outer:.1f} 0 {large} 1 {at(outer, b)}"
+        f"L{at(inner, b)}A{inner:.1f},{inner:.1f} 0 {large} 0 {at(inner, a)}Z"
     )

@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from gzip import compress
 from importlib.resources import files
 from io import BytesIO
 from typing import Any
 
 from font.pages import content_policy
 from mmlca.sequences.checks import listed
+from mmlca.study.folder import table_text
 from mmlca.study.report.content import RESULTS, Item, Report
 from mmlca.study.report.tables import Cell, Table, label, lay_out, number
 from mmlca.study.templates import render
@@ -119,6 +121,7 @@ def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[d
                 "table": table,
                 "picture": ready.get(item.name),
                 "chart": Markup(item.chart()) if drawn and item.chart else None,
+                "csv": _packed(table_text(item.table)),
             }
             groups.setdefault(item.view, []).append(shown)
         order = [None, *(view for view in (first, *others) if view is not None)]
@@ -129,14 +132,19 @@ def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[d
     return sections
 
 
+def _packed(text: str) -> str:
+    """A text for an attribute of the page, from which the script makes the file again."""
+    return base64.b64encode(compress(text.encode(), mtime=0)).decode()
+
+
 def _picture(content: bytes, dpi: int) -> dict[str, Any]:
-    """A PNG file as a data URI, with its size on a screen; 256 colours are enough for a figure."""
+    """A PNG file as a data URI, with its size on a screen; 96 colours are enough for a figure."""
     from PIL import Image
 
     buffer = BytesIO()
     with Image.open(BytesIO(content)) as picture:
         width, height = picture.size
-        few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        few = picture.convert("RGB").quantize(96, dither=Image.Dither.NONE)
         few.save(buffer, "png")
     return {
         "src": f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}",

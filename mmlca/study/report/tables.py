@@ -12,8 +12,8 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from mmlca.tables.suppress import hidden_note
 
-MOST_ROWS = 100
-"""Longer tables are cut in the page; the file has all rows."""
+MOST_ROWS = 50
+"""Longer tables are cut in the page; the file, which the page can save, has all rows."""
 
 MISSING = "–"
 _SHADES = 5
@@ -42,6 +42,7 @@ _LABELS = {
     "replicated": "searches at the maximum",
     "sabic": "SABIC",
     "se": "standard error",
+    "sizes": "sizes of the classes (%)",
     "searches": "independent searches",
     "smallest": "smallest class",
     "still": "on it at the end",
@@ -125,12 +126,24 @@ Layout = Plain | Grid
 
 @dataclass(frozen=True)
 class Cell:
-    """Text; the value it sorts by; what hovering adds; the class of its colour."""
+    """Text; the value it sorts by; what hovering adds; the class of its colour.
+
+    Without `more`, hovering adds further digits of the value.
+    """
 
     text: str
     value: float | None = None
     more: str = ""
     shade: str = ""
+
+    @property
+    def digits(self) -> str | None:
+        """The value for the page's script, where neither the text nor `more` has it."""
+        if self.value is None or self.more:
+            return None
+        digits = f"{self.value:.6g}"
+        same = self.value == round(self.value) and "%" not in self.text
+        return None if same or digits == _bare(self.text) else digits
 
 
 @dataclass(frozen=True)
@@ -204,10 +217,11 @@ SHOW: dict[str, Callable[[float], str]] = {
 
 def number_cell(value: float, show: Callable[[float], str]) -> Cell:
     """A number, with more of its digits on hovering; a dash if it is missing."""
-    if np.isnan(value):
-        return Cell(MISSING)
-    text = show(value)
-    return Cell(text, value, "" if value == int(value) and "%" not in text else _exact(value))
+    return Cell(MISSING) if np.isnan(value) else Cell(show(value), value)
+
+
+def _bare(text: str) -> str:
+    return text.replace(",", "").replace("−", "-")
 
 
 def _exact(value: float) -> str:
@@ -255,19 +269,28 @@ def _column(frame: pd.DataFrame, name: str, layout: Plain) -> tuple[list[Cell], 
     if layout.unit is not None:
         pairs = zip(values, frame[layout.unit], strict=True)
         return [number_cell(value, SHOW[unit]) for value, unit in pairs], True
-    show = percent if name in layout.shares else _fixed(values, layout.digits.get(name))
+    show = _shares(values) if name in layout.shares else _fixed(values, layout.digits.get(name))
     return [number_cell(value, show) for value in values], True
 
 
+def _shares(values: pd.Series) -> Callable[[float], str]:
+    """Per cent with one decimal; without any if a whole column has none."""
+    whole = 100 * values.dropna()
+    if np.isclose(whole, whole.round(), 0, 1e-9).all():
+        return lambda value: f"{100 * value:.0f}\u00a0%"
+    return percent
+
+
 def _fixed(values: pd.Series, decimals: int | None) -> Callable[[float], str]:
-    """One number of digits for a whole column: none, or fewer the larger the numbers are."""
+    """One number of digits for a whole column: as many as it has, fewer the larger they are."""
     if decimals is not None:
         return lambda value: number(value, decimals)
     known = values.dropna()
     largest = known.abs().max() if len(known) else 0.0
-    digits = 3 if largest < 10 else 2 if largest < 100 else 1
-    if (known == known.round()).all():
-        digits = 0
+    most = 3 if largest < 10 else 2 if largest < 100 else 1
+    digits = next(
+        (n for n in range(most) if np.isclose(known, known.round(n), 1e-9, 0).all()), most
+    )
     return lambda value: number(value, digits)
 
 

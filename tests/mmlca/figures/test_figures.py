@@ -16,6 +16,7 @@ from paths import ROOT
 
 import mmlca
 from mmlca import Sequences
+from mmlca.tables.rounded import rounded_courses
 
 mpl.use("Agg")
 
@@ -428,7 +429,7 @@ def test_rare_rows_and_flows_are_left_out_and_counted() -> None:
     assert [p.get_gid() for p in graph.patches if p.get_gid()] == ["0-1"]
     lists = [["A", "A"]] * 12 + [["A", "B"]] * 11 + [["B", "A"]] * 3 + [["C", "C"]] * 12
     lines = mmlca.plot_lines(Sequences.from_lists(lists), min_count=11)
-    assert boxes(by_label(lines)["rare ones"])[0, 3] == pytest.approx(15 / 38)  # B with C
+    assert boxes(by_label(lines)["others"])[0, 3] == pytest.approx(15 / 38)  # B with C
     assert len(boxes(by_label(lines)["B"])) == 1
     assert "C" not in by_label(lines)
     with pytest.raises(ValueError, match="largest group has 26 patients and min_count is 99"):
@@ -572,3 +573,20 @@ def test_alternatives_have_one_panel_per_class_and_the_expected_shares() -> None
     assert of_a[-1].all()  # the first state is below
     assert np.isclose(largest, mpl.colors.to_rgb(colour["B"])).all()
     assert {"100 %", "70 %", "30 %"} <= {text.get_text() for text in ax.texts}
+
+
+@pytest.mark.parametrize("min_count", [1, 11])
+def test_titles_beside_rounded_counts_do_not_tell_sizes(min_count: int) -> None:
+    """Refined clusters whose size may not show are drawn from rounded counts."""
+    data = Sequences.from_lists([["A", "A", "B"]] * 30 + [["B", "B", "A"]] * 25)
+    groups = {"x": pd.Series(["one"] * 30 + ["two"] * 25, index=data.ids, dtype="category")}
+    courses = rounded_courses({"x": data}, groups, min_count)
+    for plot, table in (
+        (mmlca.plot_state_distribution, courses.distribution),
+        (mmlca.plot_transitions, courses.transitions),
+        (mmlca.plot_lines, courses.paths),
+    ):
+        figure = plot({"x": data}, groups, table=table, min_count=min_count)
+        titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+        sizes = ["", ""] if min_count > 1 else ["\nn = 30", "\nn = 25"]
+        assert titles == [f"x, {name}{n}" for name, n in zip(("one", "two"), sizes, strict=True)]

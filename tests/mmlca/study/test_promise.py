@@ -350,5 +350,30 @@ def test_refined_courses_do_not_tell_what_other_courses_hide(rich: Path, site: s
             assert high - low > M - 2 - 1e-6, (view, group, time, state)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("site", SITES)
+def test_who_is_observed_to_the_end_does_not_tell_small_numbers(rich: Path, site: str) -> None:
+    """Neither how few are observed at a time nor how few left, beside all tables of courses."""
+    out = rich / "out"
+    table = pd.read_csv(out / "tables/follow_up.csv").set_index(["site", "group"])
+    shown = table.filter(regex="[0-9]$")
+    times = [int(column.split()[-1]) for column in shown]
+    by_time = pd.read_csv(out / "figures/state_distribution_ensemble.csv")
+    sums = by_time.groupby(["site", "group", "time"])["count"].sum(min_count=1).unstack()[times]
+    np.testing.assert_array_equal(shown.sort_index(), sums.sort_index())  # it tells nothing new
+    attack = Attack(out, site)
+    attack.observed(times)
+    states = pd.read_csv(out / f"patients/{site}_sequences.csv", index_col=0)
+    there = states.notna().groupby(clusters_of(out, site)["cluster"]).sum()
+    numbers = {("observed", str(g), t): there.at[g, str(t)] for g in there.index for t in times}
+    first, last = str(times[0]), str(times[-1])
+    numbers |= {("left", str(g)): there.at[g, first] - there.at[g, last] for g in there.index}
+    for name, n in numbers.items():
+        low, high = attack.range_of(name)
+        assert low - 1e-6 <= n <= high + 1e-6, name
+        if is_small(n, M):
+            assert high - low > M - 2 - 1e-6, name
+
+
 def clusters_of(out: Path, site: str) -> pd.DataFrame:
     return pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")

@@ -18,8 +18,11 @@ import pandas as pd
 import pytest
 
 import ehr_prep
+import mmlca
 from mmlca.study.config import read_study
+from mmlca.study.data_items import shown_fits
 from mmlca.study.report import page as page_module
+from mmlca.study.report.charts import sunburst
 from mmlca.study.report.content import Report
 from mmlca.study.report.page import render_report, settings_text
 from mmlca.study.report.tables import (
@@ -32,6 +35,7 @@ from mmlca.study.report.tables import (
     percent,
 )
 from mmlca.study.run import run_study
+from mmlca.tables.lines import treatment_paths
 
 STUDY = """
 name = "Small & <b>bold</b>"
@@ -160,6 +164,8 @@ class Outline(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[str] = []
+        self.glued: list[bool] = []  # words that no line may break are spans of their own
+        self.glue = False
         self.stack: list[str] = []
         self.feed(html)
         self.close()
@@ -167,15 +173,21 @@ class Outline(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        self.glue = dict(attrs).get("class") == "together"
         if tag not in VOID:
             self.stack.append(tag)
+            self.glued.append(self.glue)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.stack.pop() == tag, self.getpos()
+        self.glue = self.glued.pop()
 
     def handle_data(self, data: str) -> None:
         if self.stack and self.stack[-1] not in ("style", "script"):
-            self.text.append(data)
+            if self.glue and self.text:
+                self.text[-1] += data
+            else:
+                self.text.append(data)
 
     def all(self, name: str) -> list[dict[str, str | None]]:
         return [attrs for tag, attrs in self.tags if tag == name]
@@ -315,6 +327,55 @@ def test_names_that_are_html_are_shown(hostile: Path) -> None:
     assert not [tag for tag, attrs in outline.tags if {"onerror", "onload"} & set(attrs)]
 
 
+def test_class_sizes_show_together_or_not_at_all() -> None:
+    """All shares but one would tell the last."""
+    fits = pd.DataFrame(
+        {
+            "site": "A",
+            "smallest": [0.05, 0.2],
+            "caic": [17957.4, 17900.2],
+            "sizes": [[0.6, 0.35, 0.05], [0.8, 0.2]],
+        }
+    )
+    shown = shown_fits(fits, {"A": 100.0}, 11)
+    assert shown["sizes"].fillna("").tolist() == ["", "80 / 20"]
+    assert shown["smallest"].isna().tolist() == [True, False]
+    assert shown["caic"].tolist() == [17957.0, 17900.0]
+    assert shown_fits(fits, {"A": 100.0}, 1)["sizes"].tolist() == [
+        "60.0 / 35.0 / 5.0",
+        "80.0 / 20.0",
+    ]
+
+
+def test_slices_too_thin_to_see_are_one_and_all_rings_are_as_wide() -> None:
+    states, lines = ["A", "B", "C"], [["A"] * 2] * 1000
+    lines += [["A", "B"], ["A", "C"], ["B", "B"], ["C", "C"]]
+    paths = treatment_paths(mmlca.Sequences.from_lists(lines, states=states)).fillna({"parent": ""})
+    colours = dict.fromkeys([*states, "no further"], "#000000")
+    drawn = sunburst(paths.assign(group="g"), colours)
+    told = re.findall('data-more="([^"]*)"', drawn)
+    assert [text.split(", ")[0] for text in told] == [
+        "A",
+        "A → 2 rarer paths",
+        "A → no further",
+        "2 rarer paths",
+    ]
+    assert "2 rarer paths, 2 patients (0.2" in told[-1]
+    both = pd.concat([paths.assign(group="g"), paths[paths["line"] == 1].assign(group="h")])
+    radii = [set(re.findall(r"A([\d.]+),", part)) for part in sunburst(both, colours).split("<svg")]
+    assert radii[2] < radii[1]
+
+
+def test_numbers_have_the_digits_of_their_column() -> None:
+    frame = pd.DataFrame({"p": [0.48, 0.9], "share": [0.84, 1.0], "other": [0.481, 0.0]})
+    table = lay_out(frame, Plain(shares=("share",), n_keys=0), "Digits", "x.csv", 11)
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["0.48", "84\u00a0%", "0.481"],
+        ["0.90", "100\u00a0%", "0.000"],
+    ]
+    assert [cell.digits for cell in table.rows[0]] == [None, "0.84", None]
+
+
 # --- colours --------------------------------------------------------------------------------
 
 
@@ -373,7 +434,7 @@ def test_long_tables_are_cut_and_say_so() -> None:
     frame = pd.DataFrame({"a": [f"x{i}" for i in range(1234)], "b": np.arange(1234) + 0.5})
     table = lay_out(frame, Plain(), "Long", "tables/long.csv", 11)
     assert len(table.rows) == MOST_ROWS
-    assert table.notes == ("The first 100 of 1,234 rows; all are in tables/long.csv.",)
+    assert table.notes == ("The first 50 of 1,234 rows; all are in tables/long.csv.",)
     assert (table.rows[3][1].text, table.rows[3][1].value) == ("3.5", 3.5)
 
 
@@ -464,7 +525,7 @@ def test_tables_sort_by_mouse_and_by_keyboard(browser: Any, made: Made) -> None:
     column = page.run(f"[...document.querySelectorAll('{table} th')].map(t => t.textContent)")
     place = column.index("BIC") + 1
     read = f"""[...document.querySelectorAll('{table} tbody td:nth-child({place})')]
-        .map(cell => Number(cell.dataset.value))"""
+        .map(cell => Number(cell.textContent.replace(",", "")))"""
     state = f"document.querySelector('{table} th:nth-child({place})').getAttribute('aria-sort')"
     before = page.run(read)
     assert before != sorted(before)
@@ -509,7 +570,7 @@ def test_the_switch_between_ensemble_and_local(browser: Any, made: Made) -> None
     page.click(radio.format("refined"))
     assert page.run(shown) == ["refined", "ensemble"]  # labs have no refined view
     page.send("Emulation.setEmulatedMedia", media="print")
-    assert page.run(shown) == ["ensemble", "local", "refined"]
+    assert page.run(shown) == ["refined", "ensemble"]  # what was chosen is printed
     assert page.complaints() == []
 
 
@@ -586,6 +647,122 @@ def test_no_table_is_cut_on_a_screen(browser: Any, made: Made) -> None:
         .filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.ariaLabel)"""
     assert page.run(cut) == []
     assert made.page.stat().st_size < 5e6
+
+
+def test_without_scripts_the_first_view_is_printed(browser: Any, made: Made) -> None:
+    page = browser.open(made.page, scripts=False)
+    page.send("Emulation.setEmulatedMedia", media="print")
+    page.send("Emulation.setScriptExecutionDisabled", value=False)
+    views = """[...new Set([...document.querySelectorAll('.view')]
+        .filter(v => v.offsetHeight > 0).map(v => v.dataset.view))]"""
+    assert page.run(views) == ["ensemble"]
+    note = "[...document.querySelectorAll('.paper')].filter(p => p.offsetHeight).length"
+    assert page.run(note) > 0
+    assert page.run("[...document.querySelectorAll('.get')].every(g => g.hidden)")
+
+
+def test_a_chosen_cluster_stands_out_in_tables_and_a_slice_tells_its_path(
+    browser: Any, made: Made
+) -> None:
+    page = browser.open(made.page)
+    group = page.run("document.querySelector('.pick').dataset.group")
+    page.click(".pick")
+    lit = "[...document.querySelectorAll('tr.lit')].map(r => r.innerText).join(' ')"
+    assert group.split(": ")[1] in page.run(lit)
+    assert page.run("document.querySelectorAll('thead th.lit').length") > 0  # Table 1
+    assert page.run("document.querySelector('.pick').getAttribute('aria-pressed')") == "true"
+    page.press("Enter")  # by the keyboard too: it has the focus
+    assert page.run("document.querySelectorAll('.lit, .panel.dim').length") == 0
+    slices = "#section-clusters .view[data-view=ensemble] .slice"
+    page.run(f"document.querySelector('{slices}').scrollIntoView({{block: 'center'}})")
+    box = page.run(
+        f"""(() => {{ const s = document.querySelector('{slices}');
+        const at = s.getPointAtLength(1).matrixTransform(s.getScreenCTM());
+        s.dispatchEvent(new PointerEvent('pointerover', {{bubbles: true}}));
+        return [at.x, at.y]; }})()"""
+    )
+    assert len(box) == 2
+    told = page.run("document.getElementById('readout').textContent")
+    assert re.fullmatch(r"MGB, 1: TNFi persisters, TNFi, [\d,]+ patients \([\d.]+ %\)", told)
+    state = page.run(f"document.querySelector('{slices}').dataset.state")
+    page.run(
+        f"document.querySelector('{slices}')"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    others = f".mark:not([data-state='{state}']):not(.dim)"
+    assert page.run(f"document.querySelectorAll(`{others}`).length") == 0
+    assert page.complaints() == []
+
+
+def test_titles_of_charts_are_one_line_on_a_screen(browser: Any, made: Made) -> None:
+    page = browser.open(made.page)
+    high = (
+        "[...document.querySelectorAll('.view[data-view=ensemble] .pick')].map(b => b.offsetHeight)"
+    )
+    found = page.run(high)
+    assert len(found) >= 8
+    assert max(found) < 30
+
+
+def test_a_tap_enlarges_a_picture_on_a_phone(browser: Any, made: Made) -> None:
+    page = browser.open(made.page, width=390)
+    wide = "document.querySelector('.picture img').getBoundingClientRect().width"
+    before = page.run(wide)
+    page.click(".picture img")
+    natural = page.run("document.querySelector('.picture img').width")
+    assert page.run(wide) == min(natural, 608) > before
+    page.click(".picture img")
+    assert page.run(wide) == before
+    assert page.complaints() == []
+
+
+def test_tables_and_figures_can_be_saved_from_the_page(browser: Any, made: Made) -> None:
+    """What is saved is the file of the folder, or a drawing that is well-formed XML."""
+    from xml.etree import ElementTree
+
+    page = browser.open(made.page)
+    page.run(
+        """(() => {
+        globalThis.saved = {};
+        const real = URL.createObjectURL;
+        URL.createObjectURL = (blob) => { globalThis.last = blob; return real(blob); };
+        HTMLAnchorElement.prototype.click = function () {
+          const [name, blob] = [this.download, globalThis.last];
+          globalThis.saved[name] = name.endsWith("png") ? this.href : blob.text();
+        };
+        })()"""
+    )
+    page.run("for (const b of document.querySelectorAll('[data-csv], [data-figure]')) b.click()")
+    page.run("new Promise(done => setTimeout(done, 1000))")
+    names = set(page.run("Object.keys(globalThis.saved)"))
+    for item in made.report.items:
+        folder = "tables" if item.draw is None else "figures"
+        path = made.folder / folder / f"{item.name}.csv"
+        text = page.run(f"globalThis.saved['{item.name}.csv']")
+        assert text == path.read_text(encoding="utf-8"), item.name
+        if item.draw is not None and item.chart is None:
+            assert page.run(f"globalThis.saved['{item.name}.png']").startswith("data:image/png")
+        elif item.draw is not None:
+            drawn = ElementTree.fromstring(page.run(f"globalThis.saved['{item.name}.svg']"))
+            words = [part.text for part in drawn.iter("{http://www.w3.org/2000/svg}text")]
+            assert "TNFi" in words
+            assert "MGB, 1: TNFi persisters" in words or item.view != "ensemble"
+    assert len(names) >= len(made.report.items)
+    assert page.complaints() == []
+
+
+def test_the_page_breaks_between_rows_and_no_heading_is_left_behind(
+    browser: Any, made: Made, tmp_path: Path
+) -> None:
+    """Small tables and pictures stay whole; paper is used: fewer pages than with all views."""
+    page = browser.open(made.page)
+    pages = len(re.findall(rb"/Type\s*/Page\b", page.pdf()))
+    assert 5 < pages < 22
+    page.send("Emulation.setEmulatedMedia", media="print")
+    kept = "getComputedStyle(document.querySelector('{}')).{}"
+    assert page.run(kept.format("h2", "breakAfter")) == "avoid"
+    assert page.run(kept.format("tr", "breakInside")) == "avoid"
+    assert page.run(kept.format("thead", "display")) == "table-header-group"
 
 
 def test_names_that_are_html_do_not_run(browser: Any, hostile: Path) -> None:

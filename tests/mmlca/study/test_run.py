@@ -282,6 +282,9 @@ def test_figures_in_other_formats_and_a_word_document(cohort: Path, tmp_path: Pa
     assert any("mixture of 4 Markov chains" in part.text for part in document.paragraphs)
     listed = pd.read_csv(tmp_path / "tables/checklist.csv")
     assert set(listed["guideline"]) == {"GRoLTS", "RECORD-PE"}
+    asked = listed.query("guideline == 'GRoLTS'")["item"].tolist()
+    parts = {3: "abc", 6: "ab", 14: "abc"}
+    assert asked == [f"{k}{part}" for k in range(1, 17) for part in parts.get(k, [""])]
     answers = listed.set_index("item")["answer"]
     assert answers["11"] == "not done"  # the number of classes was given
 

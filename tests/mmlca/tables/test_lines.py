@@ -56,7 +56,7 @@ def test_all_that_is_shown_are_sums_of_large_enough_sets(n: int, seed: int) -> N
 
 
 def test_states_may_be_called_like_the_rest() -> None:
-    assert branch_names(["no further", "rare ones"])[-2:] == ["no further*", "rare ones*"]
+    assert branch_names(["no further", "others"])[-2:] == ["no further*", "others*"]
     data = Sequences.from_lists([["no further", "A"]] * 12 + [["A"]] * 12)
     assert "no further*" in set(mmlca.treatment_paths(data, min_count=11)["state"])
     mmlca.plot_lines(data, min_count=11)
