@@ -55,7 +55,7 @@ def plot_certainty(
         ax.vlines(row["median"], i - 0.28, i + 0.28, color=INK, linewidth=1.4)
         ax.plot(row["mean"], i, "o", color="white", markeredgecolor=INK, markersize=3.5)
         ax.text(
-            1.02, i, f"{row['sure']:.0%}", transform=ax.get_yaxis_transform(),
+            1.02, i, f"{100 * row['sure']:.0f} %", transform=ax.get_yaxis_transform(),
             va="center", fontsize=SMALL, color=INK,
         )  # fmt: skip
     low = min(0.5, float(shown[["q05", "mean"]].min().min()))

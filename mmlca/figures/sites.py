@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mmlca.figures.canvas import cell_text
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import some
 from mmlca.tables.norm_texts import p_text
@@ -158,10 +159,9 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
         for j in range(n_columns):
             if n_columns <= _MOST_ANNOTATED and not np.isnan(difference[i, j]):
                 _annotate(ax, i, j, difference[i, j], bool(supported[i]))
-    ax.set_xticks(np.arange(n_columns + 1) - 0.5, minor=True)
-    ax.set_yticks(np.arange(n_rows + 1) - 0.5, minor=True)
-    ax.grid(which="minor", color="white", linewidth=0.8)
-    ax.tick_params(which="both", length=0)
+    ax.vlines(np.arange(1, n_columns) - 0.5, -0.5, n_rows - 0.5, color="white", linewidth=0.8)
+    ax.hlines(np.arange(1, n_rows) - 0.5, -0.5, n_columns - 0.5, color="white", linewidth=0.8)
+    ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     ax.set_anchor("N")
 
@@ -171,16 +171,8 @@ def _annotate(ax: Axes, i: int, j: int, value: float, supported: bool) -> None:
 
     shade = colormaps[_COLOURS]((value + 1) / 2)
     box = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}
-    ax.text(
-        j,
-        i,
-        difference_text(value),
-        ha="center",
-        va="center",
-        fontsize=_TINY,
-        color=text_colour(shade),
-        bbox=None if supported else box,
-    )
+    look = {} if supported else {"bbox": box}
+    cell_text(ax, j, i, difference_text(value), text_colour(shade), _TINY, **look)
 
 
 def difference_text(value: float) -> str:
