@@ -10,6 +10,7 @@ from ehr_prep.flow import hide_flow
 from ehr_prep.labs import Trend
 from ehr_prep.records import Records
 from mmlca.figures.colours import INK, group_colour
+from mmlca.sequences.checks import need_columns, of_type
 from mmlca.sequences.type import Sequences
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ def plot_flow(
     >>> [text.get_text() for text in ax.texts if "Dropped" in text.get_text()]
     ['Dropped: 2 records']
     """
+    of_type(flow, (pd.DataFrame, Sequences, Records), "a flow table, sequences or records")
+    if isinstance(flow, pd.DataFrame):
+        need_columns(flow, ["stage", "reason", "patients", "records"])
     table = hide_flow(flow if isinstance(flow, pd.DataFrame) else flow.flow, min_count)
     stages = [table[table["stage"] == stage] for stage in table["stage"].unique()]
     sides = [_side_lines(rows) for rows in stages]
@@ -108,6 +112,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
     >>> figure.axes[0].get_ylabel()
     'ESR (mm/h), geometric mean (log scale)'
     """
+    of_type(result, Trend, "what ehr_prep.trend returns")
     used = result.counts[result.counts["reason"] == "used"]
     groups = list(used["group"].unique())
     sites = list(result.curves["site"].unique())

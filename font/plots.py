@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from font.checks import whole_number
+from font.checks import of_type, whole_number
 from font.colours import ACCENT, INK, PALE, cluster_colour, text_on
 from font.ensemble import Ensemble
 
@@ -27,6 +27,7 @@ _TEXT, _SMALL = 7.0, 6.0  # points
 
 def weight_table(ensemble: Ensemble) -> pd.DataFrame:
     """The weights used and the centred ones, and both as a share of the largest."""
+    _fitted(ensemble)
     table = pd.DataFrame({"weight": ensemble.weights_, "centred": ensemble.centred_weights_})
     for column in ("weight", "centred"):
         table[f"{column} share"] = table[column] / table[column].max()
@@ -35,6 +36,7 @@ def weight_table(ensemble: Ensemble) -> pd.DataFrame:
 
 def spectrum_table(ensemble: Ensemble, top: int = 12) -> pd.DataFrame:
     """Leading eigenvalues of −HD̃H, their share of the largest, and whether they count."""
+    _fitted(ensemble)
     values = ensemble.spectrum_.head(whole_number(top, 1, "top"))
     share = values / values.iloc[0]
     counted = np.arange(1, len(values) + 1) < ensemble.n_clusters_choice_.n_clusters
@@ -43,6 +45,7 @@ def spectrum_table(ensemble: Ensemble, top: int = 12) -> pd.DataFrame:
 
 def cluster_size_table(ensemble: Ensemble) -> pd.DataFrame:
     """Patients and share of each cluster at each site: site, cluster, n, share."""
+    _fitted(ensemble)
     sizes = ensemble.cluster_sizes_
     total = sizes.sum(axis=0)
     rows = [
@@ -58,6 +61,7 @@ def pattern_table(ensemble: Ensemble, top: int | None = 20) -> pd.DataFrame:
 
     One column per model, then `cluster`, `n` patients and `share`; sorted by cluster and size.
     """
+    _fitted(ensemble)
     if not hasattr(ensemble, "patterns_"):
         raise ValueError(
             "the ensemble file carries no counts of patterns; use the ensemble as fitted at the "
@@ -77,6 +81,7 @@ def pattern_table(ensemble: Ensemble, top: int | None = 20) -> pd.DataFrame:
 
 def agreement_table(ensemble: Ensemble) -> pd.DataFrame:
     """The agreement of every two models: model, other, agreement and, if known, centred."""
+    _fitted(ensemble)
     plain = ensemble.agreement_
     centred = getattr(ensemble, "centred_agreement_", None)
     rows = [
@@ -87,6 +92,12 @@ def agreement_table(ensemble: Ensemble) -> pd.DataFrame:
         if i < j
     ]
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["model", "other", "agreement"])
+
+
+def _fitted(ensemble: Any) -> None:
+    of_type(ensemble, Ensemble, "a fitted Ensemble")
+    if not hasattr(ensemble, "weights_"):
+        raise ValueError("the ensemble is not fitted; call its fit first.")
 
 
 # --- figures -----------------------------------------------------------------------------
@@ -116,6 +127,7 @@ def plot_agreement(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     near 0; below it `centred_agreement_`, which is near 0 for models that have nothing in common.
     An ensemble that was read from a file has no centred one: both halves are `agreement_` then.
     """
+    _fitted(ensemble)
     values = ensemble.agreement_.to_numpy(dtype=float, copy=True)
     both = hasattr(ensemble, "centred_agreement_")
     n = len(values)

@@ -238,13 +238,15 @@ def enough(
     check_min_count(min_count)
     _need_sequences(sequences)
     parts = [(keys, _counted(data)) for keys, data in split(sequences, groups)]
-    sizes = np.array([len(data) for _, data in parts])
+    sizes = np.array([len(data) for _, data in parts], dtype=int)
     small = is_small(sizes, min_count)
     shown = [part for part, hide in zip(parts, small | (sizes == 0), strict=True) if not hide]
     if not shown:
+        if not sizes.any():
+            raise ValueError("there is nothing to draw: there are no patients; select some.")
         raise ValueError(
-            f"there is nothing to draw: the largest group has {sizes.max(initial=0):,} patients "
-            f"and min_count is {min_count}."
+            f"there is nothing to draw: the largest group has {sizes.max():,} patients and "
+            f"min_count is {min_count}."
         )
     return shown, int(small.sum()), int((sizes == 0).sum())
 

@@ -11,12 +11,12 @@ import numpy as np
 from mmlca.figures.canvas import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, style, wrapped
 from mmlca.figures.colours import INK, MISSING, state_colours
 from mmlca.figures.transitions import colour_bar
+from mmlca.sequences.checks import of_type
+from mmlca.tables.diagnostics import Diagnostics
 from mmlca.tables.suppress import check_min_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from mmlca.tables.diagnostics import Diagnostics
 
 _MOST = 4.0
 _MOST_IN_A_ROW = 5
@@ -48,6 +48,7 @@ def plot_residuals(
     """
     import matplotlib as mpl
 
+    of_type(result, Diagnostics, "what diagnose(model, sequences) returns")
     check_min_count(min_count)
     table = result.shown(min_count).states
     classes, states = list(table["class"].unique()), list(dict.fromkeys(table["state"]))
@@ -91,6 +92,7 @@ def plot_stays(
         What times are called, in the plural.
     figure : Figure, optional
     """
+    of_type(result, Diagnostics, "what diagnose(model, sequences) returns")
     check_min_count(min_count)
     table = result.shown(min_count).stays
     classes, states = list(table["class"].unique()), list(dict.fromkeys(table["state"]))

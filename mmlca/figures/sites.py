@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mmlca.figures.canvas import cell_text
 from mmlca.figures.colours import INK, text_colour
-from mmlca.sequences.checks import some
+from mmlca.sequences.checks import of_type, some
 from mmlca.tables.norm_texts import p_text
 from mmlca.tables.site_differences import SiteDifferences
 from mmlca.tables.suppress import check_min_count, few_patients, hides
@@ -76,6 +76,7 @@ def plot_site_differences(
     >>> figure.axes[0].get_title()
     'Cluster 1\\nn = 2 and 2'
     """
+    of_type(result, SiteDifferences, "what site_differences returns")
     pair = _chosen_pair(result, sites)
     names = _chosen_memberships(result, memberships)
     table = result.shown(check_min_count(min_count)) if table is None else table

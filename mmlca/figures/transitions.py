@@ -75,6 +75,11 @@ def plot_transitions(
     ax, figure : where to draw, optional
     """
     if not isinstance(sequences, (Sequences, Mapping, pd.DataFrame)):
+        if groups is not None or table is not None:
+            raise ValueError(
+                "groups and table belong to sequences, and a model has classes of its own; give "
+                "the model alone, or the sequences with the model as groups."
+            )
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
@@ -228,7 +233,7 @@ def plot_estimates(
     if not hasattr(model, "params_"):
         raise TypeError(
             f"plot_transitions draws Sequences or a fitted model, found {type(model).__name__}"
-            f"{' that is not fitted' * hasattr(model, 'fit')}."
+            f"{' that is not fitted; call its fit first' * hasattr(model, 'fit')}."
         )
     params, states = model.params_, list(model.states_)
     n_classes, size = params.initial.shape

@@ -131,3 +131,11 @@ def test_the_legend_stays_inside_given_axes(ensemble, name):
     figure.canvas.draw()
     legend, panel = ax.get_legend().get_window_extent(), ax.get_window_extent()
     assert (legend.x1, legend.y1) <= (panel.x1 + 1, panel.y1 + 1)
+
+
+@pytest.mark.parametrize("name", ["weights", "agreement", "spectrum", "cluster_sizes", "patterns"])
+def test_an_ensemble_that_is_not_fitted_gets_one_sentence(name):
+    with pytest.raises(ValueError, match="the ensemble is not fitted; call its fit first"):
+        getattr(font, f"plot_{name}")(font.Ensemble(2))
+    with pytest.raises(TypeError, match="found dict, expected a fitted Ensemble"):
+        getattr(font, f"plot_{name}")({})

@@ -686,3 +686,40 @@ def test_many_classes_wrap_into_rows(many: Sequences) -> None:
     figure = mmlca.plot_state_distribution(many, np.arange(len(many)) % 9)
     assert [ax.get_subplotspec().rowspan.start for ax in figure.axes] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert figure.get_size_inches()[0] == pytest.approx(7.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    {
+        "certainty": r"a fitted model \(call its fit first\) or its posterior_",
+        "selection": "the table that select_n_classes returns",
+        "intervals": "a table of standard_errors, coefficient_table or bootstrap",
+        "effects": "the table that three_step returns",
+        "residuals": r"what diagnose\(model, sequences\) returns",
+        "stays": r"what diagnose\(model, sequences\) returns",
+        "survival": "what survival_by_cluster returns",
+        "site_differences": "what site_differences returns",
+    }.items(),
+)
+def test_a_figure_of_something_else_says_what_it_draws(name: str, expected: str) -> None:
+    with pytest.raises(TypeError, match=f"^found MixtureMarkov, expected {expected}.$"):
+        getattr(mmlca, f"plot_{name}")(mmlca.MixtureMarkov(2))
+
+
+def test_groups_that_are_none_and_empty_selections_say_how_to_mend_it(many: Sequences) -> None:
+    with pytest.raises(TypeError, match=r"found a DataFrame: give one of its columns\.$"):
+        mmlca.plot_index(many, pd.DataFrame({"class": np.ones(len(many))}))
+    with pytest.raises(TypeError, match=r"found a class: give what its fit returns\.$"):
+        mmlca.plot_index(many, mmlca.MixtureMarkov)
+    for nothing in (many[:0], {}):
+        with pytest.raises(ValueError, match="there are no patients; select some"):
+            mmlca.plot_index(nothing)
+    model = mmlca.MixtureMarkov(1, seed=1).fit(many)
+    with pytest.raises(ValueError, match="give the model alone, or the sequences with the model"):
+        mmlca.plot_transitions(model, np.ones(len(many)))
+    with pytest.raises(ValueError, match="'tnfi', which is not a state; did you mean 'TNFi'"):
+        mmlca.plot_index(many, colours={"tnfi": "red", "JAK": "blue"})
+    with pytest.raises(ValueError, match="the table has no column 'bic'; it has 'classes'"):
+        mmlca.plot_selection(pd.DataFrame({"classes": [1]}))
+    with pytest.raises(ValueError, match="the table has no rows"):
+        mmlca.plot_selection(pd.DataFrame({"classes": [], "bic": []}))
