@@ -9,7 +9,8 @@ import pandas as pd
 from ehr_prep.flow import hide_flow
 from ehr_prep.labs import Trend
 from ehr_prep.records import Records
-from mmlca.figures.colours import group_colour
+from mmlca.figures.colours import INK, group_colour
+from mmlca.sequences.checks import need_columns, of_type
 from mmlca.sequences.type import Sequences
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _PAD, _GAP = 0.8, 0.9
 _MIDDLE, _SIDE = 17, 39
 # Clusters differ in colour (for the colour-blind too) and in the line, for print in grey.
 _LINES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+_TEXT, _SMALL = 7.0, 6.0  # points, as in mmlca's figures
+_MOST_IN_A_ROW = 3
 
 
 def plot_flow(
@@ -52,6 +55,9 @@ def plot_flow(
     >>> [text.get_text() for text in ax.texts if "Dropped" in text.get_text()]
     ['Dropped: 2 records']
     """
+    of_type(flow, (pd.DataFrame, Sequences, Records), "a flow table, sequences or records")
+    if isinstance(flow, pd.DataFrame):
+        need_columns(flow, ["stage", "reason", "patients", "records"])
     table = hide_flow(flow if isinstance(flow, pd.DataFrame) else flow.flow, min_count)
     stages = [table[table["stage"] == stage] for stage in table["stage"].unique()]
     sides = [_side_lines(rows) for rows in stages]
@@ -93,7 +99,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
         Its `.curves` are drawn, and the sums of its `.counts` stand above each panel.
         `result.caption()` says what is drawn.
     figure : Figure or SubFigure, optional
-        Default: a new one, 3.6 inches per site.
+        Default: a new one, with at most three sites in a row.
     label : str
         Lab and unit, for the axis.
 
@@ -106,47 +112,58 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
     >>> figure.axes[0].get_ylabel()
     'ESR (mm/h), geometric mean (log scale)'
     """
+    of_type(result, Trend, "what ehr_prep.trend returns")
     used = result.counts[result.counts["reason"] == "used"]
     groups = list(used["group"].unique())
     sites = list(result.curves["site"].unique())
+    n_rows = -(-len(sites) // _MOST_IN_A_ROW)
+    n_columns = -(-len(sites) // n_rows)
     if figure is None:
         import matplotlib.pyplot as plt
 
-        size = (3.6 * len(sites), 3.2 + 0.18 * len(groups))
+        size = (max(3.6, 7.2 * (n_columns > 1)), (2.4 * n_rows) + 0.8 + 0.18 * len(groups))
         figure = plt.figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(sites), sharex=True, sharey=True, squeeze=False)[0]
+    grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
+    panels = grid.ravel()[: len(sites)]
+    for empty in grid.ravel()[len(sites) :]:
+        empty.set_axis_off()
     for ax, site in zip(panels, sites, strict=True):
+        ax.tick_params(labelsize=_SMALL, length=2, width=0.5, colors=INK)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.spines[["left", "bottom"]].set_linewidth(0.5)
         for number, group in enumerate(groups):
             curve = result.curves.query("site == @site and group == @group")
             if not len(curve):
                 continue
             colour, line = group_colour(number), _LINES[number % len(_LINES)]
-            style = {"color": colour, "linestyle": line, "linewidth": 1.6, "label": str(group)}
+            style = {"color": colour, "linestyle": line, "linewidth": 1.3, "label": str(group)}
             band = {"color": colour, "alpha": 0.18, "linewidth": 0}
             ax.fill_between(curve["years"], curve["low"], curve["high"], **band)
             ax.plot(curve["years"], curve["estimate"], **style)
         ax.axvline(0, color="0.4", linewidth=0.8, zorder=0)
         mine = used.loc[used["site"] == site, ["patients", "labs"]].sum()
         n = f"{mine['patients']:,.0f} patients, {mine['labs']:,.0f} labs"
-        ax.set_title(f"{site}\n{n}", fontsize="medium")
-        ax.set_xlabel("Years since the first prescription")
-        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_title(f"{site}\n{n}", fontsize=_TEXT, color=INK)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())
     scale = " (log scale)" if result.log else ""
-    panels[0].set_ylabel(f"{label}, {'geometric ' * result.log}mean{scale}")
+    for ax in grid[:, 0]:
+        ax.set_ylabel(f"{label}, {'geometric ' * result.log}mean{scale}", fontsize=_TEXT)
+    for ax in panels[-n_columns:]:
+        ax.set_xlabel("Years since the first prescription", fontsize=_TEXT)
+        ax.tick_params(labelbottom=True)  # also above an empty place
     if result.log:
         _label_logarithmic(panels[0])
     lines = {line.get_label(): line for ax in panels for line in ax.get_lines()}
     figure.legend(
         handles=[lines[str(group)] for group in groups if str(group) in lines],
         loc="outside lower center",
-        ncols=max(1, min(len(groups), 2 * len(sites))),
+        ncols=max(1, min(len(groups), 2 * n_columns)),
         frameon=False,
-        fontsize="small",
+        fontsize=_SMALL,
         handlelength=3,
         title=f"Lines: estimate; bands: {100 * result.level:g} % limits",
-        title_fontsize="small",
+        title_fontsize=_SMALL,
     )
     return figure
 
@@ -226,7 +243,7 @@ def _box(
             line,
             ha="center" if centred else "left",
             va="center",
-            fontsize=7,
+            fontsize=_TEXT,
             fontweight="bold" if number == 0 else "normal",
             zorder=3,
         )

@@ -77,8 +77,15 @@ class TableOne:
 
     def to_html(self) -> str:
         """A table element without styles of its own, and a paragraph for each note."""
+        table = self.lines()
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
+        rows = [  # not by pandas, which strips the indents of levels
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in table.to_numpy()
+        ]
+        begin = f'<table class="dataframe">\n<thead><tr>{head}</tr></thead>\n<tbody>'
         paragraphs = [f"<p>{html.escape(note)}</p>" for note in self.notes]
-        return "\n".join([self.lines().to_html(index=False, border=0), *paragraphs])
+        return "\n".join([begin, *rows, "</tbody>\n</table>", *paragraphs])
 
     def __str__(self) -> str:
         return self.to_markdown()

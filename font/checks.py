@@ -35,6 +35,12 @@ def one_of(value: object, choices: Iterable[str], what: str) -> None:
         raise ValueError(f"{what} must be one of {', '.join(map(repr, allowed))}; found {value!r}.")
 
 
+def of_type(value: object, kind: type | tuple[type, ...], what: str) -> None:
+    """Refuse a value of another type; `what` says what is expected and what gives it."""
+    if not isinstance(value, kind):
+        raise TypeError(f"found {type(value).__name__}, expected {what}.")
+
+
 def same_names(columns: Iterable[Hashable], models: Iterable[Hashable], what: str) -> None:
     """The columns of a label table must be the models, in any order."""
     columns, models = list(columns), list(models)

@@ -275,7 +275,7 @@ class Ensemble:
 
     def _repr_html_(self) -> str:
         text = repr(self)
-        return f"<pre>{html.escape(text)}</pre>"
+        return f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
 
     def _counted(self) -> str:
         """What the ensemble rests on, in words."""

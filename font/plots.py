@@ -1,22 +1,25 @@
 """Figures of an ensemble, each with the table it draws.
 
-Every function takes `ax=None` and returns the Axes. Clusters have the same colour in all. The
-tables number classes and clusters from 0, as arrays do; the figures number them from 1.
+Every function takes `ax=None` and returns the Axes; in an Axes of the caller the legend stays
+inside. Clusters have the same colour in all. The tables number classes and clusters from 0, as
+arrays do; the figures number them from 1. Letters are as large as in mmlca's figures.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from font.checks import whole_number
+from font.checks import of_type, whole_number
 from font.colours import ACCENT, INK, PALE, cluster_colour, text_on
 from font.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_TEXT, _SMALL = 7.0, 6.0  # points
 
 
 # --- tables ------------------------------------------------------------------------------
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 def weight_table(ensemble: Ensemble) -> pd.DataFrame:
     """The weights used and the centred ones, and both as a share of the largest."""
+    _fitted(ensemble)
     table = pd.DataFrame({"weight": ensemble.weights_, "centred": ensemble.centred_weights_})
     for column in ("weight", "centred"):
         table[f"{column} share"] = table[column] / table[column].max()
@@ -32,6 +36,7 @@ def weight_table(ensemble: Ensemble) -> pd.DataFrame:
 
 def spectrum_table(ensemble: Ensemble, top: int = 12) -> pd.DataFrame:
     """Leading eigenvalues of −HD̃H, their share of the largest, and whether they count."""
+    _fitted(ensemble)
     values = ensemble.spectrum_.head(whole_number(top, 1, "top"))
     share = values / values.iloc[0]
     counted = np.arange(1, len(values) + 1) < ensemble.n_clusters_choice_.n_clusters
@@ -40,6 +45,7 @@ def spectrum_table(ensemble: Ensemble, top: int = 12) -> pd.DataFrame:
 
 def cluster_size_table(ensemble: Ensemble) -> pd.DataFrame:
     """Patients and share of each cluster at each site: site, cluster, n, share."""
+    _fitted(ensemble)
     sizes = ensemble.cluster_sizes_
     total = sizes.sum(axis=0)
     rows = [
@@ -55,6 +61,7 @@ def pattern_table(ensemble: Ensemble, top: int | None = 20) -> pd.DataFrame:
 
     One column per model, then `cluster`, `n` patients and `share`; sorted by cluster and size.
     """
+    _fitted(ensemble)
     if not hasattr(ensemble, "patterns_"):
         raise ValueError(
             "the ensemble file carries no counts of patterns; use the ensemble as fitted at the "
@@ -74,6 +81,7 @@ def pattern_table(ensemble: Ensemble, top: int | None = 20) -> pd.DataFrame:
 
 def agreement_table(ensemble: Ensemble) -> pd.DataFrame:
     """The agreement of every two models: model, other, agreement and, if known, centred."""
+    _fitted(ensemble)
     plain = ensemble.agreement_
     centred = getattr(ensemble, "centred_agreement_", None)
     rows = [
@@ -86,22 +94,29 @@ def agreement_table(ensemble: Ensemble) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["model", "other", "agreement"])
 
 
+def _fitted(ensemble: Any) -> None:
+    of_type(ensemble, Ensemble, "a fitted Ensemble")
+    if not hasattr(ensemble, "weights_"):
+        raise ValueError("the ensemble is not fitted; call its fit first.")
+
+
 # --- figures -----------------------------------------------------------------------------
 
 
 def plot_weights(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     """Weights as a share of the largest: those used (dots) and the centred ones (rings)."""
     table = weight_table(ensemble)
-    ax = _axes(ax, (5.0, 1.2 + 0.28 * len(table)))
+    place = _legend_place(ax, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    ax = _axes(ax, (3.5, 0.9 + 0.16 * len(table)))
     y = np.arange(len(table))
-    ax.hlines(y, table["centred share"], table["weight share"], color=PALE, lw=1.5, zorder=1)
-    ax.plot(table["centred share"], y, "o", mfc="white", mec=ACCENT, mew=1.5, label="centred")
-    ax.plot(table["weight share"], y, "o", color=INK, ms=5, label=f"used ({ensemble.weights})")
+    ax.hlines(y, table["centred share"], table["weight share"], color=PALE, lw=1.2, zorder=1)
+    ax.plot(table["centred share"], y, "o", mfc="white", mec=ACCENT, ms=5, label="centred")
+    ax.plot(table["weight share"], y, "o", color=INK, ms=3, label=f"used ({ensemble.weights})")
     ax.set_yticks(y, [str(name) for name in table.index])
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.03, 1.05)
-    ax.set_xlabel("weight / largest weight")
-    ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    ax.set_xlabel("Weight as a share of the largest", fontsize=_TEXT)
+    ax.legend(ncols=2, **place)
     return _plain(ax)
 
 
@@ -112,45 +127,49 @@ def plot_agreement(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     near 0; below it `centred_agreement_`, which is near 0 for models that have nothing in common.
     An ensemble that was read from a file has no centred one: both halves are `agreement_` then.
     """
+    _fitted(ensemble)
     values = ensemble.agreement_.to_numpy(dtype=float, copy=True)
     both = hasattr(ensemble, "centred_agreement_")
     n = len(values)
     if both:
         below = np.tril_indices(n, -1)
         values[below] = ensemble.centred_agreement_.to_numpy()[below]
-    side = 2.0 + 0.42 * min(n, 24)
-    ax = _axes(ax, (side + 0.8, side))
+    side = 1.2 + 0.26 * min(n, 24)
+    ax = _axes(ax, (max(side + 0.6, 3.0), max(side, 2.2)))
     np.fill_diagonal(values, np.nan)  # a model agrees with itself
     image = ax.imshow(np.ma.masked_invalid(values), cmap="cividis", vmin=0, vmax=1)
     if n <= 12:
         for (i, j), value in np.ndenumerate(values):
             if np.isfinite(value):
                 colour = "black" if value > 0.55 else "white"
-                ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=7)
+                ax.text(
+                    j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=_SMALL
+                )
     names = [str(name) for name in ensemble.agreement_.index]
     ax.set_xticks(range(n), names, rotation=90)
     ax.set_yticks(range(n), names)
-    ax.figure.colorbar(image, ax=ax, label="agreement (cosine)", shrink=0.8)
+    bar = ax.figure.colorbar(image, ax=ax, shrink=0.8)
+    bar.set_label("Agreement (cosine)", fontsize=_SMALL)
+    bar.ax.tick_params(labelsize=_SMALL, length=2, width=0.5)
+    bar.outline.set_visible(False)
     if both:
-        ax.set_title("above the diagonal: plain; below: centred", fontsize=8)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
-    return ax
+        ax.set_title("above the diagonal: plain; below: centred", fontsize=_TEXT)
+    return _bare(ax)
 
 
 def plot_spectrum(ensemble: Ensemble, ax: Axes | None = None, top: int = 12) -> Axes:
     """Leading eigenvalues as a share of the largest, and the threshold of a tenth."""
     table = spectrum_table(ensemble, top)
-    ax = _axes(ax, (5.0, 3.2))
+    ax = _axes(ax, (3.5, 2.4))
     colours = [INK if counted else PALE for counted in table["counted"]]
     ax.bar(table.index, table["share"], color=colours, width=0.7)
     ax.axhline(0.1, color=ACCENT, lw=1, ls="--")
-    ax.text(len(table) + 0.45, 0.115, "threshold 0.1", ha="right", color=ACCENT, fontsize=8)
+    ax.text(len(table) + 0.45, 0.115, "threshold 0.1", ha="right", color=ACCENT, fontsize=_SMALL)
     choice = ensemble.n_clusters_choice_
-    ax.set_title(f"suggests {choice.n_clusters} clusters ({choice.sure})", fontsize=10)
+    ax.set_title(f"suggests {choice.n_clusters} clusters ({choice.sure})", fontsize=_TEXT)
     ax.set_xticks(table.index)
-    ax.set_xlabel("eigenvalue of the centred distances")
-    ax.set_ylabel("share of the largest")
+    ax.set_xlabel("Eigenvalue of the centred distances", fontsize=_TEXT)
+    ax.set_ylabel("Share of the largest", fontsize=_TEXT)
     return _plain(ax)
 
 
@@ -160,7 +179,8 @@ def plot_cluster_sizes(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     share = table.pivot(index="site", columns="cluster", values="share")
     share = share.reindex(ensemble.cluster_sizes_.columns)
     n = ensemble.cluster_sizes_.sum(axis=0)
-    ax = _axes(ax, (6.0, 1.3 + 0.45 * len(share)))
+    place = _legend_place(ax, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    ax = _axes(ax, (3.5, 0.7 + 0.3 * len(share)))
     left = np.zeros(len(share))
     y = np.arange(len(share))
     for cluster in share.columns:
@@ -171,10 +191,10 @@ def plot_cluster_sizes(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
             ax.text(
                 left[row] + width[row] / 2,
                 int(row),
-                f"{width[row]:.0%}",
+                f"{100 * width[row]:.0f}",
                 ha="center",
                 va="center",
-                fontsize=8,
+                fontsize=_SMALL,
                 color=text_on(colour),
             )
         left += width
@@ -182,11 +202,9 @@ def plot_cluster_sizes(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     ax.set_yticks(y, names)
     ax.set_ylim(len(share) - 0.5, -0.5)
     ax.set_xlim(0, 1)
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    ax.set_xlabel("share of patients")
-    ax.legend(
-        title="cluster", frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8
-    )
+    ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
+    ax.set_xlabel("Patients (%)", fontsize=_TEXT)
+    ax.legend(title="Cluster", title_fontsize=_SMALL, handlelength=1.1, **place)
     return _plain(ax)
 
 
@@ -194,7 +212,7 @@ def plot_patterns(ensemble: Ensemble, ax: Axes | None = None, top: int = 20) -> 
     """The most frequent label patterns: each model's class, coloured by the cluster they make."""
     table = pattern_table(ensemble, top)
     models = list(ensemble.models_)
-    ax = _axes(ax, (2.0 + 0.5 * len(models), 1.4 + 0.24 * len(table)))
+    ax = _axes(ax, (max(2.4, 1.4 + 0.3 * len(models)), 1.0 + 0.15 * len(table)))
     classes = table.iloc[:, : len(models)].to_numpy()
     clusters, n, share = (table.iloc[:, i] for i in (-3, -2, -1))  # a model may be called "n"
     for row, (cluster, labels) in enumerate(zip(clusters, classes, strict=True)):
@@ -202,21 +220,19 @@ def plot_patterns(ensemble: Ensemble, ax: Axes | None = None, top: int = 20) -> 
         ax.barh(row, len(models), left=-0.5, height=0.9, color=colour, lw=0)
         for column, value in enumerate(labels):
             ax.text(
-                column, row, value + 1, ha="center", va="center", fontsize=8, color=text_on(colour)
-            )
+                column, row, value + 1, ha="center", va="center", fontsize=_SMALL,
+                color=text_on(colour),
+            )  # fmt: skip
     ax.set_xticks(range(len(models)), [str(name) for name in models], rotation=90)
     ax.xaxis.tick_top()
     names = [f"cluster {k + 1}, n = {m:,}" for k, m in zip(clusters, n, strict=True)]
     ax.set_yticks(range(len(table)), names)
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.5, len(models) - 0.5)
-    ax.tick_params(length=0)
-    # small and in two lines: with few models the figure is narrow
-    covered = f"rows cover {share.sum():.0%} of patients"
-    ax.set_xlabel(f"class given by each model;\n{covered}", fontsize="small")
-    for side in ax.spines.values():
-        side.set_visible(False)
-    return ax
+    covered = f"rows cover {100 * share.sum():.0f} % of patients"
+    # in two lines: with few models the figure is narrow
+    ax.set_xlabel(f"Class given by each model;\n{covered}", fontsize=_TEXT)
+    return _bare(ax)
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
@@ -227,6 +243,21 @@ def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     return plt.subplots(figsize=size, layout="constrained")[1]
 
 
+def _legend_place(ax: Axes | None, **outside: Any) -> dict[str, Any]:
+    """Where the legend goes: outside the panel, but inside where the Axes is the caller's."""
+    place = {"loc": "best"} if ax is not None else {"frameon": False, **outside}
+    return {"fontsize": _SMALL, **place}
+
+
 def _plain(ax: Axes) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_linewidth(0.5)
+    ax.tick_params(labelsize=_SMALL, length=2, width=0.5)
+    return ax
+
+
+def _bare(ax: Axes) -> Axes:
+    """Without frame and ticks, for maps."""
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0, labelsize=_SMALL)
     return ax

@@ -29,7 +29,9 @@ def test_tables_are_shown_and_names_are_escaped() -> None:
     assert model._repr_mimebundle_()["text/html"] == model._repr_html_()  # asked for first
     assert "Ensemble of 1 model:" in ensemble._repr_html_()
     assert "Ensemble of 1 model:" in repr(ensemble)
+    assert "<td>\u00a0\u00a0m</td>" in table._repr_html_()  # levels are indented
+    assert f"<td>{(model.predict(data) == 0).sum()}</td>" in model._repr_html_()  # not 31.000
     assert "sex, n (%)" in repr(table)
     assert "&nbsp;" not in repr(table) + str(table)
     for unfitted in (mmlca.MixtureMarkov(2), font.Ensemble(2)):
-        assert unfitted._repr_html_().startswith("<pre>")
+        assert unfitted._repr_html_().startswith("<pre")

@@ -34,7 +34,7 @@ _LOOKS = {  # colour and marker; oracles are grey and hollow: they know what no 
     "tables kmeans": ("#0072B2", "d"),
     "tables latent": ("#E69F00", "*"),
 }
-_TEXT, _WIDTH = 8, 7.2
+_TEXT, _WIDTH = 7, 7.2
 _AXIS_NAMES = {"variance": ("noise variance σ²", "σ² = "), "quarters": ("quarters", "quarters: ")}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEXT, SMALL = 7.0, 6.0
-_ONE_COLUMN, _TWO_COLUMNS = 3.5, 7.2
+ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
 _MAX_IN_LEGEND = 14
 
 
@@ -58,7 +58,7 @@ class Page:
     """The panels of a figure, the Axes or Figure that the caller gets, and the notes below it.
 
     In an Axes of the caller (`inside`) the legend stays within it, since what is beside it is
-    the caller's.
+    the caller's. A figure that was made here (`own`) grows with its legend and its notes.
     """
 
     panels: list[Panel]
@@ -67,6 +67,7 @@ class Page:
     n_columns: int
     min_count: int
     inside: bool = False
+    own: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -109,10 +110,22 @@ class Page:
         """Write labels, notes and the legend of states and of grey; return Axes or Figure."""
         from matplotlib.axes import Axes
 
-        wrap = int(72 * self.width / (0.52 * TEXT)) - 8
-        notes = textwrap.wrap("; ".join(dict.fromkeys(self.notes)), wrap)
-        below = "\n".join([*([xlabel] if xlabel else []), *notes])
         handles = _legend_handles(colours or {}, grey)
+        longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+        entry = SMALL * (0.55 * longest + 4) / 72  # inches
+        beside = isinstance(self.whole, Axes) and bool(handles) and not self.inside
+        wide = self.width / self.n_columns if isinstance(self.whole, Axes) else self.width
+        if beside and self.own:
+            self._grow(width=max(0.0, entry - 1.1))
+        wide -= min(entry, 1.1) if beside else 0.0
+        notes = textwrap.wrap(
+            "; ".join(dict.fromkeys(self.notes)), max(24, int(72 * wide / (0.52 * TEXT)) - 6)
+        )
+        below = "\n".join([*([xlabel] if xlabel else []), *notes])
+        n_wide = max(1, min(len(handles), int(self.width / entry))) if handles else 1
+        n_lines = -(-len(handles) // n_wide) if handles and not beside and not self.inside else 0
+        if self.own:
+            self._grow(height=(TEXT * 1.3 * max(len(notes) - 1, 0) + 9 * max(n_lines - 1, 0)) / 72)
         look: dict[str, Any] = {
             "frameon": False,
             "fontsize": SMALL,
@@ -133,15 +146,14 @@ class Page:
         if ylabel:
             self.whole.supylabel(ylabel, fontsize=TEXT)
         if handles:
-            longest = max(len(str(handle.get_label())) for handle in handles)
-            fit = int(72 * self.width / (SMALL * (0.55 * longest + 4)))
-            self.whole.legend(
-                handles=handles,
-                loc="outside upper center",
-                ncols=max(1, min(len(handles), fit)),
-                **look,
-            )
+            self.whole.legend(handles=handles, loc="outside upper center", ncols=n_wide, **look)
         return self.whole
+
+    def _grow(self, width: float = 0.0, height: float = 0.0) -> None:
+        """Make the figure larger by some inches, for what stands around the panels."""
+        figure: Any = self.whole.figure
+        wide, high = figure.get_size_inches()
+        figure.set_size_inches(wide + width, high + height)
 
 
 def lay_out(
@@ -153,12 +165,14 @@ def lay_out(
     height: float = 1.75,
     beside: float = 0.0,
     table: pd.DataFrame | None = None,
+    most: int = 4,
 ) -> Page:
-    """Panels for sites × groups: rows and columns, or wrapped at four if only one of them.
+    """Panels for sites × groups: rows and columns, or at most `most` in a row if only one of them.
 
     Groups without patients, and those of fewer than `min_count`, are left out and noted.
-    `height` is that of a row, and `beside` what labels take from the width, in inches. Titles say
-    how many patients there are unless the `table` that is drawn has rounded counts.
+    `height` is that of a row, and `beside` what labels take from the width, in inches; a new
+    figure is wider where they would take most of it. Titles say how many patients there are
+    unless the `table` that is drawn has rounded counts.
     """
     if ax is not None and figure is not None:
         raise ValueError("both ax and figure were given; give one of them.")
@@ -169,14 +183,15 @@ def lay_out(
             f"one Axes cannot hold {len(shown)} panels (sites × groups); pass figure= or "
             "neither, or draw one group at a time."
         )
-    places, shape = _places([keys for keys, _ in shown])
-    grid, whole = _surface(ax, figure, simple, shape, height)
+    places, shape = _places([keys for keys, _ in shown], most)
+    grid, whole = _surface(ax, figure, simple, shape, height, beside)
     root = whole if whole is not grid[0, 0] else whole.figure
     share = 1 / shape[1] if whole is root else max(whole.get_position().width, 0.1)
     page = Page(
         *([], whole, max(root.bbox.width / root.dpi - beside, 1.0), max(1, round(1 / share))),
         min_count=min_count,
         inside=ax is not None,
+        own=ax is None and figure is None,
     )
     exact = table is None or "hidden" not in table or not hides(min_count)
     for (keys, data), (row, column) in zip(shown, places, strict=True):
@@ -192,15 +207,20 @@ def lay_out(
 
 
 def _surface(
-    ax: Axes | None, figure: Any, simple: bool, shape: tuple[int, int], height: float
+    ax: Axes | None,
+    figure: Any,
+    simple: bool,
+    shape: tuple[int, int],
+    height: float,
+    beside: float,
 ) -> tuple[Any, Any]:
     """The Axes by row and column, and the Axes or Figure that the caller gets."""
     n_rows, n_columns = shape
     if ax is None and figure is None:
         import matplotlib.pyplot as plt
 
-        width = _ONE_COLUMN if n_columns == 1 else max(_TWO_COLUMNS, 1.4 * n_columns)
-        size = (width, n_rows * height + 0.75 + 0.3 * simple)
+        width = ONE_COLUMN if n_columns == 1 else max(TWO_COLUMNS, 1.4 * n_columns)
+        size = (width + max(0.0, beside - 1.4), n_rows * height + 0.75 + 0.3 * simple)
         figure = plt.figure(figsize=size, layout="constrained")
         if simple:
             ax = figure.subplots()
@@ -221,13 +241,15 @@ def enough(
     check_min_count(min_count)
     _need_sequences(sequences)
     parts = [(keys, _counted(data)) for keys, data in split(sequences, groups)]
-    sizes = np.array([len(data) for _, data in parts])
+    sizes = np.array([len(data) for _, data in parts], dtype=int)
     small = is_small(sizes, min_count)
     shown = [part for part, hide in zip(parts, small | (sizes == 0), strict=True) if not hide]
     if not shown:
+        if not sizes.any():
+            raise ValueError("there is nothing to draw: there are no patients; select some.")
         raise ValueError(
-            f"there is nothing to draw: the largest group has {sizes.max(initial=0):,} patients "
-            f"and min_count is {min_count}."
+            f"there is nothing to draw: the largest group has {sizes.max():,} patients and "
+            f"min_count is {min_count}."
         )
     return shown, int(small.sum()), int((sizes == 0).sum())
 
@@ -251,8 +273,8 @@ def _counted(data: Sequences) -> Sequences:
     return data if (data.weights > 0).all() else data[data.weights > 0]
 
 
-def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """Row and column of each panel, and the shape of the grid."""
+def _places(keys: list[Keys], most: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """Row and column of each panel, and the shape of the grid: rows as equally long as can be."""
     if "site" in keys[0] and "group" in keys[0]:
         sites = list(dict.fromkeys(key["site"] for key in keys))
         groups = list(dict.fromkeys(key["group"] for key in keys))
@@ -260,9 +282,18 @@ def _places(keys: list[Keys]) -> tuple[list[tuple[int, int]], tuple[int, int]]:
             groups = sorted(groups)  # type: ignore[type-var]
         places = [(sites.index(key["site"]), groups.index(key["group"])) for key in keys]
         return places, (len(sites), len(groups))
-    n_columns = min(len(keys), 4)
-    places = [divmod(i, n_columns) for i in range(len(keys))]
-    return places, (-(-len(keys) // n_columns), n_columns)
+    n_rows, n_columns = wrapped(len(keys), most)
+    return [divmod(i, n_columns) for i in range(len(keys))], (n_rows, n_columns)
+
+
+def wrapped(n: int, most: int) -> tuple[int, int]:
+    """Rows and columns for n panels with at most so many in a row, as equal as can be.
+
+    >>> wrapped(9, 4), wrapped(5, 4), wrapped(4, 4)
+    ((3, 3), (2, 3), (1, 4))
+    """
+    n_rows = -(-n // most)
+    return n_rows, -(-n // n_rows)
 
 
 def _title(keys: Keys, data: Sequences, letters: int, exact: bool) -> str:
@@ -293,7 +324,7 @@ def new_axes(ax: Axes | None, height: float = 2.6) -> Axes:
     if ax is None:
         import matplotlib.pyplot as plt
 
-        _, ax = plt.subplots(figsize=(_ONE_COLUMN, height), layout="constrained")
+        _, ax = plt.subplots(figsize=(ONE_COLUMN, height), layout="constrained")
     style(ax)
     return ax
 
@@ -321,6 +352,14 @@ def rectangles(
     return bars
 
 
+def cell_text(
+    ax: Axes, x: float, y: float, text: str, colour: str, size: float = SMALL - 1, **look: Any
+) -> None:
+    """A text in a cell of a map. The layout passes over it, which is quicker: it lies inside."""
+    written = ax.text(x, y, text, ha="center", va="center", fontsize=size, color=colour, **look)
+    written.set_in_layout(False)
+
+
 def time_axis(
     ax: Axes, data: Sequences, n_times: int, points: float, below: list[str] | None = None
 ) -> None:
@@ -342,6 +381,11 @@ def time_axis(
 def percent_axis(ax: Axes, first: bool) -> None:
     ax.set_ylim(0, 1)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"] if first else [""] * 5)
+
+
+def only(colours: Mapping[str, Any], drawn: Collection[str]) -> dict[str, Any]:
+    """The colours of what was drawn: a legend names nothing that does not occur."""
+    return {name: shade for name, shade in colours.items() if name in drawn}
 
 
 def _legend_handles(colours: Mapping[str, Any], grey: str) -> list[Any]:

@@ -90,7 +90,8 @@ def _wanted(states: list[str], colours: Colours | None) -> dict[str, Any]:
             )
         return dict(zip(states, given, strict=False))
     for name in colours:
-        near = get_close_matches(str(name), states, n=1, cutoff=0.75)
+        near = [state for state in states if state.casefold() == str(name).casefold()]
+        near = near or get_close_matches(str(name), states, n=1, cutoff=0.75)
         if name not in states and near and near[0] not in colours:
             raise ValueError(
                 f"colours names {name!r}, which is not a state; did you mean {near[0]!r}?"

@@ -6,13 +6,14 @@ sites × groups.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.figures.canvas import SMALL, TEXT, Panel, lay_out, rectangles, time_axis
+from mmlca.figures.canvas import SMALL, TEXT, Page, Panel, lay_out, only, rectangles, time_axis
 from mmlca.figures.colours import INK, MISSING, Colours, state_colours
 from mmlca.sequences.checks import counted
 from mmlca.sequences.type import Sequences
@@ -57,7 +58,8 @@ def plot_index(
         raise ValueError(f'sort must be "start", "end" or None, found {sort!r}.')
     page = lay_out(sequences, groups, min_count, ax, figure)
     colour = state_colours(page.states, colours)
-    any_missing, n_rare = False, 0
+    drawn: set[int | str] = set()
+    n_rare = 0
     for panel in page.panels:
         data = panel.data
         _, number = data.distinct()
@@ -66,15 +68,32 @@ def plot_index(
         n_rare += int(rare.sum())
         data = data[~rare] if rare.any() else data
         codes = _with_missing(data)
-        any_missing |= bool((codes == data.n_states).any())
+        drawn |= _names(codes, data.states)
         codes = codes[_sorted_rows(codes, sort)]
         _draw_raster(panel.ax, codes, len(data), [colour[state] for state in data.states])
         panel.ax.set_ylim(max(len(data), 1), 0)
-        panel.ax.set_yticks([0, len(data)], ["0", f"{len(data):,}"])
+        panel.ax.set_yticks(*(([0, len(data)], ["0", f"{len(data):,}"]) if len(data) else ([],)))
+        if not len(data):
+            _say_none(panel.ax, min_count)
         time_axis(panel.ax, data, page.n_times, page.panel_points)
     if n_rare:
         page.notes.append(f"{counted(n_rare, 'patient', 'patients')} with a rare course not shown")
-    return page.finish(xlabel, "Patients", colour, "not known" if any_missing else "")
+    return _finish(page, xlabel, "Patients", colour, drawn)
+
+
+def _names(codes: NDArray[np.int16], states: tuple[str, ...]) -> set[int | str]:
+    """What occurs among codes of `_with_missing`: states, and 0 if missing and 1 if void."""
+    return {states[c] if c < len(states) else int(c) - len(states) for c in np.unique(codes)}
+
+
+def _finish(
+    page: Page, xlabel: str, ylabel: str, colours: dict[str, Any], drawn: set[int | str]
+) -> Axes | Figure:
+    """The legend of what was drawn, and what white means where there is any."""
+    if 1 in drawn:
+        page.notes.append("white: after the end of follow-up")
+    legend = only(colours, {str(name) for name in drawn - {0, 1}})
+    return page.finish(xlabel, ylabel, legend, "not known" if 0 in drawn else "")
 
 
 def _with_missing(data: Sequences) -> NDArray[np.int16]:
@@ -138,17 +157,14 @@ def plot_frequencies(
     least = max(shared_by, min_count)
     if table is None:
         table = sequence_frequencies(sequences, groups, top, min_count=least)
-    any_missing = any_other = False
+    drawn: set[int | str] = set()
+    any_other = False
     for panel in page.panels:
         common, share = _of_table(panel, table, top, least)
         codes = _with_missing(panel.data)[common.rows]
-        any_missing |= bool((codes == panel.data.n_states).any())
+        drawn |= _names(codes, panel.data.states)
         below = np.cumsum(share)
-        names = [colour[state] for state in panel.data.states] + [MISSING]
-        for code in np.unique(codes[codes <= panel.data.n_states]):
-            row, time = np.nonzero(codes == code)
-            bars = rectangles(panel.ax, time + 0.5, below[row], 1.0, -share[row], names[code])
-            bars.set_label([*panel.data.states, "not known"][code])
+        _draw_courses(panel, codes, below, share, colour)
         covered = float(share.sum())
         widths = np.minimum(0.4, 0.2 * 150 * share[:-1])  # a wider line would swallow thin bars
         panel.ax.hlines(below[:-1], 0.5, page.n_times + 0.5, color="white", linewidth=widths)
@@ -161,8 +177,31 @@ def plot_frequencies(
     if any_other:
         few = f", or those of fewer than {least} patients" if least > 1 else ""
         page.notes.append(f"pale: rarer courses{few}")
-    grey = "not known" if any_missing else ""
-    return page.finish(xlabel, "Patients (%)", colour, grey)
+    return _finish(page, xlabel, "Patients (%)", colour, drawn)
+
+
+def _draw_courses(
+    panel: Panel,
+    codes: NDArray[np.int16],
+    below: NDArray[np.float64],
+    share: NDArray[np.float64],
+    colours: Mapping[str, Any],
+) -> None:
+    """Courses as bars one below the other; a run of one state is one shape, without seams."""
+    names = [*panel.data.states, "not known"]
+    starts = np.ones(codes.shape, dtype=bool)
+    starts[:, 1:] = codes[:, 1:] != codes[:, :-1]
+    row, begin = np.nonzero(starts)
+    last = np.append(row[1:] != row[:-1], True) if len(row) else np.zeros(0, dtype=bool)
+    end = np.where(last, codes.shape[1], np.append(begin[1:], 0)[: len(row)])
+    code = codes[row, begin]
+    for k in np.unique(code[code < len(names)]):
+        mine = code == k
+        left, wide, at = begin[mine] + 0.5, (end - begin)[mine], row[mine]
+        shade = colours.get(names[k], MISSING)
+        bars = rectangles(panel.ax, left, below[at], wide, -share[at], shade)
+        bars.set_antialiased(False)
+        bars.set_label(names[k])
 
 
 def _of_table(
@@ -230,7 +269,7 @@ def plot_representatives(
         table = representative_sequences(
             sequences, groups, n=n, shared_by=shared_by, min_count=min_count
         )
-    any_missing = False
+    drawn: set[int | str] = set()
     for panel in page.panels:
         medoids = medoid_rows(panel.data, n, least)
         rows = panel.rows(table, len(medoids.rows))
@@ -238,16 +277,14 @@ def plot_representatives(
         hidden = bool(np.isnan(share).any())
         share = np.full(len(share), 1 / len(share)) if hidden else share
         codes = _with_missing(panel.data)[medoids.rows]
-        any_missing |= bool((codes == panel.data.n_states).any())
-        names = [colour[state] for state in panel.data.states] + [MISSING]
+        drawn |= _names(codes, panel.data.states)
         below = np.cumsum(share)
-        for code in np.unique(codes[codes <= panel.data.n_states]):
-            row, time = np.nonzero(codes == code)
-            rectangles(panel.ax, time + 0.5, below[row], 1.0, -share[row], names[code])
-        for line, value in zip(below, share, strict=True):
-            panel.ax.axhline(line, color="white", linewidth=1.2)
+        _draw_courses(panel, codes, below, share, colour)
+        panel.ax.hlines(below, 0.5, page.n_times + 0.5, color="white", linewidth=1.2)
+        least_gap = 1.25 * SMALL / (72 * 1.2)  # a line of text, as a share of the panel's height
+        for at, value in zip(spread(below - share / 2, least_gap), share, strict=True):
             panel.ax.text(
-                *(page.n_times + 0.8, line - value / 2, HIDDEN if hidden else percent_text(value)),
+                page.n_times * 1.02 + 0.5, at, HIDDEN if hidden else percent_text(value),
                 va="center", fontsize=SMALL, color=INK,
             )  # fmt: skip
         panel.ax.set_ylim(1, 0)
@@ -256,6 +293,26 @@ def plot_representatives(
         panel.ax.set_yticks([])
         panel.ax.spines["left"].set_visible(False)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
+        if len(share):  # room for the shares inside the panel, where no legend covers them
+            width = 0.55 * SMALL * 6 / page.panel_points
+            panel.ax.set_xlim(right=0.5 + page.n_times * (1.03 + width))
+            panel.ax.spines["bottom"].set_bounds(0.5, page.n_times + 0.5)
     only = f"; only courses that at least {least} patients share" if least > 1 else ""
     page.notes.append(f"at the right: share of the patients whose course is nearest{only}")
-    return page.finish(xlabel, "", colour, "not known" if any_missing else "")
+    return _finish(page, xlabel, "", colour, drawn)
+
+
+def spread(at: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
+    """Increasing places moved apart as little as need be, none beyond 1.
+
+    >>> spread(np.array([0.5, 0.95, 0.99]), 0.1)
+    array([0.5, 0.9, 1. ])
+    """
+    apart = np.array(at, dtype=float)
+    for i in range(1, len(apart)):
+        apart[i] = max(apart[i], apart[i - 1] + gap)
+    top = 1.0
+    for i in reversed(range(len(apart))):
+        apart[i] = min(apart[i], top)
+        top = apart[i] - gap
+    return apart

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmlca.figures.canvas import SMALL, TEXT, style
+from mmlca.figures.canvas import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, style, wrapped
 from mmlca.figures.colours import INK, MISSING, state_colours
+from mmlca.figures.transitions import colour_bar
+from mmlca.sequences.checks import of_type
+from mmlca.tables.diagnostics import Diagnostics
 from mmlca.tables.suppress import check_min_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from mmlca.tables.diagnostics import Diagnostics
-
 _MOST = 4.0
+_MOST_IN_A_ROW = 5
 
 
 def plot_residuals(
@@ -46,22 +48,22 @@ def plot_residuals(
     """
     import matplotlib as mpl
 
+    of_type(result, Diagnostics, "what diagnose(model, sequences) returns")
     check_min_count(min_count)
     table = result.shown(min_count).states
     classes, states = list(table["class"].unique()), list(dict.fromkeys(table["state"]))
     times = list(dict.fromkeys(table["time"]))
     figure, panels = _panels(figure, len(classes), 0.55 + 0.2 * len(states))
     colours = mpl.colormaps["RdBu"].with_extremes(bad=MISSING)
-    for i, (ax, name) in enumerate(zip(panels, classes, strict=True)):
+    for ax, name in zip(panels, classes, strict=True):
         mine = table[table["class"] == name]
         grid = mine["residual"].to_numpy().reshape(len(times), len(states)).T
         image = ax.imshow(
             np.ma.masked_invalid(grid), cmap=colours, vmin=-_MOST, vmax=_MOST, aspect="auto"
         )
-        _name_axes(ax, _title(name, names), states if i == 0 else [""] * len(states), times)
-    bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.01, aspect=12)
-    bar.set_label("Residual", fontsize=SMALL)
-    bar.ax.tick_params(labelsize=SMALL, length=2)
+        rows = states if _begins_row(ax) else [""] * len(states)
+        _name_axes(ax, _title(name, names), rows, times)
+    colour_bar(image, panels, "Residual (standard errors)")
     figure.supxlabel(xlabel, fontsize=TEXT)
     return figure
 
@@ -90,12 +92,13 @@ def plot_stays(
         What times are called, in the plural.
     figure : Figure, optional
     """
+    of_type(result, Diagnostics, "what diagnose(model, sequences) returns")
     check_min_count(min_count)
     table = result.shown(min_count).stays
     classes, states = list(table["class"].unique()), list(dict.fromkeys(table["state"]))
     colour = state_colours(states)
     figure, panels = _panels(figure, len(classes), 1.9)
-    for i, (ax, name) in enumerate(zip(panels, classes, strict=True)):
+    for ax, name in zip(panels, classes, strict=True):
         for state in states:
             rows = table[(table["class"] == name) & (table["state"] == state)]
             rows = rows[rows["leaving"].notna()]
@@ -107,7 +110,7 @@ def plot_stays(
         ax.set_title(_title(name, names), fontsize=TEXT, color=INK)
         ax.set_ylim(bottom=0)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-        if i == 0:
+        if _begins_row(ax):
             ax.set_ylabel("Share who leave next", fontsize=TEXT)
     top = max((ax.get_ylim()[1] for ax in panels), default=1.0)
     for ax in panels:
@@ -118,24 +121,35 @@ def plot_stays(
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     if handles:
+        longest = max(map(len, handles))
+        fit = int(72 * figure.bbox.width / figure.dpi / (SMALL * (0.55 * longest + 4)))
         figure.legend(
             list(handles.values()), list(handles), frameon=False, fontsize=SMALL,
-            loc="outside upper center", ncols=min(len(handles), 6),
+            loc="outside upper center", ncols=max(1, min(len(handles), fit, 6)),
         )  # fmt: skip
-    figure.supxlabel(f"{xlabel} in the state so far", fontsize=TEXT)
+    key = "dots: patients; lines: what a Markov chain expects"
+    figure.supxlabel(f"{xlabel} in the state so far\n({key})", fontsize=TEXT)
     return figure
 
 
 def _panels(figure: Any, n: int, height: float) -> tuple[Any, list[Any]]:
+    """The figure, and a panel for each class in rows of at most five."""
+    n_rows, n_columns = wrapped(n, _MOST_IN_A_ROW)
     if figure is None:
         import matplotlib.pyplot as plt
 
-        width = 3.5 if n == 1 else max(7.2, 1.5 * n)
-        figure = plt.figure(figsize=(width, height + 0.6), layout="constrained")
-    panels = list(figure.subplots(1, n, squeeze=False)[0])
-    for ax in panels:
+        size = (ONE_COLUMN if n == 1 else TWO_COLUMNS, n_rows * height + 0.6)
+        figure = plt.figure(figsize=size, layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for ax in grid[:n]:
         style(ax)
-    return figure, panels
+    for empty in grid[n:]:
+        empty.set_axis_off()
+    return figure, list(grid[:n])
+
+
+def _begins_row(ax: Any) -> bool:
+    return bool(ax.get_subplotspec().is_first_col())
 
 
 def _title(name: Any, names: Mapping[Any, str] | None) -> str:

@@ -9,11 +9,11 @@ than `min_count` is not shown, and the figure says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mmlca.figures.canvas import (
     SMALL,
@@ -23,6 +23,7 @@ from mmlca.figures.canvas import (
     group_name,
     lay_out,
     new_axes,
+    only,
     percent_axis,
     rectangles,
     time_axis,
@@ -36,9 +37,11 @@ from mmlca.tables.suppress import count_text, few_patients, hidden_parts, is_sma
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
 
 _LINES = ("-", "--", ":", "-.")
+_MOST_BARS = 24
 
 
 def plot_state_distribution(
@@ -73,6 +76,7 @@ def plot_state_distribution(
     page = lay_out(sequences, groups, min_count, ax, figure, table=table)
     colour = state_colours(page.states, colours)
     table = state_distribution(sequences, groups) if table is None else table
+    drawn: set[str] = set()
     any_grey, n_hidden = False, 0
     for panel in page.panels:
         n_times, n_states = panel.data.shape[1], panel.data.n_states
@@ -87,23 +91,24 @@ def plot_state_distribution(
         shown = ~hidden_n
         share = np.where(hidden, 0.0, np.nan_to_num(share))[shown]
         top = np.cumsum(share, axis=1)
-        width = bar_width(page.n_times)
-        left = np.flatnonzero(shown) + 1 - width / 2
+        at = np.flatnonzero(shown) + 1
         for k, state in enumerate(panel.data.states):
-            bars = rectangles(
-                panel.ax, left, top[:, k] - share[:, k], width, share[:, k], colour[state]
+            bars = time_bars(
+                panel.ax, at, top[:, k] - share[:, k], share[:, k], page.n_times, colour[state]
             )
             bars.set_label(state)
+        drawn.update(np.array(panel.data.states)[share.sum(axis=0) > 0])
         rest = np.where(count.sum(axis=1)[shown] > 0, 1 - top[:, -1], 0.0)
         if (rest > 1e-9).any():
             any_grey = True
-            rectangles(panel.ax, left, 1 - rest, width, rest, MISSING)
+            time_bars(panel.ax, at, 1 - rest, rest, page.n_times, MISSING)
         n_hidden += int((~shown).sum())
         n = rows["n"].to_numpy(dtype=float).reshape(n_times, n_states)[:, 0]
         _finish_time_panel(page, panel, n, n if "hidden" in rows else patients.sum(axis=1))
     page.hidden(n_hidden, "time")
     grey = few_patients(min_count) if any_grey else ""
-    return page.finish(f"{xlabel} (below: number observed)", "Patients (%)", colour, grey)
+    legend = only(colour, drawn)
+    return page.finish(f"{xlabel} (below: number observed)", "Patients (%)", legend, grey)
 
 
 def plot_modal_states(
@@ -125,6 +130,7 @@ def plot_modal_states(
     page = lay_out(sequences, groups, min_count, ax, figure)
     colour = state_colours(page.states, colours)
     table = modal_states(sequences, groups) if table is None else table
+    drawn: set[str] = set()
     n_hidden = 0
     for panel in page.panels:
         rows = panel.rows(table, panel.data.shape[1])
@@ -134,23 +140,47 @@ def plot_modal_states(
         small = is_small(in_state, min_count)
         n_hidden += int(small.sum())
         shown = (in_state > 0) & ~small
-        width = bar_width(page.n_times)
-        rectangles(
-            panel.ax,
-            np.flatnonzero(shown) + 1 - width / 2,
-            0,
-            width,
-            rows["share"].to_numpy(dtype=float)[shown],
-            [colour[state] for state in rows["state"][shown]],
-        )
+        share = rows["share"].to_numpy(dtype=float)
+        for state in rows["state"][shown].unique():
+            at = np.flatnonzero(shown & (rows["state"] == state).to_numpy())
+            bars = time_bars(panel.ax, at + 1, 0, share[at], page.n_times, colour[state])
+            bars.set_label(state)
+            drawn.add(state)
         _finish_time_panel(page, panel, rows["n"].to_numpy(dtype=float), patients.sum(axis=1))
     page.hidden(n_hidden, "time")
-    return page.finish(f"{xlabel} (below: number observed)", "Most frequent state (%)", colour)
+    return page.finish(
+        f"{xlabel} (below: number observed)", "Most frequent state (%)", only(colour, drawn)
+    )
 
 
-def bar_width(n_times: int) -> float:
-    """The width of a bar: with a gap, or without one where gaps would be a pattern of stripes."""
-    return 0.92 if n_times <= 24 else 1.0
+def time_bars(
+    ax: Axes,
+    at: NDArray[np.intp],
+    bottom: ArrayLike,
+    height: NDArray[np.float64],
+    n_times: int,
+    colour: Any,
+) -> PolyCollection:
+    """Bars at some of n times: with gaps, or as areas where gaps would be a pattern of stripes.
+
+    An area is one shape for each run of times. Bars that touch would show seams in vector files.
+    """
+    if n_times <= _MOST_BARS:
+        return rectangles(ax, at - 0.46, bottom, 0.92, height, colour)
+    from matplotlib.collections import PolyCollection
+
+    low = np.broadcast_to(np.asarray(bottom, dtype=float), height.shape)
+    present = np.flatnonzero(height > 0)
+    shapes = []
+    for run in np.split(present, np.flatnonzero(np.diff(at[present]) > 1) + 1):
+        x = np.column_stack([at[run] - 0.5, at[run] + 0.5]).ravel()
+        lower, upper = np.repeat(low[run], 2), np.repeat(low[run] + height[run], 2)
+        outline = np.column_stack([np.append(x, x[::-1]), np.append(upper, lower[::-1])])
+        shapes += [outline] if len(run) else []
+    area = PolyCollection(shapes, facecolors=colour, edgecolors="none", linewidths=0)
+    area.set_antialiased(False)
+    ax.add_collection(area, autolim=False)
+    return area
 
 
 def _finish_time_panel(
@@ -195,7 +225,7 @@ def plot_time_in_state(
         if len(at) <= 20:
             for where, value in zip(y, mean, strict=True):
                 panel.ax.text(
-                    value + 0.02 * longest, where, f"{value:.{1 if value >= 1 else 2}f}",
+                    value + 0.02 * longest, where, _mean_text(value),
                     va="center", fontsize=SMALL, color=INK,
                 )  # fmt: skip
         panel.ax.set_xlim(0, 1.22 * longest)
@@ -205,6 +235,13 @@ def plot_time_in_state(
         panel.ax.tick_params(axis="y", length=0)
     page.hidden(n_hidden, "state")
     return page.finish(xlabel, "", {} if len(at) <= 40 else colour)
+
+
+def _mean_text(mean: float) -> str:
+    """One decimal, two below 1; means near 0 as "<0.01"."""
+    if 0 < mean < 0.005:
+        return "<0.01"
+    return f"{mean:.{1 if mean >= 1 else 2}f}"
 
 
 def plot_entropy(
@@ -232,6 +269,9 @@ def plot_entropy(
     shown, few, empty = enough(sequences, groups, min_count)
     table = entropy_by_time(sequences, groups) if table is None else table
     n_wide = 2 if max(len(group_name(keys)) for keys, _ in shown) <= 12 and len(shown) > 1 else 1
+    place: dict[str, Any] = {"loc": "best"}
+    if ax is None:
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
     ax = new_axes(ax, height=2.3 + 0.13 * -(-len(shown) // n_wide))
     everyone = [keys for keys, _ in split(sequences, groups)]  # a hidden group keeps its colour
     sites = list(dict.fromkeys(keys.get("site") for keys in everyone))
@@ -262,8 +302,5 @@ def plot_entropy(
     page.hidden(n_hidden, "time")
     page.finish(xlabel, "Entropy (0: all alike, 1: even)")
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-    ax.legend(
-        frameon=False, fontsize=SMALL, loc="lower center", bbox_to_anchor=(0.5, 1.0),
-        ncols=n_wide, handlelength=2.4,
-    )  # fmt: skip
+    ax.legend(fontsize=SMALL, ncols=n_wide, handlelength=2.4, **place)
     return ax

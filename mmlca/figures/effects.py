@@ -9,7 +9,7 @@ import pandas as pd
 
 from mmlca.figures.canvas import SMALL, TEXT, style
 from mmlca.figures.colours import INK, group_colour
-from mmlca.sequences.checks import need_columns
+from mmlca.sequences.checks import need_columns, of_type
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,6 +40,7 @@ def plot_effects(
     >>> len(plot_effects(table).axes)
     1
     """
+    of_type(effects, pd.DataFrame, "the table that three_step returns")
     need_columns(effects, _NEEDED)
     frame = effects[effects["term"] != "intercept"]
     classes, terms = list(frame["class"].unique()), list(dict.fromkeys(frame["term"]))

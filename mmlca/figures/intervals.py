@@ -10,7 +10,7 @@ import pandas as pd
 
 from mmlca.figures.canvas import SMALL, TEXT, new_axes
 from mmlca.figures.colours import INK, PALE, group_colour
-from mmlca.sequences.checks import some
+from mmlca.sequences.checks import of_type, some
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +48,8 @@ def plot_intervals(
         Only these classes.
     ax : Axes, optional
     """
+    source = "a table of standard_errors, coefficient_table or bootstrap"
+    of_type(table, pd.DataFrame, source)
     odds = "odds_ratio" in table.columns
     columns = ["odds_ratio", "or_low", "or_high"] if odds else ["estimate", "low", "high"]
     absent = [name for name in ["class", *columns] if name not in table.columns]

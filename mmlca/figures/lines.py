@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.figures.canvas import SMALL, Panel, lay_out, rectangles
+from mmlca.figures.canvas import SMALL, Panel, lay_out, only, rectangles
 from mmlca.figures.colours import INK, MISSING, PALE, Colours, state_colours
 from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Groups, SequencesBySite
@@ -65,13 +65,14 @@ def plot_lines(
         names = branch_names(panel.data.states)
         rows = rows.replace({"state": {names[-2]: ended, names[-1]: rare}})
         shown |= set(rows["state"])
-        _draw_lines(panel, rows, colour, page.n_columns > 2)
-    legend = {name: shade for name, shade in colour.items() if name in shown}
-    return page.finish("Treatment line (below: patients)", "", legend)
+        _draw_lines(panel, rows, colour, page.panel_points)
+    return page.finish("Treatment line (below: patients)", "", only(colour, shown))
 
 
-def _draw_lines(panel: Panel, table: pd.DataFrame, colour: Mapping[str, Any], narrow: bool) -> None:
-    """Draw blocks and ribbons. In a narrow panel only the blocks of the first line are named."""
+def _draw_lines(
+    panel: Panel, table: pd.DataFrame, colour: Mapping[str, Any], points: float
+) -> None:
+    """Draw blocks and ribbons in a panel so many points wide; name blocks where there is room."""
     ax, names = panel.ax, list(colour)
     total, first = panel.data.weights.sum(), table.loc[table["line"] == 1, "count"].sum()
     if "hidden" in table:  # rounded counts
@@ -85,26 +86,48 @@ def _draw_lines(panel: Panel, table: pd.DataFrame, colour: Mapping[str, Any], na
     bottom = _stack(size)
     on_line = size[:, :-2].sum(axis=1) + size[:, -1]  # all but those without a further line
     n_lines = int(np.flatnonzero(on_line > 0).max(initial=0)) + 1
+    large = size[:n_lines] > 0.06
+    after, room = _name_room(names, large, points)
     for k, name in enumerate(names):
         at = np.flatnonzero(size[:n_lines, k] > 0)
         if not len(at):
             continue
         bars = rectangles(ax, at + 0.94, bottom[at, k], 0.12, size[at, k], colour[name])
         bars.set_label(name)
-        for line in at[(size[at, k] > 0.06) & ((at == 0) | (not narrow))]:
-            last = line == n_lines - 1
+        for line in at[large[at, k]]:
+            if len(name) > room[line]:
+                continue
             ax.text(
-                *(line + (0.92 if last else 1.08), bottom[line, k] + size[line, k] / 2, name),
-                ha="right" if last else "left", va="center", fontsize=SMALL - 1, color=INK,
-                zorder=4,
+                line + 1.08, bottom[line, k] + size[line, k] / 2, name,
+                va="center", fontsize=SMALL - 1, color=INK, zorder=4,
             )  # fmt: skip
     _draw_ribbons(ax, table[table["line"] <= n_lines], size, bottom, total, colour)
     n = [f"{on_line[k] * total:,.0f}" for k in range(n_lines)]
     ax.set_xticks(range(1, n_lines + 1), [f"{k + 1}\n{n[k]}" for k in range(n_lines)])
-    ax.set_xlim(0.85, max(n_lines, 2) + 0.15)
+    ax.set_xlim(0.85, max(n_lines, 2) + after)
     ax.set_ylim(-0.01, 1 + _GAP * max(len(names) - 1, 0) + 0.01)
     ax.set_yticks([])
     ax.spines[["left", "bottom"]].set_visible(False)
+
+
+def _name_room(
+    names: list[str], large: NDArray[np.bool_], points: float
+) -> tuple[float, list[float]]:
+    """How far the axis goes on after the last line, and how many letters fit at each line.
+
+    The names at the last line stand after it, unless they would take too much of the panel.
+    """
+    n_lines, letter = len(large), 0.6 * (SMALL - 1)
+    longest = max(
+        (len(name) for name, here in zip(names, large[-1], strict=True) if here), default=0
+    )
+    part = letter * longest / points
+    before = max(n_lines, 2) - 0.85
+    after = (0.1 + part * before) / (1 - part) if part < 0.5 else 1.0
+    fits = after < 0.9
+    after = max(after, 0.15) if fits else 0.15
+    room = 0.86 * points / (before + after) / letter
+    return after, [*[room] * (n_lines - 1), longest if fits else 0]
 
 
 def line_blocks(table: pd.DataFrame, names: list[str]) -> NDArray[np.float64]:

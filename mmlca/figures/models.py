@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from mmlca.figures.canvas import SMALL, TEXT, Page, new_axes, rectangles
 from mmlca.figures.colours import INK, group_colour, state_colours
 from mmlca.model.criteria import CRITERIA
+from mmlca.sequences.checks import need_columns, of_type
 from mmlca.tables.clusters import certainty_by_class, percent_text
 from mmlca.tables.suppress import is_small
 
@@ -55,7 +56,7 @@ def plot_certainty(
         ax.vlines(row["median"], i - 0.28, i + 0.28, color=INK, linewidth=1.4)
         ax.plot(row["mean"], i, "o", color="white", markeredgecolor=INK, markersize=3.5)
         ax.text(
-            1.02, i, f"{row['sure']:.0%}", transform=ax.get_yaxis_transform(),
+            1.02, i, f"{100 * row['sure']:.0f} %", transform=ax.get_yaxis_transform(),
             va="center", fontsize=SMALL, color=INK,
         )  # fmt: skip
     low = min(0.5, float(shown[["q05", "mean"]].min().min()))
@@ -90,6 +91,10 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
 
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
+    of_type(table, pd.DataFrame, "the table that select_n_classes returns")
+    need_columns(table, ["classes", criterion])
+    if not len(table):
+        raise ValueError("there is nothing to draw: the table has no rows; choose some of them.")
     ax = new_axes(ax, height=2.8)
     several = "site" in table.columns
     groups = table.groupby("site", sort=False) if several else [("", table)]

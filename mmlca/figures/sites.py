@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mmlca.figures.canvas import cell_text
 from mmlca.figures.colours import INK, text_colour
-from mmlca.sequences.checks import some
+from mmlca.sequences.checks import of_type, some
 from mmlca.tables.norm_texts import p_text
 from mmlca.tables.site_differences import SiteDifferences
 from mmlca.tables.suppress import check_min_count, few_patients, hides
@@ -75,6 +76,7 @@ def plot_site_differences(
     >>> figure.axes[0].get_title()
     'Cluster 1\\nn = 2 and 2'
     """
+    of_type(result, SiteDifferences, "what site_differences returns")
     pair = _chosen_pair(result, sites)
     names = _chosen_memberships(result, memberships)
     table = result.shown(check_min_count(min_count)) if table is None else table
@@ -158,10 +160,9 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
         for j in range(n_columns):
             if n_columns <= _MOST_ANNOTATED and not np.isnan(difference[i, j]):
                 _annotate(ax, i, j, difference[i, j], bool(supported[i]))
-    ax.set_xticks(np.arange(n_columns + 1) - 0.5, minor=True)
-    ax.set_yticks(np.arange(n_rows + 1) - 0.5, minor=True)
-    ax.grid(which="minor", color="white", linewidth=0.8)
-    ax.tick_params(which="both", length=0)
+    ax.vlines(np.arange(1, n_columns) - 0.5, -0.5, n_rows - 0.5, color="white", linewidth=0.8)
+    ax.hlines(np.arange(1, n_rows) - 0.5, -0.5, n_columns - 0.5, color="white", linewidth=0.8)
+    ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     ax.set_anchor("N")
 
@@ -171,16 +172,8 @@ def _annotate(ax: Axes, i: int, j: int, value: float, supported: bool) -> None:
 
     shade = colormaps[_COLOURS]((value + 1) / 2)
     box = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}
-    ax.text(
-        j,
-        i,
-        difference_text(value),
-        ha="center",
-        va="center",
-        fontsize=_TINY,
-        color=text_colour(shade),
-        bbox=None if supported else box,
-    )
+    look = {} if supported else {"bbox": box}
+    cell_text(ax, j, i, difference_text(value), text_colour(shade), _TINY, **look)
 
 
 def difference_text(value: float) -> str:

@@ -9,12 +9,12 @@ import pandas as pd
 
 from mmlca.figures.canvas import SMALL, TEXT, new_axes
 from mmlca.figures.colours import INK, group_colour
+from mmlca.sequences.checks import of_type
 from mmlca.tables.suppress import HIDDEN, check_min_count, hides
+from mmlca.tables.survival import Survival
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from mmlca.tables.survival import Survival
 
 _LINES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 
@@ -48,6 +48,7 @@ def plot_survival(
     >>> plot_survival(survival_by_cluster(time, event, group, window=4)).get_ylabel()
     'Share without the event (%)'
     """
+    of_type(result, Survival, "what survival_by_cluster returns")
     check_min_count(min_count)
     curves = result.shown(min_count).curves
     every = list(result.excluded["group"])

@@ -14,7 +14,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.figures.canvas import SMALL, TEXT, Page, Panel, lay_out
+from mmlca.figures.canvas import (
+    ONE_COLUMN,
+    SMALL,
+    TEXT,
+    TWO_COLUMNS,
+    Page,
+    Panel,
+    cell_text,
+    lay_out,
+    wrapped,
+)
 from mmlca.figures.colours import INK, MISSING, Colours, state_colours, text_colour
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import leaving_patients, step_patients
@@ -65,12 +75,21 @@ def plot_transitions(
     ax, figure : where to draw, optional
     """
     if not isinstance(sequences, (Sequences, Mapping, pd.DataFrame)):
+        if groups is not None or table is not None:
+            raise ValueError(
+                "groups and table belong to sequences, and a model has classes of its own; give "
+                "the model alone, or the sequences with the model as groups."
+            )
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
-    beside, height = _label_room(sequences)
+    beside, height, most = _label_room(sequences)
     page = lay_out(
-        *(sequences, groups, min_count, ax, figure), height=height, beside=beside, table=table
+        *(sequences, groups, min_count, ax, figure),
+        height=height,
+        beside=beside,
+        table=table,
+        most=most,
     )
     table = transition_counts(sequences, groups, lag=lag) if table is None else table
     image: Any = None
@@ -87,19 +106,34 @@ def plot_transitions(
     return page.finish("To", "From")
 
 
-def _label_room(sequences: Any) -> tuple[float, float]:
-    """Inches that names of states and the scale take beside the panels; height of a panel."""
+def _label_room(sequences: Any) -> tuple[float, float, int]:
+    """Inches that names of states and the scale take beside the panels; height of a panel.
+
+    The last is how many panels there may be in a row, so that the values fit into their cells.
+    """
     parts = sequences.values() if isinstance(sequences, Mapping) else [sequences]
     states = {str(s) for part in parts if isinstance(part, Sequences) for s in part.states}
     longest = max(map(len, states), default=0) * 0.55 * SMALL / 72
-    return longest + 0.6, max(1.9, 0.5 + 0.1 * min(len(states), 25) + longest)
+    height = max(1.9, 0.5 + 0.1 * min(len(states), 25) + longest)
+    points = 72 * (max(TWO_COLUMNS, TWO_COLUMNS + longest - 0.8) - longest - 0.6)
+    fitting = [most for most in (4, 3, 2) if _fits(points / most * 0.75, len(states))]
+    return longest + 0.6, height, max(fitting, default=4)
+
+
+def _fits(points: float, n_states: int) -> bool:
+    """Whether the values fit into the cells of a map in a panel so many points wide."""
+    return points * 0.7 / max(n_states, 1) > 2.2 * (SMALL - 1)
 
 
 def colour_bar(image: Any, axes: list[Axes], label: str) -> None:
-    """The scale of a heat map, beside all its panels."""
+    """The scale of a heat map, beside all its panels and at most an inch and a half long."""
     figure = axes[0].figure
     beside = 0.02 if figure.get_layout_engine() is not None else 0.15  # room for numbers of steps
-    bar = figure.colorbar(image, ax=axes, shrink=0.6, aspect=25, pad=beside)
+    places = [ax.get_window_extent() for ax in axes]
+    high = (max(place.y1 for place in places) - min(place.y0 for place in places)) / figure.dpi
+    bar = figure.colorbar(
+        image, ax=axes, shrink=min(0.6, 1.5 / max(high, 0.1)), aspect=18, pad=beside
+    )
     bar.ax.tick_params(labelsize=SMALL, length=2, width=0.5)
     bar.outline.set_visible(False)
     bar.set_label(label, fontsize=SMALL)
@@ -131,7 +165,7 @@ class _Heat:
 
 def _room(page: Page, panel: Panel) -> bool:
     """Whether the values fit into the cells of the map."""
-    return page.panel_points * 0.7 / panel.data.n_states > 2.2 * (SMALL - 1)
+    return _fits(page.panel_points, panel.data.n_states)
 
 
 def _draw_heat(panel: Panel, heat: _Heat, min_support: int, page: Page) -> Any:
@@ -140,18 +174,14 @@ def _draw_heat(panel: Panel, heat: _Heat, min_support: int, page: Page) -> Any:
     ax, rate, size = panel.ax, heat.rate, len(heat.rate)
     shades = mpl.colormaps["Blues"].with_extremes(bad=MISSING)
     image = ax.imshow(rate, cmap=shades, vmin=0, vmax=1, aspect="auto")
-    roomy = _room(page, panel)
-    for i in range(size):
-        weak = 0 < heat.n[i] < min_support
-        if roomy:
+    if _room(page, panel):
+        for i in range(size):
             for j in range(size):
                 if heat.hidden[i, j]:
-                    ax.text(j, i, "–", ha="center", va="center", fontsize=SMALL - 1, color=INK)
+                    cell_text(ax, j, i, "–", INK)
                 elif np.isfinite(rate[i, j]):
-                    ax.text(
-                        j, i, rate_text(rate[i, j]), ha="center", va="center",
-                        color=text_colour(shades(rate[i, j])), fontsize=SMALL - 1,
-                    )  # fmt: skip
+                    cell_text(ax, j, i, rate_text(rate[i, j]), text_colour(shades(rate[i, j])))
+            weak = 0 < heat.n[i] < min_support
             n = HIDDEN if heat.hidden_n[i] else f"{heat.n[i]:,.0f}{'*' * bool(weak)}"
             ax.text(size - 0.4, i, n, va="center", fontsize=SMALL - 1, color=INK)
     names = panel.data.states
@@ -207,16 +237,16 @@ def plot_estimates(
     if not hasattr(model, "params_"):
         raise TypeError(
             f"plot_transitions draws Sequences or a fitted model, found {type(model).__name__}"
-            f"{' that is not fitted' * hasattr(model, 'fit')}."
+            f"{' that is not fitted; call its fit first' * hasattr(model, 'fit')}."
         )
     params, states = model.params_, list(model.states_)
     n_classes, size = params.initial.shape
-    axes, whole = _panels(n_classes, size, ax, figure)
+    axes, whole = _panels(n_classes, states, ax, figure, 7 if errors is None else 15)
     shades = mpl.colormaps["Blues"].with_extremes(bad=MISSING)
     image: Any = None
     for k, panel in enumerate(axes):
         value = np.vstack([params.initial[k], params.transition[k]])
-        share = f" ({params.weights[k]:.0%})"
+        share = f" ({100 * params.weights[k]:.0f} %)"
         if errors is not None and "estimate" in errors:
             value = np.where(_blank(errors, k + 1, states), np.nan, value)
             weight = errors[(errors["parameter"] == "weight") & (errors["class"] == k + 1)]
@@ -227,10 +257,8 @@ def plot_estimates(
             text = rate_text(rate) if np.isfinite(rate) else "–"
             if limits is not None and np.isfinite(limits[i, j]).all():
                 text += "\n" + "–".join(map(_limit_text, limits[i, j]))
-            panel.text(
-                j, i, text, ha="center", va="center", color=text_colour(shades(rate)),
-                fontsize=SMALL - (1 if limits is None else 1.5), linespacing=0.95,
-            )  # fmt: skip
+            less = 1 if limits is None else 1.5
+            cell_text(panel, j, i, text, text_colour(shades(rate)), SMALL - less, linespacing=0.95)
         panel.axhline(0.5, color="white", linewidth=2)
         name = f"Class {k + 1}" if names is None else names[k]
         panel.set_title(textwrap.fill(f"{name}{share}", 26), fontsize=TEXT, color=INK)
@@ -254,18 +282,27 @@ def plot_estimates(
     return cast("Axes | Figure", whole)
 
 
-def _panels(n: int, size: int, ax: Axes | None, figure: Any) -> tuple[list[Axes], Any]:
-    """One Axes per class, and the Axes or Figure that the caller gets."""
+def _panels(
+    n: int, states: list[str], ax: Axes | None, figure: Any, letters: int
+) -> tuple[list[Axes], Any]:
+    """One Axes per class, and the Axes or Figure that the caller gets.
+
+    There are so many in a row that about as many points fit into a cell as `letters` need.
+    """
     if ax is not None:
         if n > 1:
             raise ValueError(f"one Axes cannot hold {n} classes; pass figure= or neither.")
         return [ax], ax
-    n_columns = min(n, 4 if size <= 6 else 2)
-    n_rows = -(-n // n_columns)
+    longest = max(map(len, states)) * 0.55 * SMALL / 72
+    wide = (ONE_COLUMN + 0.6 if n == 1 else TWO_COLUMNS) + max(0.0, longest - 0.8)
+    cells = 72 * (wide - longest - 0.9) * 0.97 / len(states)  # points of a cell with one column
+    fitting = [most for most in (4, 3, 2) if cells / most >= letters * 1.15]
+    n_rows, n_columns = wrapped(n, max(fitting, default=2))
     if figure is None:
         import matplotlib.pyplot as plt
 
-        figure = plt.figure(figsize=(7.2, n_rows * 2.1 + 0.5), layout="constrained")
+        row = 0.5 + 0.17 * (min(len(states), 25) + 1) * (1.3 if letters > 7 else 1) + longest
+        figure = plt.figure(figsize=(wide, n_rows * max(2.1, row) + 0.5), layout="constrained")
     grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for empty in grid[n:]:
         empty.set_axis_off()
@@ -381,8 +418,8 @@ def _draw_graph(
                 ha="center", va="center", fontsize=SMALL - 0.5,
                 color=text_colour(colours[k]), zorder=4,
             )  # fmt: skip
-    ax.set_xlim(-1.4, 1.4)
-    ax.set_ylim(-1.4, 1.4)
-    ax.set_aspect("equal")
+    ax.set_xlim(-1.4, 1.4, auto=True)  # so that it may widen to the shape of the panel
+    ax.set_ylim(-1.4, 1.4, auto=True)
+    ax.set_aspect("equal", adjustable="datalim")
     ax.set(xticks=[], yticks=[])  # not set_axis_off, which would hide the note below too
     ax.spines[:].set_visible(False)

@@ -64,10 +64,10 @@ class Summary:
         if not hasattr(self, "posterior_"):
             return f"<pre>{html.escape(repr(self))}</pre>"
         head = f"<p>{self.params_.n_classes} classes, log-likelihood {self.loglik_:,.2f}.</p>"
-        look: dict[str, Any] = {"float_format": "{:.3f}".format, "border": 0}
-        return (
-            f"{head}\n{self.summary().to_html(formatters={'patients': '{:,.6g}'.format}, **look)}"
-        )
+        table = self.summary()
+        if (table["patients"] % 1 == 0).all():
+            table["patients"] = table["patients"].astype(int)
+        return f"{head}\n{table.to_html(border=0, float_format='{:.3f}'.format)}"
 
     def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
         """What notebooks ask for first; scikit-learn's shows the settings only."""

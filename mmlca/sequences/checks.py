@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import counted as counted
 from font.checks import listed as listed
+from font.checks import of_type as of_type
 from font.checks import some as some
 from font.spelling import option
 
@@ -203,6 +204,12 @@ def patient_labels(ids: pd.Index, labels: Any, name: str, site: str = "") -> pd.
                 "one label for each."
             )
         values = labels.reindex(ids)
+    elif isinstance(labels, (pd.DataFrame, type)):
+        raise TypeError(
+            f"{name} must be one label for each patient{where}, such as a Series indexed by id, or "
+            f"a fitted model; found a {'class' if isinstance(labels, type) else 'DataFrame'}: give "
+            f"{'what its fit returns' if isinstance(labels, type) else 'one of its columns'}."
+        )
     else:
         values = pd.Series(labels)
         if len(values) != len(ids):

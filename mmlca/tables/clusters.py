@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mmlca.sequences.checks import need_columns, numbers_for
+from mmlca.sequences.checks import need_columns, numbers_for, of_type
 from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.lines import ARROW, line_codes
@@ -331,6 +331,7 @@ def certainty_by_class(model: Any, weights: ArrayLike | None = None) -> pd.DataF
     1      2         1   1.0   1.0
     """
     posterior = getattr(model, "posterior_", model)
+    of_type(posterior, pd.DataFrame, "a fitted model (call its fit first) or its posterior_")
     need_columns(posterior, ["class", "probability"])
     if not len(posterior):
         raise ValueError("there are no patients to describe.")

@@ -56,7 +56,7 @@ def split(
     sequences: Sequences | SequencesBySite, groups: Groups = None
 ) -> Iterator[tuple[Keys, Sequences]]:
     """Each site's and group's patients, with {"site": …, "group": …} as far as they apply."""
-    if hasattr(groups, "predict"):
+    if hasattr(groups, "predict") and not isinstance(groups, type):
         groups = classes_of(groups, sequences)
     if isinstance(sequences, Mapping):
         labels = None if groups is None else _of_sites(sequences, groups, "groups")

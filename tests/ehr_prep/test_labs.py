@@ -374,3 +374,13 @@ def test_it_draws_into_a_given_figure() -> None:
     assert ehr_prep.plot_trend(trend(*simulate(15)), figure, label="CRP (mg/L)") is figure
     assert figure.axes[0].get_ylabel() == "CRP (mg/L), geometric mean (log scale)"
     plt.close(figure)
+
+
+def test_a_figure_of_something_else_says_what_it_draws() -> None:
+    table = pd.DataFrame({"years": [0.0]})
+    with pytest.raises(TypeError, match=r"found DataFrame, expected what ehr_prep.trend returns"):
+        ehr_prep.plot_trend(table)
+    with pytest.raises(ValueError, match="the table has no column 'stage', 'reason'"):
+        ehr_prep.plot_flow(table)
+    with pytest.raises(TypeError, match="found dict, expected a flow table, sequences or records"):
+        ehr_prep.plot_flow({})

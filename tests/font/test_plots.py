@@ -114,3 +114,28 @@ def test_colours_repeat_after_the_last():
 
 def test_text_can_be_read_on_every_colour():
     assert (text_on("#332288"), text_on("#88CCEE")) == ("white", "black")
+
+
+@pytest.mark.parametrize("name", ["weights", "agreement", "spectrum", "cluster_sizes", "patterns"])
+def test_letters_are_as_large_as_in_other_figures(ensemble, name):
+    figure = getattr(font, f"plot_{name}")(ensemble).figure
+    figure.canvas.draw()
+    sizes = {t.get_fontsize() for t in figure.findobj(mpl.text.Text) if t.get_text()}
+    assert sizes <= {6.0, 7.0}
+
+
+@pytest.mark.parametrize("name", ["weights", "cluster_sizes"])
+def test_the_legend_stays_inside_given_axes(ensemble, name):
+    figure = mpl.figure.Figure(layout="constrained")
+    ax = getattr(font, f"plot_{name}")(ensemble, ax=figure.subplots())
+    figure.canvas.draw()
+    legend, panel = ax.get_legend().get_window_extent(), ax.get_window_extent()
+    assert (legend.x1, legend.y1) <= (panel.x1 + 1, panel.y1 + 1)
+
+
+@pytest.mark.parametrize("name", ["weights", "agreement", "spectrum", "cluster_sizes", "patterns"])
+def test_an_ensemble_that_is_not_fitted_gets_one_sentence(name):
+    with pytest.raises(ValueError, match="the ensemble is not fitted; call its fit first"):
+        getattr(font, f"plot_{name}")(font.Ensemble(2))
+    with pytest.raises(TypeError, match="found dict, expected a fitted Ensemble"):
+        getattr(font, f"plot_{name}")({})
