@@ -7,155 +7,150 @@ in files of this name only and they share one layout. That is why this file is a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-import mmlca.sequences._compiled  # noqa: F401 - readies the cache
+from mmlca.sequences._compiled import entry, inner
 
 # A chain with S states has S + 1 rows of probabilities: row i < S are the transitions from
 # state i, row S is the initial distribution; together C = S·(S + 1) cells. Classes come in
-# lanes of four, so that the processor treats four at a time: `chance` (L, C + G, 4) holds, for
-# class 4l + m in [l, :, m], its cells and below them the probability of each of G gaps;
-# `share` (H, L, 4) holds the classes' proportions in each of H groups of patients, one group where
-# none are told apart. Lanes that stand for no class have share 0. `table` is the tuple (n_states,
-# indptr, tokens, cell, times, gaps, weights, starts) of a pattern table, in which the patterns of
-# group h are those from starts[h] to starts[h + 1].
+# lanes of four, so that the processor treats four at a time: `chance` (L, C + G + H, 4) holds, for
+# class 4l + m in [l, :, m], its cells, below them the probability of each of G gaps, and from row
+# `first` = C + G on its share of each of H groups of patients, one group where none are told apart.
+# Lanes that stand for no class have share 0. What is `expected` has the same layout: visits of
+# cells and gaps, and members. `table` is the tuple (n_states, indptr, tokens, cell, times, gaps,
+# weights, starts) of a pattern table, in which the patterns of group h are those from starts[h] to
+# starts[h + 1]. `scratch` are arrays to work in: powers (L, V, 4) of the V tokens, their visits
+# (V + 1, 4), joint probabilities (L, B, 4) of a block of at most B = BLOCK patterns, and rows of
+# states (5, S + 1, S).
 
+BLOCK = 2048
 _ONE = np.uint64(1)
 _TINY = 1e-250
-_BLOCK = 2048
 _GROWTH = 1.0 + 1e-3  # a cell that rises by this factor in an update is not at its maximum
 
-# Compiling is what the first fit waits for. Loops are written out, since an assignment between
-# arrays brings its error messages with it; divisions do not check for zero; and what only other
-# loops call has neither an entry from Python nor a file in the cache.
-_entry = njit(cache=True, nogil=True, error_model="numpy")
-_inner = njit(  # type: ignore[call-overload]  # numba's stubs lack the last two
-    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
+# Compiling is what the first fit waits for, so the code is plain: loops are written out, since an
+# assignment between arrays brings its error messages with it, and so are assignments to several
+# names and the larger of two numbers, which are calls to numba.
 
 
-@_inner
-def _copy(
-    cells: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    to_cells: NDArray[np.float64],
-    to_shares: NDArray[np.float64],
-) -> None:
-    """Copy cells (L, C + G, 4) and shares (H, L, 4), or what is expected of them."""
-    for g in range(cells.shape[0]):
-        for c in range(cells.shape[1]):
+@inner
+def _copy(source: NDArray[np.float64], target: NDArray[np.float64]) -> None:
+    """Copy parameters, or what is expected of them, (L, C + G + H, 4)."""
+    for g in range(source.shape[0]):
+        for c in range(source.shape[1]):
             for m in range(4):
-                to_cells[g, c, m] = cells[g, c, m]
-    for h in range(shares.shape[0]):
-        for g in range(shares.shape[1]):
-            for m in range(4):
-                to_shares[h, g, m] = shares[h, g, m]
+                target[g, c, m] = source[g, c, m]
 
 
-@_inner
-def _rows_of(chance: NDArray[np.float64], g: int, m: int, rows: NDArray[np.float64]) -> None:
-    """Copy a class's cells into rows of states (S + 1, S): the loops over gaps want them dense."""
-    n_states = rows.shape[1]
+@inner
+def _take_rows(
+    first: int, chance: NDArray[np.float64], g: int, m: int, rows: NDArray[np.float64]
+) -> bool:
+    """Copy a class's cells into rows[0] (S + 1, S); returns whether it has a share of any group."""
+    n_states = rows.shape[2]
     for i in range(n_states + 1):
         for j in range(n_states):
-            rows[i, j] = chance[g, i * n_states + j, m]
+            rows[0, i, j] = chance[g, i * n_states + j, m]
+    share = 0.0
+    for h in range(first, chance.shape[1]):
+        share += chance[g, h, m]
+    return share > 0.0
 
 
-@_entry
-def gap_chances(
+@inner
+def _gap_chances(
     n_states: int,
     gaps: NDArray[np.int64],
-    share: NDArray[np.float64],
     chance: NDArray[np.float64],
+    rows: NDArray[np.float64],
 ) -> None:
     """Fill the rows of `chance` below the plain cells: (T^{g+1})_ij for each gap, each class."""
     if len(gaps) == 0:
         return
     n_cells = n_states * (n_states + 1)
-    rows = np.empty((n_states + 1, n_states))
-    power = np.empty((2, n_states + 1, n_states))  # the present one and the next, by turns
     for g in range(len(chance)):
         for m in range(4):
-            if share[g, m] == 0.0:
+            if not _take_rows(n_cells + len(gaps), chance, g, m, rows):
                 continue
-            _rows_of(chance, g, m, rows)
-            now, e = 0, 0
+            now = 1  # rows[1] and rows[2] are the present power and the next, by turns
+            e = 0
             for i in range(n_states + 1):
                 for j in range(n_states):
-                    power[now, i, j] = rows[i, j]
+                    rows[now, i, j] = rows[0, i, j]
             for length in range(1, gaps[-1, 1] + 1):  # the gaps are sorted by length
-                then, now = now, 1 - now
+                then = now
+                now = 3 - now
                 for i in range(n_states + 1):
                     for j in range(n_states):
-                        power[now, i, j] = 0.0
+                        rows[now, i, j] = 0.0
                     for h in range(n_states):
                         for j in range(n_states):
-                            power[now, i, j] += power[then, i, h] * rows[h, j]
+                            rows[now, i, j] += rows[then, i, h] * rows[0, h, j]
                 while e < len(gaps) and gaps[e, 1] == length:
-                    chance[g, n_cells + e, m] = power[now, gaps[e, 0], gaps[e, 2]]
+                    chance[g, n_cells + e, m] = rows[now, gaps[e, 0], gaps[e, 2]]
                     e += 1
 
 
-@_entry
-def spread_gaps(
+@inner
+def _spread_gaps(
     n_states: int,
     gaps: NDArray[np.int64],
-    share: NDArray[np.float64],
     chance: NDArray[np.float64],
     expected: NDArray[np.float64],
+    rows: NDArray[np.float64],
 ) -> None:
     """Turn expected visits of gaps into expected visits of the cells passed on the way.
 
     With R_g the visits of gaps of length g divided by their chance, θ the (S + 1, S) cells and
     T its first S rows, these are θ ∘ (Y_0 + F_1), where Y_m = R_m + Y_{m+1} Tᵀ and
-    F_m = θᵀ Y_m + Tᵀ F_{m+1}: one sweep from the longest gap down.
+    F_m = θᵀ Y_m + Tᵀ F_{m+1}: one sweep from the longest gap down. θ is rows[0]; the present Y
+    and the next are rows[1] and rows[2] by turns; two rows further down is F, of S rows.
     """
     if len(gaps) == 0:
         return
     n_cells = n_states * (n_states + 1)
-    rows = np.empty((n_states + 1, n_states))
-    behind = np.empty((2, n_states + 1, n_states))  # the present one and the next, by turns
-    inner = np.empty((2, n_states + 1, n_states))  # the last row stays unused
     for g in range(len(chance)):
         for m in range(4):
-            if share[g, m] == 0.0:
+            if not _take_rows(n_cells + len(gaps), chance, g, m, rows):
                 continue
-            _rows_of(chance, g, m, rows)
-            now, e = 0, len(gaps) - 1
+            now = 1
+            e = len(gaps) - 1
             for i in range(n_states + 1):
                 for j in range(n_states):
-                    behind[now, i, j] = inner[now, i, j] = 0.0
+                    rows[now, i, j] = 0.0
+                    rows[now + 2, i, j] = 0.0
             for length in range(gaps[-1, 1], -1, -1):
-                then, now = now, 1 - now
+                then = now
+                now = 3 - now
                 for i in range(n_states + 1):
                     for b in range(n_states):
                         total = 0.0
                         for j in range(n_states):
-                            total += behind[then, i, j] * rows[b, j]
-                        behind[now, i, b] = total
-                        inner[now, i, b] = inner[then, i, b]
+                            total += rows[then, i, j] * rows[0, b, j]
+                        rows[now, i, b] = total
+                        rows[now + 2, i, b] = rows[then + 2, i, b]
                 while e >= 0 and gaps[e, 1] == length:
-                    visits, likely = expected[g, n_cells + e, m], chance[g, n_cells + e, m]
+                    visits = expected[g, n_cells + e, m]
+                    likely = chance[g, n_cells + e, m]
                     if visits > 0.0 and likely > 0.0:  # weights of 1e300 beside 1e-300 underflow
-                        behind[now, gaps[e, 0], gaps[e, 2]] += visits / likely
+                        rows[now, gaps[e, 0], gaps[e, 2]] += visits / likely
                     e -= 1
                 if length > 0:
                     for a in range(n_states):
                         for b in range(n_states):
-                            total = rows[n_states, a] * behind[now, n_states, b]
+                            total = rows[0, n_states, a] * rows[now, n_states, b]
                             for h in range(n_states):
-                                total += rows[h, a] * (behind[now, h, b] + inner[then, h, b])
-                            inner[now, a, b] = total
+                                total += rows[0, h, a] * (rows[now, h, b] + rows[then + 2, h, b])
+                            rows[now + 2, a, b] = total
             for i in range(n_states + 1):
                 for b in range(n_states):
-                    through = behind[now, i, b]
+                    through = rows[now, i, b]
                     if i < n_states:
-                        through += inner[now, i, b]
-                    expected[g, i * n_states + b, m] += rows[i, b] * through
+                        through += rows[now + 2, i, b]
+                    expected[g, i * n_states + b, m] += rows[0, i, b] * through
 
 
-@_inner
+@inner
 def _raise_powers(
     cell: NDArray[np.int32],
     times: NDArray[np.int32],
@@ -165,21 +160,21 @@ def _raise_powers(
     """powers[v] = chance[cell[v]]^times[v]; the tokens of one cell follow each other."""
     for v in range(len(cell)):
         c = cell[v]
-        a = b = c_ = d = 1.0
         more = times[v]
-        if v > 0 and c == cell[v - 1]:
+        goes_on = v > 0 and c == cell[v - 1]
+        if goes_on:
             more -= times[v - 1]
-            a, b, c_, d = powers[v - 1, 0], powers[v - 1, 1], powers[v - 1, 2], powers[v - 1, 3]
-        w, x, y, z = chance[c, 0], chance[c, 1], chance[c, 2], chance[c, 3]
-        if more > 64:
-            a, b, c_, d = a * w**more, b * x**more, c_ * y**more, d * z**more
-        else:
-            for _ in range(more):
-                a, b, c_, d = a * w, b * x, c_ * y, d * z
-        powers[v, 0], powers[v, 1], powers[v, 2], powers[v, 3] = a, b, c_, d
+        for m in range(4):
+            power = powers[v - 1, m] if goes_on else 1.0
+            if more > 64:
+                power *= chance[c, m] ** more
+            else:
+                for _ in range(more):
+                    power *= chance[c, m]
+            powers[v, m] = power
 
 
-@_inner
+@inner
 def _multiply(
     begin: int,
     end: int,
@@ -192,7 +187,10 @@ def _multiply(
     """Joint probability of class and pattern, for the patterns from `begin` to `end`."""
     m = np.uint64(indptr[begin])
     for u in range(begin, end):
-        a, b, c, d = share[0], share[1], share[2], share[3]
+        a = share[0]
+        b = share[1]
+        c = share[2]
+        d = share[3]
         stop = np.uint64(indptr[u + 1])
         while m < stop:
             v = np.uint64(tokens[m])
@@ -202,10 +200,13 @@ def _multiply(
             d *= powers[v, 3]
             m += _ONE
         r = u - begin
-        joint[r, 0], joint[r, 1], joint[r, 2], joint[r, 3] = a, b, c, d
+        joint[r, 0] = a
+        joint[r, 1] = b
+        joint[r, 2] = c
+        joint[r, 3] = d
 
 
-@_inner
+@inner
 def _scatter(
     begin: int,
     end: int,
@@ -214,13 +215,25 @@ def _scatter(
     joint: NDArray[np.float64],
     visits: NDArray[np.float64],
 ) -> None:
-    """Add each pattern's responsibilities to its tokens and, in the last row, to the classes."""
+    """Each pattern's responsibilities, summed by token and, in the last row, over all patterns."""
+    for t in range(len(visits)):
+        for k in range(4):
+            visits[t, k] = 0.0
+    m0 = 0.0
+    m1 = 0.0
+    m2 = 0.0
+    m3 = 0.0
     m = np.uint64(indptr[begin])
-    m0 = m1 = m2 = m3 = 0.0
     for u in range(begin, end):
         r = u - begin
-        a, b, c, d = joint[r, 0], joint[r, 1], joint[r, 2], joint[r, 3]
-        m0, m1, m2, m3 = m0 + a, m1 + b, m2 + c, m3 + d
+        a = joint[r, 0]
+        b = joint[r, 1]
+        c = joint[r, 2]
+        d = joint[r, 3]
+        m0 += a
+        m1 += b
+        m2 += c
+        m3 += d
         stop = np.uint64(indptr[u + 1])
         while m < stop:
             v = np.uint64(tokens[m])
@@ -230,57 +243,63 @@ def _scatter(
             visits[v, 3] += d
             m += _ONE
     last = len(visits) - 1
-    visits[last, 0], visits[last, 1], visits[last, 2], visits[last, 3] = m0, m1, m2, m3
+    visits[last, 0] = m0
+    visits[last, 1] = m1
+    visits[last, 2] = m2
+    visits[last, 3] = m3
 
 
-@_inner
+@inner
 def _log_joint(
-    u: int,
-    indptr: NDArray[np.int64],
+    begin: int,
+    end: int,
     tokens: NDArray[np.int32],
     powered: tuple[NDArray[np.int32], NDArray[np.int32]],
     chance: NDArray[np.float64],
-    share: NDArray[np.float64],
+    group: int,
+    r: int,
     joint: NDArray[np.float64],
 ) -> float:
-    """Class probabilities of pattern u by log-sum-exp, in `joint`; returns its log-likelihood.
+    """Class probabilities of a pattern by log-sum-exp, in joint[:, r]; returns its log-likelihood.
 
-    `powered` are the cell and the exponent of each token.
+    The pattern's tokens are those from `begin` to `end`; `powered` are the cell and the exponent
+    of each token; `group` is the row of `chance` that holds the shares.
     """
     cell, times = powered
     top = -np.inf
-    for g in range(len(share)):
+    for g in range(len(chance)):
         for m in range(4):
             log_joint = -np.inf
-            if share[g, m] > 0.0:
-                log_joint = np.log(share[g, m])
-                for t in range(indptr[u], indptr[u + 1]):
+            if chance[g, group, m] > 0.0:
+                log_joint = np.log(chance[g, group, m])
+                for t in range(begin, end):
                     p = chance[g, cell[tokens[t]], m]
                     log_joint += times[tokens[t]] * (np.log(p) if p > 0.0 else -np.inf)
-            joint[g, m] = log_joint
-            top = max(top, log_joint)
+            joint[g, r, m] = log_joint
+            if log_joint > top:
+                top = log_joint
     total = 0.0
-    for g in range(len(share)):
+    for g in range(len(chance)):
         for m in range(4):
-            joint[g, m] = np.exp(joint[g, m] - top) if top > -np.inf else share[g, m]
-            total += joint[g, m]
-    for g in range(len(share)):
+            one = np.exp(joint[g, r, m] - top) if top > -np.inf else chance[g, group, m]
+            joint[g, r, m] = one
+            total += one
+    for g in range(len(chance)):
         for m in range(4):
-            joint[g, m] /= total
+            joint[g, r, m] /= total
     return float(top + np.log(total))
 
 
-@_entry
-def e_step(
+@inner
+def _e_step(
     table: tuple,  # type: ignore[type-arg]
+    scratch: tuple,  # type: ignore[type-arg]
     chance: NDArray[np.float64],
-    share: NDArray[np.float64],
     expected: NDArray[np.float64],
-    members: NDArray[np.float64],
     posterior: NDArray[np.float64],
     logs: NDArray[np.float64],
 ) -> float:
-    """Log-likelihood; fills expected visits (L, C + G, 4) and members (H, L, 4) of each class.
+    """Log-likelihood; fills what is expected of each class.
 
     `posterior` (L, U, 4) receives the class probabilities of each pattern and `logs` (U,) its
     log-likelihood; both may have U = 0 where they are not wanted. Where
@@ -288,32 +307,32 @@ def e_step(
     blocks, so that rounding errors do not grow with the number of patterns.
     """
     n_states, indptr, tokens, cell, times, gaps, weights, starts = table
-    n_groups, n_lanes, n_tokens = len(share), share.shape[1], len(cell)
-    powered, keep = (cell, times), len(logs) > 0
-    live = np.zeros((n_lanes, 4))
-    for h in range(n_groups):
-        for g in range(n_lanes):
-            for m in range(4):
-                live[g, m] += share[h, g, m]
-    gap_chances(n_states, gaps, live, chance)
-    powers = np.empty((n_lanes, n_tokens, 4))
-    visits = np.empty((n_tokens + 1, 4))
-    joint = np.empty((n_lanes, min(_BLOCK, len(weights)), 4))
-    one = np.empty((n_lanes, 4))
-    expected[:] = 0.0
-    members[:] = 0.0
+    powers, visits, joint, rows = scratch
+    powered = (cell, times)
+    n_lanes = len(chance)
+    n_tokens = len(cell)
+    keep = len(logs) > 0
+    first = n_states * (n_states + 1) + len(gaps)
+    _gap_chances(n_states, gaps, chance, rows)
     for g in range(n_lanes):
         _raise_powers(cell, times, chance[g], powers[g])
+        for c in range(expected.shape[1]):
+            for m in range(4):
+                expected[g, c, m] = 0.0
     log_likelihood = 0.0
-    for h in range(n_groups):
-        for begin in range(starts[h], starts[h + 1], _BLOCK):
-            end = min(begin + _BLOCK, starts[h + 1])
+    for h in range(len(starts) - 1):
+        group = first + h
+        for begin in range(starts[h], starts[h + 1], BLOCK):
+            end = starts[h + 1]
+            if end > begin + BLOCK:
+                end = begin + BLOCK
             for g in range(n_lanes):
-                _multiply(begin, end, indptr, tokens, powers[g], share[h, g], joint[g])
+                _multiply(begin, end, indptr, tokens, powers[g], chance[g, group], joint[g])
             block_likelihood = 0.0
             product = 1.0  # of probabilities of weight 1: one logarithm serves several patterns
             for r in range(end - begin):
-                weight = weights[begin + r]
+                u = begin + r
+                weight = weights[u]
                 total = 0.0
                 for g in range(n_lanes):
                     total += (joint[g, r, 0] + joint[g, r, 1]) + (joint[g, r, 2] + joint[g, r, 3])
@@ -326,67 +345,63 @@ def e_step(
                     elif weight > 0.0:
                         block_likelihood += weight * np.log(total)
                     if keep:
-                        logs[begin + r] = np.log(total)
+                        logs[u] = np.log(total)
                 else:
-                    u = begin + r
-                    log_total = _log_joint(u, indptr, tokens, powered, chance, share[h], one)
-                    for g in range(n_lanes):
-                        for m in range(4):
-                            joint[g, r, m] = one[g, m]
+                    log_total = _log_joint(
+                        indptr[u], indptr[u + 1], tokens, powered, chance, group, r, joint
+                    )
                     total = 1.0
                     if weight > 0.0:
                         block_likelihood += weight * log_total
                     if keep:
-                        logs[begin + r] = log_total
+                        logs[u] = log_total
                 if keep:
                     for g in range(n_lanes):
                         for m in range(4):
-                            posterior[g, begin + r, m] = joint[g, r, m] / total
+                            posterior[g, u, m] = joint[g, r, m] / total
                 factor = weight / total
                 for g in range(n_lanes):
                     for m in range(4):
                         joint[g, r, m] *= factor
             log_likelihood += block_likelihood + np.log(product)
             for g in range(n_lanes):
-                visits[:] = 0.0
                 _scatter(begin, end, indptr, tokens, joint[g], visits)
                 for v in range(n_tokens):
                     for m in range(4):
                         expected[g, cell[v], m] += times[v] * visits[v, m]
                 for m in range(4):
-                    members[h, g, m] += visits[n_tokens, m]
-    spread_gaps(n_states, gaps, live, chance, expected)
+                    expected[g, group, m] += visits[n_tokens, m]
+    _spread_gaps(n_states, gaps, chance, expected, rows)
     return log_likelihood
 
 
-@_inner
-def m_step(
+@inner
+def _m_step(
     n_states: int,
+    first: int,
     expected: NDArray[np.float64],
-    members: NDArray[np.float64],
     prior: NDArray[np.float64],
     chance: NDArray[np.float64],
-    share: NDArray[np.float64],
 ) -> None:
-    """New parameters from expected visits and members.
+    """New parameters from what is expected.
 
     `prior` (L, C + 1, 4) holds pseudo-counts of the cells and, last, of the classes; −1 marks a
     cell that must stay zero, or a lane without a class. A row that is never visited becomes even
     over its other cells.
     """
     last = n_states * (n_states + 1)
-    for h in range(len(share)):
+    for h in range(first, chance.shape[1]):
         total = 0.0
         for g in range(len(chance)):
             for m in range(4):
                 if prior[g, last, m] >= 0.0:
-                    total += members[h, g, m] + prior[g, last, m]
+                    total += expected[g, h, m] + prior[g, last, m]
         if total == 0.0:  # nobody weighs anything in this group
             continue
         for g in range(len(chance)):
             for m in range(4):
                 if prior[g, last, m] >= 0.0:
-                    share[h, g, m] = (members[h, g, m] + prior[g, last, m]) / total
+                    chance[g, h, m] = (expected[g, h, m] + prior[g, last, m]) / total
     for g in range(len(chance)):
         for m in range(4):
             if prior[g, last, m] < 0.0:
@@ -408,18 +423,16 @@ def m_step(
                         chance[g, c, m] = 1.0 / n_open
 
 
-@_inner
-def log_prior(
-    prior: NDArray[np.float64], chance: NDArray[np.float64], share: NDArray[np.float64]
-) -> float:
+@inner
+def _log_prior(first: int, prior: NDArray[np.float64], chance: NDArray[np.float64]) -> float:
     """The penalty: Σ pseudo-count · log probability, each row's factors under one logarithm."""
     total = 0.0
     last = prior.shape[1] - 1
     for g in range(len(chance)):
         for m in range(4):
             if prior[g, last, m] > 0.0:
-                for h in range(len(share)):
-                    total += prior[g, last, m] * np.log(share[h, g, m])
+                for h in range(first, chance.shape[1]):
+                    total += prior[g, last, m] * np.log(chance[g, h, m])
             product = 1.0
             for c in range(last):
                 if prior[g, c, m] > 0.0:
@@ -430,19 +443,23 @@ def log_prior(
     return total
 
 
-@_entry
+@entry
 def em(
     table: tuple,  # type: ignore[type-arg]
+    scratch: tuple,  # type: ignore[type-arg]
     prior: NDArray[np.float64],
-    chance: NDArray[np.float64],
-    share: NDArray[np.float64],
-    max_iter: int,
-    tol: float,
-    accelerate: bool,
-    n_confirm: int,
+    chances: NDArray[np.float64],
+    visits: NDArray[np.float64],
+    limits: tuple[int, float, bool, int],
     path: NDArray[np.float64],
+    classes: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> tuple[int, bool]:
-    """EM from `chance` and `share`, improved in place; returns the updates made and if converged.
+    """EM from the parameters chances[3]; returns the updates made and if converged.
+
+    The last parameters are chances[3] again, and what is expected of them is visits[0]; the rest
+    of `chances` (4, L, C + G + H, 4) and `visits` (2, L, C + G + H, 4) is room for those before.
+    `limits` are max_iter, tol, accelerate and n_confirm. With max_iter 0 there is an E-step and
+    no more. `classes` are `posterior` and `logs` of `_e_step`.
 
     `path` (max_iter + 1, 2) receives log-likelihood and penalised log-likelihood of the
     parameters after 0, 1, … updates. With `accelerate`, every two updates are followed by an
@@ -455,27 +472,31 @@ def em(
     passed the same test. While only the cells that grow stand against it, the extrapolation
     raises them (`_lift`).
     """
-    n_states = table[0]
-    n_lanes = len(chance)
-    expected, expected_kept = np.empty_like(chance), np.empty_like(chance)
-    members, members_kept = np.empty_like(share), np.empty_like(share)
-    none, no_logs = np.empty((n_lanes, 0, 4)), np.empty(0)
-    chances = np.empty((3, *chance.shape))
-    shares = np.empty((3, *share.shape))
-    n_done, n_plain, n_passed, leapt, gain_before = -1, 0, 0, False, 0.0
+    n_states, gaps = table[0], table[5]
+    max_iter, tol, accelerate, n_confirm = limits
+    posterior, logs = classes
+    first = n_states * (n_states + 1) + len(gaps)
+    chance = chances[3]
+    expected = visits[0]
+    n_done = -1
+    n_plain = 0
+    n_passed = 0
+    leapt = False
+    gain_before = 0.0
     while True:
-        likelihood = e_step(table, chance, share, expected, members, none, no_logs)
-        value = likelihood + log_prior(prior, chance, share)
+        likelihood = _e_step(table, scratch, chance, expected, posterior, logs)
+        value = likelihood + _log_prior(first, prior, chance)
         if leapt and not value >= path[n_done, 1]:
-            _copy(chances[2], shares[2], chance, share)
-            _copy(expected_kept, members_kept, expected, members)
+            _copy(chances[2], chance)
+            _copy(visits[1], expected)
         else:
             n_done += 1
             path[n_done, 0] = likelihood
             path[n_done, 1] = value
             if not np.isfinite(value):
                 return n_done, False
-            gain, grows = 0.0, False
+            gain = 0.0
+            grows = False
             if n_done > 0 and not leapt:
                 gain = value - path[n_done - 1, 1]
                 noise = 1e-14 * abs(value)
@@ -489,23 +510,23 @@ def em(
             if n_done == max_iter:
                 return n_done, False
             if accelerate and n_plain == 2 and not leapt and n_passed == 0:
-                _copy(chance, share, chances[2], shares[2])
-                _copy(expected, members, expected_kept, members_kept)
+                _copy(chance, chances[2])
+                _copy(expected, visits[1])
                 if grows:
                     _lift(n_states, prior, expected, chances[1], chance)
                 else:
-                    _extrapolate(n_states, chances, shares, chance, share)
+                    _extrapolate(n_states, first, chances)
                 leapt = True
                 continue
         if n_plain == 2:
             n_plain = 0
         leapt = False
-        _copy(chance, share, chances[n_plain], shares[n_plain])
+        _copy(chance, chances[n_plain])
         n_plain += 1
-        m_step(n_states, expected, members, prior, chance, share)
+        _m_step(n_states, first, expected, prior, chance)
 
 
-@_inner
+@inner
 def _grows(
     n_states: int,
     prior: NDArray[np.float64],
@@ -525,7 +546,7 @@ def _grows(
     return False
 
 
-@_inner
+@inner
 def _lift(
     n_states: int,
     prior: NDArray[np.float64],
@@ -541,69 +562,69 @@ def _lift(
     for g in range(len(before)):
         for m in range(4):
             for i in range(n_states + 1):
-                visits = total = 0.0
+                visits = 0.0
+                total = 0.0
                 for c in range(i * n_states, (i + 1) * n_states):
                     visits += expected[g, c, m]
                 for c in range(i * n_states, (i + 1) * n_states):
-                    now, then = after[g, c, m], before[g, c, m]
+                    now = after[g, c, m]
+                    then = before[g, c, m]
                     if prior[g, c, m] >= 0.0 and now > _GROWTH * then:
-                        now = max(now, 0.5 * (1.0 - then / now) / max(visits, 1.0))
+                        safe = 0.5 * (1.0 - then / now) / (visits if visits > 1.0 else 1.0)
+                        now = safe if safe > now else now
                         after[g, c, m] = now
                     total += now
                 for c in range(i * n_states, (i + 1) * n_states):
                     after[g, c, m] /= total
 
 
-@_inner
-def _extrapolate(
-    n_states: int,
-    chances: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    chance: NDArray[np.float64],
-    share: NDArray[np.float64],
-) -> None:
-    """The squared step from three successive parameter sets (3, L, C + G, 4) and (3, H, L, 4).
+@inner
+def _extrapolate(n_states: int, first: int, chances: NDArray[np.float64]) -> None:
+    """The squared step from three successive parameter sets, chances[0] to chances[2].
 
     θ₀ − 2αr + α²v with r = θ₁ − θ₀, v = θ₂ − 2θ₁ + θ₀ and α = −‖r‖ / ‖v‖, made positive and
-    normalised.
+    normalised; in chances[3].
     """
-    n_cells = n_states * (n_states + 1)
-    r = v = 0.0
-    for g in range(len(chance)):
+    r = 0.0
+    v = 0.0
+    for g in range(chances.shape[1]):
         for m in range(4):
-            for h in range(len(share)):
-                zero, one, two = shares[0, h, g, m], shares[1, h, g, m], shares[2, h, g, m]
-                r += (one - zero) ** 2
-                v += (two - 2.0 * one + zero) ** 2
-            for c in range(n_cells):
-                zero, one, two = chances[0, g, c, m], chances[1, g, c, m], chances[2, g, c, m]
-                r += (one - zero) ** 2
-                v += (two - 2.0 * one + zero) ** 2
-    step = min(-1.0, -np.sqrt(r / v)) if v > 0.0 else -1.0
-    for g in range(len(chance)):
+            for k in range(2):  # first the shares, then the cells
+                begin = first if k == 0 else 0
+                end = chances.shape[2] if k == 0 else n_states * (n_states + 1)
+                for c in range(begin, end):
+                    zero = chances[0, g, c, m]
+                    one = chances[1, g, c, m]
+                    two = chances[2, g, c, m]
+                    r += (one - zero) ** 2
+                    v += (two - 2.0 * one + zero) ** 2
+    step = -np.sqrt(r / v) if v > 0.0 and r > v else -1.0
+    for g in range(chances.shape[1]):
         for m in range(4):
             for i in range(n_states + 1):
                 total = 0.0
                 for c in range(i * n_states, (i + 1) * n_states):
-                    zero, one, two = chances[0, g, c, m], chances[1, g, c, m], chances[2, g, c, m]
-                    far = _leap(zero, one, two, step)
-                    chance[g, c, m] = far
-                    total += far
+                    total += _leap(chances, g, c, m, step)
                 for c in range(i * n_states, (i + 1) * n_states):
-                    chance[g, c, m] /= total
-    for h in range(len(share)):
+                    chances[3, g, c, m] /= total
+    for h in range(first, chances.shape[2]):
         total = 0.0
-        for g in range(len(chance)):
+        for g in range(chances.shape[1]):
             for m in range(4):
-                far = _leap(shares[0, h, g, m], shares[1, h, g, m], shares[2, h, g, m], step)
-                share[h, g, m] = far
-                total += far
-        for g in range(len(chance)):
+                total += _leap(chances, g, h, m, step)
+        for g in range(chances.shape[1]):
             for m in range(4):
-                share[h, g, m] /= total
+                chances[3, g, h, m] /= total
 
 
-@_inner
-def _leap(zero: float, one: float, two: float, step: float) -> float:
+@inner
+def _leap(chances: NDArray[np.float64], g: int, c: int, m: int, step: float) -> float:
+    """One probability after the squared step, which it returns."""
+    zero = chances[0, g, c, m]
+    one = chances[1, g, c, m]
+    two = chances[2, g, c, m]
     far = zero - 2.0 * step * (one - zero) + step * step * (two - 2.0 * one + zero)
-    return max(far, 0.01 * two)
+    if not far > 0.01 * two:
+        far = 0.01 * two
+    chances[3, g, c, m] = far
+    return float(far)

@@ -103,24 +103,26 @@ def run_em(
     unit = _unit(patterns)
     prior = np.full((n_classes, n_cells + 1), settings.prior / unit)
     prior[:, :-1][forbidden if zeros is None else forbidden | zeros] = -1
-    chance, share = _kernel_arrays(patterns, cells, shares)
+    chances = _kernel_arrays(patterns, cells, shares)
+    limits = (settings.max_iter, settings.tol / unit, settings.accelerate, settings.n_confirm)
     path = np.empty((settings.max_iter + 1, 2))
+    nobody = np.empty((len(chances[0]), 0, 4)), np.empty(0)
     n_done, converged = _kernels.em(
         _table(patterns),
+        _scratch(patterns, len(chances[0])),
         _lanes(prior, -1.0),
-        chance,
-        share,
-        settings.max_iter,
-        float(settings.tol) / unit,
-        settings.accelerate,
-        settings.n_confirm,
+        chances,
+        np.empty((2, *chances.shape[1:])),
+        limits,
         path,
+        nobody,
     )
-    shares = share.reshape(len(share), -1)[:, :n_classes].copy()
+    found = _unlanes(chances[3], n_classes)
+    shares = found[:, n_cells + len(patterns.gaps) :].T.copy()
     size = group_sizes(patterns)[:, None]
     members = shares * (size + n_classes * settings.prior) - settings.prior
     return Run(
-        _unlanes(chance, n_classes)[:, :n_cells],
+        found[:, :n_cells].copy(),
         shares,
         path[: n_done + 1] * unit,
         converged,
@@ -139,13 +141,23 @@ def e_step(
 
     n_classes, n_cells = params.n_classes, params.n_states * (params.n_states + 1)
     proportions = params.weights if shares is None else shares
-    chance, share = _kernel_arrays(patterns, cells_of(params), proportions)
-    expected, members = np.empty_like(chance), np.empty_like(share)
-    posterior, logs = np.empty((len(chance), len(patterns), 4)), np.empty(len(patterns))
-    _kernels.e_step(_table(patterns), chance, share, expected, members, posterior, logs)
+    chances = _kernel_arrays(patterns, cells_of(params), proportions)
+    n_lanes = len(chances[0])
+    visits = np.empty((2, *chances.shape[1:]))
+    posterior, logs = np.empty((n_lanes, len(patterns), 4)), np.empty(len(patterns))
+    _kernels.em(
+        _table(patterns),
+        _scratch(patterns, n_lanes),
+        np.zeros((n_lanes, n_cells + 1, 4)),
+        chances,
+        visits,
+        (0, 0.0, False, 0),
+        np.empty((1, 2)),
+        (posterior, logs),
+    )
     of_pattern = posterior.transpose(1, 0, 2).reshape(len(patterns), -1)[:, :n_classes]
-    visits = _unlanes(expected, n_classes)[:, :n_cells]
-    return EStep(logs, of_pattern, visits * _unit(patterns))
+    expected = _unlanes(visits[0], n_classes)[:, :n_cells]
+    return EStep(logs, of_pattern, expected * _unit(patterns))
 
 
 def group_sizes(patterns: Patterns) -> NDArray[np.float64]:
@@ -154,30 +166,6 @@ def group_sizes(patterns: Patterns) -> NDArray[np.float64]:
         return np.array([patterns.weights.sum()])
     ends = np.append(0.0, np.cumsum(patterns.weights))
     return np.diff(ends[patterns.starts])
-
-
-def gap_logs(patterns: Patterns, cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Logarithms of the cells (K, C) and, behind them, of the gaps' probabilities (K, C + G)."""
-    from mmlca.model import _kernels
-
-    chance, share = _kernel_arrays(patterns, cells, np.ones(len(cells)))
-    _kernels.gap_chances(patterns.n_states, patterns.gaps, share[0], chance)
-    with np.errstate(divide="ignore"):
-        return np.log(_unlanes(chance, len(cells)))
-
-
-def fill_gaps(
-    patterns: Patterns, cells: NDArray[np.float64], visits: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Visits of cells (K, C) from those of cells and gaps (K, C + G), given the cells."""
-    from mmlca.model import _kernels
-
-    n_classes, n_cells = cells.shape
-    chance, share = _kernel_arrays(patterns, cells, np.ones(n_classes))
-    expected = _lanes(visits, 0.0)
-    _kernels.gap_chances(patterns.n_states, patterns.gaps, share[0], chance)
-    _kernels.spread_gaps(patterns.n_states, patterns.gaps, share[0], chance, expected)
-    return _unlanes(expected, n_classes)[:, :n_cells]
 
 
 def cells_of(params: MarkovParams) -> NDArray[np.float64]:
@@ -196,13 +184,32 @@ def params_of(cells: NDArray[np.float64], shares: NDArray[np.float64]) -> Markov
 
 def _kernel_arrays(
     patterns: Patterns, cells: NDArray[np.float64], shares: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`chance` with room for the gaps' probabilities, and `share`, in lanes of four classes."""
-    chance = _lanes(np.hstack([cells, np.ones((len(cells), len(patterns.gaps)))]), 0.5)
+) -> NDArray[np.float64]:
+    """Room for four sets of parameters, the last of which are these, in lanes of four classes."""
+    n_classes, n_cells = cells.shape
     n_groups = 1 if patterns.starts is None else len(patterns.starts) - 1
-    share = np.zeros((n_groups, 4 * len(chance)))
-    share[:, : len(cells)] = shares
-    return chance, share.reshape(n_groups, len(chance), 4)
+    first = n_cells + len(patterns.gaps)
+    n_lanes = -(-n_classes // 4)
+    rows = np.full((4 * n_lanes, first + n_groups), 0.5)
+    rows[:n_classes, :n_cells] = cells
+    rows[:, first:] = 0.0
+    rows[:n_classes, first:] = np.atleast_2d(shares).T
+    chances = np.empty((4, n_lanes, first + n_groups, 4))
+    chances[3] = rows.reshape(n_lanes, 4, -1).transpose(0, 2, 1)
+    return chances
+
+
+def _scratch(patterns: Patterns, n_lanes: int) -> tuple[NDArray[np.float64], ...]:
+    """What the kernels work in."""
+    from mmlca.model import _kernels
+
+    n_tokens, s = len(patterns.cell), patterns.n_states
+    return (
+        np.empty((n_lanes, n_tokens, 4)),
+        np.empty((n_tokens + 1, 4)),
+        np.empty((n_lanes, min(_kernels.BLOCK, len(patterns)), 4)),
+        np.empty((5, s + 1, s)),
+    )
 
 
 def _unit(patterns: Patterns) -> float:

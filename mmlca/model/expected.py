@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from mmlca.sequences.patterns import Patterns
 
@@ -42,12 +41,7 @@ class Visits:
         self.n_states = patterns.n_states
         self.n_cells = self.n_states * (self.n_states + 1)
         self.gaps = Gaps(patterns.gaps)
-        row = np.repeat(np.arange(len(patterns)), np.diff(patterns.indptr))
-        count = patterns.times[patterns.tokens].astype(float)
-        self._all = sparse.csr_array(
-            (count, (row, patterns.cell[patterns.tokens])),
-            (len(patterns), self.n_cells + len(self.gaps)),
-        )
+        self._all = patterns.token_counts
         self.plain, self.over = self._all[:, : self.n_cells], self._all[:, self.n_cells :]
 
     def rows(self, cells: NDArray[Any]) -> NDArray[Any]:

@@ -17,7 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from font.checks import check_sums, memberships
 from mmlca.model.checks import AnySequences
-from mmlca.model.em import cells_of, fill_gaps, gap_logs
+from mmlca.model.em import cells_of
+from mmlca.model.expected import Visits
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Sequences
@@ -33,8 +34,7 @@ def sums_by_class(patterns: Patterns, membership: Floats, params: MarkovParams) 
     """
     n_classes, s = membership.shape[1], patterns.n_states
     cells = np.broadcast_to(cells_of(params), (n_classes, s * (s + 1)))
-    visits = np.ascontiguousarray((patterns.token_counts.T @ membership).T)
-    filled = fill_gaps(patterns, cells, visits)
+    filled = Visits(patterns).expected(cells, membership)
     return np.hstack([membership.sum(axis=0)[:, None], filled[:, s * s :], filled[:, : s * s]])
 
 
@@ -59,9 +59,7 @@ def params_from_sums(total: Floats, n_states: int, prior: float, zeros: Any) -> 
 
 def log_likelihoods(patterns: Patterns, params: MarkovParams) -> Floats:
     """Log-likelihood of each pattern in each class, (U, K); −inf where it is impossible."""
-    logs = np.ascontiguousarray(gap_logs(patterns, cells_of(params)).T)
-    table: Floats = patterns.token_counts @ logs
-    return table
+    return Visits(patterns).logliks(cells_of(params))
 
 
 def log_penalty(params: MarkovParams, prior: float, zeros: Any) -> float:

@@ -6,25 +6,69 @@ this one, so that in the first case loops are compiled anew in each session, and
 more.
 
 Compiling is what the first use waits for. numba optimises every loop with all it has, and again in
-each loop that calls it; level 2 of its optimiser takes three quarters of the time, and the loops of
-this project run no slower for it (tests/bench/test_bench_startup.py).
+each loop that calls it. Here level 2 of its optimiser serves, for which the loops of this project
+run no slower (tests/bench/test_bench_startup.py); `inner` loops are optimised only where they are
+called; and Python does not search for garbage meanwhile, which took a tenth of the time.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
+from types import SimpleNamespace
 from typing import Any
 
 import numba
-from numba.core import caching, event
+from numba.core import caching, codegen, compiler, event
 
 _config: Any = numba.config
+_njit: Any = numba.njit  # the stubs lack some of its options
+_Library: Any = codegen.JITCodeLibrary
+_Compiler: Any = compiler.Compiler
 _CacheFile: Any = caching.IndexDataCacheFile
 _OURS = ("mmlca", "font", "ehr_prep")
 _LEVEL = 2
+
+
+class _Linked(_Library):  # type: ignore[misc]  # of no type known to mypy
+    """Code that waits until it is linked into the loops that call it.
+
+    numba would optimise it and make machine code of it here, and then again in each of them. Its
+    environment is for raising errors, which such loops do not.
+    """
+
+    codegen = SimpleNamespace(set_env=lambda name, environment: None)
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        return 0
+
+
+class _Inner(_Compiler):  # type: ignore[misc]
+    """numba's compiler, for loops that only other loops call."""
+
+    def define_pipelines(self) -> Any:
+        context, name = self.state.targetctx, self.state.func_id.func_qualname
+        self.state.library = _Linked(context.codegen(), name)
+        return super().define_pipelines()
+
+
+# What Python calls, and what only other loops call, which has neither an entry from Python nor a
+# file in the cache. Divisions do not check for zero. Loops raise no errors and allocate nothing, so
+# that numba need not count references to arrays: scratch comes from Python.
+_options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
+entry: Any = _njit(cache=True, **_options)
+inner: Any = _njit(no_cpython_wrapper=True, pipeline_class=_Inner, **_options)
 
 
 def _nothing() -> None:
@@ -67,22 +111,26 @@ def _forgive_damage() -> None:
 class _LittleDelay(event.Listener):
     """Lowers numba's level of optimisation while one of this project's loops is compiled.
 
-    numba tells of each compilation while it holds the lock that lets one thread compile at a time.
+    Python's search for garbage pauses meanwhile. numba tells of each compilation while it holds
+    the lock that lets one thread compile at a time.
     """
 
     def __init__(self) -> None:
-        self.levels: list[Any] = []
+        self.before: list[tuple[Any, bool]] = []
 
     def on_start(self, event: Any) -> None:
-        self.levels.append(_config.OPT)
+        self.before.append((_config.OPT, gc.isenabled()))
         if event.data["dispatcher"].py_func.__module__.partition(".")[0] in _OURS:
-            _config.OPT = type(_config.OPT)(_LEVEL)
+            gc.disable()
+            if "NUMBA_OPT" not in os.environ:  # else it is for the user to say
+                _config.OPT = type(_config.OPT)(_LEVEL)
 
     def on_end(self, event: Any) -> None:
-        _config.OPT = self.levels.pop()
+        _config.OPT, collects = self.before.pop()
+        if collects:
+            gc.enable()
 
 
 _find_place()
 _forgive_damage()
-if "NUMBA_OPT" not in os.environ:  # else it is for the user to say
-    event.register("numba:compile", _LittleDelay())  # type: ignore[no-untyped-call]
+event.register("numba:compile", _LittleDelay())  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-import mmlca.sequences._compiled  # noqa: F401 - readies the cache
+from mmlca.sequences._compiled import entry
 
 _ONE = np.uint64(1)
 _SHIFT = np.uint64(32)
@@ -18,13 +18,13 @@ _MIX_3 = np.uint64(0xA0761D6478BD642F)
 _BATCH = 64
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _mix(value: np.uint64, factor: np.uint64) -> np.uint64:
     value = value * factor
     return value ^ (value >> _SHIFT)
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _memo_slot(words: NDArray[np.uint64], row: int, mask: np.uint64) -> np.uint64:
     value = _MIX_3
     for c in range(words.shape[1]):
@@ -32,7 +32,7 @@ def _memo_slot(words: NDArray[np.uint64], row: int, mask: np.uint64) -> np.uint6
     return value & mask
 
 
-@njit(cache=True)
+@entry
 def recall(
     words: NDArray[np.uint64],
     memo: NDArray[np.uint64],
@@ -63,7 +63,7 @@ def recall(
     return n_unknown
 
 
-@njit(cache=True)
+@entry
 def remember(
     words: NDArray[np.uint64],
     rows: NDArray[np.int64],
@@ -81,7 +81,7 @@ def remember(
             numbers[slot] = inverse[r]
 
 
-@njit(cache=True)
+@entry
 def renumber(
     inverse: NDArray[np.int32], rank: NDArray[np.int32], counts: NDArray[np.float64]
 ) -> None:
@@ -91,7 +91,7 @@ def renumber(
         counts[inverse[r]] += 1
 
 
-@njit(cache=True)
+@entry
 def hash_transitions(
     codes: NDArray[np.int8],
     rows: NDArray[np.int64],
@@ -123,7 +123,7 @@ def hash_transitions(
                 far = np.uint64(gap * (n_states + 1) * n_states + cell)
                 one += _mix(_mix(far + _ONE, _MIX_1), _MIX_2)
                 two += _mix(_mix(far + _ONE, _MIX_2), _MIX_3)
-                longest = max(longest, gap)
+                longest = gap if gap > longest else longest
                 gap = 0
             else:
                 one += keys[cell, 0]
@@ -134,7 +134,7 @@ def hash_transitions(
     return longest
 
 
-@njit(cache=True)
+@entry
 def merge_hashes(
     hashes: NDArray[np.uint64],
     rows: NDArray[np.int64],
@@ -154,7 +154,7 @@ def merge_hashes(
     n = len(rows)
     mask = np.uint64(len(slots) - 1)
     for begin in range(done, n, _BATCH):
-        end = min(n, begin + _BATCH)
+        end = n if n < begin + _BATCH else begin + _BATCH
         touch = np.uint64(0)
         for r in range(begin, end):  # fetching a batch of slots together hides cache misses
             touch |= slots[hashes[r, 0] & mask, 1]
@@ -181,7 +181,7 @@ def merge_hashes(
     return n, n_kept
 
 
-@njit(cache=True)
+@entry
 def move_slots(old: NDArray[np.uint64], slots: NDArray[np.uint64]) -> None:
     """Enter all of an old table into a new, empty one."""
     mask = np.uint64(len(slots) - 1)
@@ -194,23 +194,24 @@ def move_slots(old: NDArray[np.uint64], slots: NDArray[np.uint64]) -> None:
             slots[place, 1] = old[i, 1]
 
 
-@njit(cache=True)
+@entry
 def count_tokens(
     codes: NDArray[np.int8],
     n_states: int,
     count: NDArray[np.int32],
     indptr: NDArray[np.int64],
     tokens: NDArray[np.int32 | np.int64],
+    touched: NDArray[np.int64],
     done: int,
 ) -> int:
     """Tokens, cell·(T + 1) + count, of each row in increasing order, from row `done` on.
 
     Fills `indptr` (d + 1,) and `tokens`; returns how many rows are done, fewer than all
-    where `tokens` might not hold another row. `count` (cells,) is scratch, all zero.
+    where `tokens` might not hold another row. `count` (cells,), all zero, and `touched` (T,) are
+    scratch.
     """
     n_times = codes.shape[1]
     n_cells = len(count)
-    touched = np.empty(n_times, dtype=np.int64)
     walk = n_cells <= 4 * n_times  # few cells: visiting all is cheaper than sorting
     for d in range(done, len(codes)):
         p = indptr[d]
@@ -246,7 +247,7 @@ def count_tokens(
     return len(codes)
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _insertion_sort(values: NDArray[np.int64], n: int) -> None:
     for m in range(1, n):
         value = values[m]

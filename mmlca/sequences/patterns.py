@@ -167,9 +167,10 @@ def reduce_codes(codes: NDArray[np.int8], n_states: int) -> Patterns:
     indptr = np.zeros(len(rows) + 1, dtype=np.int64)
     capacity = len(rows) * min(n_times, 16) + n_times + 1
     tokens = np.empty(capacity, dtype=np.int32 if n_possible < 2**31 else np.int64)
+    touched = np.empty(n_times, dtype=np.int64)
     done = 0
     while done < len(rows):
-        done = _kernels.count_tokens(rows, n_states, count, indptr, tokens, done)
+        done = _kernels.count_tokens(rows, n_states, count, indptr, tokens, touched, done)
         if done < len(rows):
             tokens = np.concatenate([tokens, np.empty_like(tokens)])
     tokens = tokens[: indptr[-1]]

@@ -75,19 +75,19 @@ def test_loops_are_compiled_where_no_cache_can_be_written(tmp_path: Path) -> Non
 
 
 def test_only_loops_of_this_project_are_compiled_with_little_delay(tmp_path: Path) -> None:
-    source = "import numba, mmlca.sequences._compiled, numba.core.event as event\n" + (
+    source = "import gc, numba, mmlca.sequences._compiled, numba.core.event as event\n" + (
         "seen = []\n"
         "class Look(event.Listener):\n"
-        "    def on_start(self, one): seen.append(int(numba.config.OPT))\n"
+        "    def on_start(self, one): seen.append((int(numba.config.OPT), gc.isenabled()))\n"
         "    def on_end(self, one): pass\n"
         "event.register('numba:compile', Look())\n"
         "def mine(x): return x + 1\n"
         "numba.njit(mine)(1)\n"
         "mine.__module__ = 'mmlca.mine'\n"
         "numba.njit(mine)(1.0)\n"
-        "print(*seen, int(numba.config.OPT))\n"
+        "print([*seen, (int(numba.config.OPT), gc.isenabled())])\n"
     )
-    for more, levels in [({}, ["3", "2", "3"]), ({"NUMBA_OPT": "1"}, ["1", "1", "1"])]:
+    for more, levels in [({}, (3, 2, 3)), ({"NUMBA_OPT": "1"}, (1, 1, 1))]:
         done = subprocess.run(
             [sys.executable, "-c", source],
             capture_output=True,
@@ -97,4 +97,31 @@ def test_only_loops_of_this_project_are_compiled_with_little_delay(tmp_path: Pat
             | {"PYTHONPATH": str(ROOT)}
             | more,
         )
-        assert done.stdout.split() == levels
+        assert done.stdout.strip() == str(list(zip(levels, (True, False, True), strict=True)))
+
+
+def test_inner_loops_become_machine_code_only_where_they_are_called(tmp_path: Path) -> None:
+    (tmp_path / "both.py").write_text(
+        "from mmlca.sequences._compiled import entry, inner\n"
+        "@inner\n"
+        "def part(x): return 2 * x\n"
+        "@entry\n"
+        "def whole(x): return part(x) + 1\n"
+        "value = whole(20)\n"
+        "codes = [one.library._finalized and one.library.get_pointer_to_function('')\n"
+        "         for one in part.overloads.values()]\n"
+        "print(value, codes, sum(whole.stats.cache_hits.values()))\n"
+    )
+    place = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    printed = [
+        subprocess.run(
+            [sys.executable, "both.py"],
+            cwd=tmp_path,
+            env=os.environ | place,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert printed == ["41 [0] 0", "41 [] 1"]  # compiled, then from the cache
