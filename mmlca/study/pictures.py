@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection, Iterable, Iterator
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ def _load() -> None:
     import mmlca.study.items  # noqa: F401
 
     plt.close(plt.figure())
+    gc.freeze()  # what was imported is no garbage; figures are, and it is looked for often
 
 
 def draw_all(
@@ -71,7 +73,7 @@ def draw_all(
     from joblib import Parallel, delayed, effective_n_jobs
     from joblib.externals.loky import get_reusable_executor
 
-    work = Parallel(n_jobs=n_jobs, return_as="generator")
+    work = Parallel(n_jobs=n_jobs, return_as="generator", batch_size=1, pre_dispatch="all")
     try:
         yield from work(delayed(to_pictures)(draw, dpi, formats) for draw in draws)
     finally:
