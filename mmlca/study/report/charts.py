@@ -25,7 +25,7 @@ _WIDTH, _HIGH = 220.0, 230.0
 _HIDDEN = "#D9D9D9"
 _LABELLED = 14.0  # lower blocks of treatment lines have no name beside them
 _HAIR = 0.5  # thinner ribbons cannot be seen
-SLIVER = 0.004
+SLIVER = 0.0075
 """Continuations of a path that fewer than this share of the patients take are one slice."""
 
 

@@ -138,16 +138,19 @@ def _packed(text: str) -> str:
 
 
 def _picture(content: bytes, dpi: int) -> dict[str, Any]:
-    """A PNG file as a data URI, with its size on a screen; 96 colours are enough for a figure."""
+    """A PNG file as a data URI, with its size on a screen; 96 colours are enough for a figure.
+
+    WebP without loss is a quarter smaller than PNG.
+    """
     from PIL import Image
 
     buffer = BytesIO()
     with Image.open(BytesIO(content)) as picture:
         width, height = picture.size
         few = picture.convert("RGB").quantize(96, dither=Image.Dither.NONE)
-        few.save(buffer, "png")
+        few.convert("RGB").save(buffer, "webp", lossless=True, quality=30, method=2)
     return {
-        "src": f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}",
+        "src": f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}",
         "width": round(width * 96 * _ON_SCREEN / dpi),
         "height": round(height * 96 * _ON_SCREEN / dpi),
     }

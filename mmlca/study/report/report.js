@@ -264,9 +264,18 @@
     }
     const figure = button.closest("figure");
     const picture = figure.querySelector("img");
-    if (picture) save(`${button.dataset.figure}.png`, picture.src);
+    if (picture) save(`${button.dataset.figure}.png`, asPng(picture));
     else saveText(`${button.dataset.figure}.svg`, "image/svg+xml", drawing(figure));
   });
+
+  // The page holds pictures in the smaller format WebP; journals take PNG.
+  function asPng(picture) {
+    const canvas = document.createElement("canvas");
+    canvas.width = picture.naturalWidth;
+    canvas.height = picture.naturalHeight;
+    canvas.getContext("2d").drawImage(picture, 0, 0);
+    return canvas.toDataURL("image/png");
+  }
 
   // Copy a text.
   for (const button of all("[data-copy]")) {
