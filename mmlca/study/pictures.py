@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 Pictures = dict[str, bytes]
 """The files of one figure by format."""
+Processes = Any
+"""An executor of joblib's, or None for one that is this process."""
 
 
 def to_pictures(draw: Callable[[], Any], dpi: int, formats: Collection[str] = ("png",)) -> Pictures:
@@ -43,15 +45,17 @@ def _place(figure: Figure) -> None:
         figure.set_layout_engine(None)
 
 
-def start_processes(n_jobs: int) -> Iterator[None]:
-    """Start the processes of `draw_all` while this one goes on; exhaust the result before it."""
-    from joblib import Parallel, delayed, effective_n_jobs
+def start_processes(n_jobs: int) -> Processes:
+    """Processes for `draw_all`, which load what they need while this one goes on."""
+    from joblib import effective_n_jobs
+    from joblib.externals.loky import ProcessPoolExecutor
 
-    if effective_n_jobs(n_jobs) == 1:
-        return iter(())
-    work = Parallel(n_jobs=n_jobs, return_as="generator")
-    ready: Iterator[None] = work(delayed(_load)() for _ in range(effective_n_jobs(n_jobs)))
-    return ready
+    n = effective_n_jobs(n_jobs)
+    if n == 1:
+        return None
+    processes = ProcessPoolExecutor(n, initializer=_load)
+    processes.submit(int)  # else they start with the first figure
+    return processes
 
 
 def _load() -> None:
@@ -67,15 +71,17 @@ def _load() -> None:
 
 
 def draw_all(
-    draws: Iterable[Callable[[], Any]], dpi: int, formats: Collection[str], n_jobs: int
+    draws: Iterable[Callable[[], Any]], dpi: int, formats: Collection[str], processes: Processes
 ) -> Iterator[Pictures]:
-    """The pictures of each figure, in this order, drawn by several processes at a time."""
-    from joblib import Parallel, delayed, effective_n_jobs
-    from joblib.externals.loky import get_reusable_executor
-
-    work = Parallel(n_jobs=n_jobs, return_as="generator", batch_size=1, pre_dispatch="all")
+    """The pictures of each figure, in this order, drawn by processes that end with the last."""
+    if processes is None:
+        yield from (to_pictures(draw, dpi, formats) for draw in draws)
+        return
+    figures = [processes.submit(to_pictures, draw, dpi, formats) for draw in draws]
     try:
-        yield from work(delayed(to_pictures)(draw, dpi, formats) for draw in draws)
+        for figure in figures:
+            yield figure.result()
     finally:
-        if effective_n_jobs(n_jobs) > 1:  # else the end of this process waits for theirs
-            get_reusable_executor().shutdown(wait=False, kill_workers=True)
+        waiting = [figure.cancel() for figure in figures]
+        # killing them spares the end of this process from waiting; not while some are at work
+        processes.shutdown(wait=False, kill_workers=not any(waiting))

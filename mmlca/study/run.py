@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from mmlca.study.folder import Progress, Results, make_key, open_results, plain_
 from mmlca.study.groups import course_views, with_names
 from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
-from mmlca.study.pictures import draw_all, start_processes, to_pictures
+from mmlca.study.pictures import Processes, draw_all, start_processes, to_pictures
 from mmlca.study.report.content import Item, Report
 from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
@@ -126,13 +126,13 @@ class _Run:
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             key = make_key(key, study.classes, study.ensemble, study.outputs, study.privacy)
             key = make_key(key, study.published, study.inference, study.covariates, study.outcomes)
-            ready = self.prepare_drawing(key)
+            processes = self.prepare_drawing(key)
             findings = self.describe(analysis, choice, suggested)
         warned = _public(caught)
         shown = items.all_items(study, findings)
         self.write_tables(key, findings, shown)
-        list(ready)
-        pictures = self.draw(key, [item for item in shown if item.draw is not None])
+        figures = [item for item in shown if item.draw is not None]
+        pictures = self.draw(key, figures, processes)
         report = Report(
             study=study.name,
             synthetic=study.synthetic,
@@ -315,20 +315,22 @@ class _Run:
             for site, table in findings.analysis.certainty.items():
                 self.results.table(f"patients/{site}_clusters.csv", table, index=True)
 
-    def prepare_drawing(self, key: str) -> Iterator[None]:
+    def prepare_drawing(self, key: str) -> Processes:
         """Start the processes that draw, unless an earlier run drew with the same key."""
         steps = self.results.record["steps"].items()
         drawn = any(step["key"] == key for name, step in steps if name.startswith("figure "))
         needed = self.study.outputs.figures and not drawn
-        return start_processes(self.study.n_jobs or -1) if needed else iter(())
+        return start_processes(self.study.n_jobs or -1) if needed else None
 
-    def draw(self, key: str, figures: list[Item]) -> dict[str, bytes]:
+    def draw(self, key: str, figures: list[Item], processes: Processes) -> dict[str, bytes]:
         """The pictures by name. Each figure is a step, so that an interrupted run loses one."""
         outputs, pictures = self.study.outputs, {}
         formats = ["png", *(f for f in ("svg", "pdf") if f in outputs.formats)]
         undone = [i for i in figures if not self.results.is_done(f"figure {i.name}", key)]
         draws = [item.draw for item in undone if item.draw is not None]
-        drawn = draw_all(draws, outputs.dpi, formats, self.study.n_jobs or -1)
+        if processes is None and outputs.figures and len(draws) > 1:
+            processes = start_processes(self.study.n_jobs or -1)
+        drawn = draw_all(draws, outputs.dpi, formats, processes)
         for number, item in enumerate(figures):
             self.tell(f"Drawing: {item.title}", 0.55 + 0.4 * number / len(figures))
             with self.step(f"figure {item.name}", key) as needed:

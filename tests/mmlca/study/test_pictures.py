@@ -51,10 +51,9 @@ def test_the_same_pictures_from_any_number_of_processes() -> None:
     draws = [lambda seed=seed: heat(seed) for seed in range(3)]  # type: ignore[misc]
     backend = mpl.get_backend()
     formats = ("png", "svg", "pdf")
-    alone = list(draw_all(draws, 60, formats, n_jobs=1))
-    assert list(start_processes(1)) == []
-    assert list(start_processes(2)) == [None, None]
-    assert list(draw_all(draws, 60, formats, n_jobs=2)) == alone
+    assert start_processes(1) is None
+    alone = list(draw_all(draws, 60, formats, None))
+    assert list(draw_all(draws, 60, formats, start_processes(2))) == alone
     assert len({files["png"] for files in alone}) == 3
     assert mpl.get_backend() == backend
 
@@ -65,4 +64,16 @@ def test_a_figure_that_cannot_be_drawn_says_why_from_any_process() -> None:
 
     for n_jobs in (1, 2):
         with pytest.raises(ValueError, match="there is nothing to draw"):
-            list(draw_all([fail], 60, ("png",), n_jobs))
+            list(draw_all([fail], 60, ("png",), start_processes(n_jobs)))
+
+
+def test_whoever_stops_early_leaves_no_process_behind(capfd: pytest.CaptureFixture[str]) -> None:
+    processes = start_processes(2)
+    some = draw_all([lambda seed=seed: heat(seed) for seed in range(9)], 60, ("png",), processes)
+    next(some)
+    workers = list(processes._processes.values())
+    some.close()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.is_alive() for worker in workers] == [False, False]
+    assert capfd.readouterr() == ("", "")  # nor a message of theirs
