@@ -39,11 +39,11 @@ def test_laying_out_beforehand_changes_no_pixel() -> None:
 
 def test_settings_of_the_caller_have_no_part_in_it() -> None:
     plain = to_pictures(lambda: heat(1), 60)
-    mine = plt.figure()
+    mine, before = plt.figure(), plt.get_fignums()
     with mpl.rc_context({"font.size": 20, "axes.facecolor": "red"}):
         assert to_pictures(lambda: heat(1), 60) == plain
         assert mpl.rcParams["font.size"] == 20
-    assert plt.get_fignums() == [mine.number]
+    assert plt.get_fignums() == before
     plt.close(mine)
 
 
