@@ -82,6 +82,9 @@ def draw_all(
         for figure in figures:
             yield figure.result()
     finally:
-        waiting = [figure.cancel() for figure in figures]
-        # killing them spares the end of this process from waiting; not while some are at work
-        processes.shutdown(wait=False, kill_workers=not any(waiting))
+        for figure in figures:
+            figure.cancel()
+        workers = list(processes._processes.values())
+        processes.shutdown(wait=False)
+        for worker in workers:  # its own way of ending them fails while figures wait
+            worker.terminate()
