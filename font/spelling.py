@@ -28,6 +28,11 @@ def option(name: str, value: object = None) -> str:
     return _spell.get()(name, value)
 
 
+def spelling() -> Spell:
+    """How options are spelled now, for work that is done in another process."""
+    return _spell.get()
+
+
 @contextmanager
 def spelled(spell: Spell) -> Iterator[None]:
     """Within the block, messages spell options with `spell(name, value)`."""

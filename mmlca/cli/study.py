@@ -28,6 +28,7 @@ from mmlca.cli.options import (
 
 if TYPE_CHECKING:
     from mmlca.study.config import Study
+    from mmlca.study.processes import Processes
 
 study_app = typer.Typer(name="study", help="A whole study: init, run, sensitivity.", **PLAIN)
 
@@ -57,38 +58,47 @@ def demo(
     Makes up rheumatoid arthritis patients of two hospitals and runs the study on them. The study
     file is left beside the data, to be changed and run again.
     """
-    from ehr_prep.synthetic.cohort import ra_cohort
-    from ehr_prep.synthetic.omop import omop_files, write_omop
     from font.files import hold
-    from mmlca.study.config import read_study, write_study_file
+    from mmlca.study.processes import Processes
 
     candidates = whole_numbers(classes, "--classes")
-    folder = out / "cohort"
-    with hold(out):
-        try:
-            cohort = ra_cohort(seed, scale)
-            sites: Any = tuple(cohort)
-            if omop:
-                write_omop(cohort, folder)
-                sites = {site: omop_files(site) for site in cohort}
-            else:
-                cohort.write(folder)
-            name = "Rheumatoid arthritis medication study, synthetic cohort"
-            write_study_file(
-                folder / "study.toml",
-                sites,
-                name=name,
-                seed=seed,
-                synthetic=True,
-                preset="ra",
-                candidates=candidates,
-                stability=stability,
-            )
-        except OSError as error:
-            raise OSError(
-                f"cannot write to {folder} ({error.strerror}); choose another --out."
-            ) from None
-        _run(read_study(folder / "study.toml"), out, no_progress, quiet, as_json)
+    with hold(out), Processes() as processes:
+        processes.start()  # they load while the patients are made up
+        study = _made_up_study(out / "cohort", seed, scale, candidates, stability, omop)
+        _run(study, out, no_progress, quiet, as_json, processes)
+
+
+def _made_up_study(
+    folder: Path, seed: int, scale: float, candidates: list[int], stability: bool, omop: bool
+) -> Study:
+    """A study file and the files of its synthetic patients, written to a folder."""
+    from ehr_prep.synthetic.cohort import ra_cohort
+    from ehr_prep.synthetic.omop import omop_files, write_omop
+    from mmlca.study.config import read_study, write_study_file
+
+    try:
+        cohort = ra_cohort(seed, scale)
+        sites: Any = tuple(cohort)
+        if omop:
+            write_omop(cohort, folder)
+            sites = {site: omop_files(site) for site in cohort}
+        else:
+            cohort.write(folder)
+        write_study_file(
+            folder / "study.toml",
+            sites,
+            name="Rheumatoid arthritis medication study, synthetic cohort",
+            seed=seed,
+            synthetic=True,
+            preset="ra",
+            candidates=candidates,
+            stability=stability,
+        )
+    except OSError as error:
+        raise OSError(
+            f"cannot write to {folder} ({error.strerror}); choose another --out."
+        ) from None
+    return read_study(folder / "study.toml")
 
 
 @study_app.command("init")
@@ -235,12 +245,19 @@ def study_sensitivity(
         say(quiet, *content["summary"], f"\nWrote {files} to {out}.")
 
 
-def _run(study: Study, out: Path, no_progress: bool, quiet: bool, as_json: bool) -> None:
+def _run(
+    study: Study,
+    out: Path,
+    no_progress: bool,
+    quiet: bool,
+    as_json: bool,
+    processes: Processes | None = None,
+) -> None:
     from mmlca.study.run import run_study
 
     calm = no_progress or quiet or as_json
     with working("Reading", quiet=calm, resumes=True) as show, spelled(as_key):
-        content = run_study(study, out, progress=show)
+        content = run_study(study, out, progress=show, processes=processes)
     if as_json:
         kept = ("study", "synthetic", "sites", "n_clusters", "summary", "careful", "numbers")
         numbers = {name: content[name] for name in kept} | {"report": str(out / "report.html")}

@@ -13,7 +13,7 @@ from font.checks import listed, whole_number
 from mmlca.model.checks import AnySequences, as_sequences
 from mmlca.model.criteria import CRITERIA, Count, Criterion
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.likelihood_ratio import bootstrap_lrt
+from mmlca.model.likelihood_ratio import LikelihoodRatioTest, bootstrap_lrt
 from mmlca.model.params import Seed
 from mmlca.sequences.type import Sequences
 
@@ -29,7 +29,6 @@ def select_n_classes(
     n: Count = "sequences",
     blrt: int = 0,
     progress: Callable[[str, int], None] | None = None,
-    fitted: Callable[[str, int, MixtureMarkov], None] | None = None,
     **settings: Any,
 ) -> pd.DataFrame:
     """Fit each K at each site and compare.
@@ -47,7 +46,6 @@ def select_n_classes(
         Simulations of the bootstrap likelihood-ratio test of each K against K − 1, at most; 0: no
         test. See `bootstrap_lrt`.
     progress : called with site and K before each fit
-    fitted : called with site, K and the model after each fit, for those who need the models
     **settings : passed to `MixtureMarkov`
 
     Returns
@@ -72,54 +70,74 @@ def select_n_classes(
     >>> vote(table)
     2
     """
+    whole_number(blrt, 0, "blrt")
+    several = isinstance(sequences, Mapping)
+    sites = sequences if isinstance(sequences, Mapping) else {"": as_sequences(sequences)}
+    if not isinstance(seed, (int, np.integer)):
+        seed = int(np.random.default_rng(seed).integers(2**63))
+    kept = {name: settings[name] for name in _PASSED_ON if name in settings}
+    fits, tests = {}, {}
+    for site, k in candidates(sites, ks, criterion):
+        if progress is not None:
+            progress(str(site), k)
+        if blrt and k > 1:
+            tests[site, k] = bootstrap_lrt(sites[site], k, blrt, seed, **kept)
+        fits[site, k] = fit_quietly(MixtureMarkov(k, seed=seed, **settings), sites[site])
+    table = compare_fits(fits, criterion, n, tests if blrt else None)
+    return table if several else table.drop(columns="site")
+
+
+def candidates(
+    sites: Mapping[str, Sequences], ks: Iterable[int], criterion: Criterion
+) -> list[tuple[str, int]]:
+    """Every site with every K that can be fitted there; warns of those that cannot."""
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
-    whole_number(blrt, 0, "blrt")
     tried = sorted({int(k) for k in ks})
     if not tried or tried[0] < 1:
         raise ValueError(f"ks must be whole numbers of at least 1, found {tried}.")
-    several = isinstance(sequences, Mapping)
-    sites = sequences if isinstance(sequences, Mapping) else {"": as_sequences(sequences)}
     if not sites:
         raise ValueError("there are no sites to compare: the mapping is empty.")
-    if not isinstance(seed, (int, np.integer)):
-        seed = int(np.random.default_rng(seed).integers(2**63))
-    rows = []
+    pairs = []
     for site, data in sites.items():
         most = int((data.patterns.weights > 0).sum())
         left_out = [k for k in tried if k > most]
         if left_out:
             warnings.warn(
-                f"{f'site {site}' if several else 'the data'} has only {most} distinct transition "
+                f"{f'site {site}' if site else 'the data'} has only {most} distinct transition "
                 f"patterns; K = {', '.join(map(str, left_out))} cannot be fitted.",
-                stacklevel=2,
+                stacklevel=3,
             )
-        for k in sorted(set(tried) - set(left_out)):
-            if progress is not None:
-                progress(str(site), k)
-            test = None
-            if blrt and k > 1:
-                kept = {name: settings[name] for name in _PASSED_ON if name in settings}
-                test = bootstrap_lrt(data, k, blrt, seed, **kept)
-            with warnings.catch_warnings():
-                # the table says so in its columns "replicated" and "converged"
-                warnings.filterwarnings("ignore", "the best of|EM stopped")
-                model = MixtureMarkov(k, seed=seed, **settings).fit(data)
-            if fitted is not None:
-                fitted(str(site), k, model)
-            row = {"site": site, **_row(model, k, n)}
-            if blrt:
-                row["blrt_p"] = np.nan if test is None else test.p_value
-                row["blrt_error"] = np.nan if test is None else test.mc_error
-            rows.append(row)
-    table = pd.DataFrame(rows)
-    if not len(table):
+        pairs += [(site, k) for k in tried if k not in left_out]
+    if not pairs:
         raise ValueError(f"none of K = {tried} can be fitted to so few different sequences.")
+    return pairs
+
+
+def fit_quietly(model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
+    """Fit without the warnings that a table of models has columns for (replicated, converged)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the best of|EM stopped")
+        return model.fit(data)
+
+
+def compare_fits(
+    fits: Mapping[tuple[str, int], MixtureMarkov],
+    criterion: Criterion,
+    n: Count,
+    tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None = None,
+) -> pd.DataFrame:
+    """The table of `select_n_classes` from the fits, by site and K, and the tests if any."""
+    table = pd.DataFrame([{"site": site, **_row(m, k, n)} for (site, k), m in fits.items()])
+    if tests is not None:
+        found = [tests.get(pair) for pair in fits]
+        table["blrt_p"] = [np.nan if test is None else test.p_value for test in found]
+        table["blrt_error"] = [np.nan if test is None else test.mc_error for test in found]
     last = ["replicated", "searches", "converged"]
     table = table[[name for name in table.columns if name not in last] + last]
     table["chosen"] = table.index.isin(table.groupby("site", sort=False)[criterion].idxmin())
     table.attrs["n_classes"] = vote(table)
-    return table if several else table.drop(columns="site")
+    return table
 
 
 def vote(table: pd.DataFrame) -> int:

@@ -19,11 +19,12 @@ from font.refinement import Refined, check_family, refine_clusters
 from font.stability import influence
 from font.suggest import suggest_n_clusters
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.selection import select_n_classes, vote
+from mmlca.model.selection import candidates, compare_fits, fit_quietly, vote
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.study import read
 from mmlca.study.groups import all_memberships, group_of_name, named_groups, views
+from mmlca.study.processes import Processes
 from mmlca.study.words import group_name
 from mmlca.tables.matching import memberships
 from mmlca.tables.rounded import Courses, rounded_courses
@@ -41,6 +42,8 @@ Models = dict[str, MixtureMarkov]
 Fits = dict[tuple[str, int], MixtureMarkov]
 """Models by data set and number of classes."""
 Progress = Callable[[str], None]
+
+_LARGE = 20_000  # patterns × classes of all fits, about four seconds of one processor
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,24 +137,16 @@ def resample(study: Study, data: Mapping[str, Sequences]) -> dict[str, Sequences
 
 
 def compare_numbers(
-    study: Study, data: Mapping[str, Sequences], progress: Progress | None = None
+    study: Study,
+    data: Mapping[str, Sequences],
+    processes: Processes,
+    progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, Fits]:
     """Fits of each candidate number of classes to each data set, as a table and as models."""
-    rules, fits = study.classes, {}
-
-    def keep(name: str, k: int, model: MixtureMarkov) -> None:
-        fits[name, k] = model
-
-    table = select_n_classes(
-        dict(data),
-        rules.candidates,
-        study.seed,
-        criterion=rules.criterion,
-        n=rules.count,
-        progress=None if progress is None else lambda name, k: progress(f"{name}, K = {k}"),
-        fitted=keep,
-        **_search(study),
-    )
+    rules = study.classes
+    tried = candidates(data, rules.candidates, rules.criterion)
+    fits = _fit_all(study, data, tried, processes, progress)
+    table = compare_fits(fits, rules.criterion, rules.count)
     rows = zip(table["site"], table["classes"], strict=True)
     return table.assign(sizes=[fits[row].params_.weights.tolist() for row in rows]), fits
 
@@ -182,22 +177,49 @@ def fit_models(
     study: Study,
     data: Mapping[str, Sequences],
     n_classes: int,
+    processes: Processes,
     progress: Progress | None = None,
 ) -> Models:
     """One model for each of the data sets."""
-    models = {}
-    for name, part in data.items():
+    wanted = [(name, n_classes) for name in data]
+    fits = _fit_all(study, data, wanted, processes, progress)
+    return {name: model for (name, _), model in fits.items()}
+
+
+def _fit_all(
+    study: Study,
+    data: Mapping[str, Sequences],
+    wanted: list[tuple[str, int]],
+    processes: Processes,
+    progress: Progress | None,
+) -> Fits:
+    """Models by data set and number of classes, side by side if there are processes for it.
+
+    Threads serve where there are fewer fits than cores, or where starting processes would take
+    longer than they save; they are slower otherwise, since a part of each fit is Python.
+    """
+    if sum(len(data[name].patterns) * k for name, k in wanted) > _LARGE:
+        processes.start()
+    n_jobs = processes.n // max(len(wanted), 1) if processes.running else processes.n
+    settings = {"seed": study.seed, "n_jobs": max(n_jobs, 1), **_search(study)}
+    tasks = {
+        (name, k): processes.submit(_fit_one, name, MixtureMarkov(k, **settings), data[name])
+        for name, k in sorted(wanted, key=lambda pair: -pair[1])  # the longest first
+    }
+    fits = {}
+    for (name, k), task in tasks.items():
         if progress is not None:
-            progress(name)
-        model = MixtureMarkov(n_classes, seed=study.seed, **_search(study))
-        with warnings.catch_warnings():
-            # the report's table of models and its cautions say so
-            warnings.filterwarnings("ignore", "the best of|EM stopped")
-            try:
-                models[name] = model.fit(part)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-    return models
+            progress(f"{name}, K = {k}")
+        fits[name, k] = task()
+    return {pair: fits[pair] for pair in wanted}
+
+
+def _fit_one(name: str, model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
+    """A fit whose errors name the data set; the report's table of models has its warnings."""
+    try:
+        return fit_quietly(model, data)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def free_numbers(
@@ -206,6 +228,7 @@ def free_numbers(
     resamples: Mapping[str, Sequences],
     fits: Fits,
     n_classes: int,
+    processes: Processes,
 ) -> pd.DataFrame:
     """Numbers of clusters that ensembles of models with one to three more classes suggest.
 
@@ -215,7 +238,7 @@ def free_numbers(
     for k in sorted({n_classes + 1, n_classes + 2, n_classes + 3} & {*study.classes.candidates}):
         known = {name: fits[name, k] for name in resamples if (name, k) in fits}
         missing = {name: part for name, part in resamples.items() if name not in known}
-        models[k] = known | fit_models(study, missing, k)
+        models[k] = known | fit_models(study, missing, k, processes)
     rules = study.ensemble
     settings = {"weights": rules.weights, "distance": rules.distance, "method": rules.method}
     return suggest_n_clusters(models, sequences, seed=study.seed, **settings).reset_index()
@@ -224,8 +247,7 @@ def free_numbers(
 def _search(study: Study) -> dict[str, Any]:
     """The settings of every fit, also of those that compare numbers of classes."""
     rules = study.model
-    settings = {"n_init": rules.n_init, "search": rules.search, "prior": rules.reported_prior}
-    return {**settings, "n_jobs": study.n_jobs or -1}
+    return {"n_init": rules.n_init, "search": rules.search, "prior": rules.reported_prior}
 
 
 # --- clusters -----------------------------------------------------------------------------
@@ -313,10 +335,13 @@ def compare_sites(study: Study, analysis: Analysis, n_boot: int) -> SiteDifferen
     )
 
 
-def course_tables(study: Study, analysis: Analysis) -> dict[str | None, Courses]:
-    """Tables of the courses by membership, all from rounded counts."""
-    return {
-        view: rounded_courses(
+def course_tables(
+    study: Study, analysis: Analysis, processes: Processes
+) -> Callable[[], dict[str | None, Courses]]:
+    """Tables of the courses by membership, all from rounded counts, once they are called for."""
+    tasks = {
+        view: processes.submit(
+            rounded_courses,
             analysis.sequences,
             named_groups(analysis, groups, view),
             study.privacy.min_count,
@@ -324,6 +349,7 @@ def course_tables(study: Study, analysis: Analysis) -> dict[str | None, Courses]
         )
         for view, groups in all_memberships(analysis).items()
     }
+    return lambda: {view: task() for view, task in tasks.items()}
 
 
 def compare_sites_refined(study: Study, analysis: Analysis) -> SiteDifferences | None:

@@ -47,6 +47,7 @@ _NAMES = re.compile(
     r"(results\.json|report\.html|choice\.json|(sensitivity|numbers|ranges)\.csv|sensitivity\.png"
     r"|tables/[^/\\]+\.(csv|md|tex|docx)|figures/[^/\\]+\.(csv|png|svg|pdf)|variants/[^/\\]+\.json"
     r"|models/(\w[\w .-]*/)?[^/\\]+\.json"  # resamples of a site are in a folder of its name
+    r"|models/alternatives_[^/\\]+\.png"
     r"|patients/[^/\\]+_(sequences|issues|clusters|unmapped)\.csv)"
 )
 

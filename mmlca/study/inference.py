@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mmlca.model.outcomes import ThreeStep, three_step
 from mmlca.model.resampling import bootstrap
 from mmlca.study import read
 from mmlca.study.groups import with_cluster_names
+from mmlca.study.processes import Processes
 from mmlca.study.words import group_name, groups_word
 from mmlca.tables.describe import state_distribution, transition_counts
 from mmlca.tables.diagnostics import Diagnostics, diagnose
@@ -64,10 +66,30 @@ class Inference:
     left_out: list[str] = field(default_factory=list)
 
 
-def infer(study: Study, analysis: Analysis, hidden: Mapping[str, pd.DataFrame]) -> Inference:
+def diagnostics(
+    study: Study, analysis: Analysis, processes: Processes
+) -> Callable[[], dict[str, Diagnostics]]:
+    """How well each site's own model fits, once it is called for; empty if it is not wanted."""
+    rules = study.inference
+    check = partial(diagnose, n_sim=rules.simulations, seed=study.seed)
+    tasks = {
+        site: processes.submit(check, analysis.own[site], data)
+        for site, data in analysis.sequences.items()
+        if rules.diagnostics
+    }
+    return lambda: {site: task() for site, task in tasks.items()}
+
+
+def infer(
+    study: Study,
+    analysis: Analysis,
+    hidden: Mapping[str, pd.DataFrame],
+    diagnosed: Mapping[str, Diagnostics],
+) -> Inference:
     """Everything of `[inference]`, `[covariates]` and `[outcomes]`.
 
-    `hidden` is what `table_one` says of outcomes that it shows too: `hidden_together`.
+    `hidden` is what `table_one` says of outcomes that it shows too: `hidden_together`;
+    `diagnosed` comes from `diagnostics`.
     """
     rules, notes = study.inference, list[str]()
     sites, own = analysis.sequences, analysis.own
@@ -85,10 +107,7 @@ def infer(study: Study, analysis: Analysis, hidden: Mapping[str, pd.DataFrame]) 
             study.privacy.min_count,
             count="patients",
         )
-    if rules.diagnostics:
-        parts["diagnostics"] = {
-            s: diagnose(own[s], sites[s], n_sim=rules.simulations, seed=study.seed) for s in sites
-        }
+    parts["diagnostics"] = dict(diagnosed)
     if study.covariates.columns or study.outcomes.columns:
         people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
         _need_columns("covariates.columns", study.covariates.columns, people)

@@ -1,9 +1,8 @@
-"""Figures as files, several drawn at a time."""
+"""Figures as files."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
 
 Pictures = dict[str, bytes]
 """The files of one figure by format."""
-Processes = Any
-"""An executor of joblib's, or None for one that is this process."""
 
 
 def to_pictures(draw: Callable[[], Any], dpi: int, formats: Collection[str] = ("png",)) -> Pictures:
@@ -45,46 +42,20 @@ def _place(figure: Figure) -> None:
         figure.set_layout_engine(None)
 
 
-def start_processes(n_jobs: int) -> Processes:
-    """Processes for `draw_all`, which load what they need while this one goes on."""
-    from joblib import effective_n_jobs
-    from joblib.externals.loky import ProcessPoolExecutor
-
-    n = effective_n_jobs(n_jobs)
-    if n == 1:
-        return None
-    processes = ProcessPoolExecutor(n, initializer=_load)
-    processes.submit(int)  # else they start with the first figure
-    return processes
+def draw_figure(
+    draw: Callable[[], Any], dpi: int, formats: Collection[str], on_page: bool
+) -> Pictures:
+    """The pictures of `to_pictures` and, if it is shown as a picture, the one for the page."""
+    pictures = to_pictures(draw, dpi, formats)
+    return pictures | {"webp": for_page(pictures["png"])} if on_page else pictures
 
 
-def _load() -> None:
-    import matplotlib as mpl
+def for_page(content: bytes) -> bytes:
+    """A PNG file as a WebP file of 96 colours without loss: enough for a figure, and small."""
+    from PIL import Image
 
-    mpl.use("agg")  # a process of its own needs no window
-    import matplotlib.pyplot as plt
-
-    import mmlca.study.items  # noqa: F401
-
-    plt.close(plt.figure())
-    gc.freeze()  # what was imported is no garbage; figures are, and it is looked for often
-
-
-def draw_all(
-    draws: Iterable[Callable[[], Any]], dpi: int, formats: Collection[str], processes: Processes
-) -> Iterator[Pictures]:
-    """The pictures of each figure, in this order, drawn by processes that end with the last."""
-    if processes is None:
-        yield from (to_pictures(draw, dpi, formats) for draw in draws)
-        return
-    figures = [processes.submit(to_pictures, draw, dpi, formats) for draw in draws]
-    try:
-        for figure in figures:
-            yield figure.result()
-    finally:
-        for figure in figures:
-            figure.cancel()
-        workers = list(processes._processes.values())
-        processes.shutdown(wait=False)
-        for worker in workers:  # its own way of ending them fails while figures wait
-            worker.terminate()
+    buffer = BytesIO()
+    with Image.open(BytesIO(content)) as picture:
+        few = picture.convert("RGB").quantize(96, Image.Quantize.MAXCOVERAGE)
+        few.convert("RGB").save(buffer, "webp", lossless=True, quality=30, method=1)
+    return buffer.getvalue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,17 +24,26 @@ from mmlca.study.folder import Progress, Results, make_key, open_results, plain_
 from mmlca.study.groups import course_views, with_names
 from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
-from mmlca.study.pictures import Processes, draw_all, start_processes, to_pictures
+from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
+from mmlca.study.processes import Processes
 from mmlca.study.report.content import Item, Report
+from mmlca.study.report.page import lay_out_sections, render_report
 from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, short_names, window_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.suppress import few_patients
 
+Drawings = dict[str, Callable[[], Pictures]]
+"""What waits for the pictures of each figure that is being drawn, by name."""
+
 
 def run_study(
-    study: Study, out: str | os.PathLike[str], *, progress: Progress | None = None
+    study: Study,
+    out: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    processes: Processes | None = None,
 ) -> dict[str, Any]:
     """Run the whole study, and write its results to a folder.
 
@@ -52,33 +61,42 @@ def run_study(
         and `models/`, from whose exact numbers small counts follow.
         One run at a time: a second one in the same folder is refused with an OSError.
     progress : function (text, share), optional
+    processes : Processes, optional
+        Those to use, if they were started before; otherwise `study.n_jobs` are started.
 
     Returns
     -------
     dict
         The content of `results.json`.
     """
-    with hold(out):
-        return _run_alone(study, out, progress or (lambda text, share: None))
+    tell = progress or (lambda text, share: None)
+    with hold(out), processes or Processes(study.n_jobs) as used:
+        return _run_alone(study, out, tell, used)
 
 
-def _run_alone(study: Study, out: str | os.PathLike[str], tell: Progress) -> dict[str, Any]:
-    from mmlca.study.report.page import render_report
-
+def _run_alone(
+    study: Study, out: str | os.PathLike[str], tell: Progress, processes: Processes
+) -> dict[str, Any]:
     tell("Reading", 0.0)
     results, key = open_results(study, out)
-    run = _Run(study, results, tell)
-    report, pictures = run.all_steps(key)
+    if study.outputs.figures and not results.record["steps"]:
+        processes.start()  # figures will need them, and they have loaded when fits begin
+    run = _Run(study, results, tell, processes)
+    report, key = run.all_steps(key)
+    drawings = run.begin_drawing(key, report)
     content = report.plain()
     with run.step("results", make_key(content)) as needed:
         if needed:
             results.json("results.json", content)
+    sections = lay_out_sections(report) if drawings else None  # while others draw
+    pictures = run.write_figures(key, report, drawings)
     results.keep_only([*run.names, "report"])
     steps = {n: step["files"] for n, step in results.record["steps"].items() if n != "report"}
     with run.step("report", make_key(content, results.about, steps)) as needed:
         if needed:
             tell("Writing the report", 0.97)
-            results.text("report.html", render_report(report, pictures, results.record))
+            page = render_report(report, pictures, results.record, sections)
+            results.text("report.html", page)
     results.finish()
     tell("Done", 1.0)
     return content
@@ -91,14 +109,15 @@ class _Run:
     study: Study
     results: Results
     tell: Progress
+    processes: Processes
     names: list[str] = field(default_factory=list)
 
     def step(self, name: str, key: str) -> AbstractContextManager[bool]:
         self.names.append(name)
         return self.results.step(name, key)
 
-    def all_steps(self, key: str) -> tuple[Report, dict[str, bytes]]:
-        """The report and the pictures of its figures, by name."""
+    def all_steps(self, key: str) -> tuple[Report, str]:
+        """Everything but the pictures, and the key of these."""
         study = self.study
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
@@ -126,13 +145,10 @@ class _Run:
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             key = make_key(key, study.classes, study.ensemble, study.outputs, study.privacy)
             key = make_key(key, study.published, study.inference, study.covariates, study.outcomes)
-            processes = self.prepare_drawing(key)
             findings = self.describe(analysis, choice, suggested)
         warned = _public(caught)
         shown = items.all_items(study, findings)
         self.write_tables(key, findings, shown)
-        figures = [item for item in shown if item.draw is not None]
-        pictures = self.draw(key, figures, processes)
         report = Report(
             study=study.name,
             synthetic=study.synthetic,
@@ -155,7 +171,7 @@ class _Run:
                 if needed:
                     word = to_docx(study.name, findings.table_one, report.methods)
                     self.results.write("tables/table_one.docx", word)
-        return report, pictures
+        return report, key
 
     # --- what is computed ------------------------------------------------------------------
 
@@ -195,7 +211,7 @@ class _Run:
         file = "models/selection.json"
         with self.step("choose", make_key(key, self.study.privacy)) as needed:
             if needed:
-                table, fits = analyse.compare_numbers(self.study, data, tell)
+                table, fits = analyse.compare_numbers(self.study, data, self.processes, tell)
                 self.results.json(file, plain_records(table))
                 n = {name: float(part.weights.sum()) for name, part in data.items()}
                 shown = shown_fits(table, n, self.study.privacy.min_count)
@@ -205,21 +221,22 @@ class _Run:
         return pd.DataFrame(self.results.read_json(file)).astype({"site": str}), {}
 
     def _draw_alternatives(self, fits: analyse.Fits, data: Mapping[str, Sequences]) -> None:
-        """The courses of the models with other numbers of classes, for the eyes of the hospital."""
+        """The courses of models with other numbers of classes, for the eyes of the hospital."""
         from mmlca.figures.models import plot_alternatives
 
-        study = self.study
+        study, drawings = self.study, Drawings()
         for site in study.sites if study.outputs.figures else ():
             models = {k: model for (name, k), model in fits.items() if name == site}
             one = next(iter(models.values()))
             params = {k: model.params_ for k, model in models.items()}
-            drawn = partial(
+            draw = partial(
                 plot_alternatives,
                 *(params, one.states_, data[site].shape[1]),
                 xlabel=window_name(study).capitalize(),
             )
-            picture = to_pictures(drawn, study.outputs.dpi)["png"]
-            self.results.write(f"models/alternatives_{site}.png", picture)
+            drawings[site] = self.processes.submit(to_pictures, draw, study.outputs.dpi)
+        for site, drawing in drawings.items():
+            self.results.write(f"models/alternatives_{site}.png", drawing()["png"])
 
     def fit(self, key: str, data: Mapping[str, Sequences], n_classes: int, known: Models) -> Models:
         """One model per data set; those that the comparison of numbers fitted are `known`."""
@@ -233,7 +250,9 @@ class _Run:
         with self.step("fit", key) as needed:
             if not needed:
                 return {n: MixtureMarkov.load(self.results.folder / f) for n, f in files.items()}
-            models = known | analyse.fit_models(self.study, missing, n_classes, tell)
+            models = known | analyse.fit_models(
+                self.study, missing, n_classes, self.processes, tell
+            )
             for name, file in files.items():
                 self.results.json(file, models[name].to_dict())
             return models
@@ -252,7 +271,9 @@ class _Run:
             if not needed:
                 return pd.DataFrame(self.results.read_json(file))
             self.tell("Asking models with more classes", 0.38)
-            table = analyse.free_numbers(self.study, sequences, resamples, fits, n_classes)
+            table = analyse.free_numbers(
+                self.study, sequences, resamples, fits, n_classes, self.processes
+            )
             self.results.json(file, plain_records(table))
             return table
 
@@ -260,9 +281,13 @@ class _Run:
         self, analysis: Analysis, choice: pd.DataFrame | None, suggested: pd.DataFrame | None
     ) -> Findings:
         """Numbers and tables of the clusters, the sites and the labs."""
-        study, min_count = self.study, self.study.privacy.min_count
+        study, min_count, processes = self.study, self.study.privacy.min_count, self.processes
         self.tell("Comparing the sites", 0.42)
-        differences = analyse.compare_sites(study, analysis, study.outputs.bootstrap)
+        differences = processes.submit(
+            analyse.compare_sites, study, analysis, study.outputs.bootstrap
+        )
+        refined_differences = processes.submit(analyse.compare_sites_refined, study, analysis)
+        diagnosed = inference.diagnostics(study, analysis, processes)
         described = describe_clusters(
             *(analysis.sequences, analysis.clusters),
             after=period(study, analysis.sequences),
@@ -275,27 +300,28 @@ class _Run:
         known = dict(zip(described["cluster"], names, strict=True))
         known = {c: name for c, name in known.items() if name is not None}
         analysis = with_names(study, analysis, known)
-        courses = analyse.course_tables(study, analysis)
+        course_tables = analyse.course_tables(study, analysis, processes)
+        self.tell("Fitting the laboratory values", 0.45)
+        trends = analyse.lab_trends(study, analysis)
+        courses = course_tables()
         described = items.shown_clusters(study, analysis, courses, described)
         described["description"] = described["description"].fillna(few_patients(min_count))
         described.insert(1, "name", names)
-        self.tell("Fitting the laboratory values", 0.45)
-        trends = analyse.lab_trends(study, analysis)
         self.tell("Standard errors, fit and outcomes", 0.47)
         table_one = analyse.describe_patients(study, analysis, described)
-        inferred = inference.infer(study, analysis, table_one.hidden_together)
+        inferred = inference.infer(study, analysis, table_one.hidden_together, diagnosed())
         return Findings(
             analysis=analysis,
             choice=choice,
             suggested=suggested,
-            numbers=headline(study, analysis, choice, differences),
+            numbers=headline(study, analysis, choice, differences()),
             described=described,
             table_one=table_one,
             courses=courses,
-            differences=differences,
+            differences=differences(),
             influence=analyse.site_influence(study, analysis),
             trends=trends,
-            refined_differences=analyse.compare_sites_refined(study, analysis),
+            refined_differences=refined_differences(),
             inference=inferred,
         )
 
@@ -315,36 +341,41 @@ class _Run:
             for site, table in findings.analysis.certainty.items():
                 self.results.table(f"patients/{site}_clusters.csv", table, index=True)
 
-    def prepare_drawing(self, key: str) -> Processes:
-        """Start the processes that draw, unless an earlier run drew with the same key."""
-        steps = self.results.record["steps"].items()
-        drawn = any(step["key"] == key for name, step in steps if name.startswith("figure "))
-        needed = self.study.outputs.figures and not drawn
-        return start_processes(self.study.n_jobs or -1) if needed else None
-
-    def draw(self, key: str, figures: list[Item], processes: Processes) -> dict[str, bytes]:
-        """The pictures by name. Each figure is a step, so that an interrupted run loses one."""
-        outputs, pictures = self.study.outputs, {}
+    def begin_drawing(self, key: str, report: Report) -> Drawings:
+        """Hand over the figures that an earlier run has not drawn."""
+        outputs, processes = self.study.outputs, self.processes
         formats = ["png", *(f for f in ("svg", "pdf") if f in outputs.formats)]
+        figures = [item for item in report.items if report.pictured(item)]
         undone = [i for i in figures if not self.results.is_done(f"figure {i.name}", key)]
-        draws = [item.draw for item in undone if item.draw is not None]
-        if processes is None and outputs.figures and len(draws) > 1:
-            processes = start_processes(self.study.n_jobs or -1)
-        drawn = draw_all(draws, outputs.dpi, formats, processes)
+        if len(undone) > 1:
+            processes.start()
+        return {
+            item.name: processes.submit(
+                draw_figure, item.draw, outputs.dpi, formats, item.chart is None
+            )
+            for item in undone
+        }
+
+    def write_figures(self, key: str, report: Report, drawings: Drawings) -> dict[str, bytes]:
+        """The files of the figures; returns the pictures that the page shows, by name.
+
+        Each figure is a step, so that an interrupted run loses one.
+        """
+        pictures, figures = {}, [item for item in report.items if item.draw is not None]
         for number, item in enumerate(figures):
             self.tell(f"Drawing: {item.title}", 0.55 + 0.4 * number / len(figures))
             with self.step(f"figure {item.name}", key) as needed:
                 if needed:
                     self.results.table(item.data_file, item.table)
-                if outputs.figures and needed:
-                    files = next(drawn)
-                    pictures[item.name] = files["png"]
+                if item.name in drawings:
+                    files = drawings[item.name]()
+                    pictures[item.name] = files.pop("webp", b"")
                     for ending, content in files.items():
                         self.results.write(f"figures/{item.name}.{ending}", content)
-                elif outputs.figures:
-                    picture = self.results.folder / item.picture_file
-                    pictures[item.name] = picture.read_bytes()
-        return pictures
+            if report.pictured(item) and item.chart is None and item.name not in drawings:
+                picture = self.results.folder / item.picture_file
+                pictures[item.name] = for_page(picture.read_bytes())
+        return {name: picture for name, picture in pictures.items() if picture}
 
 
 def _public(caught: list[warnings.WarningMessage]) -> list[str]:

@@ -23,6 +23,7 @@ from mmlca.study.config import Study
 from mmlca.study.folder import Progress, make_key, open_results, plain_records
 from mmlca.study.numbers import Kind, Number, headline
 from mmlca.study.pictures import to_pictures
+from mmlca.study.processes import Processes
 from mmlca.study.words import in_words
 from mmlca.tables.rounded import data_draws
 from mmlca.tables.suppress import Draw, hides, round_row
@@ -123,11 +124,13 @@ def run_sensitivity(
     dict
         `n` analyses, `failed` ones, the `summary` in sentences, and the `ranges`.
     """
-    with hold(out):
-        return _run_alone(study, out, progress or (lambda text, share: None))
+    with hold(out), Processes(study.n_jobs) as processes:
+        return _run_alone(study, out, progress or (lambda text, share: None), processes)
 
 
-def _run_alone(study: Study, out: str | os.PathLike[str], tell: Progress) -> dict[str, Any]:
+def _run_alone(
+    study: Study, out: str | os.PathLike[str], tell: Progress, processes: Processes
+) -> dict[str, Any]:
     tell("Reading", 0.0)
     results, key = open_results(study, out)
     sources = {site: read.read_source(study, site) for site in study.sites}
@@ -140,7 +143,7 @@ def _run_alone(study: Study, out: str | os.PathLike[str], tell: Progress) -> dic
         with results.step("choose", make_key(key, study.classes, _settings(study))) as needed:
             if needed:
                 tell("Choosing the number of classes", 0.02)
-                n_classes = _chosen(study, sequences)
+                n_classes = _chosen(study, sequences, processes)
                 results.json("choice.json", n_classes)
             else:
                 n_classes = int(results.read_json("choice.json"))
@@ -148,7 +151,7 @@ def _run_alone(study: Study, out: str | os.PathLike[str], tell: Progress) -> dic
         others = variants(main_study)
         key = make_key(key, _settings(main_study), study.privacy)  # all are compared with it
         tell("Main analysis", 0.1)
-        main = _analyse(main_study, sequences)
+        main = _analyse(main_study, sequences, processes)
         draws = {site: data_draws(part) for site, part in sequences.items()}
         outcomes = []
         files = [f"variants/{i:03d}.json" for i in range(1, len(others) + 1)]
@@ -156,7 +159,7 @@ def _run_alone(study: Study, out: str | os.PathLike[str], tell: Progress) -> dic
             tell(variant.name, 0.1 + 0.85 * i / len(others))
             with results.step(file, make_key(key, _settings(variant.study))) as needed:
                 if needed:
-                    outcomes.append(_compared(variant.study, main, sources, draws))
+                    outcomes.append(_compared(variant.study, main, sources, draws, processes))
                     results.json(file, asdict(outcomes[-1]))
                 else:
                     outcomes.append(Outcome(**results.read_json(file)))
@@ -275,29 +278,34 @@ def _settings(study: Study) -> list[Any]:
 # --- analyses ----------------------------------------------------------------------------
 
 
-def _chosen(study: Study, sequences: Mapping[str, Any]) -> int:
+def _chosen(study: Study, sequences: Mapping[str, Any], processes: Processes) -> int:
     if isinstance(study.classes.number, int):
         return study.classes.number
-    choice, _ = analyse.compare_numbers(study, sequences)  # the vote is of whole sites
+    # the vote is of whole sites
+    choice, _ = analyse.compare_numbers(study, sequences, processes)
     return analyse.chosen_number(study, choice)
 
 
-def _analyse(study: Study, sequences: Mapping[str, Any]) -> Analysis:
+def _analyse(study: Study, sequences: Mapping[str, Any], processes: Processes) -> Analysis:
     n_classes = study.classes.number
     assert isinstance(n_classes, int)
     resamples = analyse.resample(study, sequences)
-    models = analyse.fit_models(study, {**resamples, **sequences}, n_classes)
+    models = analyse.fit_models(study, {**resamples, **sequences}, n_classes, processes)
     own = {site: models[site] for site in sequences}
     used = {name: models[name] for name in resamples}
     return analyse.combine(study, sequences, used, own, n_classes)
 
 
 def _compared(
-    study: Study, main: Analysis, sources: Mapping[str, Any], draws: Mapping[str, Draw]
+    study: Study,
+    main: Analysis,
+    sources: Mapping[str, Any],
+    draws: Mapping[str, Draw],
+    processes: Processes,
 ) -> Outcome:
     """One other analysis and its adjusted Rand index against the main one."""
     try:
-        other = _analyse(study, read.build_sites(study, sources))
+        other = _analyse(study, read.build_sites(study, sources), processes)
     except ValueError as error:
         return Outcome(error=str(error))
     pairs = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from gzip import compress
 from importlib.resources import files
@@ -29,17 +28,26 @@ _TWINS = {"local": "S", "refined": "R"}
 _ON_SCREEN = 1.35  # figures are drawn for paper; a screen is read from further away
 
 
+Sections = list[dict[str, Any]]
+
+
 def render_report(
-    report: Report, pictures: Mapping[str, bytes], provenance: Mapping[str, Any]
+    report: Report,
+    pictures: Mapping[str, bytes],
+    provenance: Mapping[str, Any],
+    sections: Sections | None = None,
 ) -> str:
     """The page of a finished study.
 
     Parameters
     ----------
     report : Report
-    pictures : {name of an item: PNG file}
+    pictures : {name of an item: WebP file}
+        Of the figures that are not charts.
     provenance : mapping
         The content of `provenance.json`.
+    sections : list, optional
+        From `lay_out_sections`, if that was done before.
 
     Returns
     -------
@@ -50,7 +58,8 @@ def render_report(
     from markupsafe import Markup
 
     style, script = (_static(name) for name in ("report.css", "report.js"))
-    sections = _sections(report, pictures, provenance["settings"]["outputs"]["dpi"])
+    sections = lay_out_sections(report) if sections is None else sections
+    dpi = provenance["settings"]["outputs"]["dpi"]
     n_results = sum(section["id"] in RESULTS for section in sections)
     return render(
         "report/report.html.j2",
@@ -58,6 +67,7 @@ def render_report(
         script=Markup(script),
         policy=content_policy(style, script),
         report=report,
+        pictures={name: _picture(content, dpi) for name, content in pictures.items()},
         where=listed(report.sites),
         sections=sections[:n_results],
         diagnostics=sections[n_results:],
@@ -85,8 +95,10 @@ def _static(name: str) -> str:
 # --- sections -----------------------------------------------------------------------------
 
 
-def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[dict[str, Any]]:
+def lay_out_sections(report: Report) -> Sections:
     """Sections with their items in groups: those of no view, then one group per view.
+
+    All but the pictures, so that it can be done while these are drawn.
 
     A figure of another view has the number of its twin in the first, with a letter before it.
     """
@@ -105,10 +117,6 @@ def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[d
         numbers[twin] = counts[kind]
         return f"{kind.capitalize()} {counts[kind]}"
 
-    alone = [item.name for item in report.items if report.pictured(item) and item.chart is None]
-    with ThreadPoolExecutor() as pool:  # the library of pictures works outside Python's lock
-        files = pool.map(lambda name: _picture(pictures[name], dpi), alone)
-        ready = dict(zip(alone, files, strict=True))
     sections = []
     for name, title, items in report.sections():
         groups: dict[str | None, list[dict[str, Any]]] = {}
@@ -119,7 +127,7 @@ def _sections(report: Report, pictures: Mapping[str, bytes], dpi: int) -> list[d
                 "item": item,
                 "number": numbered(item),
                 "table": table,
-                "picture": ready.get(item.name),
+                "drawn": drawn,
                 "chart": Markup(item.chart()) if drawn and item.chart else None,
                 "csv": _packed(table_text(item.table)),
             }
@@ -138,19 +146,13 @@ def _packed(text: str) -> str:
 
 
 def _picture(content: bytes, dpi: int) -> dict[str, Any]:
-    """A PNG file as a data URI, with its size on a screen; 96 colours are enough for a figure.
-
-    WebP without loss is a quarter smaller than PNG.
-    """
+    """A picture as a data URI, with its size on a screen."""
     from PIL import Image
 
-    buffer = BytesIO()
     with Image.open(BytesIO(content)) as picture:
         width, height = picture.size
-        few = picture.convert("RGB").quantize(96, dither=Image.Dither.NONE)
-        few.convert("RGB").save(buffer, "webp", lossless=True, quality=30, method=2)
     return {
-        "src": f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}",
+        "src": f"data:image/webp;base64,{base64.b64encode(content).decode()}",
         "width": round(width * 96 * _ON_SCREEN / dpi),
         "height": round(height * 96 * _ON_SCREEN / dpi),
     }

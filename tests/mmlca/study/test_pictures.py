@@ -1,4 +1,4 @@
-"""Figures as files: laid out once, and the same from any number of processes."""
+"""Figures as files: laid out once, and small on the page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
-import pytest
+from PIL import Image
 
-from mmlca.study.pictures import draw_all, start_processes, to_pictures
+from mmlca.study.pictures import draw_figure, for_page, to_pictures
 
 
 def heat(seed: int) -> Any:
@@ -47,33 +47,13 @@ def test_settings_of_the_caller_have_no_part_in_it() -> None:
     plt.close(mine)
 
 
-def test_the_same_pictures_from_any_number_of_processes() -> None:
-    draws = [lambda seed=seed: heat(seed) for seed in range(3)]  # type: ignore[misc]
-    backend = mpl.get_backend()
-    formats = ("png", "svg", "pdf")
-    assert start_processes(1) is None
-    alone = list(draw_all(draws, 60, formats, None))
-    assert list(draw_all(draws, 60, formats, start_processes(2))) == alone
-    assert len({files["png"] for files in alone}) == 3
-    assert mpl.get_backend() == backend
-
-
-def test_a_figure_that_cannot_be_drawn_says_why_from_any_process() -> None:
-    def fail() -> None:
-        raise ValueError("there is nothing to draw.")
-
-    for n_jobs in (1, 2):
-        with pytest.raises(ValueError, match="there is nothing to draw"):
-            list(draw_all([fail], 60, ("png",), start_processes(n_jobs)))
-
-
-def test_whoever_stops_early_leaves_no_process_behind(capfd: pytest.CaptureFixture[str]) -> None:
-    processes = start_processes(2)
-    some = draw_all([lambda seed=seed: heat(seed) for seed in range(9)], 60, ("png",), processes)
-    next(some)
-    workers = list(processes._processes.values())
-    some.close()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.is_alive() for worker in workers] == [False, False]
-    assert capfd.readouterr() == ("", "")  # nor a message of theirs
+def test_the_picture_of_the_page_is_small_and_of_the_same_size() -> None:
+    files = draw_figure(lambda: heat(1), 90, ("png",), True)
+    with Image.open(BytesIO(files["png"])) as png, Image.open(BytesIO(files["webp"])) as webp:
+        assert webp.size == png.size
+        assert len(webp.convert("RGB").getcolors()) <= 96
+        exact, shown = (np.asarray(one.convert("RGB")).astype(int) for one in (png, webp))
+    assert np.abs(exact - shown).mean() < 2  # of 255
+    assert len(files["webp"]) < len(files["png"])
+    assert files["webp"] == for_page(files["png"])
+    assert set(draw_figure(lambda: heat(1), 90, ("png",), False)) == {"png"}

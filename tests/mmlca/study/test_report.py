@@ -19,9 +19,9 @@ import pytest
 
 import ehr_prep
 import mmlca
+from mmlca.study import run as run_module
 from mmlca.study.config import read_study
 from mmlca.study.data_items import shown_fits
-from mmlca.study.report import page as page_module
 from mmlca.study.report.charts import sunburst
 from mmlca.study.report.content import Report
 from mmlca.study.report.page import render_report, settings_text
@@ -94,13 +94,13 @@ def make(root: Path, name: str, text: str) -> Made:
     (root / f"{name}.toml").write_text(text, encoding="utf-8")
     seen: list[Any] = []
 
-    def render(report: Report, pictures: dict[str, bytes], provenance: Any) -> str:
+    def render(report: Report, pictures: dict[str, bytes], *others: Any) -> str:
         seen.extend([report, pictures])
-        return render_report(report, pictures, provenance)
+        return render_report(report, pictures, *others)
 
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        patch.setattr(page_module, "render_report", render)
+        patch.setattr(run_module, "render_report", render)
         run_study(read_study(root / f"{name}.toml"), root / name)
     return Made(root / name, *(seen or [None, {}]))  # an unchanged page is not rendered again
 
