@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from functools import cache, partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -58,16 +59,24 @@ class Processes:
         """Hand a task over.
 
         What is returned waits for the result and warns as the task did. Without processes the task
-        is done when its result is first asked for.
+        is done when its result is first asked for; so it is if a process ended before its time,
+        as where the computer had no memory left.
         """
+        here = partial(call, *args)
         if not self.running:
-            return cache(partial(call, *args))
-        self._compiled.result()
-        task = self._executor.submit(_observed, spelling(), call, args)
+            return cache(here)
+        try:
+            self._compiled.result()
+            task = self._executor.submit(_observed, spelling(), call, args)
+        except BrokenExecutor:
+            return cache(here)
         self._tasks.append(task)
 
         def result() -> T:
-            value, messages = task.result()
+            try:
+                value, messages = task.result()
+            except BrokenExecutor:
+                return here()
             for message in messages:
                 warnings.warn(message, stacklevel=2)
             return value  # type: ignore[no-any-return]

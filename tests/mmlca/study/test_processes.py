@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import warnings
 from typing import Any
 
@@ -78,6 +80,17 @@ def test_whoever_stops_early_leaves_no_process_behind(capfd: pytest.CaptureFixtu
         worker.join(60)
     assert [worker.is_alive() for worker in workers] == [False, False]
     assert capfd.readouterr() == ("", "")  # nor a message of theirs
+
+
+def test_tasks_of_a_process_that_was_killed_are_done_all_the_same() -> None:
+    with Processes(2) as processes:
+        processes.start()
+        assert processes.submit(int, "1")() == 1  # both are at work
+        tasks = [processes.submit(to_pictures, lambda: line(1), 60) for _ in range(9)]
+        for worker in list(processes._executor._processes.values()):
+            os.kill(worker.pid, signal.SIGKILL)
+        assert {task()["png"] for task in tasks} == {to_pictures(lambda: line(1), 60)["png"]}
+        assert processes.submit(int, "3")() == 3
 
 
 def test_a_computer_without_processes_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
