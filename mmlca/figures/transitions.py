@@ -80,6 +80,11 @@ def plot_transitions(
                 "groups and table belong to sequences, and a model has classes of its own; give "
                 "the model alone, or the sequences with the model as groups."
             )
+        if lag != 1 or min_count:
+            raise ValueError(
+                "lag and min_count belong to sequences: a model holds probabilities of one step "
+                "and no numbers of patients; give the sequences with the model as groups."
+            )
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise ValueError("errors belong to a model: give the fitted model in place of sequences.")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mmlca.study.analyse import Findings
     from mmlca.study.config import Study
 
+_NORM = "norm of the differences in transition probabilities; 0: alike; common steps count more"
+
 
 def summary(study: Study, findings: Findings) -> list[str]:
     """The result in a few points, for someone who reads nothing else."""
@@ -115,8 +117,7 @@ def _of_one_class(findings: Findings) -> list[str]:
     p = "" if np.isnan(norms[0].p_value) else f"; {p_text(norms[0].p_value, norms[0].n_boot)}"
     more = f"{p} for no difference" if p and len(norms) == 1 else ""
     return [
-        f"The transition probabilities of the sites differ by {mean:.3f} (norm weighted by "
-        f"occupancy{each}{more})."
+        f"What patients take next differs between the sites by {mean:.3f} ({_NORM}{each}{more})."
     ]
 
 
@@ -136,31 +137,26 @@ def _of_one_model(findings: Findings) -> list[str]:
 
 def _of_sites(study: Study, findings: Findings) -> list[str]:
     assert findings.influence is not None
-    (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
     most = findings.influence["share"].max()
     changed = f"{'' if np.isnan(most) else 'at most '}{share_of_patients(study, most)}"
     return [
-        f"{_certainty(findings)}On average {percent_text(vote_share.value)} of the models' weight "
-        "votes for a patient's cluster, which shows how stable the clusters are, not how certain, "
-        "since models of resamples of the same patients agree with each other; without one of the "
-        f"sites {changed} would change cluster.",
+        f"{_certainty(findings)}; {changed} would change cluster if one of the sites had not taken "
+        "part.",
         _site_sentence(findings),
     ]
 
 
 def _certainty(findings: Findings) -> str:
     """How certain patients' clusters are under the refined model, if there is one."""
-    refined = findings.analysis.refined
-    if refined is None:
-        return ""
-    sure = np.concatenate(
-        [t.to_numpy().max(axis=1) for t in findings.analysis.memberships.values()]
-    )
-    rounds = f"{number_word(refined.n_rounds_)} round{'s' * (refined.n_rounds_ != 1)}"
+    if findings.analysis.refined is None:
+        (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
+        share = percent_text(vote_share.value)
+        return f"On average {share} of the models' weight votes for a patient's cluster"
+    tables = findings.analysis.memberships.values()
+    sure = np.concatenate([table.to_numpy().max(axis=1) for table in tables])
     return (
-        f"After {rounds} of refinement, with shared courses and each site's own proportions, "
-        f"patients belong to their cluster with a mean probability of {sure.mean():.2f}, as far as "
-        "the model holds. "
+        f"Patients belong to their cluster with a mean probability of {sure.mean():.2f} (refined "
+        "model, as far as it holds)"
     )
 
 
@@ -172,19 +168,21 @@ def _site_sentence(findings: Findings) -> str:
         for name in ("ensemble", "local")
     )
     ours, theirs = (np.mean([one.value for one in part]) for part in (ensemble, local))
-    less = "less" if ours < theirs else "no less"
     each = "" if len(ensemble) == 1 else ", on average over pairs of sites"
     more, own = "", ""
     if len(ensemble) == 1 and not np.isnan(ensemble[0].debiased):
-        first, own = ensemble[0], f"; {local[0].debiased:.3f} without that part"
+        first, own = ensemble[0], f" ({local[0].debiased:.3f} without it)"
         more = (
-            f"; {first.debiased:.3f} without the part that sampling adds, 95 % interval "
+            f", or by {first.debiased:.3f} without what sampling adds (95 % interval "
             f"{first.low:.3f} to {first.high:.3f}; {p_text(first.p_value, first.n_boot)} for no "
-            "difference"
+            "difference)"
         )
+    reserve = (
+        ", but any common rule lowers such a number, so that this does not show that the clusters "
+        "are better"
+    )
     return (
-        f"Within the clusters the transition probabilities of the sites differ by {ours:.3f} (norm "
-        f"weighted by occupancy{each}{more}), {less} than with each site's own model "
-        f"({theirs:.3f}{own}); any common rule lowers such differences, so that this does not show "
-        "that the clusters are better."
+        f"Within the clusters, what patients take next differs between the sites by {ours:.3f} "
+        f"({_NORM}{each}){more}; under each site's own model by {theirs:.3f}{own}"
+        f"{reserve if ours < theirs else ''}."
     )

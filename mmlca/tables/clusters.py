@@ -170,11 +170,12 @@ def _last_observed(data: Sequences) -> NDArray[np.intp]:
 def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | None]:
     """A short name for each cluster, from its row of `describe_clusters`.
 
-    "A persisters" stay on A; "A → B" switch from A to B more often than to all others together;
-    "A → several" go on to several states. Clusters that would have the same name are called by
-    their most common path, or if that is the same too by their last state, or else by how early
-    they switch. A cluster without a description has no name, and paths and last states of fewer
-    than `min_count` patients are not told.
+    "A persisters" stay on A; "mostly A" end on it too, but with at least one switch per patient (or
+    they have the name of the path that most of them take, such as "A → B → A"); "A → B" switch from
+    A to B more often than to all others together; "A → several" go on to several states. Clusters
+    that would have the same name are called by their most common path, or if that is the same too
+    by their last state, or else by how early they switch. A cluster without a description has no
+    name, and paths and last states of fewer than `min_count` patients are not told.
 
     Examples
     --------
@@ -188,7 +189,7 @@ def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | Non
         if first is None or pd.isna(first):
             names.append(None)
         elif to is None or pd.isna(to) or row["still"] >= 0.5:
-            names.append(f"{first} persisters")
+            names.append(_name_of_stayers(row, min_count))
         elif row["switch_share"] >= 0.5:
             names.append(f"{first}{ARROW}{to}")
         else:
@@ -207,6 +208,17 @@ def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | Non
         for i, kind in zip(order, kinds, strict=True):
             names[i] = f"{name} ({kind})"
     return names
+
+
+def _name_of_stayers(row: Mapping[Any, Any], min_count: int) -> str:
+    """The name of a cluster most of whose patients are on its first state at the end."""
+    first = row["first"]
+    if not row["switches"] >= 1:
+        return f"{first} persisters"
+    common = row["path_share"] >= 0.5 and not is_small(
+        round(row["path_share"] * row["n"], 6), min_count
+    )
+    return str(row["path"]) if common and row["path"] != first else f"mostly {first}"
 
 
 def _told_apart(name: str, rows: pd.DataFrame, taken: set[str | None], min_count: int) -> list[str]:

@@ -77,10 +77,11 @@ def split(
 
 
 def classes_of(model: Any, sequences: Sequences | SequencesBySite) -> Labels | LabelsBySite:
-    """Each patient's class under a fitted model, numbered from 1, as people see them."""
+    """Each patient's class under a fitted model: "class 1", "class 2", …"""
     if isinstance(sequences, Mapping):
-        return {site: model.predict(data) + 1 for site, data in sequences.items()}
-    return model.predict(sequences) + 1
+        return {site: classes_of(model, data) for site, data in sequences.items()}
+    codes, classes = np.unique(model.predict(sequences), return_inverse=True)
+    return pd.Categorical.from_codes(classes, [f"class {code + 1}" for code in codes])
 
 
 def plain_labels(

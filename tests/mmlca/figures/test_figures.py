@@ -351,9 +351,14 @@ def test_a_model_in_place_of_sequences_or_groups(many: Sequences) -> None:
         mmlca.plot_transitions(many, errors=errors)
     with pytest.raises(TypeError, match="MixtureMarkov that is not fitted"):
         mmlca.plot_transitions(mmlca.MixtureMarkov(2))
+    for option in ({"lag": 2}, {"min_count": 11}):
+        with pytest.raises(ValueError, match="lag and min_count belong to sequences"):
+            mmlca.plot_transitions(model, **option)
     by_class = mmlca.state_distribution(many, model)
-    same = mmlca.state_distribution(many, model.predict(many) + 1)
+    named = pd.Categorical([f"class {code + 1}" for code in model.predict(many)])
+    same = mmlca.state_distribution(many, named)
     pd.testing.assert_frame_equal(by_class, same)
+    assert "class 2" in words(mmlca.plot_state_distribution(many, model))
 
 
 def test_colours_as_a_list_and_slips_in_a_dict() -> None:

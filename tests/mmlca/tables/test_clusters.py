@@ -96,3 +96,18 @@ def test_those_who_leave_and_return_are_told_from_those_who_stay() -> None:
         in (described["description"][1])
     )
     assert described["description"][0].startswith("50 %: stay on A;")
+
+
+def test_those_who_switch_are_not_called_persisters() -> None:
+    ways = [["A", "B", "A", "A"], ["A", "C", "A", "A"], ["A", "A", "D", "A"], ["A", "B", "C", "B"]]
+    stay = [["A"] * 4] * 3 + [["A", "B", "A", "A"]]
+    described = mmlca.describe_clusters(
+        mmlca.Sequences.from_lists([*ways, *stay]), [1] * 4 + [2] * 4
+    )
+    assert described["switches"].tolist() == [2.25, 0.5]
+    assert name_clusters(described) == ["mostly A", "A persisters"]
+    one_path = mmlca.describe_clusters(
+        mmlca.Sequences.from_lists([["A", "B", "A"]] * 3 + [["A", "C", "A"]]), [1] * 4
+    )
+    assert name_clusters(one_path) == ["A → B → A"]
+    assert name_clusters(one_path, min_count=4) == ["mostly A"]
