@@ -10,7 +10,7 @@ from font.ensemble import site_of
 from font.n_clusters import RECORD
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
-from mmlca.study.inference_texts import inference_cautions
+from mmlca.study.inference_texts import cautions_about_number, inference_cautions
 from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes
 from mmlca.study.words import (
     groups_word,
@@ -34,14 +34,14 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
             "The patients are synthetic. The numbers show what the method does, and nothing about "
             "any hospital."
         )
-    notes += _about_fits(study, analysis)
-    notes += _about_choice(study, findings)
-    notes += _about_windows(study, analysis)
     notes.append(
         f"The {groups_word(study)} are made from the treatment courses: that their patients take "
         "the drug classes which describe them is how they were formed, not a finding. Shares at "
         "the last time are of those still observed then."
     )
+    notes += _about_choice(study, findings)
+    notes += cautions_about_number(study, findings)
+    notes += _about_fits(study, analysis)
     if analysis.ensemble is not None:
         (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
         share = share_of_patients(study, doubtful.value)
@@ -59,17 +59,18 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
             "uncertainty of the clustering is not in them. The norms themselves are larger than 0 "
             "by sampling alone: compare the debiased ones."
         )
+        if study.published is not None:
+            notes.append(
+                "The published numbers come from other patients; they stand beside these for "
+                "orientation and are not a target."
+            )
     if findings.trends:
         notes.append(
             "Laboratory values before the first prescription are grouped by treatment that came "
             "later, so that differences between groups there may be causes of the treatment."
         )
     notes += inference_cautions(study, findings)
-    if study.published is not None and findings.differences is not None:
-        notes.append(
-            "The published numbers come from other patients; they stand beside these for "
-            "orientation and are not a target."
-        )
+    notes += _about_windows(study, analysis)
     return notes + [f"{text[:1].upper()}{text[1:]}" for text in warned]
 
 
@@ -157,21 +158,23 @@ def _about_choice(study: Study, findings: Findings) -> list[str]:
 
 
 def _about_windows(study: Study, analysis: Analysis) -> list[str]:
-    notes = []
+    """How many windows had no record or several classes, at all sites in one sentence."""
+    shares = []
     for site, data in analysis.sequences.items():
         windows = data.account and data.account.settings["windows"]
         if windows and windows["followed_up"]:
-            kinds = ("without_record", "tied", "several_classes")
-            empty, tied, several = (
-                _window_share(windows[kind], windows["followed_up"], data.shape[1], study)
-                for kind in kinds
-            )
-            done = "filled in" if study.rules.impute != "missing" else "left missing"
-            notes.append(
-                f"At {site} {empty} of the {windows_name(study)} had no record and were {done}; "
-                f"{several} had two or more drug classes, which were tied in {tied}."
-            )
-    return notes
+            kinds = ("without_record", "several_classes", "tied")
+            total, per_patient = windows["followed_up"], data.shape[1]
+            parts = [_window_share(windows[kind], total, per_patient, study) for kind in kinds]
+            shares.append([f"{part} at {site}" for part in parts])
+    if not shares:
+        return []
+    empty, several, tied = (listed(list(part)) for part in zip(*shares, strict=True))
+    done = "filled in" if study.rules.impute != "missing" else "left missing"
+    return [
+        f"Of the {windows_name(study)}, {empty} had no record and were {done}; {several} had two "
+        f"or more drug classes; {tied} had several that were recorded equally often."
+    ]
 
 
 def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:

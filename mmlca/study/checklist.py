@@ -146,8 +146,13 @@ def _grolts(study: Study, findings: Findings, names: set[str]) -> Iterator[tuple
     )
     yield (
         *("14c", "Plot of single courses beside the estimated ones"),
-        f"the most frequent courses and representative ones of each {group_word(study)}; courses "
-        f"of few patients: {NOT_DONE}, since they would show single patients",
+        f"the most frequent courses and representative ones of each {group_word(study)}; "
+        + (
+            "single courses: patients/SITE_courses.png for each site, which stays inside the "
+            "hospital"
+            if study.outputs.figures
+            else f"single courses: {NOT_DONE}"
+        ),
     )
     yield (
         *("15", "Final classes in numbers, with standard errors"),

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from mmlca.figures.colours import MISSING, PALE, state_colours
-from mmlca.figures.courses import plot_frequencies, plot_representatives
+from mmlca.figures.courses import plot_frequencies, plot_index, plot_representatives
 from mmlca.figures.distribution import plot_state_distribution
 from mmlca.figures.lines import plot_lines
 from mmlca.figures.sites import plot_site_differences
 from mmlca.figures.transitions import plot_transitions
 from mmlca.sequences.checks import listed
-from mmlca.study.analyse import Findings
-from mmlca.study.groups import course_views, named_groups
+from mmlca.study.analyse import Analysis, Findings
+from mmlca.study.groups import course_views, named_groups, views
 from mmlca.study.numbers import published_norm
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
@@ -107,6 +108,23 @@ def _without_revealing_groups(
         for site, part in shown.items()
         if not is_small(part.value_counts(), min_count).all()
     }
+
+
+_MOST_LINES = 5000
+
+
+def draw_single_courses(study: Study, analysis: Analysis, site: str) -> Callable[[], Any]:
+    """What draws the course of every patient of a site, or of 5,000 drawn at random.
+
+    They show single patients, and are for the eyes of the hospital.
+    """
+    data, (view, clusters) = analysis.sequences[site], views(analysis)[0]
+    groups = named_groups(analysis, clusters, view)[site]
+    if len(data) > _MOST_LINES:
+        rng = np.random.default_rng(study.seed)
+        rows = np.sort(rng.choice(len(data), _MOST_LINES, replace=False))
+        data, groups = data[rows], groups.iloc[rows]
+    return partial(plot_index, data, groups, xlabel=window_name(study).capitalize())
 
 
 _IN_FILE_ONLY = ("n_boot", "rows_left_out", "clusters")
@@ -234,7 +252,8 @@ def _whole_courses(
         "frequencies",
         f"The {top} most frequent courses",
         f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
-        f"that fewer than {least} patients share: the pale part stands for all others.{nothing}",
+        f"that fewer than {least} patients share: the pale part stands for all others.{nothing} "
+        "The folder patients has pictures of every course.",
         f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
         frequencies,
         Plain(shares=("share", "cumulative")),

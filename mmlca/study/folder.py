@@ -48,7 +48,7 @@ _NAMES = re.compile(
     r"|tables/[^/\\]+\.(csv|md|tex|docx)|figures/[^/\\]+\.(csv|png|svg|pdf)|variants/[^/\\]+\.json"
     r"|models/(\w[\w .-]*/)?[^/\\]+\.json"  # resamples of a site are in a folder of its name
     r"|models/alternatives_[^/\\]+\.png"
-    r"|patients/[^/\\]+_(sequences|issues|clusters|unmapped)\.csv)"
+    r"|patients/[^/\\]+_((sequences|issues|clusters|unmapped)\.csv|courses\.png))"
 )
 
 

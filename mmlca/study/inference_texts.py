@@ -121,7 +121,7 @@ def _survival(study: Study, findings: Findings) -> str:
     )
 
 
-def _numbers_of_classes(study: Study, findings: Findings) -> list[str]:
+def cautions_about_number(study: Study, findings: Findings) -> list[str]:
     """Where criteria or tests disagree about the number of classes."""
     notes, choice, tests = [], findings.choice, findings.inference.class_tests
     if choice is not None:
@@ -154,7 +154,6 @@ def inference_cautions(study: Study, findings: Findings) -> list[str]:
         for site, part in found.diagnostics.items()
         for text in part.shown(study.privacy.min_count).cautions()
     ]
-    notes += _numbers_of_classes(study, findings)
     if found.effects is not None or found.outcomes is not None:
         notes.append(
             f"Effects and outcomes of the {groups_word(study)} are associations: patients were not "

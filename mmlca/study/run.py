@@ -19,6 +19,7 @@ from mmlca.study import analyse, inference, items, read
 from mmlca.study.analyse import Analysis, Findings, Models
 from mmlca.study.cautions import cautions
 from mmlca.study.config import Study
+from mmlca.study.courses import draw_single_courses
 from mmlca.study.data_items import shown_fits
 from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
 from mmlca.study.groups import course_views, with_names
@@ -111,6 +112,7 @@ class _Run:
     tell: Progress
     processes: Processes
     names: list[str] = field(default_factory=list)
+    single_courses: Drawings = field(default_factory=dict)
 
     def step(self, name: str, key: str) -> AbstractContextManager[bool]:
         self.names.append(name)
@@ -148,6 +150,7 @@ class _Run:
             findings = self.describe(analysis, choice, suggested)
         warned = _public(caught)
         shown = items.all_items(study, findings)
+        self.begin_single_courses(key, findings.analysis)
         self.write_tables(key, findings, shown)
         report = Report(
             study=study.name,
@@ -341,6 +344,16 @@ class _Run:
             for site, table in findings.analysis.certainty.items():
                 self.results.table(f"patients/{site}_clusters.csv", table, index=True)
 
+    def begin_single_courses(self, key: str, analysis: Analysis) -> None:
+        """Hand over the pictures of single patients, which stay in their folder."""
+        if not self.study.outputs.figures or self.results.is_done("single courses", key):
+            return
+        for site in analysis.sequences:
+            draw = draw_single_courses(self.study, analysis, site)
+            self.single_courses[site] = self.processes.submit(
+                to_pictures, draw, self.study.outputs.dpi
+            )
+
     def begin_drawing(self, key: str, report: Report) -> Drawings:
         """Hand over the figures that an earlier run has not drawn."""
         outputs, processes = self.study.outputs, self.processes
@@ -361,6 +374,10 @@ class _Run:
 
         Each figure is a step, so that an interrupted run loses one.
         """
+        if report.figures:
+            with self.step("single courses", key):
+                for site, drawing in self.single_courses.items():
+                    self.results.write(f"patients/{site}_courses.png", drawing()["png"])
         pictures, figures = {}, [item for item in report.items if item.draw is not None]
         for number, item in enumerate(figures):
             self.tell(f"Drawing: {item.title}", 0.55 + 0.4 * number / len(figures))

@@ -113,7 +113,7 @@ def _of_one_class(findings: Findings) -> list[str]:
     if not norms:
         return []
     mean = np.mean([norm.value for norm in norms])
-    each = "" if len(norms) == 1 else ", on average over pairs of sites"
+    each = "" if len(norms) == 1 else "; mean over pairs of sites"
     p = "" if np.isnan(norms[0].p_value) else f"; {p_text(norms[0].p_value, norms[0].n_boot)}"
     more = f"{p} for no difference" if p and len(norms) == 1 else ""
     return [
@@ -168,7 +168,7 @@ def _site_sentence(findings: Findings) -> str:
         for name in ("ensemble", "local")
     )
     ours, theirs = (np.mean([one.value for one in part]) for part in (ensemble, local))
-    each = "" if len(ensemble) == 1 else ", on average over pairs of sites"
+    each = "" if len(ensemble) == 1 else "; mean over pairs of sites"
     more, own = "", ""
     if len(ensemble) == 1 and not np.isnan(ensemble[0].debiased):
         first, own = ensemble[0], f" ({local[0].debiased:.3f} without it)"

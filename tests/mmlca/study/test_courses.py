@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import pytest
 
 import mmlca
-from mmlca.study.courses import _without_revealing_groups
+from mmlca.study import courses as study_courses
+from mmlca.study.courses import _without_revealing_groups, draw_single_courses
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.rounded import (
     Courses,
@@ -146,3 +151,27 @@ def test_two_groupings_share_their_draws() -> None:
     data, courses = one_group(65, 11)
     other = rounded_courses({"x": data}, {"x": pd.Series(1.0, index=data.ids).astype(int)}, 11)
     pd.testing.assert_frame_equal(courses.distribution, other.distribution)
+
+
+def test_single_courses_of_a_large_site_are_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_courses, "_MOST_LINES", 60)
+    data = mmlca.Sequences.from_lists([["A", "A"]] * 80 + [["A", "B"]] * 20)
+    clusters = pd.Series([1] * 80 + [2] * 20, index=data.ids)
+    analysis = SimpleNamespace(
+        sequences={"X": data},
+        clusters={"X": clusters},
+        ensemble=None,
+        group_names={None: {1: "1: A persisters", 2: "2: A → B"}},
+    )
+    study = SimpleNamespace(seed=1, outputs=SimpleNamespace(time="quarter"))
+    draws = [draw_single_courses(study, analysis, "X") for _ in range(2)]  # type: ignore[arg-type]
+    sizes = []
+    for draw in draws:
+        figure = draw()
+        titles = [ax.get_title() for ax in figure.axes]
+        assert [title.split("\n")[0] for title in titles] == ["1: A persisters", "2: A → B"]
+        sizes.append([int(title.split("= ")[1]) for title in titles])
+        plt.close(figure)
+    assert sizes[0] == sizes[1]
+    assert sum(sizes[0]) == 60
+    assert 4 <= sizes[0][1] <= 20

@@ -649,6 +649,22 @@ def test_no_table_is_cut_on_a_screen(browser: Any, made: Made) -> None:
     assert made.page.stat().st_size < 5e6
 
 
+def test_prose_needs_no_scrolling_on_a_phone_and_first_columns_stay(
+    browser: Any, made: Made
+) -> None:
+    page = browser.open(made.page, width=390)
+    cut = """[...document.querySelectorAll(".words")].map(
+        table => table.parentElement.scrollWidth - table.parentElement.clientWidth)"""
+    assert page.run(cut) == [0, 0]  # the clusters in words, and the checklist
+    moved = """(() => {
+        const box = document.querySelector(".wide").parentElement;
+        box.scrollLeft = 200;
+        const first = box.querySelector("tbody tr > :first-child").getBoundingClientRect();
+        return [box.scrollLeft, first.left - box.getBoundingClientRect().left];
+    })()"""
+    assert page.run(moved) == [200, 0]
+
+
 def test_without_scripts_the_first_view_is_printed(browser: Any, made: Made) -> None:
     page = browser.open(made.page, scripts=False)
     page.send("Emulation.setEmulatedMedia", media="print")

@@ -103,7 +103,8 @@ def test_what_comes_out(done: tuple[Path, dict[str, Any]]) -> None:
     tables = ["clusters", "clusters_by_site", "headline", "influence", "models", "table_one"]
     assert {f"tables/{name}.csv" for name in tables} <= names
     assert {"report.html", "results.json", "provenance.json", "tables/table_one.md"} <= names
-    assert {f"patients/{site}_clusters.csv" for site in ("MGB", "VA")} <= names
+    ends = ("clusters.csv", "courses.png")
+    assert {f"patients/{site}_{end}" for site in ("MGB", "VA") for end in ends} <= names
     assert len([name for name in names if name.startswith("models/")]) == 6
     assert json.loads((out / "results.json").read_text()) == content
     assert len(content["summary"]) == 5

@@ -122,7 +122,7 @@ def test_a_smaller_difference_is_not_called_better() -> None:
     assert text.count(". ") == 0  # the reservation stands in the same sentence
     more = [difference("ensemble", 0.1, "A − C"), difference("local", 0.05, "A − C")]
     text = texts._site_sentence(SimpleNamespace(numbers=[*numbers, *more]))  # type: ignore[arg-type]
-    assert "on average over pairs of sites" in text
+    assert "; mean over pairs of sites)" in text
     assert text.endswith("under each site's own model by 0.056.")  # nothing to make light of
     assert "p " not in text
 
