@@ -12,6 +12,7 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
+from memory import PEAK
 
 import font
 
@@ -228,13 +229,10 @@ def test_reading_tables_grows_with_their_size():
 
 
 COMBINE = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 from threadpoolctl import threadpool_limits
 import font
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 folder = Path(sys.argv[1])
 models = font.read_models(sorted(folder.glob("*.model.json")))
@@ -260,14 +258,16 @@ print(json.dumps([len(tables.sizes), reading[0], whole, before, peak(), len(sent
 
 def test_two_hundred_files_are_combined(tmp_path):
     """Real files in a process of their own: CPU time, and memory that does not grow with files."""
-    pytest.importorskip("resource")
     sent = model_files(200)
     models = font.read_models(sent)
     for m, data in enumerate(sent):
         (tmp_path / f"h{m}.model.json").write_bytes(data)
         (tmp_path / f"h{m}.labels.json").write_bytes(labels_file(models, f"h{m}"))
     run = subprocess.run(
-        [sys.executable, "-c", COMBINE, str(tmp_path)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PEAK + COMBINE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     n_sites, read, whole, before, peak, n_bytes = json.loads(run.stdout.splitlines()[-1])
     table = 8 * 800**2

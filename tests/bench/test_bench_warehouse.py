@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from comparisons import Compare
+from memory import PEAK
 
 SIZES = [int(float(n)) for n in os.environ.get("MMLCA_BENCH_RECORDS", "3e6,10e6").split(",")]
 PER_PATIENT = 60
@@ -57,8 +58,7 @@ ehr_prep.build_sequences(ehr_prep.read_records(tiny))  # compiles
 wall, cpu = time.time(), spent()
 """
 END = """
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"wall": time.time() - wall, "cpu": spent() - cpu, "peak": peak, **result}))
+print(json.dumps({"wall": time.time() - wall, "cpu": spent() - cpu, "peak": peak(), **result}))
 """
 BUILD = """
 sequences = ehr_prep.build_sequences(records)
@@ -128,7 +128,7 @@ def make_folder(folder: Path, n: int) -> None:
 
 def measure(folder: Path, way: str) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", START + WAYS[way] + END, str(folder), PLAIN],
+        [sys.executable, "-W", "ignore", "-c", PEAK + START + WAYS[way] + END, str(folder), PLAIN],
         capture_output=True,
         text=True,
         check=True,
