@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mmlca.model.selection import compare_criteria
@@ -125,10 +126,15 @@ def cautions_about_number(study: Study, findings: Findings) -> list[str]:
     """Where criteria or tests disagree about the number of classes."""
     notes, choice, tests = [], findings.choice, findings.inference.class_tests
     if choice is not None:
-        for site, rows in choice[choice["site"].isin(list(study.sites))].groupby("site"):
-            sentence = compare_criteria(rows.drop(columns="site"))
-            if not sentence.startswith("All criteria"):
-                notes.append(f"The criteria disagree at {site}: {sentence}")
+        sentences = {
+            site: [compare_criteria(rows.drop(columns="site"))]
+            for site, rows in choice[choice["site"].isin(list(study.sites))].groupby("site")
+        }
+        notes = [
+            f"The criteria disagree at {sites}: {sentence}"
+            for sites, sentence in _said_of_sites(sentences)
+            if not sentence.startswith("All criteria")
+        ]
     if tests is None:
         return notes
     for site, model in findings.analysis.own.items():
@@ -146,14 +152,27 @@ def cautions_about_number(study: Study, findings: Findings) -> list[str]:
     return notes
 
 
+def _said_of_sites(sentences: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+    """Each sentence once, with all sites of which it is said.
+
+    >>> _said_of_sites({"A": ["One.", "Two."], "B": ["Two."]})
+    [('A', 'One.'), ('A and B', 'Two.')]
+    """
+    sites: dict[str, list[str]] = {}
+    for site, texts in sentences.items():
+        for text in texts:
+            sites.setdefault(text, []).append(site)
+    return [(listed(names), text) for text, names in sites.items()]
+
+
 def inference_cautions(study: Study, findings: Findings) -> list[str]:
     """What a reader should know before believing errors, effects and outcomes."""
     found = findings.inference
-    notes = [
-        f"At {site}: {text[0].lower()}{text[1:]}"
+    doubts = {
+        site: part.shown(study.privacy.min_count).cautions()
         for site, part in found.diagnostics.items()
-        for text in part.shown(study.privacy.min_count).cautions()
-    ]
+    }
+    notes = [f"At {sites}: {text[0].lower()}{text[1:]}" for sites, text in _said_of_sites(doubts)]
     if found.effects is not None or found.outcomes is not None:
         notes.append(
             f"Effects and outcomes of the {groups_word(study)} are associations: patients were not "

@@ -243,14 +243,32 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
             replace(layout, columns=("site", *shown), n_keys=3),
         )
     frame = findings.table_one.to_frame()
+    below = _sites_below_each_other(frame) if frame.shape[1] > _MOST_COLUMNS else None
     frame.columns = pd.Index([", ".join(c) if isinstance(c, tuple) else c for c in frame])
+    keys = ["variable", "level"]
     yield Item(
         "table_one",
         "clusters",
         f"Patients by {group_word(study)}",
         f"Number (%) or mean (SD). {hidden_note(study.privacy.min_count)}".rstrip(),
-        frame.reset_index(names=["variable", "level"]),
+        frame.reset_index(names=keys),
         Plain(  # blocks of a variable's levels
-            n_keys=2, sortable=False, empty={"level": ""}, figures=tuple(frame.columns)
+            n_keys=2 if below is None else 3,
+            sortable=False,
+            empty={"level": ""},
+            figures=tuple(frame.columns if below is None else below.columns[3:]),
+            shown=below,
         ),
     )
+
+
+_MOST_COLUMNS = 10  # of Table 1 that fit beside each other on a page
+
+
+def _sites_below_each_other(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """Table 1 with a column for each cluster and the sites as blocks of rows; None for one site."""
+    if frame.columns.nlevels == 1:
+        return None
+    sites = list(dict.fromkeys(frame.columns.get_level_values(0)))
+    parts = pd.concat({site: frame[site] for site in sites}, names=["site", "variable", "level"])
+    return parts.reset_index()

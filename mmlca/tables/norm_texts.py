@@ -31,21 +31,22 @@ def summary_of_pair(norms: pd.DataFrame, replicates: pd.DataFrame) -> str:
         lines.append(f"  {name}: {'; '.join(texts)}")
     for i in range(2):
         lines += _ensemble_against_others(replicates, norms.iloc[i :: len(KINDS)], _KIND_NAMES[i])
-    lines += [f"{text[0].upper()}{text[1:]}" for text in cautions_of_pair(norms)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *cautions_of_pairs([norms])])
 
 
-def cautions_of_pair(norms: pd.DataFrame) -> list[str]:
-    """Two sentences about the norms of one pair of sites."""
-    left_out = int(norms["rows_left_out"].iloc[0])
-    noun, verb = ("row", "is") if left_out == 1 else ("rows", "are")
+def cautions_of_pairs(pairs: list[pd.DataFrame]) -> list[str]:
+    """Two sentences about the norms of all pairs of sites."""
+    left_out = sorted({int(norms["rows_left_out"].iloc[0]) for norms in pairs})
+    number = " to ".join(map(str, left_out if len(left_out) < 2 else [left_out[0], left_out[-1]]))
+    noun, verb = ("row", "is") if left_out == [1] else ("rows", "are")
+    each = " of each pair" if len(pairs) > 1 else ""
     rows = (
-        f"; {left_out} {noun} (cluster and state) that nobody leaves at one of the sites {verb} "
-        "not in the ensemble's"
+        f"; {number} {noun} (cluster and state) that nobody leaves at one of the sites{each} "
+        f"{verb} not in the ensemble's"
     )
     return [
-        _about_common_rules(norms.iloc[:: len(KINDS)].set_index("membership")["norm"]),
-        "the plain norm is dominated by rarely visited states" + (rows if left_out else "") + ".",
+        _about_common_rules(pairs),
+        "The plain norm is dominated by rarely visited states" + rows * (left_out[-1] > 0) + ".",
     ]
 
 
@@ -85,11 +86,22 @@ def _ensemble_against_others(replicates: pd.DataFrame, rows: pd.DataFrame, kind:
     return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []
 
 
-def _about_common_rules(norm: pd.Series) -> str:
-    text = "any common rule lowers the difference, because it cuts both sites alike"
-    everywhere = norm[norm.index.str.endswith(" everywhere")]
-    if "local" in norm.index and len(everywhere):
-        shown = listed([f"{name} {value:.3f}" for name, value in everywhere.items()])
-        holds = "" if (everywhere < norm["local"]).all() else ", though not always"
-        text += f"{holds} (here {shown}, local {norm['local']:.3f})"
+_MOST_PAIRS = 3
+
+
+def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
+    text = "Any common rule lowers the difference, because it cuts the sites alike"
+    shown, holds = list[str](), True
+    for norms in pairs:
+        norm = norms.iloc[:: len(KINDS)].set_index("membership")["norm"]
+        everywhere = norm[norm.index.str.endswith(" everywhere")]
+        if "local" in norm.index and len(everywhere):
+            values = listed([f"{name} {value:.3f}" for name, value in everywhere.items()])
+            pair = f"{norms['sites'].iloc[0]}: " if len(pairs) > 1 else ""
+            shown.append(f"{pair}{values}, local {norm['local']:.3f}")
+            holds = holds and bool((everywhere < norm["local"]).all())
+    text += "" if holds else ", though not always"
+    if shown:
+        more = f"; and {len(shown) - _MOST_PAIRS} more pairs" if len(shown) > _MOST_PAIRS else ""
+        text += f" (here {'; '.join(shown[:_MOST_PAIRS])}{more})"
     return f"{text}; a lower norm alone does not show that the clusters are better."

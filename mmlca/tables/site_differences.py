@@ -22,7 +22,7 @@ from font.checks import whole_number
 from mmlca.tables.counts import rates
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import memberships
-from mmlca.tables.norm_texts import cautions_of_pair, summary_of_pair
+from mmlca.tables.norm_texts import cautions_of_pairs, summary_of_pair
 from mmlca.tables.norms import (
     KINDS,
     Comparison,
@@ -128,12 +128,9 @@ class SiteDifferences:
         return table.assign(**dict(zip(numbers, values.T, strict=True)))
 
     def cautions(self) -> list[str]:
-        """What to keep in mind when reading the norms: sentences, each with its pair of sites."""
-        return [
-            f"{pair}: {sentence}"
-            for pair, rows in self.norms.groupby("sites", sort=False)
-            for sentence in cautions_of_pair(rows)
-        ]
+        """What to keep in mind when reading the norms: two sentences about all pairs of sites."""
+        pairs = [rows for _, rows in self.norms.groupby("sites", sort=False)]
+        return cautions_of_pairs(pairs)
 
     def summary(self) -> str:
         """The norms in words, with what they do and do not show."""

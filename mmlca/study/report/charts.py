@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from mmlca.tables.suppress import HIDDEN
 _WIDTH, _HIGH = 220.0, 230.0
 _HIDDEN = "#D9D9D9"
 _LABELLED = 14.0  # lower blocks of treatment lines have no name beside them
+_LETTER, _LINE = 4.9, 9.5  # how wide a letter of these names is on average, how high a line
 _HAIR = 0.5  # thinner ribbons cannot be seen
 SLIVER = 0.0075
 """Continuations of a path that fewer than this share of the patients take are one slice."""
@@ -179,7 +181,9 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], total: float, lines: 
             high = max(count * scale, 0.5)
             blocks.append(_bar(x, y, bar, high, colours[name], name, more))
             if high >= _LABELLED and (line < lines or lines < 4):  # no room for four
-                labels.append(_node_label(x, y + high / 2, bar, name, line == lines))
+                last = line == lines
+                side, room = x if last else x + bar, step - bar - 6
+                labels.append(_node_label(side, y + high / 2, high, name, room, last))
             y += high + gap
         place = "start" if line == 1 else "end" if line == lines else "middle"
         at = {"start": x, "end": x + bar, "middle": x + bar / 2}[place]
@@ -211,10 +215,23 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], total: float, lines: 
     return ribbons + blocks + labels
 
 
-def _node_label(x: float, y: float, bar: float, name: str, last: bool) -> str:
-    """The name of a block at its right, or at its left in the last line."""
-    at, anchor = (x - 3, "end") if last else (x + bar + 3, "start")
-    return _tag("text", html.escape(name), x=at, y=y + 3, text_anchor=anchor, class_="node")
+def _node_label(x: float, y: float, high: float, name: str, room: float, last: bool) -> str:
+    """The name of a block beside it, on as many lines as the block is high; cut where it must be.
+
+    `x` is the side of the block where the name stands, `y` its middle.
+    """
+    at, anchor = (x - 3, "end") if last else (x + 3, "start")
+    letters, n_lines = int(room / _LETTER), max(int(high / _LINE), 1)
+    parts = textwrap.wrap(name.replace("+", "+ "), letters, break_long_words=False)
+    lines = [part.replace("+ ", "+") for part in parts]
+    if len(lines) > n_lines:
+        lines = [*lines[: n_lines - 1], f"{lines[n_lines - 1]}…"]
+    lines = [one if len(one) <= letters + 1 else f"{one[: letters - 1]}…" for one in lines]
+    top = y + 3 - _LINE * (len(lines) - 1) / 2
+    return "".join(
+        _tag("text", html.escape(line), x=at, y=top + _LINE * k, text_anchor=anchor, class_="node")
+        for k, line in enumerate(lines)
+    )
 
 
 def _ribbon(x0: float, x1: float, start: float, end: float, high: float) -> str:

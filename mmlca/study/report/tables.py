@@ -76,6 +76,8 @@ class Plain:
     digits : {column: number of decimals}
         Elsewhere fewer the larger the numbers of a column are.
     labels : {column: what the page calls it}
+    shown : DataFrame, optional
+        What the page shows in place of the table in the file, with the same numbers.
     """
 
     shares: tuple[str, ...] = ()
@@ -88,6 +90,7 @@ class Plain:
     figures: tuple[str, ...] = ()
     digits: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    shown: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,8 @@ def lay_out(frame: pd.DataFrame, layout: Layout, title: str, file: str, min_coun
     if isinstance(layout, Grid):
         table = _grid(frame, layout, title, min_count)
     else:
-        table = _plain(frame, layout, title, min_count)
+        shown = frame if layout.shown is None else layout.shown
+        table = _plain(shown, layout, title, min_count)
     n = len(table.rows)
     note = f"File: {file}."
     if n > MOST_ROWS:

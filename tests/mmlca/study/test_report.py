@@ -503,6 +503,40 @@ def test_settings_can_be_read_again(made: Made) -> None:
     assert tomllib.loads(settings_text(settings)) == given(settings)
 
 
+def test_names_beside_blocks_end_before_the_next_block() -> None:
+    from mmlca.study.report.charts import sankey
+
+    long = "metformin+sulfonylurea"
+    colours = {"A": "red", long: "blue", "no further": "grey"}
+
+    def names(n: int) -> list[str]:
+        rows = [["A", long, "A", "A"]] * (100 - n) + [[long, "A", long, "A"]] * n
+        html = sankey(treatment_paths(mmlca.Sequences.from_lists(rows)), colours)
+        assert f"line 1: {long}" in html  # the pointer tells all of it
+        return re.findall(r'class="node"[^>]*>([^<]+)<', html)
+
+    assert names(50)[:3] == ["A", "metformin+", "sulfonylurea"]
+    assert "metformin+…" in names(8)  # too low for two lines
+
+
+def test_table_one_of_many_sites_has_them_below_each_other() -> None:
+    from mmlca.study.items import _sites_below_each_other
+
+    columns = pd.MultiIndex.from_product([["X", "Y"], ["1: A", "all"]])
+    rows = pd.MultiIndex.from_tuples([("patients, n (%)", ""), ("sex, n (%)", "F")])
+    wide = pd.DataFrame([["1", "2", "3", "4"], ["5", "6", "7", "8"]], rows, columns)
+    below = _sites_below_each_other(wide)
+    assert below is not None
+    assert below.columns.tolist() == ["site", "variable", "level", "1: A", "all"]
+    assert below.to_numpy().tolist() == [
+        ["X", "patients, n (%)", "", "1", "2"],
+        ["X", "sex, n (%)", "F", "5", "6"],
+        ["Y", "patients, n (%)", "", "3", "4"],
+        ["Y", "sex, n (%)", "F", "7", "8"],
+    ]
+    assert _sites_below_each_other(wide["X"]) is None
+
+
 # --- in a browser -------------------------------------------------------------------------------
 
 
