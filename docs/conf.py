@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+strip_signature_backslash = True  # keeps the last sign of names such as params_
 html_theme = "pydata_sphinx_theme"
 html_title = "mmlca"
 html_math_renderer = "mathml"  # browsers show it as it is; MathJax would come over the network
@@ -85,6 +87,20 @@ def skip_borrowed(_app: object, _what: str, name: str, *_more: object) -> bool |
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
+def one_name_per_line(
+    _app: object, _what: str, _name: str, _thing: object, _options: object, lines: list[str]
+) -> None:
+    """Attributes that share a description, `a_, b_ : DataFrame`, get one each."""
+    shared = r"^:(ivar|vartype) ([^:\n]+, [^:\n]+):(.*(?:\n +.*)*)"
+    text = re.sub(
+        shared,
+        lambda field: "\n".join(f":{field[1]} {name}:{field[3]}" for name in field[2].split(", ")),
+        "\n".join(lines),
+        flags=re.M,
+    )
+    lines[:] = text.split("\n")
+
+
 def show_formula(display: str) -> Callable[[Any, Any], None]:
     """Writes a formula as MathML, inside a line or as a block."""
 
@@ -101,3 +117,4 @@ def setup(app: Any) -> None:
     )
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-skip-member", skip_borrowed)
+    app.connect("autodoc-process-docstring", one_name_per_line, priority=900)  # after napoleon
