@@ -293,7 +293,9 @@ def drug_report(records: Records | WarehouseRecords, *, unmapped: bool = False) 
     0        adalimunab  None   None   adalimumab
     1  adalimumab 40 mg  TNFi  words         None
     """
-    table = records.drugs.assign(known=records.drugs["class"].notna())
+    drugs = records.drugs
+    # what the map lists as of no interest has a rule and no class
+    table = drugs.assign(known=drugs["class"].notna() | drugs["rule"].notna())
     if unmapped:
         table = table[~table["known"]]
     table = table.sort_values(

@@ -18,6 +18,7 @@ def to_pictures(draw: Callable[[], Any], dpi: int, formats: Collection[str] = ("
     import matplotlib.pyplot as plt
 
     look: dict[Any, Any] = {"text.parse_math": False, "svg.hashsalt": "mmlca"}
+    look |= {"pdf.fonttype": 42}  # fonts that can be edited, which journals ask for
     look |= {"font.size": 7, "axes.titlesize": 7, "xtick.labelsize": 6, "ytick.labelsize": 6}
     about = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     pictures = {}

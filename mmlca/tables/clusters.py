@@ -261,7 +261,7 @@ def wording(row: Mapping[Any, Any], after: str | None, window: str = "time") -> 
     """A row of `describe_clusters` in words."""
     first, to = row["first"], row["switch_to"]
     path = row["path"]
-    moves = path is not None and not pd.isna(path) and path != first
+    moves = row["switches"] >= 1 or (path is not None and not pd.isna(path) and path != first)
     if row["still"] >= 0.5 or to is None:
         course = f"mostly on {first}" if moves else f"stay on {first}"
     elif row["switch_share"] >= 0.5:
