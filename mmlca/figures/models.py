@@ -9,7 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mmlca.figures.canvas import SMALL, TEXT, Page, new_axes, rectangles
+from mmlca.figures.canvas import (
+    MARKERS,
+    SMALL,
+    TEXT,
+    Page,
+    legend_columns,
+    new_axes,
+    rectangles,
+)
 from mmlca.figures.colours import INK, group_colour, state_colours
 from mmlca.model.criteria import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
@@ -21,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mmlca.model.params import MarkovParams
-
-_MARKERS = "osD^vP*X"
 
 
 def plot_certainty(
@@ -66,7 +72,7 @@ def plot_certainty(
         f"{label} (n = {n:,})" for label, n in zip(shown["class"], shown["patients"], strict=True)
     ]
     ax.set_yticks(range(len(shown)), names)
-    ax.set_title("above 0.8", fontsize=SMALL, color=INK, loc="right")
+    ax.set_title("Above 0.8", fontsize=SMALL, color=INK, loc="right")
     ax.grid(axis="x", linewidth=0.4, alpha=0.5)
     page = Page([], ax, ax.figure.bbox.width / ax.figure.dpi, 1, min_count)
     page.hidden(len(table) - len(shown), "class")
@@ -103,7 +109,7 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
     for i, (site, rows) in enumerate(groups):
         colour = group_colour(i)
         value = rows[criterion] - rows[criterion].min()
-        marker = _MARKERS[i % len(_MARKERS)]
+        marker = MARKERS[i % len(MARKERS)]
         ax.plot(
             rows["classes"],
             value,
@@ -210,6 +216,6 @@ def plot_alternatives(
     handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
     figure.legend(
         handles=handles, loc="outside upper center", frameon=False, fontsize=SMALL,
-        ncols=min(len(handles), 2 * most),
+        ncols=legend_columns(0.6 + 0.95 * most, list(colours)),
     )  # fmt: skip
     return figure

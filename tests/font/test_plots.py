@@ -95,7 +95,7 @@ def test_pattern_figure_shows_its_table(ensemble):
     ax = font.plot_patterns(ensemble, top=6)
     shown = np.array([text.get_text() for text in ax.texts]).reshape(6, -1).astype(int)
     assert (shown == table[list(ensemble.models_)].to_numpy() + 1).all()  # people count from 1
-    assert ax.get_yticklabels()[0].get_text().startswith("cluster 1, n = ")
+    assert ax.get_yticklabels()[0].get_text().startswith("Cluster 1, n = ")
     with pytest.raises(ValueError, match="top, unless None, must be"):
         font.pattern_table(ensemble, top=0)
 

@@ -206,7 +206,7 @@ def test_entropy_lines(many: Sequences) -> None:
     for level, line in enumerate(ax.get_lines()):
         mine = table.loc[table["group"] == level, "entropy"]
         assert line.get_ydata() == pytest.approx(mine.to_numpy())
-        assert line.get_label() == f"group {level} (n = 200)"
+        assert line.get_label() == f"Group {level} (n = 200)"
     assert ax.get_lines()[0].get_color() != ax.get_lines()[1].get_color()
     rare = np.where(np.arange(len(many)) < 5, 0, 1)
     alone = mmlca.plot_entropy(many, rare, min_count=11).get_lines()
@@ -239,7 +239,7 @@ def test_arrows_are_as_wide_as_the_rate() -> None:
     assert sorted(text.get_text() for text in ax.texts) == [".67", "0"]
     few = mmlca.plot_transition_graph(s, at_least=0.5)
     assert [p.get_gid() for p in few.patches if p.get_gid()] == ["1-0"]
-    assert "rates below 0.5 not drawn" in words(few)
+    assert "Rates below 0.5 not drawn" in words(few)
     assert few.axison
 
 
@@ -413,7 +413,7 @@ def test_rare_sequences_are_left_out_and_counted() -> None:
     s = Sequences.from_lists([["A", "B"]] * 12 + [["B", "B"]] * 8 + [["B"]] * 4)
     ax = mmlca.plot_frequencies(s, min_count=11)
     assert ax.get_title() == "n = 24; 1 course: 50 %"
-    assert "pale: rarer courses, or those of fewer than 11 patients" in words(ax)
+    assert "Pale: rarer courses, or those of fewer than 11 patients" in words(ax)
     assert len(mmlca.sequence_frequencies(s, min_count=11)) == 1
     index = mmlca.plot_index(s, min_count=11)
     assert index.images[0].get_array().shape[0] == 12
@@ -633,7 +633,7 @@ def test_the_legend_names_only_what_is_drawn(name: str) -> None:
         "representatives": ["A"],
     }
     assert [text.get_text() for text in ax.get_legend().get_texts()] == drawn[name]
-    assert ("white: after the end of follow-up" in words(ax)) == (name == "index")
+    assert ("White: after the end of follow-up" in words(ax)) == (name == "index")
 
 
 @pytest.mark.parametrize("name", [*PANELS, "representatives"])
