@@ -415,7 +415,7 @@ def ratio_axis(ax: Axes) -> None:
     low, high = ax.get_xlim()
     steps = (1.0, 2.0, 5.0) if high < 60 * low else (1.0,)
     few = high < 8 * low  # then steps of the same size are more, and still apart
-    even = MaxNLocator(5, steps=[1, 2, 5, 10])
+    even = MaxNLocator(7, steps=[1, 2, 5, 10])
     ax.xaxis.set_major_locator(even if few else LogLocator(subs=steps, numticks=7))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _ratio_text(x)))
