@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mmlca.figures.canvas import SMALL, TEXT, named, new_axes, ratio_axis
-from mmlca.figures.colours import INK, PALE, group_colour
+from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import of_type, some
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def plot_intervals(
         )  # fmt: skip
     if odds:
         ax.set_xscale("log")
-        ax.axvline(1, color=PALE, linewidth=0.8, zorder=0)
+        ax.axvline(1, color=INK, linewidth=0.6, zorder=0)
         ratio_axis(ax)
     elif _only(shown) in _SHARES:  # from 0, and not beyond 1, where there is nothing
         highest = float(shown[columns].to_numpy().max())
