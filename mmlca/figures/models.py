@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mmlca.figures.canvas import (
     MARKERS,
+    ONE_COLUMN,
     SMALL,
     TEXT,
     Page,
@@ -189,7 +190,8 @@ def plot_alternatives(
     colours = state_colours(states)
     palette = np.array([to_rgb(colour) for colour in colours.values()])
     most = max(models)
-    figure = plt.figure(figsize=(0.6 + 0.95 * most, 0.9 + 0.8 * len(models)), layout="constrained")
+    width = max(ONE_COLUMN, 0.6 + 0.95 * most)
+    figure = plt.figure(figsize=(width, 0.9 + 0.8 * len(models)), layout="constrained")
     ax = figure.subplots()
     levels = (np.arange(100) + 0.5) / 100
     for row, (n_classes, params) in enumerate(sorted(models.items())):
@@ -216,6 +218,6 @@ def plot_alternatives(
     handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
     figure.legend(
         handles=handles, loc="outside upper center", frameon=False, fontsize=SMALL,
-        ncols=legend_columns(0.6 + 0.95 * most, list(colours)),
+        ncols=legend_columns(width, list(colours)),
     )  # fmt: skip
     return figure

@@ -132,12 +132,11 @@ def _draw_sample(ax: Axes, number: int, below: float) -> None:
 
     figure: Any = ax.figure
     corner: Any = ax.transAxes
-    sample = ax.plot(
+    ax.plot(
         [-34 / 72, -18 / 72], [-below / 72] * 2, linewidth=1.3, clip_on=False,
         color=group_colour(number), linestyle=_LINES[number % len(_LINES)],
         transform=figure.dpi_scale_trans + ScaledTranslation(0, 0, corner),
-    )[0]  # fmt: skip
-    sample.set_in_layout(False)
+    )  # fmt: skip
 
 
 def _write(ax: Axes, time: float, below: float, text: str, colour: str) -> None:

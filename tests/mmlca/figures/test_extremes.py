@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences
 from mmlca.figures.canvas import even_lines
+from mmlca.figures.models import plot_alternatives
 
 mpl.use("Agg")
 LONG = "a name of a treatment of forty letters ok"
@@ -217,6 +218,13 @@ def test_the_legend_covers_no_patients_in_given_axes(name: str, data: Sequences)
     assert figure.get_size_inches().tolist() == [7.2, 5]
     mine = ax.get_tightbbox()
     assert not any(mine.overlaps(other.get_tightbbox()) for other in axes.ravel()[1:])
+
+
+@pytest.mark.parametrize("n_classes", [1, 9])
+def test_alternatives_of_one_class_and_of_many_hold_their_texts(n_classes: int) -> None:
+    weights = np.full(n_classes, 1 / n_classes)
+    params = MarkovParams(weights, np.full((n_classes, 2), 0.5), np.full((n_classes, 2, 2), 0.5))
+    check(plot_alternatives({n_classes: params}, [LONG, "none"], 16))
 
 
 def test_lines_of_a_note_are_even() -> None:
