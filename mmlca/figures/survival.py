@@ -128,15 +128,18 @@ def _at_risk(
 
 def _draw_sample(ax: Axes, number: int, below: float) -> None:
     """A piece of a group's line before its numbers: colours alone do not tell in print."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
     from matplotlib.transforms import ScaledTranslation
 
     figure: Any = ax.figure
     corner: Any = ax.transAxes
-    ax.plot(
-        [-34 / 72, -18 / 72], [-below / 72] * 2, linewidth=1.3, clip_on=False,
-        color=group_colour(number), linestyle=_LINES[number % len(_LINES)],
+    sample = PathPatch(
+        Path([(-34 / 72, -below / 72), (-18 / 72, -below / 72)]), fill=False, clip_on=False,
+        edgecolor=group_colour(number), linestyle=_LINES[number % len(_LINES)], linewidth=1.3,
         transform=figure.dpi_scale_trans + ScaledTranslation(0, 0, corner),
     )  # fmt: skip
+    ax.add_patch(sample)
 
 
 def _write(ax: Axes, time: float, below: float, text: str, colour: str) -> None:
