@@ -69,6 +69,7 @@ def plot_flow(
         _, ax = plt.subplots(figsize=(7.2, 0.15 * height + 0.2), layout="constrained")
     ax.set(xlim=(0, 100), ylim=(-height - 0.1, 0.1))
     ax.axis("off")
+    size = _fitting(ax, height, [line for lines in sides for line in lines])
     arrow: dict[str, Any] = {"arrowstyle": "-|>", "color": "0.3", "shrinkA": 0, "shrinkB": 0}
     top = 0.0
     for number, rows in enumerate(stages):
@@ -78,12 +79,12 @@ def plot_flow(
             if sides[number]:
                 y = top - gap / 2
                 ax.annotate("", xy=(_SIDE, y), xytext=(_MIDDLE, y), arrowprops=arrow)
-                _box(ax, sides[number], _SIDE, 99.5, y, "white")
+                _box(ax, sides[number], _SIDE, 99.5, y, "white", size)
             top -= gap
         left = rows.iloc[-1]
         lines = [_TITLES.get(left["stage"], left["stage"])]
         lines += [_counted(left[f"{noun}s_left"], noun) for noun in _NOUNS]
-        _box(ax, lines, 0.5, 2 * _MIDDLE - 0.5, top - (3 + _PAD) / 2, "0.94", centred=True)
+        _box(ax, lines, 0.5, 2 * _MIDDLE - 0.5, top - (3 + _PAD) / 2, "0.94", size, centred=True)
         top -= 3 + _PAD
     return ax
 
@@ -213,6 +214,15 @@ def _counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def _fitting(ax: Axes, height: float, texts: list[str]) -> float:
+    """The size of letters: as elsewhere, or smaller where an Axes of the caller is small."""
+    figure: Any = ax.figure
+    wide, high = ax.get_window_extent().size * 72 / figure.dpi
+    titles = max(map(len, _TITLES.values())) / (2 * _MIDDLE)
+    longest = max([titles, *(len(text) / (98 - _SIDE) for text in texts)])
+    return float(min(_TEXT, high / height / 1.35, wide / 100 / (0.62 * longest)))
+
+
 def _box(
     ax: Axes,
     lines: list[str],
@@ -220,6 +230,7 @@ def _box(
     right: float,
     middle: float,
     colour: str,
+    size: float,
     centred: bool = False,
 ) -> None:
     from matplotlib.patches import Rectangle
@@ -243,7 +254,7 @@ def _box(
             line,
             ha="center" if centred else "left",
             va="center",
-            fontsize=_TEXT,
+            fontsize=size,
             fontweight="bold" if number == 0 else "normal",
             zorder=3,
         )

@@ -153,7 +153,7 @@ def plot_agreement(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     bar.ax.tick_params(labelsize=_SMALL, length=2, width=0.5)
     bar.outline.set_visible(False)
     if both:
-        ax.set_title("above the diagonal: plain; below: centred", fontsize=_TEXT)
+        ax.set_title("Above the diagonal: plain; below: centred", fontsize=_TEXT)
     return _bare(ax)
 
 
@@ -166,7 +166,7 @@ def plot_spectrum(ensemble: Ensemble, ax: Axes | None = None, top: int = 12) -> 
     ax.axhline(0.1, color=ACCENT, lw=1, ls="--")
     ax.text(len(table) + 0.45, 0.115, "threshold 0.1", ha="right", color=ACCENT, fontsize=_SMALL)
     choice = ensemble.n_clusters_choice_
-    ax.set_title(f"suggests {choice.n_clusters} clusters ({choice.sure})", fontsize=_TEXT)
+    ax.set_title(f"Suggests {choice.n_clusters} clusters ({choice.sure})", fontsize=_TEXT)
     ax.set_xticks(table.index)
     ax.set_xlabel("Eigenvalue of the centred distances", fontsize=_TEXT)
     ax.set_ylabel("Share of the largest", fontsize=_TEXT)
@@ -179,7 +179,7 @@ def plot_cluster_sizes(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     share = table.pivot(index="site", columns="cluster", values="share")
     share = share.reindex(ensemble.cluster_sizes_.columns)
     n = ensemble.cluster_sizes_.sum(axis=0)
-    place = _legend_place(ax, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    own = ax is None
     ax = _axes(ax, (3.5, 0.7 + 0.3 * len(share)))
     left = np.zeros(len(share))
     y = np.arange(len(share))
@@ -201,10 +201,16 @@ def plot_cluster_sizes(ensemble: Ensemble, ax: Axes | None = None) -> Axes:
     names = [f"{site}\nn = {n[site]:,}" for site in share.index]
     ax.set_yticks(y, names)
     ax.set_ylim(len(share) - 0.5, -0.5)
-    ax.set_xlim(0, 1)
+    ax.set_xlim(0, 1 if own else 1.3)  # the bars fill the panel: a legend on them would hide some
+    ax.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    ax.spines["bottom"].set_bounds(0, 1)
     ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
     ax.set_xlabel("Patients (%)", fontsize=_TEXT)
-    ax.legend(title="Cluster", title_fontsize=_SMALL, handlelength=1.1, **place)
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+    ax.legend(
+        title="Cluster", fontsize=_SMALL, title_fontsize=_SMALL, handlelength=1.1, frameon=False,
+        **(place if own else {"loc": "center right", "borderaxespad": 0.0}),
+    )  # fmt: skip
     return _plain(ax)
 
 
@@ -225,7 +231,7 @@ def plot_patterns(ensemble: Ensemble, ax: Axes | None = None, top: int = 20) -> 
             )  # fmt: skip
     ax.set_xticks(range(len(models)), [str(name) for name in models], rotation=90)
     ax.xaxis.tick_top()
-    names = [f"cluster {k + 1}, n = {m:,}" for k, m in zip(clusters, n, strict=True)]
+    names = [f"Cluster {k + 1}, n = {m:,}" for k, m in zip(clusters, n, strict=True)]
     ax.set_yticks(range(len(table)), names)
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.set_xlim(-0.5, len(models) - 0.5)

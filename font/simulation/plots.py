@@ -21,9 +21,9 @@ _LOOKS = {  # colour and marker; oracles are grey and hollow: they know what no 
     "consensus": ("#117733", "P"),
     "FONT equal": ("#88CCEE", "X"),
     "FONT": ("#332288", "o"),
-    "FONT refined 0": ("#F0A58F", "1"),
-    "FONT refined 1": ("#E34A33", "2"),
-    "FONT refined converge": ("#8B1A1A", "3"),
+    "FONT refined 0": ("#F0A58F", "H"),
+    "FONT refined 1": ("#E34A33", "8"),
+    "FONT refined converge": ("#8B1A1A", "*"),
     "pooled": ("#555555", "^"),
     "pooled site proportions": ("#777777", "v"),
     "best local": ("#999999", "^"),
@@ -32,10 +32,11 @@ _LOOKS = {  # colour and marker; oracles are grey and hollow: they know what no 
     "FONT prior": ("#999933", "p"),
     "FONT any K": ("#D55E00", "h"),
     "tables kmeans": ("#0072B2", "d"),
-    "tables latent": ("#E69F00", "*"),
+    "tables latent": ("#E69F00", "o"),
 }
-_TEXT, _WIDTH = 7, 7.2
-_AXIS_NAMES = {"variance": ("noise variance σ²", "σ² = "), "quarters": ("quarters", "quarters: ")}
+_ORACLES = ("pooled", "pooled site proportions", "best local")
+_TEXT, _SMALL, _WIDTH = 7, 6, 7.2
+_AXIS_NAMES = {"variance": ("Noise variance σ²", "σ² = "), "quarters": ("Quarters", "quarters: ")}
 
 
 def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
@@ -58,7 +59,7 @@ def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
     table = simulation_table(results, measure)
     settings, sizes, variances = _levels(table)
     methods = list(dict.fromkeys(table.columns.get_level_values(0)))
-    what = "adjusted Rand index" if measure == "ari" else measure
+    what = "Adjusted Rand index" if measure == "ari" else _capital(measure)
     figure, axes = _panels(settings, sizes)
     step = 0.8 / len(methods)
     for (row, setting), (column, n_sites) in _pairs(settings, sizes):
@@ -71,7 +72,7 @@ def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
                 yerr=1.96 * np.nan_to_num(errors),
                 fmt=_LOOKS[method][1],
                 color=_LOOKS[method][0],
-                mfc="white" if method in ("pooled", "best local") else None,
+                mfc="white" if method in _ORACLES else None,
                 ms=3.5,
                 lw=1.0,
                 label=method,
@@ -82,7 +83,7 @@ def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
     figure.supylabel(what, fontsize=_TEXT)
     if measure == "ari":  # an interval may reach beyond, the index may not
         axes[0, 0].set_ylim(top=1.03)
-    _legend(figure, axes, min(len(methods), 4))
+    _legend(figure, axes, 4)
     return figure
 
 
@@ -122,16 +123,21 @@ def plot_weight_correlation(results: pd.DataFrame, measure: str = "correlation")
                 lw=1.2,
                 label=f"{_axis_names(table)[1]}{variance:g}",
             )
-        ax.set_title(setting, fontsize=_TEXT)
+        ax.set_title(_capital(setting), fontsize=_TEXT)
         ax.set_xticks(range(len(sizes)), [f"{n:g}" for n in sizes])
-        ax.set_xlabel("sites", fontsize=_TEXT)
+        ax.set_xlim(-0.5, len(sizes) - 0.5)
+        ax.set_xlabel("Number of sites", fontsize=_TEXT)
         _tidy(ax)
     names = {
-        "correlation": "correlation of weights\nand accuracy",
-        "concordance": "correlation of weights\nand cos(f$_m$, f$_0$)",
-        "angle": "angle of weights\nto oracle (degrees)",
+        "correlation": "Correlation of weights\nand accuracy",
+        "concordance": "Correlation of weights\nand cos($f_m$, $f_0$)",
+        "angle": "Angle of weights\nto oracle (degrees)",
     }
-    axes[0, 0].set_ylabel(names[measure], fontsize=_TEXT)
+    axes[0, 0].set_ylabel(names[measure], fontsize=_TEXT, linespacing=1.5)
+    low, high = axes[0, 0].get_ylim()  # an interval may reach beyond, what it is of may not
+    axes[0, 0].set_ylim(
+        *((max(low, -1.03), min(high, 1.03)) if measure != "angle" else (-0.04 * high, high))
+    )
     _legend(figure, axes, len(variances))
     return figure
 
@@ -150,7 +156,7 @@ def _levels(table: pd.DataFrame) -> tuple[list[Any], list[Any], list[Any]]:
 def _axis_names(table: pd.DataFrame) -> tuple[str, str]:
     """The third axis under a panel, and before a value in a legend."""
     name = str(table.index.names[2])
-    return _AXIS_NAMES.get(name, (name, f"{name} "))
+    return _AXIS_NAMES.get(name, (_capital(name), f"{name} "))
 
 
 def _pairs(rows: list[Any], columns: list[Any]) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
@@ -188,21 +194,32 @@ def _label(ax: Any, row: int, column: int, name: str, n_sites: int, variances: l
     for edge in np.arange(len(variances) - 1) + 0.5:
         ax.axvline(edge, color=GRID, lw=0.8, zorder=0)
     if row == 0:
-        ax.set_title(f"{n_sites} sites", fontsize=_TEXT)
+        ax.set_title(f"{n_sites} site{'s' * (n_sites != 1)}", fontsize=_TEXT)
     if column == 0:
-        ax.set_ylabel(name, fontsize=_TEXT)
+        ax.set_ylabel(_capital(name), fontsize=_TEXT)
     _tidy(ax)
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _tidy(ax: Any) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color=GRID, lw=0.8)
     ax.set_axisbelow(True)
-    ax.tick_params(labelsize=_TEXT - 1)
+    ax.tick_params(labelsize=_SMALL)
 
 
-def _legend(figure: Figure, axes: Any, columns: int) -> None:
+def _legend(figure: Figure, axes: Any, most: int) -> None:
+    """The legend below, with at most so many entries in a row and no more than fit."""
     handles, names = axes[0, 0].get_legend_handles_labels()
+    entry = _SMALL * (0.55 * max(map(len, names)) + 5) / 72  # inches
+    fit = max(1, int(figure.get_figwidth() / entry))
+    columns = min(len(names), most, fit)
+    wide, high = figure.get_size_inches()
+    lines = -(-len(names) // columns)
+    figure.set_size_inches(wide, high + 0.13 * max(0, lines - 3))
     figure.legend(
-        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=_TEXT
+        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=_SMALL
     )

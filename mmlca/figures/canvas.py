@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 TEXT, SMALL = 7.0, 6.0
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
+MARKERS = "osD^vP*X"
 _MAX_IN_LEGEND = 14
+_MOST_TO_LEGEND = 0.45  # of a panel of the caller
 
 
 # --- panels ----------------------------------------------------------------------------
@@ -118,9 +120,8 @@ class Page:
         if beside and self.own:
             self._grow(width=max(0.0, entry - 1.1))
         wide -= min(entry, 1.1) if beside else 0.0
-        notes = textwrap.wrap(
-            "; ".join(dict.fromkeys(self.notes)), max(24, int(72 * wide / (0.52 * TEXT)) - 6)
-        )
+        note = "; ".join(dict.fromkeys(self.notes))
+        notes = even_lines(note[:1].upper() + note[1:], max(24, int(72 * wide / (0.52 * TEXT)) - 6))
         below = "\n".join([*([xlabel] if xlabel else []), *notes])
         n_wide = max(1, min(len(handles), int(self.width / entry))) if handles else 1
         n_lines = -(-len(handles) // n_wide) if handles and not beside and not self.inside else 0
@@ -137,7 +138,9 @@ class Page:
             self.whole.set_ylabel(ylabel, fontsize=TEXT)
             if handles:
                 place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02)}
-                if self.inside:
+                if self.inside and self._make_room(entry):
+                    place = {"loc": "upper right", "borderaxespad": 0.0}
+                elif self.inside:
                     place, look["frameon"] = {"loc": "best"}, True
                 self.whole.legend(handles=handles, **place, **look)
             return self.whole
@@ -149,11 +152,40 @@ class Page:
             self.whole.legend(handles=handles, loc="outside upper center", ncols=n_wide, **look)
         return self.whole
 
+    def _make_room(self, entry: float) -> bool:
+        """Go on with the caller's Axes to the right, for a legend that is so many inches wide.
+
+        Bars and pictures fill their panel: a legend on them would hide patients. It returns False
+        where the legend is too large for that.
+        """
+        ax: Any = self.whole
+        part = entry * ax.figure.dpi / ax.get_window_extent().width
+        if part > _MOST_TO_LEGEND:
+            return False
+        (left, right), automatic = ax.get_xlim(), ax.get_autoscalex_on()
+        if ax.spines["bottom"].get_bounds() is None:
+            ax.spines["bottom"].set_bounds(left, right)
+        ax.set_xlim(left, left + (right - left) / (1 - part), auto=automatic)
+        return True
+
     def _grow(self, width: float = 0.0, height: float = 0.0) -> None:
         """Make the figure larger by some inches, for what stands around the panels."""
         figure: Any = self.whole.figure
         wide, high = figure.get_size_inches()
         figure.set_size_inches(wide + width, high + height)
+
+
+def even_lines(text: str, letters: int) -> list[str]:
+    """Lines of at most so many letters and of about the same length, so that no word is alone.
+
+    >>> even_lines("one two three four five", 20)
+    ['one two three', 'four five']
+    """
+    n_lines = len(textwrap.wrap(text, letters))
+    longest = max(map(len, text.split()), default=letters)
+    while letters > longest and len(textwrap.wrap(text, letters - 1)) == n_lines:
+        letters -= 1
+    return textwrap.wrap(text, letters)
 
 
 def lay_out(
@@ -310,29 +342,97 @@ def group_name(keys: Keys) -> str:
     """The name of a panel, such as "MGB, group 2"."""
     parts = [str(keys["site"])] if "site" in keys else []
     if "group" in keys:
-        group = keys["group"]
-        number = isinstance(group, (int, float, np.number))
-        parts.append(f"group {group}" if number else str(group))
+        parts.append(named(keys["group"], "group" if parts else "Group"))
     return ", ".join(parts)
+
+
+def named(label: Any, noun: str) -> str:
+    """A name as it is, and a number after what it counts: "Class 2"."""
+    return f"{noun} {label}" if isinstance(label, (int, float, np.number)) else str(label)
 
 
 # --- pieces of a panel -----------------------------------------------------------------
 
 
-def new_axes(ax: Axes | None, height: float = 2.6) -> Axes:
-    """The caller's Axes, or a new one as wide as a journal column, styled."""
+def new_axes(ax: Axes | None, height: float = 2.6, names: Collection[str] = ()) -> Axes:
+    """The caller's Axes, or a new one as wide as a journal column, styled.
+
+    It is wider where long `names` at its left would take most of the column.
+    """
     if ax is None:
         import matplotlib.pyplot as plt
 
-        _, ax = plt.subplots(figsize=(ONE_COLUMN, height), layout="constrained")
+        size = (ONE_COLUMN + beyond(names), height)
+        _, ax = plt.subplots(figsize=size, layout="constrained")
     style(ax)
     return ax
+
+
+def beyond(names: Collection[str], room: float = 1.2) -> float:
+    """Inches that the longest of some names takes beyond the room that a figure has for them."""
+    return max(0.0, max(map(len, names), default=0) * 0.58 * SMALL / 72 - room)
+
+
+def legend_columns(width: float, names: Collection[str]) -> int:
+    """How many entries of a legend fit beside each other into so many inches."""
+    entry = SMALL * (0.55 * max(map(len, names), default=0) + 5) / 72
+    return max(1, min(len(names), int(width / entry)))
+
+
+def legend_over(ax: Axes, own: bool, **look: Any) -> None:
+    """The legend of lines that fill their panel, above them, where it covers none.
+
+    In a figure that was made here (`own`) it stands above the Axes and the figure grows with it.
+    In an Axes of the caller the axis goes on above what it shows now, as far as there is room.
+    """
+    names = ax.get_legend_handles_labels()[1]
+    figure: Any = ax.figure
+    wide = figure.bbox.width / figure.dpi * max(ax.get_position().width, 0.1) - 0.2
+    n_columns = legend_columns(wide, [*names, ""])  # the sample of a line is longer than a patch
+    height = (1.45 * SMALL * -(-len(names) // n_columns) + 4) / 72
+    look = {"fontsize": SMALL, "frameon": False, "ncols": n_columns, **look}
+    if own:
+        wide, high = figure.get_size_inches()
+        figure.set_size_inches(wide, high + height)
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), **look)
+        return
+    part = height * figure.dpi / ax.get_window_extent().height
+    if part > _MOST_TO_LEGEND:
+        ax.legend(loc="best", **(look | {"frameon": True, "ncols": 1}))
+        return
+    low, high = ax.get_ylim()
+    ticks = [tick for tick in ax.get_yticks() if low <= tick <= high]
+    ax.set_yticks(ticks)
+    ax.spines["left"].set_bounds(low, high)
+    ax.set_ylim(low, low + (high - low) / (1 - part))
+    ax.legend(loc="upper center", borderaxespad=0.0, **look)
+
+
+def ratio_axis(ax: Axes) -> None:
+    """A logarithmic axis of ratios below, with round numbers that do not touch."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = ax.get_xlim()
+    steps = (1.0, 2.0, 5.0) if high < 60 * low else (1.0,)
+    few = high < 8 * low  # then steps of the same size are more, and still apart
+    even = MaxNLocator(7, steps=[1, 2, 5, 10])
+    ax.xaxis.set_major_locator(even if few else LogLocator(subs=steps, numticks=7))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _ratio_text(x)))
+
+
+def _ratio_text(ratio: float) -> str:
+    """Such as "0.5" and "1,000", and powers of ten where these would be long."""
+    if ratio > 0 and not 1e-3 <= ratio <= 1e4:
+        return f"$10^{{{np.log10(ratio):.0f}}}$"
+    return f"{ratio:,.0f}" if ratio >= 1000 else f"{ratio:g}"
 
 
 def style(ax: Axes) -> None:
     ax.tick_params(labelsize=SMALL, length=2, width=0.5, pad=1.5, colors=INK)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_linewidth(0.5)
+    ax.set_axisbelow(True)
 
 
 def rectangles(

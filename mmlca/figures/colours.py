@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from mmlca.sequences.checks import some
 
 Colours: TypeAlias = Mapping[str, Any] | Sequence[Any]
-INK, PALE, MISSING = "#333333", "#BBBBBB", "#E6E6E6"
+INK, PALE, MISSING = "#333333", "#CFCFCF", "#E6E6E6"
 _GROUPS = (
     *("#332288", "#999933", "#882255", "#33BBEE", "#661100", "#777777"),
     *("#6699CC", "#44AA99", "#CC6677", "#117733", "#DDCC77", "#AA4499"),
@@ -30,7 +30,8 @@ _DRUG_CLASSES = {
     "jakinhibitor": "#CC79A7",
     "anticd20": "#D55E00",
 }
-_ABSENT = {"none": "#999999", "notreatment": "#999999", "missing": "#CCCCCC", "unknown": "#CCCCCC"}
+# lighter than any drug class: to the colour-blind, and in grey print, a middle grey is JAK's pink
+_ABSENT = {"none": "#BBBBBB", "notreatment": "#BBBBBB", "missing": "#DDDDDD", "unknown": "#DDDDDD"}
 _ORDER = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442"),
     *("#332288", "#882255", "#44AA99", "#999933", "#CC6677", "#117733", "#88CCEE"),
@@ -56,7 +57,7 @@ def state_colours(states: Iterable[str], colours: Colours | None = None) -> dict
     Examples
     --------
     >>> state_colours(["TNFi", "JAK_inhibitor", "other", "none"], {"other": "black"})
-    {'TNFi': '#0072B2', 'JAK_inhibitor': '#CC79A7', 'other': 'black', 'none': '#999999'}
+    {'TNFi': '#0072B2', 'JAK_inhibitor': '#CC79A7', 'other': 'black', 'none': '#BBBBBB'}
     """
     names = list(dict.fromkeys(states))
     plain = {name: "".join(c for c in name.lower() if c.isalnum()) for name in names}

@@ -8,17 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmlca.figures.canvas import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, style, wrapped
-from mmlca.figures.colours import INK, MISSING, state_colours
+from mmlca.figures.canvas import (
+    MARKERS,
+    ONE_COLUMN,
+    SMALL,
+    TEXT,
+    TWO_COLUMNS,
+    cell_text,
+    even_lines,
+    legend_columns,
+    named,
+    style,
+    wrapped,
+)
+from mmlca.figures.colours import INK, MISSING, state_colours, text_colour
 from mmlca.figures.transitions import colour_bar
 from mmlca.sequences.checks import of_type
 from mmlca.tables.diagnostics import Diagnostics
-from mmlca.tables.suppress import check_min_count
+from mmlca.tables.suppress import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST = 4.0
+_MOST, _AMISS = 4.0, 2.0  # standard errors
 _MOST_IN_A_ROW = 5
 
 
@@ -33,14 +45,15 @@ def plot_residuals(
     """Residuals of the states over time, one panel per class. Draws `result.states`.
 
     Blue: more patients in the state than the chains expect, red: fewer, in standard errors; beyond
-    2 something is amiss. Grey: nobody is expected there, or the patients are too few to show.
+    2 something is amiss, and a + or − says so. Grey: nobody is expected there, or the patients are
+    too few to show.
 
     Parameters
     ----------
     result : Diagnostics
         From `diagnose`.
     names : {class: name}, optional
-        Default: "class 1" and so on.
+        Default: "Class 1" and so on.
     min_count : cells of fewer patients, and those that would reveal them, are grey
     xlabel : str
         What a time is called.
@@ -55,16 +68,30 @@ def plot_residuals(
     times = list(dict.fromkeys(table["time"]))
     figure, panels = _panels(figure, len(classes), 0.55 + 0.2 * len(states))
     colours = mpl.colormaps["RdBu"].with_extremes(bad=MISSING)
+    wide = 72 * figure.bbox.width / figure.dpi * 0.7 / min(len(classes), _MOST_IN_A_ROW)
+    any_grey = any_amiss = False
     for ax, name in zip(panels, classes, strict=True):
         mine = table[table["class"] == name]
         grid = mine["residual"].to_numpy().reshape(len(times), len(states)).T
         image = ax.imshow(
             np.ma.masked_invalid(grid), cmap=colours, vmin=-_MOST, vmax=_MOST, aspect="auto"
         )
+        any_grey |= bool(np.isnan(grid).any())
+        if wide / len(times) > 0.7 * (SMALL - 1):
+            for i, j in np.argwhere(np.abs(np.nan_to_num(grid)) > _AMISS):
+                shade = text_colour(image.to_rgba(grid[i, j]))
+                any_amiss = True
+                cell_text(ax, j, i, "+" if grid[i, j] > 0 else "−", shade)
         rows = states if _begins_row(ax) else [""] * len(states)
         _name_axes(ax, _title(name, names), rows, times)
-    colour_bar(image, panels, "Residual (standard errors)")
-    figure.supxlabel(xlabel, fontsize=TEXT)
+    largest = float(np.nanmax(np.abs(table["residual"]), initial=0.0))
+    bar = colour_bar(image, panels, "Residual (standard errors)", beyond=largest > _MOST)
+    bar.set_ticks(np.arange(-_MOST, _MOST + 1, 2))
+    few = f", or {few_patients(min_count)}" if hides(min_count) else ""
+    notes = [f"+ and −: beyond {_AMISS:g} standard errors"] * any_amiss
+    notes += [f"grey: nobody is expected{few}"] * any_grey
+    note = "; ".join(notes)
+    figure.supxlabel("\n".join([xlabel, *_lines(note, figure)]), fontsize=TEXT)
     return figure
 
 
@@ -86,12 +113,14 @@ def plot_stays(
     result : Diagnostics
         From `diagnose`.
     names : {class: name}, optional
-        Default: "class 1" and so on.
+        Default: "Class 1" and so on.
     min_count : shares of fewer patients are not shown
     xlabel : str
         What times are called, in the plural.
     figure : Figure, optional
     """
+    from matplotlib.ticker import MaxNLocator
+
     of_type(result, Diagnostics, "what diagnose(model, sequences) returns")
     check_min_count(min_count)
     table = result.shown(min_count).stays
@@ -99,16 +128,20 @@ def plot_stays(
     colour = state_colours(states)
     figure, panels = _panels(figure, len(classes), 1.9)
     for ax, name in zip(panels, classes, strict=True):
-        for state in states:
+        for number, state in enumerate(states):
             rows = table[(table["class"] == name) & (table["state"] == state)]
             rows = rows[rows["leaving"].notna()]
             if not len(rows):
                 continue
             dots: dict[str, Any] = {"color": colour[state], "markersize": 2.8}
-            ax.plot(rows["duration"], rows["leaving"], "o", label=str(state), **dots)
-            ax.plot(rows["duration"], rows["expected"], color=colour[state], linewidth=1)
+            dots["marker"] = MARKERS[number % len(MARKERS)]
+            ax.plot(rows["duration"], rows["leaving"], ls="", label=str(state), **dots)
+            ends = [rows["duration"].min() - 0.4, rows["duration"].max() + 0.4]
+            ax.plot(ends, rows["expected"].iloc[[0, -1]], color=colour[state], linewidth=1)
         ax.set_title(_title(name, names), fontsize=TEXT, color=INK)
         ax.set_ylim(bottom=0)
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+        ax.set_xlim(left=0.4)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
         if _begins_row(ax):
             ax.set_ylabel("Share who leave next", fontsize=TEXT)
@@ -121,11 +154,10 @@ def plot_stays(
         for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     if handles:
-        longest = max(map(len, handles))
-        fit = int(72 * figure.bbox.width / figure.dpi / (SMALL * (0.55 * longest + 4)))
+        fit = legend_columns(figure.bbox.width / figure.dpi, handles)
         figure.legend(
             list(handles.values()), list(handles), frameon=False, fontsize=SMALL,
-            loc="outside upper center", ncols=max(1, min(len(handles), fit, 6)),
+            loc="outside upper center", ncols=min(fit, 6),
         )  # fmt: skip
     key = "dots: patients; lines: what a Markov chain expects"
     figure.supxlabel(f"{xlabel} in the state so far\n({key})", fontsize=TEXT)
@@ -148,12 +180,18 @@ def _panels(figure: Any, n: int, height: float) -> tuple[Any, list[Any]]:
     return figure, list(grid[:n])
 
 
+def _lines(note: str, figure: Any) -> list[str]:
+    """A note with a capital, in lines that are no wider than the figure."""
+    letters = int(72 * figure.bbox.width / figure.dpi / (0.56 * TEXT))
+    return even_lines(note[:1].upper() + note[1:], letters)
+
+
 def _begins_row(ax: Any) -> bool:
     return bool(ax.get_subplotspec().is_first_col())
 
 
 def _title(name: Any, names: Mapping[Any, str] | None) -> str:
-    return f"class {name}" if names is None else textwrap.fill(names[name], 26)
+    return named(name, "Class") if names is None else textwrap.fill(names[name], 26)
 
 
 def _name_axes(ax: Any, title: str, states: list[str], times: list[str]) -> None:

@@ -16,12 +16,14 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from mmlca.figures.canvas import (
+    MARKERS,
     SMALL,
     Page,
     Panel,
     enough,
     group_name,
     lay_out,
+    legend_over,
     new_axes,
     only,
     percent_axis,
@@ -255,7 +257,7 @@ def plot_entropy(
 ) -> Axes:
     """How mixed the states are at each time: one line per group. Draws `entropy_by_time`.
 
-    Groups differ in colour, sites in the style of the line.
+    Groups differ in colour and marker, sites in the style of the line.
 
     Parameters
     ----------
@@ -268,11 +270,8 @@ def plot_entropy(
     """
     shown, few, empty = enough(sequences, groups, min_count)
     table = entropy_by_time(sequences, groups) if table is None else table
-    n_wide = 2 if max(len(group_name(keys)) for keys, _ in shown) <= 12 and len(shown) > 1 else 1
-    place: dict[str, Any] = {"loc": "best"}
-    if ax is None:
-        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
-    ax = new_axes(ax, height=2.3 + 0.13 * -(-len(shown) // n_wide))
+    own = ax is None
+    ax = new_axes(ax, height=2.3)
     everyone = [keys for keys, _ in split(sequences, groups)]  # a hidden group keeps its colour
     sites = list(dict.fromkeys(keys.get("site") for keys in everyone))
     labels = list(dict.fromkeys(keys.get("group") for keys in everyone))
@@ -289,8 +288,8 @@ def plot_entropy(
             np.where(small, np.nan, value),
             color=group_colour(site if lone else label),
             linestyle=_LINES[site % len(_LINES)],
-            marker=".",
-            markersize=3,
+            marker=MARKERS[(site if lone else label) % len(MARKERS)],
+            markersize=2.4,
             linewidth=1.2,
             label=f"{group_name(keys) or 'all'} (n = {len(data):,})",
         )
@@ -302,5 +301,5 @@ def plot_entropy(
     page.hidden(n_hidden, "time")
     page.finish(xlabel, "Entropy (0: all alike, 1: even)")
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-    ax.legend(fontsize=SMALL, ncols=n_wide, handlelength=2.4, **place)
+    legend_over(ax, own, handlelength=3)
     return ax

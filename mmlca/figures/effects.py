@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from mmlca.figures.canvas import SMALL, TEXT, style
+from mmlca.figures.canvas import (
+    MARKERS,
+    ONE_COLUMN,
+    SMALL,
+    TEXT,
+    TWO_COLUMNS,
+    beyond,
+    legend_columns,
+    named,
+    style,
+    wrapped,
+)
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import need_columns, of_type
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MARKERS = "os^vP*X"
+_SITES = MARKERS.replace("D", "")  # the diamond is all sites together
+_MOST_IN_A_ROW = 4
 _NEEDED = ["class", "term", "estimate", "low", "high"]
 
 
@@ -50,14 +63,22 @@ def plot_effects(
     series = [(site, frame if site is None else frame[frame["site"] == site]) for site in sites]
     if pooled is not None:
         series.append(("together", pooled))
+    n_rows, n_columns = wrapped(len(classes), _MOST_IN_A_ROW)
+    names = [str(site) for site, _ in series if site is not None]
     if figure is None:
         import matplotlib.pyplot as plt
 
-        height = 0.9 + 0.16 * len(terms) * (len(series) + 0.7)
-        width = 3.5 if len(classes) == 1 else 7.2
+        width = (ONE_COLUMN if len(classes) == 1 else TWO_COLUMNS) + beyond(terms)
+        n_lines = -(-len(names) // legend_columns(width, names)) if names else 0
+        height = 0.35 + 0.13 * n_lines + n_rows * (0.5 + 0.16 * len(terms) * (len(series) + 0.7))
         figure = plt.figure(figsize=(width, height), layout="constrained")
-    panels = figure.subplots(1, len(classes), squeeze=False, sharey=True)[0]
-    for ax, name in zip(panels, classes, strict=True):
+    grid = figure.subplots(n_rows, n_columns, squeeze=False, sharey=True)
+    panels = list(grid.ravel())
+    wide = figure.bbox.width / figure.dpi
+    letters = max(12, int(72 * (wide - 1.2 - beyond(terms)) / n_columns / (0.62 * TEXT)))
+    for empty in panels[len(classes) :]:
+        empty.set_axis_off()
+    for ax, name in zip(panels, classes, strict=False):
         style(ax)
         ax.axvline(0, color=INK, linewidth=0.6)
         for number, (site, table) in enumerate(series):
@@ -66,21 +87,21 @@ def plot_effects(
             whole = site == "together"
             colour = INK if whole else group_colour(number)
             ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.1)
-            marker = "D" if whole else _MARKERS[number % len(_MARKERS)]
+            marker = "D" if whole else _SITES[number % len(_SITES)]
             label = None if site is None else str(site)
             ax.plot(
                 mine["estimate"], at, marker, color=colour, markersize=3.4, label=label, zorder=3
             )
-        whose = name if isinstance(name, str) else f"class {name}"
-        ax.set_title(f"{whose} against the first", fontsize=TEXT, color=INK)
+        title = f"{named(name, 'Class')} against the first"
+        ax.set_title(textwrap.fill(title, letters), fontsize=TEXT, color=INK)
         ax.set_yticks(range(len(terms)), terms)
         ax.grid(axis="x", linewidth=0.4, alpha=0.5)
     panels[0].set_ylim(len(terms) - 0.5, -0.5)
-    handles, labels = panels[0].get_legend_handles_labels()
-    if labels:
+    if names:
+        handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(
             handles, labels, frameon=False, fontsize=SMALL, loc="outside upper center",
-            ncols=len(labels),
+            ncols=legend_columns(wide, names),
         )  # fmt: skip
-    figure.supxlabel("Log-odds", fontsize=TEXT)
+    figure.supxlabel("Log-odds ratio", fontsize=TEXT)
     return figure

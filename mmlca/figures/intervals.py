@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mmlca.figures.canvas import SMALL, TEXT, new_axes
-from mmlca.figures.colours import INK, PALE, group_colour
+from mmlca.figures.canvas import SMALL, TEXT, named, new_axes, ratio_axis
+from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import of_type, some
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ _LABELS = {
     "initial": "Probability of the first state",
     "transition": "Probability of the next state",
     "time in state": "Windows in the state",
-    "coefficient": "Log-odds against the first class",
+    "coefficient": "Log-odds ratio against class 1",
 }
+_SHARES = ("weight", "initial", "transition")
+_ROWS = {"initial": "state", "transition": "from → to", "time in state": "state"}
 
 
 def plot_intervals(
@@ -67,7 +69,8 @@ def plot_intervals(
             f"{len(shown):,} intervals cannot be drawn, at most {_MOST} can and at least one is "
             "needed; choose other classes, or rows of the table."
         )
-    ax = new_axes(ax, height=0.9 + 0.16 * len(shown))
+    names = [_name(row) for _, row in shown.iterrows()]
+    ax = new_axes(ax, height=0.9 + 0.16 * len(shown), names=names)
     hollow = shown["boundary"] if "boundary" in shown.columns else np.zeros(len(shown), dtype=bool)
     for i, (k, is_hollow) in enumerate(zip(shown["class"], hollow, strict=True)):
         estimate, low, high = shown.loc[i, columns]
@@ -79,9 +82,15 @@ def plot_intervals(
         )  # fmt: skip
     if odds:
         ax.set_xscale("log")
-        ax.axvline(1, color=PALE, linewidth=0.8, zorder=0)
+        ax.axvline(1, color=INK, linewidth=0.6, zorder=0)
+        ratio_axis(ax)
+    elif _only(shown) in _SHARES:  # from 0, and not beyond 1, where there is nothing
+        highest = float(shown[columns].to_numpy().max())
+        ax.set_xlim(-0.02 * min(highest, 1), min(1.04 * highest, 1.02))
     ax.set_ylim(len(shown) - 0.5, -0.5)
-    ax.set_yticks(range(len(shown)), [_name(row) for _, row in shown.iterrows()], fontsize=SMALL)
+    ax.set_yticks(range(len(shown)), names, fontsize=SMALL)
+    what = "term" if "term" in shown.columns else _ROWS.get(_only(shown), "")
+    ax.set_ylabel(f"Class: {what}" if what else "", fontsize=TEXT, color=INK)
     label = "Odds ratio against class 1" if odds else _LABELS.get(_only(shown), "Estimate")
     ax.set_xlabel(label, fontsize=TEXT, color=INK)
     ax.grid(axis="x", linewidth=0.4, alpha=0.5)
@@ -108,4 +117,4 @@ def _name(row: pd.Series) -> str:
     if "term" in row.index:
         return f"{row['class']}: {row['term']}"
     parts = [str(row[name]) for name in ("from", "to") if name in row.index and row[name] != ""]
-    return f"{row['class']}: {' → '.join(parts)}" if parts else f"class {row['class']}"
+    return f"{row['class']}: {' → '.join(parts)}" if parts else named(row["class"], "Class")

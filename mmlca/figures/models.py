@@ -9,7 +9,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mmlca.figures.canvas import SMALL, TEXT, Page, new_axes, rectangles
+from mmlca.figures.canvas import (
+    MARKERS,
+    ONE_COLUMN,
+    SMALL,
+    TEXT,
+    Page,
+    legend_columns,
+    new_axes,
+    rectangles,
+)
 from mmlca.figures.colours import INK, group_colour, state_colours
 from mmlca.model.criteria import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
@@ -21,8 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mmlca.model.params import MarkovParams
-
-_MARKERS = "osD^vP*X"
 
 
 def plot_certainty(
@@ -66,7 +73,7 @@ def plot_certainty(
         f"{label} (n = {n:,})" for label, n in zip(shown["class"], shown["patients"], strict=True)
     ]
     ax.set_yticks(range(len(shown)), names)
-    ax.set_title("above 0.8", fontsize=SMALL, color=INK, loc="right")
+    ax.set_title("Above 0.8", fontsize=SMALL, color=INK, loc="right")
     ax.grid(axis="x", linewidth=0.4, alpha=0.5)
     page = Page([], ax, ax.figure.bbox.width / ax.figure.dpi, 1, min_count)
     page.hidden(len(table) - len(shown), "class")
@@ -103,7 +110,7 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
     for i, (site, rows) in enumerate(groups):
         colour = group_colour(i)
         value = rows[criterion] - rows[criterion].min()
-        marker = _MARKERS[i % len(_MARKERS)]
+        marker = MARKERS[i % len(MARKERS)]
         ax.plot(
             rows["classes"],
             value,
@@ -183,7 +190,8 @@ def plot_alternatives(
     colours = state_colours(states)
     palette = np.array([to_rgb(colour) for colour in colours.values()])
     most = max(models)
-    figure = plt.figure(figsize=(0.6 + 0.95 * most, 0.9 + 0.8 * len(models)), layout="constrained")
+    width = max(ONE_COLUMN, 0.6 + 0.95 * most)
+    figure = plt.figure(figsize=(width, 0.9 + 0.8 * len(models)), layout="constrained")
     ax = figure.subplots()
     levels = (np.arange(100) + 0.5) / 100
     for row, (n_classes, params) in enumerate(sorted(models.items())):
@@ -210,6 +218,6 @@ def plot_alternatives(
     handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
     figure.legend(
         handles=handles, loc="outside upper center", frameon=False, fontsize=SMALL,
-        ncols=min(len(handles), 2 * most),
+        ncols=legend_columns(width, list(colours)),
     )  # fmt: skip
     return figure

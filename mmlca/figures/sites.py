@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.figures.canvas import cell_text
+from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import of_type, some
 from mmlca.tables.norm_texts import p_text
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 _COLOURS = "PuOr_r"
 _NEVER, _HATCH = "#C8C8C8", "#B0B0B0"
 _LINES = "//////"
-_WIDTH = 7.2
 _MOST_ANNOTATED = 8
-_SMALL, _TINY = 6.5, 5.5
+_CELL = SMALL - 0.5
 
 
 def plot_site_differences(
@@ -86,9 +85,10 @@ def plot_site_differences(
     if figure is None:
         import matplotlib.pyplot as plt
 
-        width = max(_WIDTH, _WIDTH / 5 * n_columns)
-        labels = max(map(len, result.states)) * 0.36 * _TINY / 72  # inches below each map
-        height = 1.25 + len(names) * (0.25 + max(0.25, labels) + (width - 1.1) / n_columns)
+        width = max(TWO_COLUMNS, TWO_COLUMNS / 5 * n_columns)
+        labels = max(map(len, result.states)) * 0.36 * SMALL / 72  # inches below each map
+        height = 1.25 + len(names) * (0.4 + max(0.25, labels) + (width - 1.1) / n_columns)
+        width += beyond(result.states, 0.8)
         figure = plt.figure(figsize=(width, height), layout="constrained")
     heights = [0.2, 1] * len(names) + [0.07]
     grid = figure.add_gridspec(len(heights), n_columns, height_ratios=heights)
@@ -141,8 +141,10 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
     from matplotlib.patches import Rectangle
 
     colours = colormaps[_COLOURS].with_extremes(bad=_NEVER)
-    ax.imshow(np.ma.masked_invalid(difference), cmap=colours, vmin=-1, vmax=1)
     n_rows, n_columns = difference.shape
+    # a map with more rows than columns takes the whole width: numbers would not fit into squares
+    aspect: Any = "auto" if n_rows > n_columns else "equal"
+    ax.imshow(np.ma.masked_invalid(difference), cmap=colours, vmin=-1, vmax=1, aspect=aspect)
     for i in range(n_rows):
         if not supported[i] and not np.isnan(difference[i]).all():
             corner = (-0.5, i - 0.5)
@@ -173,7 +175,7 @@ def _annotate(ax: Axes, i: int, j: int, value: float, supported: bool) -> None:
     shade = colormaps[_COLOURS]((value + 1) / 2)
     box = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}
     look = {} if supported else {"bbox": box}
-    cell_text(ax, j, i, difference_text(value), text_colour(shade), _TINY, **look)
+    cell_text(ax, j, i, difference_text(value), text_colour(shade), _CELL, **look)
 
 
 def difference_text(value: float) -> str:
@@ -186,16 +188,16 @@ def difference_text(value: float) -> str:
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
-    letters = max(12, int(72 * ax.get_position().width * _inches(ax) / (0.5 * _SMALL)))
+    letters = max(12, int(72 * ax.get_position().width * _inches(ax) / (0.5 * TEXT)))
     lines = [textwrap.fill(line, letters) for line in title.split("\n")]
-    ax.set_title("\n".join(lines), fontsize=_SMALL, pad=3)
+    ax.set_title("\n".join(lines), fontsize=TEXT, pad=3)
     turn = 45 if max(map(len, columns), default=0) > 3 else 0
     align = "right" if turn else "center"
     ax.set_xticks(
         range(len(columns)), columns, rotation=turn, ha=align, rotation_mode="anchor",
-        fontsize=_TINY,
+        fontsize=SMALL,
     )  # fmt: skip
-    ax.set_yticks(range(len(rows)), rows, fontsize=_TINY)
+    ax.set_yticks(range(len(rows)), rows, fontsize=SMALL)
 
 
 def _inches(ax: Axes) -> float:
@@ -232,7 +234,7 @@ def _norm_text(label: str, row: dict[Hashable, Any], digits: int) -> str:
 def _write(ax: Axes, text: str) -> None:
     """The text at the left of an Axes of its own, above the maps."""
     ax.set_axis_off()
-    written = ax.text(0, 0, text, va="bottom", fontsize=_SMALL, color=INK, transform=ax.transAxes)
+    written = ax.text(0, 0, text, va="bottom", fontsize=TEXT, color=INK, transform=ax.transAxes)
     written.set_in_layout(False)
 
 
@@ -243,9 +245,9 @@ def _draw_scale(figure: Figure, ax: Axes, pair: str) -> None:
     scale = ScalarMappable(Normalize(-1, 1), cmap=_COLOURS)
     bar = figure.colorbar(scale, cax=ax, orientation="horizontal", ticks=[-1, -0.5, 0, 0.5, 1])
     bar.set_label(
-        f"Difference in the probability of going from row to column, {pair}", fontsize=_SMALL
+        f"Difference in the probability of going from row to column, {pair}", fontsize=TEXT
     )
-    bar.ax.tick_params(labelsize=_TINY, length=2, width=0.5)
+    bar.ax.tick_params(labelsize=SMALL, length=2, width=0.5)
     bar.outline.set_visible(False)
 
 
@@ -261,7 +263,7 @@ def _draw_key(ax: Axes, min_support: float, min_count: int, weak: bool, grey: bo
         few = f"; or {few_patients(min_count)}" if hides(min_count) else ""
         key["nobody at a site, not in the norm" + few] = Patch(facecolor=_NEVER)
     if key:
-        ax.legend(key.values(), key.keys(), loc="center right", fontsize=_TINY, frameon=False)
+        ax.legend(key.values(), key.keys(), loc="center right", fontsize=SMALL, frameon=False)
     ax.set_axis_off()
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from mmlca.figures.canvas import SMALL, TEXT, new_axes
+from mmlca.figures.canvas import SMALL, TEXT, legend_over, named, new_axes
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import of_type
 from mmlca.tables.suppress import HIDDEN, check_min_count, hides
@@ -58,18 +59,19 @@ def plot_survival(
             f"there is nothing to draw: every group has fewer than min_count = {min_count} events "
             "or patients."
         )
+    own = ax is None
     ax = new_axes(ax, height=2.7 + 0.14 * len(shown))
     end = float(curves["time"].max())
     for group in shown:
         number = every.index(group)
         rows = curves[curves["group"] == group]
-        _draw(ax, rows, str(group), number, steps=not hides(min_count))
+        _draw(ax, rows, named(group, "Group"), number, steps=not hides(min_count))
     ax.set_xlim(0, end * 1.02)
     ax.set_ylim(0, 1.02)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"])
     ax.set_ylabel("Share without the event (%)", fontsize=TEXT)
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-    ax.legend(frameon=False, fontsize=SMALL, loc="lower left", handlelength=3)
+    legend_over(ax, own, handlelength=3)
     label = f"Time since the landmark{f' ({unit})' if unit else ''}"
     note = ""
     if len(shown) < len(every):
@@ -80,8 +82,12 @@ def plot_survival(
     first = 30 + 9 * bool(note)
     _write(ax, 0, first, "At risk", INK)
     for line, group in enumerate(shown, start=1):
-        rows = curves[curves["group"] == group]
-        _write_numbers(ax, rows, first + 8 * line, group_colour(every.index(group)), end)
+        rows, number = curves[curves["group"] == group], every.index(group)
+        times, at_risk = _at_risk(rows, None if hides(min_count) else ax.get_xticks(), end)
+        for time, n in zip(times, at_risk, strict=True):
+            text = HIDDEN if np.isnan(n) else f"{n:,.0f}"
+            _write(ax, time, first + 8 * line, text, group_colour(number))
+        _draw_sample(ax, number, first + 8 * line)
     return ax
 
 
@@ -102,14 +108,38 @@ def _draw(ax: Axes, rows: pd.DataFrame, name: str, number: int, steps: bool) -> 
         ax.fill_between(time, low, high, **band)
 
 
-def _write_numbers(ax: Axes, rows: pd.DataFrame, below: float, colour: str, end: float) -> None:
-    """Numbers at risk at the start and after each time shown, as far as they do not touch."""
-    times = np.append(0, rows["time"].to_numpy()[:-1])
-    last = -np.inf
-    for time, n in zip(times, rows["at_risk"], strict=True):
-        if time - last >= 0.14 * end:
-            _write(ax, time, below, HIDDEN if np.isnan(n) else f"{n:,.0f}", colour)
-            last = time
+def _at_risk(
+    rows: pd.DataFrame, ticks: NDArray[np.float64] | None, end: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times and how many are at risk then: at the ticks of the axis, where the table has all.
+
+    Otherwise they stand at the start and after each time shown, as far as they do not touch.
+    """
+    time, n = (rows[column].to_numpy(dtype=float) for column in ("time", "at_risk"))
+    if ticks is not None:
+        times = ticks[(ticks >= 0) & (ticks <= 1.02 * end)]
+        return times, np.append(n, 0.0)[np.searchsorted(time, times)]
+    starts, apart = np.append(0.0, time[:-1]), [0]
+    for i, start in enumerate(starts):
+        if start - starts[apart[-1]] >= 0.14 * end:
+            apart.append(i)
+    return starts[apart], n[apart]
+
+
+def _draw_sample(ax: Axes, number: int, below: float) -> None:
+    """A piece of a group's line before its numbers: colours alone do not tell in print."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+    from matplotlib.transforms import ScaledTranslation
+
+    figure: Any = ax.figure
+    corner: Any = ax.transAxes
+    sample = PathPatch(
+        Path([(-34 / 72, -below / 72), (-18 / 72, -below / 72)]), fill=False, clip_on=False,
+        edgecolor=group_colour(number), linestyle=_LINES[number % len(_LINES)], linewidth=1.3,
+        transform=figure.dpi_scale_trans + ScaledTranslation(0, 0, corner),
+    )  # fmt: skip
+    ax.add_patch(sample)
 
 
 def _write(ax: Axes, time: float, below: float, text: str, colour: str) -> None:
@@ -122,7 +152,7 @@ def _write(ax: Axes, time: float, below: float, text: str, colour: str) -> None:
         textcoords="offset points",
         fontsize=SMALL,
         color=colour,
-        ha="left" if time == 0 else "center",
+        ha="center",
         va="center",
         annotation_clip=False,
     )

@@ -130,18 +130,23 @@ def _fits(points: float, n_states: int) -> bool:
     return points * 0.7 / max(n_states, 1) > 2.2 * (SMALL - 1)
 
 
-def colour_bar(image: Any, axes: list[Axes], label: str) -> None:
-    """The scale of a heat map, beside all its panels and at most an inch and a half long."""
+def colour_bar(image: Any, axes: list[Axes], label: str, beyond: bool = False) -> Any:
+    """The scale of a heat map, beside all its panels and at most an inch and a half long.
+
+    It ends in points where there are values `beyond` it.
+    """
     figure = axes[0].figure
     beside = 0.02 if figure.get_layout_engine() is not None else 0.15  # room for numbers of steps
     places = [ax.get_window_extent() for ax in axes]
     high = (max(place.y1 for place in places) - min(place.y0 for place in places)) / figure.dpi
     bar = figure.colorbar(
-        image, ax=axes, shrink=min(0.6, 1.5 / max(high, 0.1)), aspect=18, pad=beside
-    )
+        image, ax=axes, shrink=min(0.6, 1.5 / max(high, 0.1)), aspect=18, pad=beside,
+        extend="both" if beyond else "neither",
+    )  # fmt: skip
     bar.ax.tick_params(labelsize=SMALL, length=2, width=0.5)
     bar.outline.set_visible(False)
     bar.set_label(label, fontsize=SMALL)
+    return bar
 
 
 class _Heat:

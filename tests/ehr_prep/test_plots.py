@@ -102,6 +102,20 @@ def test_nothing_is_drawn_outside_and_no_text_leaves_its_box(
     plt.close(ax.figure)
 
 
+def test_letters_are_smaller_in_small_axes(sequences: mmlca.Sequences) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(7.2, 5), layout="constrained")
+    ax = ehr_prep.plot_flow(sequences, axes[0, 0])
+    figure.canvas.draw()
+    boxes = [patch.get_window_extent() for patch in ax.patches]
+    for text in ax.texts:
+        if text.get_text():
+            extent = text.get_window_extent()
+            assert any(box.contains(*extent.min) and box.contains(*extent.max) for box in boxes)
+    plt.close(figure)
+
+
 def test_it_draws_into_given_axes(sequences: mmlca.Sequences) -> None:
     import matplotlib.pyplot as plt
 

@@ -5,6 +5,7 @@ import pytest
 
 import font
 from font.colours import CLUSTER_COLOURS, cluster_colour, text_on
+from font.simulation import run as simulation
 
 mpl.use("Agg")
 
@@ -95,7 +96,7 @@ def test_pattern_figure_shows_its_table(ensemble):
     ax = font.plot_patterns(ensemble, top=6)
     shown = np.array([text.get_text() for text in ax.texts]).reshape(6, -1).astype(int)
     assert (shown == table[list(ensemble.models_)].to_numpy() + 1).all()  # people count from 1
-    assert ax.get_yticklabels()[0].get_text().startswith("cluster 1, n = ")
+    assert ax.get_yticklabels()[0].get_text().startswith("Cluster 1, n = ")
     with pytest.raises(ValueError, match="top, unless None, must be"):
         font.pattern_table(ensemble, top=0)
 
@@ -139,3 +140,49 @@ def test_an_ensemble_that_is_not_fitted_gets_one_sentence(name):
         getattr(font, f"plot_{name}")(font.Ensemble(2))
     with pytest.raises(TypeError, match="found dict, expected a fitted Ensemble"):
         getattr(font, f"plot_{name}")({})
+
+
+def test_the_legend_of_cluster_sizes_covers_no_bar_in_given_axes(ensemble):
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(7.2, 5), layout="constrained")
+    ax = font.plot_cluster_sizes(ensemble, axes[0, 0])
+    figure.canvas.draw()
+    legend = ax.get_legend().get_window_extent()
+    assert legend.x0 >= ax.transData.transform((1, 0))[0]
+    assert legend.x1 <= ax.get_window_extent().x1 + 1
+
+
+def simulated(measures: dict[str, list[float]]) -> pd.DataFrame:
+    """Results of a simulation with all methods in one scenario of two replicates."""
+    scenario = {"setting": "homogeneous", "n_sites": 5, "variance": 0.1}
+    rows = [
+        {**scenario, "method": method, "replicate": i}
+        | {measure: values[i] for measure, values in measures.items()}
+        for method in simulation.METHODS
+        for i in range(2)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_narrow_simulation_figure_holds_its_legend_and_oracles_are_hollow():
+    figure = font.plot_simulation(simulated({"ari": [0.2, 0.9]}))
+    figure.canvas.draw()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0
+    assert legend.x1 <= figure.bbox.width
+    filled = {
+        bars.get_label(): bars.lines[0].get_markerfacecolor() != "white"
+        for bars in figure.axes[0].containers
+    }
+    hollow = {"pooled", "pooled site proportions", "best local"}
+    assert {name for name, is_filled in filled.items() if not is_filled} == hollow & set(filled)
+
+
+@pytest.mark.parametrize(
+    ("measure", "limits"), [("correlation", (-1.1, 1.1)), ("angle", (-9, 400))]
+)
+def test_axes_of_weights_end_where_their_values_end(measure, limits):
+    results = simulated({"ari": [0.2, 0.9], measure: [-0.9, 0.95] if limits[1] < 2 else [1, 99]})
+    low, high = font.plot_weight_correlation(results, measure).axes[0].get_ylim()
+    assert limits[0] <= low < high <= limits[1]

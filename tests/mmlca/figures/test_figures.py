@@ -16,6 +16,7 @@ from paths import ROOT
 
 import mmlca
 from mmlca import Sequences
+from mmlca.figures.colours import MISSING, PALE
 from mmlca.tables.rounded import rounded_courses
 
 mpl.use("Agg")
@@ -100,8 +101,31 @@ def test_up_to_127_states_have_different_colours() -> None:
     colours = mmlca.state_colours(names)
     assert list(colours) == names
     assert len(set(colours.values())) == 127
-    assert colours["none"] == "#999999"
+    assert colours["none"] == "#BBBBBB"
+    assert not {PALE, MISSING} & set(colours.values())  # which are no state
     assert mmlca.state_colours(names[:9]) == {name: colours[name] for name in names[:9]}
+
+
+DEUTERANOPIA = np.array(  # of linear red, green and blue (Machado, Oliveira & Fernandes, 2009)
+    [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]
+)
+
+
+def lightness_and_hue(colours: list[str], seen: np.ndarray) -> np.ndarray:
+    """CIELAB of colours as they are seen."""
+    rgb = np.array([mpl.colors.to_rgb(colour) for colour in colours])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ seen.T
+    to_xyz = np.array([[0.434, 0.376, 0.190], [0.213, 0.715, 0.072], [0.018, 0.109, 0.873]])
+    x, y, z = np.cbrt(np.clip(linear, 0, 1) @ to_xyz.T).T
+    return np.column_stack([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("seen", [np.eye(3), DEUTERANOPIA], ids=["all", "deuteranopia"])
+def test_drug_classes_and_none_differ_for_all_eyes(seen: np.ndarray) -> None:
+    states = ["TNFi", "CTLA4-Ig", "IL6R", "JAK", "anti-CD20", "none"]
+    lab = lightness_and_hue(list(mmlca.state_colours(states).values()), seen)
+    apart = np.linalg.norm(lab[:, None] - lab, axis=2)[np.triu_indices(len(lab), 1)]
+    assert apart.min() > 12
 
 
 def test_given_colours_are_taken_and_not_given_twice() -> None:
@@ -206,7 +230,7 @@ def test_entropy_lines(many: Sequences) -> None:
     for level, line in enumerate(ax.get_lines()):
         mine = table.loc[table["group"] == level, "entropy"]
         assert line.get_ydata() == pytest.approx(mine.to_numpy())
-        assert line.get_label() == f"group {level} (n = 200)"
+        assert line.get_label() == f"Group {level} (n = 200)"
     assert ax.get_lines()[0].get_color() != ax.get_lines()[1].get_color()
     rare = np.where(np.arange(len(many)) < 5, 0, 1)
     alone = mmlca.plot_entropy(many, rare, min_count=11).get_lines()
@@ -239,7 +263,7 @@ def test_arrows_are_as_wide_as_the_rate() -> None:
     assert sorted(text.get_text() for text in ax.texts) == [".67", "0"]
     few = mmlca.plot_transition_graph(s, at_least=0.5)
     assert [p.get_gid() for p in few.patches if p.get_gid()] == ["1-0"]
-    assert "rates below 0.5 not drawn" in words(few)
+    assert "Rates below 0.5 not drawn" in words(few)
     assert few.axison
 
 
@@ -413,7 +437,7 @@ def test_rare_sequences_are_left_out_and_counted() -> None:
     s = Sequences.from_lists([["A", "B"]] * 12 + [["B", "B"]] * 8 + [["B"]] * 4)
     ax = mmlca.plot_frequencies(s, min_count=11)
     assert ax.get_title() == "n = 24; 1 course: 50 %"
-    assert "pale: rarer courses, or those of fewer than 11 patients" in words(ax)
+    assert "Pale: rarer courses, or those of fewer than 11 patients" in words(ax)
     assert len(mmlca.sequence_frequencies(s, min_count=11)) == 1
     index = mmlca.plot_index(s, min_count=11)
     assert index.images[0].get_array().shape[0] == 12
@@ -633,7 +657,7 @@ def test_the_legend_names_only_what_is_drawn(name: str) -> None:
         "representatives": ["A"],
     }
     assert [text.get_text() for text in ax.get_legend().get_texts()] == drawn[name]
-    assert ("white: after the end of follow-up" in words(ax)) == (name == "index")
+    assert ("White: after the end of follow-up" in words(ax)) == (name == "index")
 
 
 @pytest.mark.parametrize("name", [*PANELS, "representatives"])
