@@ -101,6 +101,13 @@ class Records:
         return len(self.date)
 
     def __repr__(self) -> str:
+        return self._text(" (see .flow)", " (see .unmapped)")
+
+    def __str__(self) -> str:
+        return self._text()
+
+    def _text(self, flow: str = "", unmapped: str = "") -> str:
+        """What was read, with hints where to see more."""
         unknown, lost = self.unmapped, self.settings["unmapped"]["lost"]
         columns = ", ".join(f"{role} = {c!r}" for role, c in self.settings["columns"].items())
         lines = [
@@ -114,9 +121,9 @@ class Records:
                 if chosen["text"] != ISO
             ),
             f"  dropped   {self.flow['records'].sum():,} records and "
-            f"{self.flow['patients'].sum():,} patients (see .flow)",
+            f"{self.flow['patients'].sum():,} patients{flow}",
             f"  unmapped  {len(unknown):,} drug texts in {unknown['records'].sum():,} records, "
-            f"{100 * lost:.1f} % of the records of these patients (see .unmapped)",
+            f"{100 * lost:.1f} % of the records of these patients{unmapped}",
         ]
         if len(self.issues):
             odd = ", ".join(

@@ -9,7 +9,7 @@ from __future__ import annotations
 INK, PALE, GRID, ACCENT = "#333333", "#BBBBBB", "#E6E6E6", "#D55E00"
 CLUSTER_COLOURS = (
     *("#332288", "#999933", "#882255", "#33BBEE", "#661100", "#777777"),
-    *("#6699CC", "#44AA99", "#CC6677", "#117733", "#DDCC77", "#AA4499"),
+    *("#DDCC77", "#117733", "#AA4499", "#44AA99", "#6699CC", "#CC6677"),
 )
 
 

@@ -17,7 +17,7 @@ Colours: TypeAlias = Mapping[str, Any] | Sequence[Any]
 INK, PALE, MISSING = "#333333", "#CFCFCF", "#E6E6E6"
 _GROUPS = (
     *("#332288", "#999933", "#882255", "#33BBEE", "#661100", "#777777"),
-    *("#6699CC", "#44AA99", "#CC6677", "#117733", "#DDCC77", "#AA4499"),
+    *("#DDCC77", "#117733", "#AA4499", "#44AA99", "#6699CC", "#CC6677"),
 )
 _DRUG_CLASSES = {
     "tnfi": "#0072B2",

@@ -45,7 +45,8 @@ def test_clusters_in_words() -> None:
     ]
     plain = mmlca.describe_clusters(COURSES, [1] * 6)["description"][0]
     assert plain == (
-        "100 %: stay on A; 60 % of those observed at time 4 are on A; 1.0 switches per patient"
+        "100 %: mostly on A, with a first switch after 1 time (median); the most common path is A "
+        "(33 %); 50 % end on A; 60 % of those observed at time 4 are on A; 1.0 switches per patient"
     )
     most = Sequences.from_lists([["A", "A"]] * 1999 + [["A", "B"]])
     assert mmlca.describe_clusters(most, [1] * 2000, after="a year")["description"][0] == (
