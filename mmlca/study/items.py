@@ -51,8 +51,8 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
         Item(
             "headline",
             "numbers",
-            "All numbers of the summary",
-            "Every number that the summary rests on; those of differences between sites have their "
+            "The main numbers",
+            "Sizes, choices and agreement as numbers; those of differences between sites have their "
             "intervals in the section on them.",
             with_cluster_names(
                 study, findings.analysis, numbers_table(findings.numbers), ("name",)

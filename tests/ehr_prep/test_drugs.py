@@ -227,3 +227,19 @@ def test_codes_in_columns_of_the_map_and_without_leading_zeros() -> None:
 def test_a_strength_may_be_glued_to_the_name() -> None:
     table = ehr_prep.RA_DRUGS.classify(["HUMIRA40MG", "Xeljanz5mg tab", "humiraX40"])
     assert table["class"].fillna("").to_list() == ["TNFi", "JAK", ""]
+
+
+def test_what_is_of_no_interest_is_known_and_resembles_nothing() -> None:
+    known = {"adalimumab": "TNFi", "methotrexate": "-"}
+    frame = pd.DataFrame(
+        {
+            "patient_id": [1, 1, 1],
+            "date": ["2010-01-05", "2010-03-01", "2010-04-01"],
+            "drug": ["adalimumab", "methotrexate", "adalimunab"],
+        }
+    )
+    records = ehr_prep.read_records(frame, drugs=known)
+    report = ehr_prep.drug_report(records).set_index("drug")["did_you_mean"]
+    assert report["adalimunab"] == "adalimumab"
+    assert report.drop("adalimunab").isna().all()
+    assert ehr_prep.drug_report(records, unmapped=True)["drug"].tolist() == ["adalimunab"]
