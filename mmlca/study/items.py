@@ -52,8 +52,7 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
             "headline",
             "numbers",
             "The main numbers",
-            "Sizes, choices and agreement as numbers; those of differences between sites have their "
-            "intervals in the section on them.",
+            "Those of differences between sites have their intervals in the section on them.",
             with_cluster_names(
                 study, findings.analysis, numbers_table(findings.numbers), ("name",)
             ),
