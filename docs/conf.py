@@ -40,6 +40,7 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 strip_signature_backslash = True  # keeps the last sign of names such as params_
 html_theme = "pydata_sphinx_theme"
+html_context = {"default_mode": "auto"}  # light or dark as the reader has it
 html_title = "mmlca"
 html_math_renderer = "mathml"  # browsers show it as it is; MathJax would come over the network
 html_static_path = ["_static"]
