@@ -14,7 +14,7 @@ from font.spelling import Spell, spelled, spelling
 
 T = TypeVar("T")
 
-_MOST = 8  # on all cores of a large computer: each process takes about 200 MB
+_MOST = 8  # on all cores of a large computer: each process takes up to 350 MB
 
 
 class Processes:
@@ -51,9 +51,8 @@ class Processes:
             executor = ProcessPoolExecutor(self.n, initializer=_load)
             self._compiled = executor.submit(_compile)  # by one of them; others read it
         except OSError:  # a computer that does not allow it: this process does everything
-            self.n = 1
-        else:
-            self._executor = executor
+            return
+        self._executor = executor
 
     def submit(self, call: Callable[..., T], *args: Any) -> Callable[[], T]:
         """Hand a task over.
