@@ -252,8 +252,9 @@ def _whole_courses(
         "frequencies",
         f"The {top} most frequent courses",
         f"Each bar is one course, as high as it is frequent; at most {top} per panel, and none "
-        f"that fewer than {least} patients share: the pale part stands for all others.{nothing} "
-        "The folder patients has pictures of every course.",
+        f"that fewer than {least} patients share: the pale part stands for all others.{nothing}"
+        + " The folder patients has pictures of single courses."
+        * study.outputs.figures,
         f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
         frequencies,
         Plain(shares=("share", "cumulative")),

@@ -244,13 +244,12 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
     frame = findings.table_one.to_frame()
     below = _sites_below_each_other(frame) if frame.shape[1] > _MOST_COLUMNS else None
     frame.columns = pd.Index([", ".join(c) if isinstance(c, tuple) else c for c in frame])
-    keys = ["variable", "level"]
     yield Item(
         "table_one",
         "clusters",
         f"Patients by {group_word(study)}",
         f"Number (%) or mean (SD). {hidden_note(study.privacy.min_count)}".rstrip(),
-        frame.reset_index(names=keys),
+        frame.reset_index(names=["variable", "level"]),
         Plain(  # blocks of a variable's levels
             n_keys=2 if below is None else 3,
             sortable=False,

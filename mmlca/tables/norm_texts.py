@@ -37,7 +37,7 @@ def summary_of_pair(norms: pd.DataFrame, replicates: pd.DataFrame) -> str:
 def cautions_of_pairs(pairs: list[pd.DataFrame]) -> list[str]:
     """Two sentences about the norms of all pairs of sites."""
     left_out = sorted({int(norms["rows_left_out"].iloc[0]) for norms in pairs})
-    number = " to ".join(map(str, left_out if len(left_out) < 2 else [left_out[0], left_out[-1]]))
+    number = " to ".join(map(str, sorted({left_out[0], left_out[-1]})))
     noun, verb = ("row", "is") if left_out == [1] else ("rows", "are")
     each = " of each pair" if len(pairs) > 1 else ""
     rows = (
