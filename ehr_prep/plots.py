@@ -89,7 +89,7 @@ def plot_flow(
     return ax
 
 
-def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR (mm/h)") -> Figure:
+def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None = None) -> Figure:
     """Draw the curves of `trend` with their bands, one panel per site; returns the Figure.
 
     The axis is logarithmic and says "geometric mean" if the model is one of logarithms.
@@ -101,8 +101,8 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
         `result.caption()` says what is drawn.
     figure : Figure or SubFigure, optional
         Default: a new one, with at most three sites in a row.
-    label : str
-        Lab and unit, for the axis.
+    label : str, optional
+        Lab and unit, for the axis. Default: as the table of labs names them, `result.label`.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
     >>> data = ehr_prep.ra_cohort(seed=1, scale=0.1)["VA"]
     >>> figure = plot_trend(ehr_prep.trend(data.labs, data.truth["class"], data.truth))
     >>> figure.axes[0].get_ylabel()
-    'ESR (mm/h), geometric mean (log scale)'
+    'ESR, geometric mean (log scale)'
     """
     of_type(result, Trend, "what ehr_prep.trend returns")
     used = result.counts[result.counts["reason"] == "used"]
@@ -149,7 +149,8 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
     panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())
     scale = " (log scale)" if result.log else ""
     for ax in grid[:, 0]:
-        ax.set_ylabel(f"{label}, {'geometric ' * result.log}mean{scale}", fontsize=_TEXT)
+        name = result.label if label is None else label
+        ax.set_ylabel(f"{name}, {'geometric ' * result.log}mean{scale}", fontsize=_TEXT)
     for ax in panels[-n_columns:]:
         ax.set_xlabel("Years since the first prescription", fontsize=_TEXT)
         ax.tick_params(labelbottom=True)  # also above an empty place
@@ -163,7 +164,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
         frameon=False,
         fontsize=_SMALL,
         handlelength=3,
-        title=f"Lines: estimate; bands: {100 * result.level:g} % limits",
+        title=f"Lines: estimate; bands: {result.bands} {100 * result.level:g} % limits",
         title_fontsize=_SMALL,
     )
     return figure

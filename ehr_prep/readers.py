@@ -36,6 +36,7 @@ GUESSES = {
     "last_contact observation_period_end_date censor_date",
     "value": "value result value_as_number lab_value result_value numeric_value measurement_value",
     "test": "test test_name lab lab_name lab_test measurement measurement_source_value component",
+    "unit": "unit units lab_unit result_unit unit_of_measure unit_source_value",
     "death_date": "death_date date_of_death dod deathdate death_datetime death_day death",
     "observation_start": "observation_period_start_date observation_start start_date start from",
     "observation_end": "observation_period_end_date observation_end end_date end to",

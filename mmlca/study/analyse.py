@@ -407,6 +407,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
             named_groups(analysis, {site: clusters[site] for site in labs}, view),
             dates,
             test=study.outputs.lab,
+            bands=study.outputs.lab_bands,
             min_count=study.privacy.min_count,
         )
         for view, clusters in views(analysis)

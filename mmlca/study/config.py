@@ -165,7 +165,8 @@ class Outputs(Part):
     time: Text | None = None
     names: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     lab: Text | None = None
-    lab_label: Text = "ESR (mm/h)"
+    lab_label: Text | None = None
+    lab_bands: Literal["pointwise", "simultaneous"] = "pointwise"
 
 
 class InferenceRules(Part):
@@ -484,7 +485,12 @@ def write_study_file(
     rules = {**Rules().model_dump(), **PRESETS.get(preset or "", {})}
     about = {"seed": seed, "synthetic": synthetic, "rules": rules, "notes": dict(notes or {})}
     text = render(
-        "study.toml.j2", **settings, **about, candidates=list(candidates), stability=stability
+        "study.toml.j2",
+        **settings,
+        **about,
+        candidates=list(candidates),
+        stability=stability,
+        preset=preset,
     )
     with atomic(Path(path)) as file:
         file.write(text.encode())

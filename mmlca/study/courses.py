@@ -383,8 +383,8 @@ def lab_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The course of a lab by cluster, one figure per membership."""
     from ehr_prep.plots import plot_trend
 
-    name = study.outputs.lab_label
     for view, trend in findings.trends.items():
+        name = study.outputs.lab_label or trend.label
         yield Item(
             "lab" if view is None else f"lab_{view}",
             "labs",
@@ -401,8 +401,8 @@ def lab_items(study: Study, findings: Findings) -> Iterator[Item]:
                 step=0.5,
                 text="Columns: years since the first prescription, every half year.",
             ),
-            lambda trend=trend: plot_trend(trend, label=name),  # type: ignore[misc]
-            f"Curves of {name} by {group_word(study)} from one year before to three years after "
-            "the first prescription.",
+            lambda trend=trend, name=name: plot_trend(trend, label=name),  # type: ignore[misc]
+            f"Curves of {name} by {group_word(study)} from one year before to at most three years "
+            "after the first prescription.",
             view,
         )

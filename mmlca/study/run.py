@@ -396,12 +396,20 @@ class _Run:
 
 
 def _public(caught: list[warnings.WarningMessage]) -> list[str]:
-    """Warnings for the report; those that show patients are also repeated for whoever runs it."""
+    """Warnings for the report; those that show patients are also repeated for whoever runs it.
+
+    Warnings of other libraries, such as numpy's of an overflow, say nothing to a reader of the
+    report, and are for whoever runs it alone.
+    """
     from ehr_prep.readers import PrivateWarning
 
     texts = []
     for warning in caught:
-        if isinstance(warning.message, PrivateWarning):
+        if not issubclass(warning.category, UserWarning):
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+        elif isinstance(warning.message, PrivateWarning):
             warnings.warn(warning.message, stacklevel=3)
             texts.append(warning.message.public)
         else:

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import ehr_prep
 import mmlca
 from mmlca.study import courses as study_courses
+from mmlca.study.config import Study
 from mmlca.study.courses import _without_revealing_groups, draw_single_courses
 from mmlca.tables.clusters import describe_clusters, hidden_sizes
 from mmlca.tables.rounded import (
@@ -175,3 +177,21 @@ def test_single_courses_of_a_large_site_are_a_sample(monkeypatch: pytest.MonkeyP
     assert sizes[0] == sizes[1]
     assert sum(sizes[0]) == 60
     assert 4 <= sizes[0][1] <= 20
+
+
+def test_a_study_calls_its_lab_as_the_files_or_the_study_file_do() -> None:
+    """Every disease's lab was once titled "ESR (mm/h)"."""
+    rng = np.random.default_rng(1)
+    labs = pd.DataFrame({"patient_id": np.repeat(np.arange(50), 8), "test": "HbA1c", "unit": "%"})
+    days = rng.integers(-300, 1000, len(labs)) * np.timedelta64(1, "D")
+    labs["date"] = np.datetime64("2010-01-01", "s") + days
+    labs["value"] = rng.lognormal(2, 0.1, len(labs))
+    dates = pd.Series(np.datetime64("2010-01-01", "s"), index=range(50))
+    trend = ehr_prep.trend(labs, pd.Series(1, index=range(50)), dates)
+    for label, name in ((None, "HbA1c (%)"), ("Sugar", "Sugar")):
+        study = Study(name="x", sites={"A": {"sequences": "a.csv"}}, outputs={"lab_label": label})
+        (item,) = study_courses.lab_items(study, SimpleNamespace(trends={None: trend}))
+        assert item.title == f"{name} around the first prescription"
+        assert item.draw().axes[0].get_ylabel().startswith(f"{name}, geometric mean")
+        assert item.alt.startswith(f"Curves of {name} by class")
+    plt.close("all")
