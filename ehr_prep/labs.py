@@ -24,7 +24,8 @@ from ehr_prep.readers import encode_ids, factorize, match_ids
 from font.checks import one_of, some
 from font.spelling import option
 from mmlca.sequences.type import Sequences
-from mmlca.tables.suppress import check_min_count, hidden_note, hide_parts, is_small
+from mmlca.tables.rounding import Rounding
+from mmlca.tables.suppress import check_min_count, hidden_note, hide, hide_parts, is_small
 
 IndexDates: TypeAlias = pd.Series | pd.DataFrame | Sequences
 Bands = Literal["pointwise", "simultaneous"]
@@ -76,7 +77,8 @@ class Trend:
         than `min_count` patients, or would tell such a number by subtraction.
     censored : DataFrame
         `site`, `patients`, `labs`: values that were given only as a limit ("<2", ">130") and
-        therefore dropped, among those of patients with a group in the years studied.
+        therefore dropped, among those of patients with a group in the years studied. Blank where
+        they rest on fewer than `min_count` patients.
     support : DataFrame
         `site`, `group`, `patients` and the years `begin` and `end` of the curve: so many patients
         of the group have values before `begin` and after `end`, or within a month of them.
@@ -85,6 +87,8 @@ class Trend:
         where they do not.
     log, level, bands, min_count
         As given to `trend`.
+    rounded : bool
+        Whether the numbers of patients and labs are rounded.
     """
 
     curves: pd.DataFrame
@@ -98,6 +102,7 @@ class Trend:
     level: float = 0.95
     bands: Bands = "pointwise"
     min_count: int = 0
+    rounded: bool = False
 
     def caption(self) -> str:
         """What the curves and bands are, and what a reader must know about the data."""
@@ -121,14 +126,14 @@ class Trend:
             "Values before the index date are those of patients who are grouped by their later "
             "treatment.",
         ]
-        n, patients = int(self.censored["labs"].sum()), int(self.censored["patients"].sum())
-        if n:
-            values = "Some" if is_small(patients, self.min_count) else f"{n:,}"
+        given = self.censored["labs"]
+        if given.isna().any() or given.sum():
+            values = "Some" if given.isna().any() else f"{given.sum():,.0f}"
             sentences.append(
                 f"{values} values given only as a limit (such as <2 or >130) were left out, so "
                 "that extreme values are under-represented."
             )
-        if hidden := hidden_note(self.min_count):
+        if not self.rounded and (hidden := hidden_note(self.min_count)):
             sentences.append(hidden)
         return " ".join(sentences)
 
@@ -153,6 +158,7 @@ def trend(
     bands: Bands = "pointwise",
     steps: int = 81,
     min_count: int = 0,
+    rounding: Rounding | None = None,
     patient: str | None = None,
     date: str | None = None,
     value: str | None = None,
@@ -209,6 +215,8 @@ def trend(
     min_count : int
         A group of fewer patients at a site has no curve, and numbers in `.counts` that rest on
         fewer are blank.
+    rounding : Rounding, optional
+        Of the groups: round all numbers in `.counts` and `.censored` in place of hiding some.
     patient, date, value : column names, optional
     reading
         Further options of `read_labs`: `date_format`, `encoding`, `delimiter`, `decimal`.
@@ -242,7 +250,7 @@ def trend(
         rows, label = _with_groups(source, reading, test, group, start)
         labels.append(label)
         rows = rows.assign(reason=_reasons(rows, at, log))
-        rows, ranges, skipped = _enough(rows, at, min_count)
+        rows, ranges, skipped = _enough(rows, at, np.linspace(at[0], at[-1], steps), min_count)
         counts.append(_count(rows).assign(site=site))
         limits = rows.loc[rows["reason"] == _CENSORED, "who"]
         censored.append({"site": site, "patients": limits.nunique(), "labs": len(limits)})
@@ -259,16 +267,14 @@ def trend(
         y = np.log(rows["value"].to_numpy()) if log else rows["value"].to_numpy()
         own = {name: part.knots for name, part in ranges.items()}
         fit = fit_curves(y, rows["years"].to_numpy(), rows["group"], rows["who"].to_numpy(), own)
-        years = np.linspace(at[0], at[-1], steps)
         for curve in fit.curves:
-            part = ranges[curve.group]
-            shown = years[(years >= part.begin - 1e-9) & (years <= part.end + 1e-9)]
+            shown, n_patients = ranges[curve.group].years, ranges[curve.group].patients
             about = {"site": site, "group": curve.group}
             curves.append(_curve(curve, shown, log, level, bands).assign(**about))
             error = np.sqrt(np.diagonal(curve.covariance))
             heights = {"years": curve.knots, "estimate": curve.beta, "error": error}
             coefficients.append(pd.DataFrame(heights).assign(**about))
-            covered = {"patients": part.patients, "begin": shown[0], "end": shown[-1]}
+            covered = {"patients": n_patients, "begin": shown[0], "end": shown[-1]}
             supports.append({**about, **covered})
         variances.append({"site": site, **fit.variances})
     counted = pd.concat(counts, ignore_index=True)
@@ -283,16 +289,15 @@ def trend(
         pd.concat(curves, ignore_index=True)[["site", "group", "years", "estimate", "low", "high"]],
         pd.concat(coefficients, ignore_index=True)[["site", "group", "years", "estimate", "error"]],
         pd.DataFrame(variances),
-        hide_parts(
-            counted, ["site"], ["patients", "labs"], min_count, count="labs", patients=["patients"]
-        )[["site", "group", "reason", "patients", "labs"]],
-        pd.DataFrame(censored),
+        _shown_counts(counted, min_count, rounding),
+        _shown_limits(pd.DataFrame(censored), min_count, rounding),
         pd.DataFrame(supports),
         labels[0],
         log,
         level,
         bands,
         min_count,
+        rounding is not None,
     )
 
 
@@ -438,16 +443,15 @@ def _reasons(rows: pd.DataFrame, at: Floats, log: bool) -> NDArray[np.object_]:
 
 
 class _Range(NamedTuple):
-    """Where a group's curve is: its knots, the years it covers, and how many patients bound it."""
+    """Where a group's curve is: its knots, the years it is given at, and how many bound it."""
 
     knots: Floats
-    begin: float
-    end: float
+    years: Floats
     patients: int
 
 
 def _enough(
-    rows: pd.DataFrame, at: Floats, min_count: int
+    rows: pd.DataFrame, at: Floats, years: Floats, min_count: int
 ) -> tuple[pd.DataFrame, dict[Any, _Range], list[Any]]:
     """Drop the labs that no curve can rest on; returns where each curve is, and groups without one.
 
@@ -456,24 +460,36 @@ def _enough(
     ranges, skipped = {}, []
     for name in rows["group"].cat.categories:
         mine = (rows["group"] == name) & (rows["reason"] == _USED)
-        years, who = rows.loc[mine, "years"].to_numpy(), rows.loc[mine, "who"].to_numpy()
-        n_patients = len(np.unique(who))
-        least = max(min_count, min(_SUPPORT, n_patients), 1)
-        own = _own_knots(at, years, who, least)
-        inside = (years >= own[0]) & (years <= own[-1])
-        basis = natural_spline(years[inside], own)
-        few = is_small(n_patients, min_count)
-        if few or len(basis) <= len(own) or np.linalg.matrix_rank(basis) < len(own):
+        when, who = rows.loc[mine, "years"].to_numpy(), rows.loc[mine, "who"].to_numpy()
+        found = _range(when, who, at, years, min_count)
+        if found is None:
             skipped.append(name)
             rows = rows.assign(reason=rows["reason"].mask(mine, _REASONS[-1]))
             continue
-        beyond = rows.index[mine][~inside]
-        rows.loc[beyond, "reason"] = _SPARSE
-        span = pd.Series(years[inside]).groupby(who[inside])
-        begin = float(span.min().sort_values().iloc[least - 1]) - _NEAR
-        end = float(span.max().sort_values().iloc[-least]) + _NEAR
-        ranges[name] = _Range(own, max(begin, own[0]), min(end, own[-1]), least)
+        ranges[name] = found
+        inside = (when >= found.knots[0]) & (when <= found.knots[-1])
+        rows.loc[rows.index[mine][~inside], "reason"] = _SPARSE
     return rows, ranges, skipped
+
+
+def _range(
+    when: Floats, who: NDArray[np.int32], at: Floats, years: Floats, min_count: int
+) -> _Range | None:
+    """Where the curve of labs at the times `when` is; None if they are too few for one."""
+    least = max(min_count, min(_SUPPORT, len(np.unique(who))), 1)
+    own = _own_knots(at, when, who, least)
+    inside = (when >= own[0]) & (when <= own[-1])
+    basis = natural_spline(when[inside], own)
+    if len(basis) <= len(own) or np.linalg.matrix_rank(basis) < len(own):
+        return None
+    span = pd.Series(when[inside]).groupby(who[inside])
+    if len(span) < least:
+        return None
+    begin = span.min().sort_values().iloc[least - 1] - _NEAR
+    end = span.max().sort_values().iloc[-least] + _NEAR
+    begin, end = max(begin, own[0]) - 1e-9, min(end, own[-1]) + 1e-9
+    covered = years[(years >= begin) & (years <= end)]
+    return _Range(own, covered, least) if len(covered) > 1 else None
 
 
 def _own_knots(at: Floats, years: Floats, who: NDArray[np.int32], least: int) -> Floats:
@@ -499,6 +515,33 @@ def _count(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 # --- what comes out --------------------------------------------------------------------
+
+
+def _shown_counts(counts: pd.DataFrame, min_count: int, rounding: Rounding | None) -> pd.DataFrame:
+    """Patients and labs by group and reason, as they may be shown."""
+    counts = counts[["site", "group", "reason", "patients", "labs"]]
+    if rounding is None:
+        numbers = ["patients", "labs"]
+        return hide_parts(counts, ["site"], numbers, min_count, count="labs", patients=["patients"])
+    return _rounded(counts, ["reason"], rounding)
+
+
+def _shown_limits(
+    censored: pd.DataFrame, min_count: int, rounding: Rounding | None
+) -> pd.DataFrame:
+    if rounding is None:
+        return hide(censored, ["patients", "labs"], ["patients"], min_count)
+    return _rounded(censored, [], rounding)
+
+
+def _rounded(table: pd.DataFrame, cells: list[str], rounding: Rounding) -> pd.DataFrame:
+    """Numbers of patients and labs, rounded; labs of few patients as the number of these."""
+    few = is_small(table["patients"], rounding.unit)
+    labs = table.assign(labs=table["labs"].where(~few, table["patients"]))
+    return table.assign(
+        patients=rounding.column(table, "patients", cells, "patients with labs"),
+        labs=rounding.column(labs, "labs", cells, "labs"),
+    )
 
 
 def _curve(curve: Curve, years: Floats, log: bool, level: float, bands: Bands) -> pd.DataFrame:

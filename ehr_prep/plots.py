@@ -12,6 +12,7 @@ from ehr_prep.records import Records
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.sequences.type import Sequences
+from mmlca.tables.suppress import hides
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +59,8 @@ def plot_flow(
     of_type(flow, (pd.DataFrame, Sequences, Records), "a flow table, sequences or records")
     if isinstance(flow, pd.DataFrame):
         need_columns(flow, ["stage", "reason", "patients", "records"])
-    table = hide_flow(flow if isinstance(flow, pd.DataFrame) else flow.flow, min_count)
+    table = flow if isinstance(flow, pd.DataFrame) else flow.flow
+    table = hide_flow(table, min_count) if hides(min_count) else table
     stages = [table[table["stage"] == stage] for stage in table["stage"].unique()]
     sides = [_side_lines(rows) for rows in stages]
     gaps = [len(lines) + _PAD + 2 * _GAP if lines else 2 * _GAP for lines in sides[1:]]
@@ -143,7 +145,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
             ax.plot(curve["years"], curve["estimate"], **style)
         ax.axvline(0, color="0.4", linewidth=0.8, zorder=0)
         mine = used.loc[used["site"] == site, ["patients", "labs"]].sum()
-        n = f"{mine['patients']:,.0f} patients, {mine['labs']:,.0f} labs"
+        n = f"{mine['patients']:,.0f} patients with {mine['labs']:,.0f} values"
         ax.set_title(f"{site}\n{n}", fontsize=_TEXT, color=INK)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())

@@ -221,9 +221,23 @@ class Outcomes(Part):
 
 
 class Privacy(Part):
-    """The smallest number of patients shown in tables, figures and the report."""
+    """How numbers of patients are shown in tables, figures and the report.
+
+    "inside": exact, without those of fewer than `min_count` patients; "public": all rounded at
+    random to multiples of `min_count`. See `mmlca.study.release`.
+    """
 
     min_count: Count = 11
+    release: Literal["inside", "public"] = "inside"
+
+    @model_validator(mode="after")
+    def _something_to_round_to(self) -> Privacy:
+        if self.release == "public" and self.min_count < 2:
+            raise ValueError(
+                f'has release = "public" with min_count = {self.min_count}, to which nothing can '
+                "be rounded; set min_count to 2 or more, such as 11"
+            )
+        return self
 
 
 class Sensitivity(Part):

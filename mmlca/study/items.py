@@ -13,7 +13,7 @@ from mmlca.study.analyse import Analysis, Findings
 from mmlca.study.checklist import checklist
 from mmlca.study.courses import course_items, difference_items, lab_items
 from mmlca.study.data_items import data_items, round_indices, shown_fits
-from mmlca.study.groups import group_of_name, named_groups, views, with_cluster_names
+from mmlca.study.groups import with_cluster_names
 from mmlca.study.inference_items import (
     covariate_items,
     fit_items,
@@ -22,12 +22,19 @@ from mmlca.study.inference_items import (
 )
 from mmlca.study.numbers import numbers_table
 from mmlca.study.refined import refined_items
+from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_name, group_word, groups_word, period, window_name, windows_name
-from mmlca.tables.clusters import describe_clusters, hidden_sizes
-from mmlca.tables.rounded import Courses, data_draws, rounded_clusters, rounded_courses
-from mmlca.tables.suppress import hidden_note
+from mmlca.tables.clusters import describe_clusters, shown_sizes
+from mmlca.tables.course_tables import (
+    Courses,
+    courses_by_group,
+    guarded_clusters,
+    rounded_clusters,
+    state_keys,
+)
+from mmlca.tables.suppress import hides, printable
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -70,7 +77,7 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
             Plain(n_keys=2, sortable=False),
         )
     )
-    if not hidden_note(study.privacy.min_count):
+    if not hides(study.privacy.min_count):
         return items
     return [replace(item, table=round_indices(item.name, item.table)) for item in items]
 
@@ -95,6 +102,7 @@ def _model_items(study: Study, findings: Findings) -> Iterator[Item]:
             _fit_table({**analysis.models, **analysis.own}),
             analysis.n_patients(),
             study.privacy.min_count,
+            rounding_of(study, analysis.clusters),
         ),
         Plain(shares=("smallest",)),
     )
@@ -162,41 +170,29 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
 def shown_clusters(
     study: Study,
     analysis: Analysis,
-    tables: Mapping[str | None, Courses],
     described: pd.DataFrame,
+    by_site: Courses | None = None,
 ) -> pd.DataFrame:
-    """`describe_clusters` for people: exact sizes, and courses from rounded counts."""
+    """`describe_clusters` as the release shows it; guarded numbers are not for tables yet.
+
+    `by_site` are the tables of the clusters' courses if `described` has a row for each site.
+    """
     min_count, data = study.privacy.min_count, analysis.sequences
-    if not hidden_note(min_count):
-        return described
-    own = next(iter(tables.values()))  # those of the clusters
-    draws = {site: data_draws(part) for site, part in data.items()}
-    if "site" in described:
-        courses = {site: Courses(*(t[t["site"] == site] for t in own)) for site in data}
-    elif len(data) == 1:
-        courses, draws = {"": own}, {"": next(iter(draws.values()))}
-    else:
-        view, _ = views(analysis)[0]
-        groups = named_groups(analysis, analysis.clusters, view)
-        together = pd.concat([part.astype(str) for part in groups.values()])
-        whole = Sequences.concat(data)
-        together.index = pd.Index(whole.ids)
-        numbers = group_of_name(analysis, view)
-        courses = {"": rounded_courses({"": whole}, {"": together}, min_count, numbers)}
-        draws = {"": data_draws(whole)}
-    hidden = hidden_sizes(analysis.clusters, min_count)
-    where = described["site"] if "site" in described else ["all"] * len(described)
-    return rounded_clusters(
-        described.assign(
-            group=[group_name(study, c, analysis.names) for c in described["cluster"]]
-        ),
-        courses,
-        [hidden.at[row] for row in zip(where, described["cluster"], strict=True)],
-        min_count,
-        draws,
-        period(study, data),
-        window_name(study),
-    )
+    words = period(study, data), window_name(study)
+    names = {c: group_name(study, c, analysis.names) for c in described["cluster"]}
+    courses = by_site
+    if courses is None:
+        whole = Sequences.concat(data) if len(data) > 1 else next(iter(data.values()))
+        clusters = pd.concat(list(analysis.clusters.values()))
+        groups = {"": pd.Series(clusters.map(names).to_numpy(), pd.Index(whole.ids))}
+        named = {site: part.map(names) for site, part in analysis.clusters.items()}
+        rounding = rounding_of(study, named)
+        keys = None if rounding is None else state_keys(data, named, rounding)
+        courses = courses_by_group({"": whole}, groups, min_count, rounding, keys)
+    if rounding := rounding_of(study, analysis.clusters):
+        return rounded_clusters(described, courses, names, rounding, *words)
+    sizes = shown_sizes(analysis.clusters, min_count)
+    return guarded_clusters(described, courses, names, sizes, min_count, *words)
 
 
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -226,19 +222,21 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         f"switches per patient; the median number of {windows_name(study)} before the first "
         "switch, of those who switched; the most common path and last drug class, with their "
         "shares.",
-        findings.described,
+        printable(findings.described),
         replace(layout, columns=shown),
     )
     if several:
         by_site = describe_clusters(analysis.sequences, analysis.clusters, by_site=True)
-        by_site = by_site.drop(columns="description")
         by_site.insert(2, "name", by_site["cluster"].map(analysis.names))
+        by_site = by_site.drop(columns="description")
         yield Item(
             "clusters_by_site",
             "clusters",
             f"The {groups} at each site",
             "The same at each site.",
-            shown_clusters(study, analysis, findings.courses, by_site),
+            printable(
+                shown_clusters(study, analysis, by_site, next(iter(findings.courses.values())))
+            ),
             replace(layout, columns=("site", *shown), n_keys=3),
         )
     frame = findings.table_one.to_frame()
@@ -248,7 +246,7 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         "table_one",
         "clusters",
         f"Patients by {group_word(study)}",
-        f"Number (%) or mean (SD). {hidden_note(study.privacy.min_count)}".rstrip(),
+        f"Number (%) or mean (SD). {count_note(study)}".rstrip(),
         frame.reset_index(names=["variable", "level"]),
         Plain(  # blocks of a variable's levels
             n_keys=2 if below is None else 3,

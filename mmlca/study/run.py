@@ -27,13 +27,14 @@ from mmlca.study.methods import methods
 from mmlca.study.numbers import headline
 from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.processes import Processes
+from mmlca.study.release import rounding_of, secret_key, statement
 from mmlca.study.report.content import Item, Report
 from mmlca.study.report.page import lay_out_sections, render_report
 from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, short_names, window_name
-from mmlca.tables.clusters import describe_clusters, hidden_sizes
-from mmlca.tables.suppress import few_patients
+from mmlca.tables.clusters import describe_clusters
+from mmlca.tables.suppress import is_small
 
 Drawings = dict[str, Callable[[], Pictures]]
 """What waits for the pictures of each figure that is being drawn, by name."""
@@ -146,6 +147,7 @@ class _Run:
             models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             key = make_key(key, study.classes, study.ensemble, study.outputs, study.privacy)
+            key = make_key(key, secret_key(study))
             key = make_key(key, study.published, study.inference, study.covariates, study.outcomes)
             findings = self.describe(analysis, choice, suggested)
         warned = _public(caught)
@@ -160,6 +162,8 @@ class _Run:
             states=list(next(iter(sequences.values())).states),
             views=[view for view, _ in course_views(analysis)],
             min_count=study.privacy.min_count,
+            release=study.privacy.release,
+            statement=statement(study),
             published=None if study.published is None else study.published.source,
             groups=groups_word(study),
             figures=study.outputs.figures,
@@ -212,12 +216,15 @@ class _Run:
             self.tell(f"Comparing numbers of classes: {text}", 0.05 + 0.3 * next(numbers) / n_fits)
 
         file = "models/selection.json"
-        with self.step("choose", make_key(key, self.study.privacy)) as needed:
+        key = make_key(key, self.study.privacy, secret_key(self.study))
+        with self.step("choose", key) as needed:
             if needed:
                 table, fits = analyse.compare_numbers(self.study, data, self.processes, tell)
                 self.results.json(file, plain_records(table))
                 n = {name: float(part.weights.sum()) for name, part in data.items()}
-                shown = shown_fits(table, n, self.study.privacy.min_count)
+                everyone = {site: pd.Series("", data[site].ids) for site in self.study.sites}
+                rounding = rounding_of(self.study, everyone)
+                shown = shown_fits(table, n, self.study.privacy.min_count, rounding)
                 self.results.table("tables/selection.csv", shown)
                 self._draw_alternatives(fits, data)
                 return table, fits
@@ -297,9 +304,8 @@ class _Run:
             window=window_name(study),
         )
         names = short_names(study, described)  # they say what most patients of a cluster do
-        hidden = hidden_sizes(analysis.clusters, min_count).loc["all"]
-        unseen = hidden[described["cluster"]].to_numpy()
-        names = pd.Series(names, described.index, dtype=object).mask(unseen, None)
+        few = is_small(described["n"], min_count)
+        names = pd.Series(names, described.index, dtype=object).mask(few, None)
         known = dict(zip(described["cluster"], names, strict=True))
         known = {c: name for c, name in known.items() if name is not None}
         analysis = with_names(study, analysis, known)
@@ -307,8 +313,7 @@ class _Run:
         self.tell("Fitting the laboratory values", 0.45)
         trends = analyse.lab_trends(study, analysis)
         courses = course_tables()
-        described = items.shown_clusters(study, analysis, courses, described)
-        described["description"] = described["description"].fillna(few_patients(min_count))
+        described = items.shown_clusters(study, analysis, described)
         described.insert(1, "name", names)
         self.tell("Standard errors, fit and outcomes", 0.47)
         table_one = analyse.describe_patients(study, analysis, described)

@@ -422,7 +422,7 @@ def test_the_figure_shows_the_tables() -> None:
     site = {"A": labs, "B": labs}
     result = trend(site, dict.fromkeys(site, groups), dict.fromkeys(site, starts))
     figure = ehr_prep.plot_trend(result)
-    n = f"60 patients, {len(labs):,} labs"
+    n = f"60 patients with {len(labs):,} values"
     assert [ax.get_title() for ax in figure.axes] == [f"A\n{n}", f"B\n{n}"]
     ax = figure.axes[0]
     high, low = (line for line in ax.lines if not line.get_label().startswith("_"))

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 from commands import invoke, refusal
 from paths import ROOT
-from study_attack import Attack, number
+from study_attack import number
 
 import ehr_prep
 import mmlca
