@@ -189,8 +189,8 @@ def _site_sentence(findings: Findings) -> str:
             "difference)"
         )
     reserve = (
-        ", but any common rule lowers such a number, so that this does not show that the clusters "
-        "are better"
+        ", but a common rule often lowers such a number, be it good or not, so that this does not "
+        "show that the clusters are better"
     )
     return (
         f"Within the clusters, what patients take next differs between the sites by {ours:.3f} "
