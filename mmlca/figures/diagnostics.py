@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from mmlca.figures.canvas import (
     legend_columns,
     named,
     style,
+    title_lines,
     wrapped,
 )
 from mmlca.figures.colours import INK, MISSING, state_colours, text_colour
@@ -192,7 +192,7 @@ def _begins_row(ax: Any) -> bool:
 
 
 def _title(name: Any, names: Mapping[Any, str] | None) -> str:
-    return named(name, "Class") if names is None else textwrap.fill(names[name], 26)
+    return named(name, "Class") if names is None else title_lines(names[name], 26)
 
 
 def _name_axes(ax: Any, title: str, states: list[str], times: list[str]) -> None:

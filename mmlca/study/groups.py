@@ -43,10 +43,10 @@ def with_names(
 
     A class of a site's own model matches a cluster if at every site where either has patients at
     least half of those who are in one of the two are in both. It has the cluster's name if its
-    own patients have the same course at every site; otherwise it is "own class 3 (like cluster
-    3)". A class without a match is "own class 3", with a short name from its own courses if that
-    is the same at all sites. A refined cluster has the cluster's name if its own patients have
-    the same course.
+    own patients have the same course at every site; otherwise it is "like cluster 3". A class
+    without a match is "own class 3", with a short name from its own courses if that is the same
+    at all sites. A refined cluster has the cluster's name if its own patients have the same
+    course.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _group_names(
         shorts = analysis.own_names.values() if view == "local" else ()
         own = {short[group] for short in shorts if group in short}
         if match(groups, analysis.clusters, group) >= GOOD_MATCH:
-            names[group] = f"own class {group} (like cluster {group})"
+            names[group] = f"like cluster {group}"
             if own == {courses.get(group)}:
                 names[group] = group_name(study, group, analysis.names)
             continue

@@ -71,7 +71,7 @@ def describe_clusters(
     --------
     >>> s = Sequences.from_lists([["A", "A", "A"], ["A", "A", "A"], ["A", "B", "B"]])
     >>> print(describe_clusters(s, [1, 1, 2], after="3 years", window="year")["description"][0])
-    67 %: 100 % never leave A during a median follow-up of 3 years (quartiles 3 and 3); 100 % of \
+    67 %: 100 % never leave A during a median follow-up of 3 years, quartiles 3 and 3; 100 % of \
 those still observed after 3 years are on A; 0 switches per patient
     """
     several = isinstance(sequences, Mapping)
@@ -335,7 +335,7 @@ def course_text(row: Mapping[Any, Any], window: str = "time") -> str:
     >>> s = Sequences.from_lists([["A", "A", "A"], ["A", "B"], ["A", "C"]])
     >>> rows = describe_clusters(s, [1, 2, 2]).to_dict("records")
     >>> course_text(rows[0], "quarter")
-    '100 % never leave A during a median follow-up of 3 quarters (quartiles 3 and 3)'
+    '100 % never leave A during a median follow-up of 3 quarters, quartiles 3 and 3'
     >>> course_text(rows[1])
     '50 % take A → B'
     """
@@ -360,7 +360,7 @@ def end_text(row: Mapping[Any, Any]) -> str:
 
 def _follow_up(row: Mapping[Any, Any], window: str, of: str = "") -> str:
     quartiles = f"quartiles {row['followed_q25']:g} and {row['followed_q75']:g}"
-    return f"median follow-up{of} {_times(row['followed'], window)} ({quartiles})"
+    return f"median follow-up{of} {_times(row['followed'], window)}, {quartiles}"
 
 
 def _times(n: float, window: str) -> str:

@@ -56,7 +56,7 @@ def test_a_class_whose_patients_belie_the_clusters_name_does_not_get_it() -> Non
     made = analysis({"X": own, "Y": own})
     named = with_names(study(), made, {1: "stayers", 2: "A → B"}, NAMES)
     assert match(named.local, named.clusters, 1) == pytest.approx(20 / 36)
-    assert named.group_names["local"][1] == "own class 1 (like cluster 1)"
+    assert named.group_names["local"][1] == "like cluster 1"
     assert class_names(named, "X")[1] == "class 1: mixed: A, A → B"
     refined = replace(made, refined=object(), refined_clusters=made.local)  # type: ignore[arg-type]
     names = with_names(study(), refined, {1: "stayers", 2: "switchers"}, NAMES).group_names

@@ -37,18 +37,18 @@ def test_clusters_in_numbers() -> None:
 def test_clusters_in_words() -> None:
     table = mmlca.describe_clusters(COURSES, [1, 1, 1, 2, 2, 2], after="4 years", window="quarter")
     assert table["description"].tolist() == [
-        "50 %: most often A (67 %) and A → B → A (33 %); median follow-up 4 quarters (quartiles 4 "
-        "and 4); 100 % start on A; first switch after 1 quarter (median of those who switch); "
+        "50 %: most often A (67 %) and A → B → A (33 %); median follow-up 4 quarters, quartiles 4 "
+        "and 4; 100 % start on A; first switch after 1 quarter (median of those who switch); "
         "100 % end on A; 100 % of those still observed after 4 years are on A; 0.67 switches per "
         "patient",
-        "50 %: most often A → B (33 %) and A → B → … (33 %); median follow-up 4 quarters "
-        "(quartiles 3 and 4); 100 % start on A; first switch after 1 quarter (median of those who "
+        "50 %: most often A → B (33 %) and A → B → … (33 %); median follow-up 4 quarters, "
+        "quartiles 3 and 4; 100 % start on A; first switch after 1 quarter (median of those who "
         "switch); 67 % end on C; 0 % of those still observed after 4 years are on A; 1.3 switches "
         "per patient",
     ]
     most = Sequences.from_lists([["A", "A"]] * 1999 + [["A", "B"]])
     assert mmlca.describe_clusters(most, [1] * 2000, after="a year")["description"][0] == (
-        "100 %: >99.9 % never leave A during a median follow-up of 2 times (quartiles 2 and 2); "
+        "100 %: >99.9 % never leave A during a median follow-up of 2 times, quartiles 2 and 2; "
         ">99.9 % of those still observed after a year are on A; <0.01 switches per patient"
     )
     one_way = mmlca.describe_clusters(COURSES[3:4], [1])["description"][0]
