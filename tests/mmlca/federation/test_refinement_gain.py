@@ -40,7 +40,12 @@ CONFIGURATIONS: dict[str, tuple[int, tuple[int, int], float]] = {
     "2 sites of 2,000 to 3,200, Dirichlet(1)": (2, (2_000, 3_200), 1.0),
     "2 sites of 2,000 to 3,200, equal": (2, (2_000, 3_200), np.inf),
 }
-ROUNDED = [name for name in CONFIGURATIONS if name.endswith("Dirichlet(1)")]
+ROUNDED = {
+    "2 sites of 2,000 to 3,200, Dirichlet(1)": (2, (2_000, 3_200), 1.0),
+    "5 sites of 200 to 500, equal": (5, (200, 500), np.inf),
+    "10 sites of 50 to 150, equal": (10, (50, 150), np.inf),
+    "10 sites of 50 to 150, Dirichlet(1)": (10, (50, 150), 1.0),
+}
 METHODS = ("FONT", "refit", "+1", "+2", "converge", "pooled EM", "pooled, by site", "true")
 DOCUMENTED = {  # number of studies, from 1, and their means, in docs/simulation.md
     "5 sites of 50 to 500, Dirichlet(1)": (
@@ -356,9 +361,10 @@ if __name__ == "__main__":
         table = table_of(lambda seed: exchanged(10, (50, 150), seed), n_studies)
         say(f"10 sites of 50 to 150\n{table.round(3).T.to_string()}\n")
     elif sys.argv[1] == "rounding":
-        for name in ROUNDED:
+        for name, (n_sites, sizes, concentration) in ROUNDED.items():
             table = table_of(
-                lambda seed, a=CONFIGURATIONS[name]: rounding_costs(*a, seed), n_studies
+                lambda seed, a=n_sites, b=sizes, c=concentration: rounding_costs(a, b, c, seed),
+                n_studies,
             )
             say(f"{name}\n{table.round(3).T.to_string()}\n")
             sys.stdout.flush()
