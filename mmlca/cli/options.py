@@ -126,7 +126,7 @@ KeysFile = Annotated[
 # --- analysis -------------------------------------------------------------------------
 
 _SEED: dict[str, Any] = {"min": 0, "help": "The same seed gives the same result."}
-_N_INIT: dict[str, Any] = {"min": 1, "help": "Number of random starts of each fit."}
+_N_INIT: dict[str, Any] = {"min": 1, "help": "Number of starts of each search."}
 _SEARCH: dict[str, Any] = {
     "help": "A thorough search takes several times as long and misses the best maximum less often."
 }

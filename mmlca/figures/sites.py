@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text
+from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text, title_lines
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import of_type, some
 from mmlca.tables.norm_texts import p_text
@@ -189,7 +188,7 @@ def difference_text(value: float) -> str:
 
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
     letters = max(12, int(72 * ax.get_position().width * _inches(ax) / (0.5 * TEXT)))
-    lines = [textwrap.fill(line, letters) for line in title.split("\n")]
+    lines = [title_lines(line, letters) for line in title.split("\n")]
     ax.set_title("\n".join(lines), fontsize=TEXT, pad=3)
     turn = 45 if max(map(len, columns), default=0) > 3 else 0
     align = "right" if turn else "center"

@@ -163,9 +163,19 @@ class Outputs(Part):
     bootstrap: Annotated[int, Field(ge=0)] = 1000
     table_one: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     time: Text | None = None
-    names: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
+    names: dict[Text, Text] | Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     lab: Text | None = None
     lab_label: Text = "ESR (mm/h)"
+
+    @model_validator(mode="after")
+    def _different_names(self) -> Outputs:
+        several = isinstance(self.names, dict)
+        given = list(self.names.values() if isinstance(self.names, dict) else self.names or ())
+        twice = [text for text in dict.fromkeys(given) if given.count(text) > 1]
+        if twice:
+            what = "two names for the course" if several else "twice the name"
+            raise ValueError(f"has {what} {twice[0]!r} in names; each may stand there once")
+        return self
 
 
 class InferenceRules(Part):

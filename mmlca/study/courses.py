@@ -40,9 +40,9 @@ SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would
 _WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
-    "local": "Each site's own model. Its classes have the names of the clusters that they match if "
-    "at every site at least half of the patients who are in either are in both; others are called "
-    "“own class”, with a name from their own courses if that is the same at all sites.",
+    "local": "Each site's own model. A class is “like cluster 1” if at every site at least half of "
+    "the patients who are in either are in both, and has the cluster's name if that is true of its "
+    "own patients too; others have a name from their own courses if it is the same at all sites.",
     "refined": "Clusters of the refined model.",
 }
 

@@ -100,7 +100,7 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
             "classes",
             f"{name} by number of classes",
             f"{name} of models with different numbers of classes, {whose}; {study.model.n_init} "
-            "random starts per fit. Smaller is better; filled marks show the choice. The table has "
+            "starts per search. Smaller is better; filled marks show the choice. The table has "
             f"the sizes of all classes in percent.{together}",
             shown_fits(choice, findings.analysis.n_patients(), min_count),
             Plain(shares=("smallest",)),

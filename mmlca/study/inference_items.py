@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from scipy.special import ndtr, ndtri
 
 from mmlca.figures.diagnostics import plot_residuals, plot_stays
 from mmlca.figures.effects import plot_effects
@@ -33,6 +34,19 @@ _CORRECTED = {
     "ML": "corrected for wrong assignments (maximum likelihood)",
     None: "not corrected for wrong assignments",
 }
+
+
+def _beyond(states: pd.DataFrame) -> str:
+    """How many residuals are large, against how many would be by chance."""
+    residual = states["residual"].dropna().abs()
+    if not len(residual):
+        return ""
+    chance, bound = 2 * ndtr(-2) * len(residual), -ndtri(0.025 / len(residual))
+    return (
+        f"Of {len(residual):,} residuals about {chance:.0f} would be beyond 2 by chance alone; "
+        f"{(residual > 2).sum():,} are, and {(residual > bound).sum():,} beyond {bound:.1f}, where "
+        "in 19 of 20 such tables there would be none (Bonferroni)."
+    )
 
 
 def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -76,8 +90,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit",
             f"States against what the model expects, {site}",
             f"By class of {own} and {window_name(study)}: observed less expected "
-            "share of each state, in standard errors. Blue: more than expected; red: fewer. Beyond "
-            f"2 something is amiss. {note}".rstrip(),
+            "share of each state, in standard errors. Blue: more than expected; red: fewer. "
+            f"{_beyond(part.states)} {note}".rstrip(),
             _with_names(part.states, names[site]),
             Grid(
                 ("class", "state"),

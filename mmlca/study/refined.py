@@ -65,7 +65,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
             "refined",
             "Differences between sites, by the ensemble and refined",
             "Mean norms of the differences between sites within groups, see the section on sites; "
-            "a common rule lowers them, whether it is a good one or not.",
+            "a common rule often lowers them, whether it is a good one or not.",
             difference_table(findings),
             Plain(n_keys=3),
         )

@@ -17,8 +17,16 @@ from mmlca.study.words import (
     period,
     share_of_patients,
     span,
+    window_name,
 )
-from mmlca.tables.clusters import percent_text, rate_text
+from mmlca.tables.clusters import (
+    Course,
+    course_of,
+    course_text,
+    end_text,
+    percent_text,
+    rate_text,
+)
 from mmlca.tables.norm_texts import p_text
 
 if TYPE_CHECKING:
@@ -56,20 +64,23 @@ def summary(study: Study, findings: Findings) -> list[str]:
 
 def _course_sentence(study: Study, findings: Findings) -> str:
     """The share, name and main numbers of each cluster, in one sentence."""
-    courses, after = [], period(study, findings.analysis.sequences)
+    courses, window = [], window_name(study)
+    given = study.outputs.names is not None
     for row in findings.described.to_dict("records"):
-        name = group_name(study, row["cluster"])
+        group = group_name(study, row["cluster"])
         if row["name"] is None or pd.isna(row["name"]) or pd.isna(row["switches"]):
-            courses.append(f"{name}: {row['description']}")
+            courses.append(f"{group}: {row['description']}")
             continue
-        still = ""
-        if row["still"] >= 0.5:
-            still = f"{percent_text(row['still'])} of those still observed after {after} are on "
-            still += f"{row['first']}; "
-        told = f"{still}{rate_text(row['switches'])} switches per patient"
+        name = f"“{row['name']}”" if given else str(row["name"])
+        if not given and course_of(row) is Course.MIXED:
+            name = "mixed"  # its paths follow with their shares
+        parts = [course_text(row, window)]
+        if course_of(row) is Course.MIXED and row["end_share"] >= 0.5:
+            parts.append(end_text(row))
+        told = "; ".join([*parts, f"{rate_text(row['switches'])} switches per patient"])
         if len(findings.described) == 1:
-            return f"Together their course is “{row['name']}” ({told})."
-        courses.append(f"{percent_text(row['share'])} are {row['name']} ({name}; {told})")
+            return f"Together their course is {name} ({told})."
+        courses.append(f"{percent_text(row['share'])} are {name} ({group}; {told})")
     return f"{listed(courses)}."
 
 
@@ -178,8 +189,8 @@ def _site_sentence(findings: Findings) -> str:
             "difference)"
         )
     reserve = (
-        ", but any common rule lowers such a number, so that this does not show that the clusters "
-        "are better"
+        ", but a common rule often lowers such a number, be it good or not, so that this does not "
+        "show that the clusters are better"
     )
     return (
         f"Within the clusters, what patients take next differs between the sites by {ours:.3f} "

@@ -81,7 +81,7 @@ def _ensemble_against_others(replicates: pd.DataFrame, rows: pd.DataFrame, kind:
             less = replicates[own] < replicates[other]
             text += f" ({100 * less.mean():.0f} % of samples)"
         (lower if rows.at[own, "norm"] < rows.at[other, "norm"] else not_lower).append(text)
-    parts = [f"less than with {listed(lower)} (as any common rule makes them)"] if lower else []
+    parts = [f"less than with {listed(lower)} (as a common rule often makes them)"] if lower else []
     parts += [f"no less than with {listed(not_lower)}"] if not_lower else []
     return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []
 
@@ -90,7 +90,7 @@ _MOST_PAIRS = 3
 
 
 def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
-    text = "Any common rule lowers the difference, because it cuts the sites alike"
+    text = "A common rule often lowers the difference, because it cuts the sites alike"
     shown, holds = list[str](), True
     for norms in pairs:
         norm = norms.iloc[:: len(KINDS)].set_index("membership")["norm"]
@@ -100,7 +100,7 @@ def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
             pair = f"{norms['sites'].iloc[0]}: " if len(pairs) > 1 else ""
             shown.append(f"{pair}{values}, local {norm['local']:.3f}")
             holds = holds and bool((everywhere < norm["local"]).all())
-    text += "" if holds else ", though not always"
+    text += "" if holds else ", though not each does"
     if shown:
         more = f"; and {len(shown) - _MOST_PAIRS} more pairs" if len(shown) > _MOST_PAIRS else ""
         text += f" (here {'; '.join(shown[:_MOST_PAIRS])}{more})"

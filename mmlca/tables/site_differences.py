@@ -157,8 +157,8 @@ def site_differences(
     share of the steps of the cluster, of both sites together, that begin in i. For first states
     the norm is ‖u_A − u_B‖. Each is averaged over the clusters that both sites have.
 
-    A common rule cuts both sites alike and so lowers these norms, whether it is a good one or
-    not. Give `models` to see by how much any site's own model does so.
+    A common rule cuts both sites alike and so often lowers these norms, whether it is a good one
+    or not. Give `models` to see by how much any site's own model does so.
 
     Parameters
     ----------

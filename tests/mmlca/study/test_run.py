@@ -461,7 +461,7 @@ def test_three_sites(cohort: Path, tmp_path: Path) -> None:
     content = run_study(read_study(tmp_path / "study.toml"), tmp_path / "out")
     assert content["sites"] == ["MGB", "VA", "NY"]
     pairs = ["MGB − VA", "MGB − NY", "VA − NY"]
-    (rule,) = [note for note in content["careful"] if note.startswith("Any common rule")]
+    (rule,) = [note for note in content["careful"] if note.startswith("A common rule")]
     assert all(f"{pair}: MGB everywhere" in rule for pair in pairs)
     differences = [row for row in content["numbers"] if row["kind"] == "site difference"]
     assert list(dict.fromkeys(row["sites"] for row in differences)) == pairs
