@@ -103,17 +103,22 @@ def build_sequences(
         A window gets the class that counts most; or, where two or more classes were in use
         together for at least `combination_days` of its days, a state such as "A+B", with the
         classes in the order of the drug map. Of several such sets the one with the most classes
-        wins, then the one that lasted longer, then the one that began earlier. Combinations need
-        an end or a supply of the records, or a `default_supply`, see `read_records`.
+        wins, then the one that lasted longer, then the one that began earlier, then the first by
+        name. Combinations need an end or a supply of the records, or a `default_supply`, see
+        `read_records`.
     by : "records" or "days"
         What counts: records, or days covered (from a record to its end or by its supply; a day
         covered twice counts once). With combinations the days between two covers of one era
         count as covered, and a window without a record, but within an era, gets the class with
         the most days.
     ties : "first", "latest" or "previous"
-        Of classes with equally many, take the one whose first record in the window is the
-        earliest, whose last is the latest, or that was the state of the window before (else
-        as "first"); if that does not decide, the order of the states does.
+        Of classes with equally many records or days, take the one whose first in the window is
+        the earliest ("first"), whose last is the latest ("latest"), or that was the state of the
+        window before, or part of it ("previous", otherwise as "first"). The window before counts
+        as it was filled in: after a window off treatment no class was its state. If two classes
+        are still equal, because they were recorded on the same day, the one with the larger days'
+        supply in the window is taken (the sum over its records that start in it), then the class
+        that was taken last, then the first by name. The order of the drug map never decides.
     gap_days : int
         Covers of one class with at most so many uncovered days between them are one era; supply
         that ended longer ago has ended, see `impute`.

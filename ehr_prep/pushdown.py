@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ehr_prep.cohort import Cohort
 from ehr_prep.dates import NO_DATE, one_day
 from ehr_prep.rules import StateRules
-from ehr_prep.states import Cells, Reduction, Sets
+from ehr_prep.states import Cells, Reduction, Sets, members_by_name
 from ehr_prep.warehouse import (
     WarehouseRecords,
     after_gaps,
@@ -252,6 +252,7 @@ def _reduce(
         count=placed.count().cast("int32"),
         first=placed.day.min(),
         last=placed.day.max(),
+        supply=(placed["last"] - placed.day + 1).sum().cast("int32"),
         end=placed["last"].max(),
     )
     table = _fetch(records, counted, number, "records per patient, window and class")
@@ -263,14 +264,15 @@ def _reduce(
     n_records = np.bincount(
         table["patient"] - span[0], weights=table["count"], minlength=span[1] - span[0]
     ).astype(np.int64)
-    cells = _cells(table, records.members)
+    members = members_by_name(records.members, records.states)
+    cells = _cells(table, members)
     sets = None
     usable = placed.filter(placed.window >= 0)
     if rules.by == "days" and not rules.combine:
-        cut = _by_window(_eras(usable, records.members, 0), frame, windows)
+        cut = _by_window(_eras(usable, members, 0), frame, windows)
         cells = _days(records, cut, cells, number)
     if rules.combine:
-        eras = _eras(usable, records.members, rules.gap_days)
+        eras = _eras(usable, members, rules.gap_days)
         cut = _by_window(_together(eras, len(records.states)), frame, windows)
         sets = _sets(records, cut, number)
     return Reduction(*span, cells, sets, n_records, (dropped[0], dropped[1], dropped[2]))
@@ -312,6 +314,7 @@ def _cells(table: Mapping[str, NDArray[Any]], members: NDArray[np.int8]) -> Cell
         total("count", np.add),
         total("first", np.minimum),
         total("last", np.maximum),
+        total("supply", np.add),
         total("end", np.maximum),
     )
 
@@ -319,7 +322,7 @@ def _cells(table: Mapping[str, NDArray[Any]], members: NDArray[np.int8]) -> Cell
 def _days(
     records: WarehouseRecords, cut: Any, by_record: Cells, number: NDArray[np.int64]
 ) -> Cells:
-    """Cells of covered days; the end of supply stays that of the records of the window."""
+    """Cells of covered days; supply and its end stay those of the records of the window."""
     days = cut.mutate(days=cut.stop - cut.begin + 1)
     counted = days.group_by(["who", "window", "state"]).aggregate(
         count=days.days.sum().cast("int32"), first=days.begin.min(), last=days.stop.max()
@@ -328,12 +331,14 @@ def _days(
     order = np.lexsort((table["state"], table["window"], table["patient"]))
     patient, window, state = (table[name][order] for name in ("patient", "window", "state"))
     end = np.full(len(order), NO_DATE, dtype=np.int32)
+    supply = np.zeros(len(order), dtype=np.int32)
     keys = _key(patient, window, state)
     at = np.searchsorted(keys, _key(by_record.patient, by_record.window, by_record.state))
-    end[at] = by_record.end  # a record covers its own day, so that its cell is there
+    # a record covers its own day, so that its cell is there
+    end[at], supply[at] = by_record.end, by_record.supply
     n, first, last = (table[name][order].astype(np.int32) for name in ("count", "first", "last"))
     place = patient.astype(np.int64), window.astype(np.int16), state.astype(np.int8)
-    return Cells(*place, n, first, last, end)
+    return Cells(*place, n, first, last, supply, end)
 
 
 def _key(patient: Any, window: Any, state: Any) -> NDArray[np.int64]:

@@ -73,18 +73,13 @@ def _data_methods(study: Study, analysis: Analysis) -> str:
     since = rules.first_on_or_after
     when = "at any time" if since is None else f"on or after {since.isoformat()}"
     most = {"records": "was recorded most often", "days": "covered most days"}[rules.by]
-    tie = {
-        "first": "recorded first in it",
-        "latest": "recorded last in it",
-        "previous": f"of the {window} before",
-    }[rules.ties]
     text = [
         f"We included patients whose first treatment was {when} and followed them from that day "
         f"for up to {rules.max_windows} {windows_name(study)}.",
-        f"In each {window} a patient's state was the drug class ({states}) that {most}; of classes "
-        f"recorded equally often, the one {tie}."
+        f"In each {window} a patient's state was the drug class ({states}) that {most}."
         if rules.states == "most_frequent"
-        else _combination_methods(study, states, most, tie),
+        else _combination_methods(study, states, most),
+        _tie_methods(study),
         f"In a {window} without a record {_stopping_methods(study)}.",
     ]
     if study.records.default_supply is not None:
@@ -105,7 +100,26 @@ def _data_methods(study: Study, analysis: Analysis) -> str:
     return " ".join(text)
 
 
-def _combination_methods(study: Study, states: str, most: str, tie: str) -> str:
+def _tie_methods(study: Study) -> str:
+    """Which of several classes that count equally was the state."""
+    window = window_name(study)
+    equal, counted = {
+        "records": ("recorded equally often", "recorded"),
+        "days": ("that covered equally many days", "covered"),
+    }[study.rules.by]
+    one = {
+        "first": f"the one {counted} first in the {window}",
+        "latest": f"the one {counted} last in the {window}",
+        "previous": f"the one that was the state of the {window} before, otherwise the one "
+        f"{counted} first,",
+    }[study.rules.ties]
+    return (
+        f"Of classes {equal} {one} was taken; if that was the same day, the one with the larger "
+        "days' supply, then the one taken before, then the first in alphabetical order."
+    )
+
+
+def _combination_methods(study: Study, states: str, most: str) -> str:
     rules, window = study.rules, window_name(study)
     rest = (
         "all other combinations are one state"
@@ -117,7 +131,7 @@ def _combination_methods(study: Study, states: str, most: str, tie: str) -> str:
         f"Supplies of a drug class that were at most {rules.gap_days} days apart were joined. The "
         f"states were {states}: classes in use together for at least {rules.combination_days} days "
         f"of a {window} made a combination ({rest}); otherwise a patient's state was the class "
-        f"that {most} in the {window}, and of equals the one {tie}."
+        f"that {most} in the {window}."
     )
 
 

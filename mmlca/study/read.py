@@ -120,7 +120,7 @@ def _common_combinations(study: Study, data: Mapping[str, Sequences]) -> tuple[s
     for part in data.values():
         if part.account is not None:
             windows.update(part.account.settings["combinations_taken"])
-    order = sorted(windows, key=lambda name: (-windows[name], name))
+    order = sorted(windows, key=lambda name: (-windows[name], sorted(name.split("+"))))
     return tuple(order[: study.rules.max_combinations])
 
 

@@ -77,7 +77,7 @@ def slow(
                     if b - a - 1 <= o["gap_days"]:
                         cover[c] |= set(range(a, b))
         states: list[str | None] = []
-        previous, run = None, 0
+        carried, run = "", 0
         for w, window in enumerate(windows):
             records = {
                 c: [r["day"] for r in own if r["day"] in window and c in CLASSES[r["drug"]]]
@@ -94,15 +94,28 @@ def slow(
             if state is None and any(marks.values()):
                 most = max(map(len, marks.values()))
                 tied = [c for c in STATES if len(marks[c]) == most]
-                if o["ties"] == "latest":
-                    tied.sort(key=lambda c: -marks[c][-1])
-                elif o["ties"] == "previous" and previous in tied:
-                    tied = [previous]
-                else:
-                    tied.sort(key=lambda c: marks[c][0])
-                state = tied[0]
+                before = (states[-1] or "").split("+") if states else []
+                supplied = {
+                    c: sum(
+                        r["until"] - r["day"] + 1
+                        for r in own
+                        if r["day"] in window and c in CLASSES[r["drug"]]
+                    )
+                    for c in tied
+                }
+                ranks = {
+                    c: (
+                        o["ties"] == "previous" and c not in before,
+                        -marks[c][-1] if o["ties"] == "latest" else marks[c][0],
+                        -supplied[c],
+                        c not in carried.split("+"),
+                        c,
+                    )
+                    for c in tied
+                }
+                state = min(tied, key=lambda c: ranks[c])
             if state is not None:
-                previous, carried, run = state, state, 0
+                carried, run = state, 0
                 states.append(state)
                 continue
             run += 1
@@ -118,10 +131,10 @@ def slow(
             elif o["impute"] == "carry_forward_max":
                 states.append(carried if run <= o["max_carry"] else off)
             else:
-                supplied = [
+                reaches = [
                     (c, r["until"]) for r in own if r["day"] < window[0] for c in CLASSES[r["drug"]]
                 ]
-                reach = {c: max(d for other, d in supplied if other == c) for c, _ in supplied}
+                reach = {c: max(d for other, d in reaches if other == c) for c, _ in reaches}
                 on = [c for c in reach if reach[c] + o["gap_days"] >= window[0]]
                 if set(carried.split("+")) <= set(on):
                     states.append(carried)

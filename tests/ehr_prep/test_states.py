@@ -285,7 +285,7 @@ def test_finish_takes_counts_from_anywhere() -> None:
         who = np.full(len(rows), patient, dtype=np.int64)
         dates = first.astype(np.int32)
         cells = Cells(
-            who, window.astype(np.int16), state.astype(np.int8), n.astype(np.int32), *[dates] * 3
+            who, window.astype(np.int16), state.astype(np.int8), n.astype(np.int32), *[dates] * 4
         )
         counts = np.array([n.sum()])
         return Reduction(patient, patient + 1, cells, None, counts, (patient, 0, 2))
