@@ -55,7 +55,7 @@ def reduce_in_database(
         every, rows = records.usable, records.rows
         if not single:
             every, rows = (between(t, records.keys, low, high) for t in (every, rows))
-        frame = _frame(records, every, rules, options)
+        frame = _frame(records, every, rules, options, cohort)
         _check(records, cohort, frame)
         start = int(cohort.eligible[:low].sum())
         stop = start + int(cohort.eligible[low:high].sum())
@@ -66,7 +66,11 @@ def reduce_in_database(
 
 
 def _frame(
-    records: WarehouseRecords, rows: Any, rules: StateRules, options: Mapping[str, Any]
+    records: WarehouseRecords,
+    rows: Any,
+    rules: StateRules,
+    options: Mapping[str, Any],
+    cohort: Cohort,
 ) -> Any:
     """One row per patient: `who`, `first` (the index date), `start` and `last`, as days."""
     import ibis
@@ -82,11 +86,11 @@ def _frame(
             first=ibis.coalesce(marked.date.min(where=marked.new), marked.date.min())
         )
     frame = frame.mutate(start=days_since_1970(frame["first"]))
-    return _with_end(records, frame, rules, options)
+    return _with_end(records, frame, rules, options["data_cut"], cohort)
 
 
 def _with_end(
-    records: WarehouseRecords, frame: Any, rules: StateRules, options: Mapping[str, Any]
+    records: WarehouseRecords, frame: Any, rules: StateRules, data_cut: Any, cohort: Cohort
 ) -> Any:
     """The frame with the last day of follow-up; the rules are those of `choose_cohort`."""
     import ibis
@@ -95,14 +99,10 @@ def _with_end(
     if records.people is not None:
         columns = tuple(c for c in records.people.columns if c != "who")
         frame = frame.left_join(records.people, "who").drop("who_right")
-    follow_up, cut = options["follow_up"], options["data_cut"]
-    if follow_up is None and records.observation is not None:
-        follow_up = "observation"
-    elif follow_up is None:
-        follow_up = "patients" if "follow_up_end" in columns else "last_record"
+    follow_up = cohort.follow_up
     if follow_up in ("patients", "last_record"):
         frame = frame.left_join(records.seen, "who").drop("who_right", "first_seen")
-    data_end, stated = None, ibis.literal(True)
+    stated = ibis.literal(True)
     if follow_up == "patients":
         stated = frame.follow_up_end.notnull()
         last = ibis.coalesce(frame.follow_up_end, frame.last_seen)
@@ -111,16 +111,12 @@ def _with_end(
     elif follow_up == "last_record":
         stated, last = ibis.literal(False), frame.last_seen
     else:
-        data_end = one_day(follow_up, "follow_up")
-        last = ibis.literal(data_end, "int32")
-    if cut is not None:
-        day = one_day(cut, "data_cut")
-        last = ibis.least(last, ibis.literal(day, "int32"))
-        data_end = day if data_end is None else min(data_end, day)
+        last = ibis.literal(cohort.data_end, "int32")
+    if data_cut is not None:
+        last = ibis.least(last, ibis.literal(one_day(data_cut, "data_cut"), "int32"))
     if "death" in columns and rules.death == "state":
         seen = frame.death.notnull() & ~(stated & (frame.death > last))
-        if data_end is not None:
-            seen &= frame.death <= data_end
+        seen &= frame.death <= cohort.data_end
         last = seen.fill_null(False).ifelse(frame.death, last)
     elif "death" in columns:
         last = frame.death.isnull().ifelse(last, ibis.least(last, frame.death))

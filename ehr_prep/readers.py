@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ehr_prep.files import Loaded, Source, files_of, join_files, load_file, source_name
 from font.checks import some
-from font.spelling import option
+from font.spelling import option, option_name
 
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 _AS_FLOAT = re.compile(r"(0|-?[1-9]\d{0,17})\.0+")
@@ -139,7 +139,7 @@ def named_roles(
     """Columns of a further table, by role."""
     unknown = [role for role in named or {} if role not in roles]
     if unknown:
-        called = option(f"{table}_columns").rstrip("= ")
+        called = option_name(f"{table}_columns")
         raise ValueError(f"{called} names {some(unknown)}; known are {', '.join(roles)}.")
     return dict(named or {})
 
@@ -194,7 +194,7 @@ def read_table(
         more = [c for c in kept if c in columns and c not in roles.values()]
         if not about and (absent := [c for c in kept if c not in columns]):
             raise ValueError(
-                f"{name} has no column {absent[0]!r}, by which {option('where').rstrip('=')} "
+                f"{name} has no column {absent[0]!r}, by which {option_name('where')} "
                 f"chooses rows; it has {some_columns(columns)}."
             )
         return roles, columns if all_columns else [*roles.values(), *more]

@@ -59,7 +59,7 @@ class Frame(NamedTuple):
     died : (n,) int32, optional
         Day of death or `NO_DATE`, where death is a state; None: it is not.
     data_end : int, optional
-        Last day on which anything, death included, is known; None: no such day.
+        Last day on which anything, death included, is known; needed with `died`.
     """
 
     edges: NDArray[np.int32]
@@ -362,13 +362,16 @@ def _positions(key: int) -> list[int]:
 def _bury(
     codes: NDArray[np.int8], lengths: NDArray[np.int64], frame: Frame, dead: int
 ) -> tuple[NDArray[np.int64], int]:
-    """Windows that begin after a death are in the state `dead`, to the last that is known."""
+    """Windows that begin after a death are in the state `dead`, to the end of the data.
+
+    A patient who died leaves when one with the same index date who is followed to the end of the
+    data does, so that both are counted in the same windows.
+    """
     assert frame.died is not None
+    assert frame.data_end is not None
     begins = frame.edges[:, :-1]
     known = frame.died != NO_DATE
-    after = known[:, None] & (begins > frame.died[:, None])
-    if frame.data_end is not None:
-        after &= begins <= frame.data_end
+    after = known[:, None] & (begins > frame.died[:, None]) & (begins <= frame.data_end)
     codes[after] = dead
     return np.maximum(lengths, np.where(after, np.arange(1, codes.shape[1] + 1), 0).max(axis=1)), (
         int(after.sum())
