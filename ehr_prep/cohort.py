@@ -13,6 +13,7 @@ from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
 from ehr_prep.flow import Step
 from ehr_prep.readers import PrivateWarning
 from ehr_prep.records import Records
+from ehr_prep.rules import DEAD
 from ehr_prep.screen import Issue
 from ehr_prep.warehouse import WarehouseRecords
 from font.spelling import option, option_name
@@ -50,6 +51,27 @@ class Cohort(NamedTuple):
     died: NDArray[np.int32] | None
     data_end: int | None
     follow_up: str
+
+
+_ENDS = {
+    "patients": "on the date in the patients' table, otherwise with the last record",
+    "observation": "with the last observation period",
+    "last_record": "with the last record of any kind",
+    "date": "on the same day for all",
+}
+
+
+def follow_up_text(settings: dict[str, Any]) -> str:
+    """How follow-up ends, from the settings of sequences, as a line to print."""
+    text = f"Follow-up ends {_ENDS[settings['follow_up_by']]}"
+    if settings["data_cut"]:
+        text += f", at the latest on {settings['data_cut']}"
+    if "data_end" in settings:
+        text += (
+            f"; patients who died are in the state {DEAD!r} until the end of the data, "
+            f"{settings['data_end']}, before which {settings['left_alive']:,} patients left alive"
+        )
+    return f"{text}."
 
 
 def choose_cohort(

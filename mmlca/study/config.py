@@ -571,7 +571,8 @@ def _keys_at(place: Sequence[str]) -> list[str]:
     if place[:1] == ("sites",):
         kind = Site
         for part in place[2:]:
-            kind = _part_of(kind.model_fields[part].annotation)
+            if part in kind.model_fields:  # others are names of files
+                kind = _part_of(kind.model_fields[part].annotation)
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
