@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ehr_prep.columns import looks_like_dates
 from ehr_prep.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
 from ehr_prep.readers import match_ids
 from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered
@@ -216,6 +217,15 @@ def table_one(
     return TableOne(table, tuple(notes), hidden_together)
 
 
+def check_variables(
+    patients: Mapping[str, pd.DataFrame], variables: Sequence[str] | None = None
+) -> None:
+    """Refuse what `table_one` would refuse, before there are clusters; patients by site."""
+    everyone = pd.concat(list(patients.values()), ignore_index=True)
+    for column in _variables(everyone, variables):
+        _levels(everyone[column])
+
+
 # --- inside ----------------------------------------------------------------------------
 
 
@@ -292,9 +302,13 @@ def _levels(values: pd.Series) -> list[Any] | None:
     if is_number and not categories and len(levels) > 2:
         return None
     if len(levels) > _MAX_LEVELS:
+        advice = "group them"
+        if looks_like_dates(levels):
+            named = option("patients_columns", {"birth_date": str(values.name)})
+            advice = f"if they are dates of birth, death or the last contact, say so, as in {named}"
         raise ValueError(
-            f"{values.name!r} has {len(levels):,} different values ({some(levels)}); group them, "
-            f"or leave it out with {option('variables')}."
+            f"{values.name!r} of the patients' table has {len(levels):,} different values; "
+            f"{advice}; or list the columns of Table 1, without it, with {option('variables')}."
         )
     return list(levels) if categories else ordered(np.asarray(levels, dtype=object))
 

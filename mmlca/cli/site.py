@@ -99,7 +99,7 @@ def site_fit(
     if classes is None and also_try is None and home.study_file is None:
         raise ValueError("the number of classes is missing; give --classes, or --try several.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients), release),
+        *(home, site_data(sequences, patients, quiet=quiet), release),
         n_classes=classes,
         candidates=None if also_try is None else whole_numbers(also_try, "--try"),
         pseudo_sites=pseudo_sites,
@@ -190,7 +190,7 @@ def site_label(
     if not lists:
         raise ValueError("there are no model files among these; give those of all sites.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, lists[0]), release),
+        *(home, site_data(sequences, patients, lists[0], quiet=quiet), release),
         agreed=agreed,
         keys=read_keys_file(keys, home.study_file),
     )
@@ -247,7 +247,7 @@ def site_assign(
     keep_inputs([path], all_inputs(home, patients, ensemble, sequences))
     if home.site is None and home.study_file is None:
         home = replace(home, site="this site")  # nothing leaves, so that no name is needed
-    data = site_data(sequences, patients, ensemble)
+    data = site_data(sequences, patients, ensemble, quiet=quiet)
     hospital = open_hospital(home, data, keys=read_keys_file(keys, home.study_file))
     table = hospital.assign(ensemble, path)
     sizes = table["cluster"].value_counts().sort_index()
@@ -294,7 +294,7 @@ def site_refine(
         )
     file = answered[0]
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, file), release),
+        *(home, site_data(sequences, patients, file, quiet=quiet), release),
         keys=read_keys_file(keys, home.study_file),
     )
     place = home.folder / "to_centre" if out is None else out
@@ -361,7 +361,7 @@ def site_effects(
     from font.files import keep_inputs
     from mmlca.sequences.files import read_table
 
-    data = site_data(sequences, patients, file)
+    data = site_data(sequences, patients, file, quiet=quiet)
     hospital = open_hospital(home, data, release, keys=read_keys_file(keys, home.study_file))
     place = home.folder / "to_centre" if out is None else out
     inputs = all_inputs(home, patients, file, covariates, sequences)

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from font.checks import one_of
-from font.spelling import option
+from font.spelling import option_name
 from mmlca.study.site_files import (
     AllReading,
     Count,
@@ -490,7 +490,7 @@ def write_study_file(
     except ValidationError as error:
         raise ValueError(_one_sentence(error, settings)) from None
     if preset is not None:
-        one_of(preset, PRESETS, option("preset").rstrip("="))
+        one_of(preset, PRESETS, option_name("preset"))
     rules = {**Rules().model_dump(), **PRESETS.get(preset or "", {})}
     about = {"seed": seed, "synthetic": synthetic, "rules": rules, "notes": dict(notes or {})}
     text = render(
@@ -581,7 +581,8 @@ def _keys_at(place: Sequence[str]) -> list[str]:
     if place[:1] == ("sites",):
         kind = Site
         for part in place[2:]:
-            kind = _part_of(kind.model_fields[part].annotation)
+            if part in kind.model_fields:  # others are names of files
+                kind = _part_of(kind.model_fields[part].annotation)
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 

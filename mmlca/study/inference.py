@@ -110,8 +110,6 @@ def infer(
     parts["diagnostics"] = dict(diagnosed)
     if study.covariates.columns or study.outcomes.columns:
         people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
-        _need_columns("covariates.columns", study.covariates.columns, people)
-        _need_columns("outcomes.columns", study.outcomes.columns, people)
         third = _ThirdStep(study, analysis, people, hidden, notes)
         if study.covariates.columns:
             parts["effects"], parts["pooled"] = third.effects()
@@ -138,16 +136,6 @@ def _by_site(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     parts = [table.assign(site=site) for site, table in tables.items()]
     frame = pd.concat(parts, ignore_index=True)
     return frame[["site", *(name for name in frame if name != "site")]]
-
-
-def _need_columns(key: str, wanted: tuple[str, ...], people: Mapping[str, pd.DataFrame]) -> None:
-    known = set.intersection(*(set(frame) for frame in people.values()))
-    absent = [name for name in wanted if name not in known]
-    if absent:
-        raise ValueError(
-            f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
-            f"{', '.join(sorted(known)) or 'no columns'}."
-        )
 
 
 # --- the models' own parameters -------------------------------------------------------------
@@ -375,18 +363,7 @@ def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | 
     assert rules.event is not None
     frames = {}
     for site, data in analysis.sequences.items():
-        if data.account is None:
-            raise ValueError(
-                f"outcomes.event needs dates, and the sequences of {site} come from a file without "
-                "any; give records instead, or leave outcomes.event out."
-            )
         known = data.patients
-        absent = [n for n in (rules.event, rules.competing) if n and n not in known]
-        if absent:
-            raise ValueError(
-                f"outcomes names the dates {', '.join(absent)}, but the patients' table of {site} "
-                f"has {', '.join(known)}."
-            )
         frame = read.event_times(known, rules.event, rules.competing)
         for name in study.covariates.columns:
             frame[f"covariate {name}"] = known[name]

@@ -216,7 +216,7 @@ def test_markdown_latex_and_html() -> None:
             pd.DataFrame({"note": [f"n{i}" for i in range(40)]}),
             np.ones(40),
             {},
-            "'note' has 40 different values",
+            "'note' of the patients' table has 40 different values; group them",
         ),
     ],
 )
