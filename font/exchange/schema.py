@@ -183,6 +183,13 @@ class SumsPayload(Strict):
     sums: SumsTable
 
 
+class LabelledPart(Strict):
+    """The most patients that a site can have labelled."""
+
+    site: Site
+    patients: Count
+
+
 class SharedPayload(Strict):
     """The sums of all sites, and the model content that says how to read them."""
 
@@ -192,6 +199,7 @@ class SharedPayload(Strict):
     of: Hash
     min_count: Least
     model: dict[str, Any]
+    labelled: Annotated[list[LabelledPart], Field(min_length=1, max_length=MOST_SITES)]
     sites: Annotated[list[Site], Field(min_length=1, max_length=MOST_SITES)]
     scale: Least
     sums: SumsTable

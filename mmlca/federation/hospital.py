@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 
 from mmlca import __version__
 from mmlca.federation.refusals import (
+    refuse_contradiction,
     refuse_fall,
     refuse_foreign_models,
     refuse_foreign_sums,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from font.exchange.sums import Step
     from mmlca.federation.ledger import Ledger
-    from mmlca.federation.refining import Refinement
+    from mmlca.federation.refining import Notes, Refinement
     from mmlca.sequences.type import Sequences
 
 SOFTWARE = f"mmlca {__version__}"
@@ -331,15 +332,16 @@ class Hospital:
         -----
         All steps are rounded with the same draws. A shared file is refused whose refinement began
         with another ensemble than this site's, that this site has no part in, whose sums are
-        smaller than what this site sent, or under which the log-likelihood of the site's patients
-        falls by more than 5 % from one step to the next; nothing is written then.
+        smaller than what this site sent, under which the log-likelihood of the site's patients
+        falls by more than 5 % from one step to the next, or, of the first step, under which more
+        than 30 % of the site's patients change their cluster; nothing is written then.
         """
         from font.exchange.sums import check_members, read_step
         from mmlca.federation.ledger import request_of
-        from mmlca.federation.refining import Refinement, make_sums, write_likelihoods
+        from mmlca.federation.refining import Refinement, make_sums, write_notes
 
         step = read_step(source, **self._rules())
-        table, logliks = self._refined(step)
+        table, notes = self._refined(step)
         path = None
         if step.shared is None or not step.shared.last:
             keys = self._mask_keys(secure)
@@ -353,11 +355,11 @@ class Hospital:
                 lambda: make_sums(self, step, keys, self._about()),
                 out,
             )
+        write_notes(self, step.origin, notes)
         if table is None or step.shared is None:
             return Refinement(step.step, path, None)
         _write_table(self.folder / "clusters.csv", table)
-        write_likelihoods(self.folder, step.shared, self.round, logliks)
-        return Refinement(step.step if path else step.shared.step, path, table, logliks)
+        return Refinement(step.step if path else step.shared.step, path, table, notes.loglik)
 
     @_alone
     def effects(
@@ -470,18 +472,22 @@ class Hospital:
             ledger.record(kind, request, released, self.override)
         return self._write(self.folder / "to_centre" if out is None else out, released)[0]
 
-    def _refined(self, step: Step) -> tuple[pd.DataFrame | None, dict[int, float]]:
-        """The patients' table under a shared model that may be answered, and log-likelihoods."""
-        from mmlca.federation.refining import read_likelihoods, refined_table
+    def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
+        """The patients' table under a shared model that may be answered, and the site's notes."""
+        from mmlca.federation.refining import Notes, read_notes, refined_table, step_memberships
 
         self._refuse_foreign_step(step)
         if step.shared is None:
-            return None, {}
-        logliks = read_likelihoods(self.folder, step.shared, self.round)
+            _, membership = step_memberships(self, step)
+            return None, Notes(membership.argmax(axis=1).tolist(), {})
+        notes, number = read_notes(self, step.origin), step.shared.step
         table, now = refined_table(step.shared.model, self.sequences)
         if self.override is None:
-            refuse_fall(logliks.get(step.shared.step - 1), now, step.shared.step)
-        return table, logliks | {step.shared.step: now}
+            refuse_fall(notes.loglik.get(number - 1), now, number)
+            if number == 0 and notes.clusters:
+                refuse_contradiction(notes.clusters, (table["cluster"] - 1).tolist())
+        before = {at: value for at, value in notes.loglik.items() if at < number}
+        return table, notes._replace(loglik=before | {number: now})
 
     def _refuse_foreign_step(self, step: Step) -> None:
         """Answer an ensemble or a shared model only if this site has a part in it."""
