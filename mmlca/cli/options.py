@@ -239,3 +239,8 @@ def as_key(name: str, value: object) -> str:
         return as_key("records_columns", {name: value}) if value else f"[records.columns] {name}"
     name = {"test": "lab", "variables": "outputs.table_one"}.get(name, name)
     return name if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"
+
+
+def listed_sites(text: str | None) -> list[str]:
+    """The sites of an option such as --expect MGB,VA."""
+    return [site.strip() for site in (text or "").split(",") if site.strip()]

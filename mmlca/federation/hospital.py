@@ -103,6 +103,9 @@ class Hospital:
         from 0.934 to 0.940 (40 replicates each, standard errors of the gains up to 0.005).
     starts, search, seed, n_jobs
         See `MixtureMarkov`; `starts` is its n_init.
+    without : list of str
+        Sites of a secure sum that have dropped out, as a person at this site has confirmed with
+        them: once per round it answers again as the smaller set without them.
     """
 
     study: str
@@ -122,6 +125,7 @@ class Hospital:
     keys: Mapping[str, str] | None = None
     signing_key: str | os.PathLike[str] | None = None
     override: str | None = None
+    without: Sequence[str] = ()
     starts: int = 40
     search: str = "default"
     prior: float = 0.5
@@ -220,7 +224,7 @@ class Hospital:
     def mask_key(self, out: Path | None = None) -> Path:
         """Write this site's public key for secure sums, which all sites need before they label.
 
-        The private one comes from the ledger, and is another in each study and round.
+        The private one is another in each study and round; it stays in the site's folder.
         """
         from font.exchange.files import file_name
         from font.exchange.masks import mask_key
@@ -259,7 +263,8 @@ class Hospital:
         secure : key files of all sites that take part, optional
             At least three, this site's own among them (`mask_key`). The counts then leave exact but
             masked, and the centre learns their sum over these sites only. If a site drops out, all
-            others label again without its key file. See `font.exchange.secure`.
+            others label again without its key file, once per round, and with its name in
+            `without`. See `font.exchange.secure`.
         """
         from font.cross_tables import CrossTables
         from font.exchange.files import list_fingerprint, read_models, write_labels
@@ -464,12 +469,15 @@ class Hospital:
         if self.override is None:
             refuse_other_way(kind, ledger)
         if keys:
-            released = ledger.look_up_masked(kind, request, list(keys), self.override)
+            released = ledger.look_up_masked(kind, request, list(keys), self.without)
         else:
             released = ledger.look_up(kind, request, self.override)
         if released is None:
             released = {file_name(self.site, kind.replace(" ", "-")): make()}
-            ledger.record(kind, request, released, self.override)
+            consent = f"without {', '.join(self.without)}" if keys and self.without else None
+            ledger.record(kind, request, released, self.override or consent)
+            if keys:
+                ledger.note_masked()
         return self._write(self.folder / "to_centre" if out is None else out, released)[0]
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
