@@ -10,8 +10,8 @@ sites; the centre rounds it by `font.exchange.privacy` before anything of it goe
 
 At least three sites take part: of two, each could subtract its own part from the sum. If a site
 drops out, the masks that the others share with it do not cancel, and the sum is noise; the others
-can then answer once more as a smaller set, with other masks. The threat model is in the documentation
-("Secure sums").
+can then answer once more as a smaller set, with other masks. The threat model is in the
+documentation ("Secure sums").
 
 The masks themselves are made in `font.exchange.masks`. Everything that writes, reads and adds
 masked files is here, for cross-tables and for sums of a refinement, so that who checks what the
