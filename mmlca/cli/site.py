@@ -247,11 +247,12 @@ def site_assign(
 ) -> None:
     """Give this site's patients their clusters. The result stays here."""
     from font.files import keep_inputs
+    from mmlca.federation.ledger import UNNAMED
 
     path = home.folder / "clusters.csv" if out is None else out
     keep_inputs([path], all_inputs(home, patients, ensemble, sequences))
     if home.site is None and home.study_file is None:
-        home = replace(home, site="this site")  # nothing leaves, so that no name is needed
+        home = replace(home, site=UNNAMED)
     data = site_data(sequences, patients, ensemble)
     hospital = open_hospital(home, data, keys=read_keys_file(keys, home.study_file))
     table = hospital.assign(ensemble, path)

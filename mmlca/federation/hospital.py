@@ -286,7 +286,7 @@ class Hospital:
 
                 secret = ledger.mask_secret()
                 return masked_labels(None, tables, files, secret, keys, **about).data
-            draws = ledger.draws(f"labels {request}")
+            draws = ledger.draws("labels")
             return write_labels(None, tables, files, draws=draws, **about).data
 
         settings: dict[str, Any] = {"min_count": self.min_count, "models": list_fingerprint(files)}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from font.checks import some
+from font.exchange.names import look_alikes
 from font.exchange.privacy import SecretDraws
 from font.files import atomic_write
 from mmlca.federation.mask_secret import make_mask_secret, read_mask_secret
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
 
 FILE = "ledger.json"
+UNNAMED = "this site"  # where nothing leaves, no name is needed
 
 
 class Release(BaseModel):
@@ -73,6 +75,27 @@ class Ledger:
         self.path = Path(folder) / FILE
         self.study, self.site, self.round = study, site, round
         self._content = self._read()
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Refuse a name that looks like one in the ledger, and a second site in one ledger.
+
+        What was released is compared by these names: with another spelling of the study, or as
+        another site, the same patients could be counted twice.
+        """
+        studies = [release.study for release in self._content.releases]
+        alike = [a for a, b in look_alikes([*studies, self.study]) if b == self.study]
+        if alike:
+            raise ValueError(
+                f"{self.path} has a study {alike[0]!r}, which looks like {self.study!r}; use the "
+                "name under which files have left already, or one that nobody takes for it."
+            )
+        other = {release.site for release in self._content.releases} - {self.site}
+        if other and self.site != UNNAMED:
+            raise ValueError(
+                f"{self.path} is the ledger of {some(sorted(other))}, not of {self.site!r}; a "
+                "ledger belongs to the patients of one site: use its name, or another --folder."
+            )
 
     def _read(self) -> _Content:
         if not self.path.exists():
@@ -88,9 +111,12 @@ class Ledger:
             ) from None
 
     def draws(self, topic: str) -> SecretDraws:
-        """Random numbers for this study and round that only this site can repeat."""
-        whole = json.dumps([self.study, self.round, self.site, topic])
-        return SecretDraws(bytes.fromhex(self._content.secret), whole)
+        """Random numbers that only this site can repeat.
+
+        They are the same in every study and round: otherwise studies of the same patients under
+        several names could be averaged.
+        """
+        return SecretDraws(bytes.fromhex(self._content.secret), topic)
 
     def mask_secret(self) -> bytes:
         """32 bytes, the private key for masks of this study and round; see `font.exchange.secure`.
