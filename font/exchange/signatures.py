@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from font.checks import some
 from font.exchange.names import check_site
 from font.exchange.parse import Path_, parse
-from font.files import atomic_write
+from font.files import atomic_write, check_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -180,6 +180,7 @@ def read_keys(path: Path_) -> dict[str, str]:
     ...     list(read_keys(Path(folder, "keys.toml")))
     ['MGB']
     """
+    check_regular(Path(path))
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -509,6 +510,14 @@ def test_a_file_made_to_be_large_is_refused_within_200_mb(
     assert int(done.stdout) < 200 * 2**20
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+@pytest.mark.parametrize("read", [font.read_model, font.read_keys, font.explain])
+def test_files_of_the_running_system_are_refused(read: Callable[[Path], object]) -> None:
+    """Some of them, such as /proc/kmsg, never end; they look like plain files of size 0."""
+    with pytest.raises(ValueError, match="is not a plain file"):
+        read(Path("/proc/self/status"))
+
+
 def test_hostile_files_are_many() -> None:
     assert len(HOSTILE) + len(SLOW) >= 150
 
@@ -516,7 +525,7 @@ def test_hostile_files_are_many() -> None:
 def test_devices_pipes_and_folders_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", tmp_path, tmp_path / "pipe"):
-        with pytest.raises(ValueError, match="not a regular file"):
+        with pytest.raises(ValueError, match="is not a plain file"):
             read_file(path)
 
 

@@ -395,3 +395,10 @@ def test_sequences_without_a_single_step(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("id,t1\n" + "".join(f"{i},{'AB'[i % 2]}\n" for i in range(40)))
     assert "40 patients" in mmlca_does("fit", path, "-k", 1, "--out", tmp_path / "out")
+
+
+def test_a_name_of_ten_million_letters_is_not_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(f'name = "{"x" * 10_000_000}"\n[sites.A]\nrecords = "r.csv"\n')
+    sentence = refusal("study", "run", path, "--out", tmp_path / "out")
+    assert len(sentence) < 2_100
