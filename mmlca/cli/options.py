@@ -287,3 +287,8 @@ def as_key(name: str, value: object) -> str:
 
 def _assignments(values: dict[str, Any]) -> list[str]:
     return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+
+
+def listed_sites(text: str | None) -> list[str]:
+    """The sites of an option such as --expect MGB,VA."""
+    return [site.strip() for site in (text or "").split(",") if site.strip()]

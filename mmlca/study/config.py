@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from font.checks import one_of
+from font.files import check_regular
 from font.spelling import option_name
 from mmlca.study.site_files import (
     AllReading,
@@ -416,6 +417,7 @@ def read_study(
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no study file {path}; `mmlca study init` writes one.")
+    check_regular(path)
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
