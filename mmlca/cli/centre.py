@@ -20,6 +20,7 @@ from mmlca.cli.options import (
     StudyName,
     StudySeed,
     from_study,
+    listed_sites,
 )
 from mmlca.cli.site import make_key_pair
 from mmlca.cli.site_input import read_keys_file, study_name
@@ -110,7 +111,7 @@ def centre_combine(
         "seed": seed,
     }
     settings = {key: value for key, value in options.items() if value is not None}
-    expected = [site.strip() for site in (expect or "").split(",") if site.strip()]
+    expected = listed_sites(expect)
     if study_file is not None:
         from mmlca.study.config import read_study
 
@@ -223,7 +224,7 @@ def centre_refine(
     from mmlca.federation.hospital import SOFTWARE
 
     name = study_name(study, study_file)
-    expected = [site.strip() for site in (expect or "").split(",") if site.strip()]
+    expected = listed_sites(expect)
     number: int | str | None = None if rounds is None else _rounds(rounds)
     if study_file is not None:
         from mmlca.study.config import read_study

@@ -262,7 +262,8 @@ class Maximum:
 
     def is_near(self, run: Run) -> bool:
         """Whether a run that left from here has returned."""
-        return bool(np.abs(run.cells - self.run.cells)[self._compared].max() < _RETURNED)
+        moved = np.abs(run.cells - self.run.cells)[self._compared]
+        return bool(moved.max(initial=0.0) < _RETURNED)
 
 
 class Search:

@@ -417,16 +417,7 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
     """Table 1: the patients of each cluster."""
     from ehr_prep.tables import table_one
 
-    wanted = study.outputs.table_one
     patients = {s: read.patients_of(study, s, part) for s, part in analysis.sequences.items()}
-    if wanted is not None:
-        known = set.intersection(*(set(frame) for frame in patients.values()))
-        absent = [name for name in wanted if name not in known]
-        if absent:
-            raise ValueError(
-                f"outputs.table_one names {', '.join(absent)}, but the patients' tables of all "
-                f"sites have {', '.join(sorted(known)) or 'no columns'}."
-            )
     view, clusters = views(analysis)[0]
     groups: Any = named_groups(analysis, clusters, view)
     texts = zip(described["cluster"], described["description"], strict=True)
@@ -434,7 +425,7 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
     return table_one(
         patients if others else patients[site],
         groups if others else groups[site],
-        variables=wanted,
+        variables=study.outputs.table_one,
         descriptions={group_name(study, c, analysis.names): text for c, text in texts},
         min_count=study.privacy.min_count,
         together=study.outcomes.columns,

@@ -13,6 +13,7 @@ from mmlca.sequences.checks import listed
 from mmlca.study.inference_texts import cautions_about_number, inference_cautions
 from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes
 from mmlca.study.words import (
+    dead_included,
     groups_word,
     share_of_patients,
     windows_name,
@@ -37,8 +38,9 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     notes.append(
         f"The {groups_word(study)} are made from the treatment courses: that their patients take "
         "the drug classes which describe them is how they were formed, not a finding. Shares at "
-        "the last time are of those still observed then."
+        f"the last time are of those still observed then{dead_included(analysis.sequences)}."
     )
+    notes += _about_deaths(study, analysis)
     notes += _about_choice(study, findings)
     notes += cautions_about_number(study, findings)
     notes += _about_fits(study, analysis)
@@ -155,6 +157,26 @@ def _about_choice(study: Study, findings: Findings) -> list[str]:
             "the column “converged” of their table)."
         )
     return notes
+
+
+_MANY_LEFT = 0.05
+
+
+def _about_deaths(study: Study, analysis: Analysis) -> list[str]:
+    """Where death is a state: sites whose living patients leave before the end of the data."""
+    parts = []
+    for site, data in analysis.sequences.items():
+        left = (data.account and data.account.settings.get("left_alive")) or 0
+        few = is_small([left, len(data) - left], study.privacy.min_count).any()
+        if left > _MANY_LEFT * len(data) and not few:
+            parts.append(f"{percent_text(left / len(data))} at {site}")
+    if not parts:
+        return []
+    return [
+        f"Of all patients, {listed(parts)} left alive before the end of the data, while patients "
+        "who died are counted until then: shares of the dead are larger than the risk of death. "
+        "Kaplan–Meier curves, from outcomes.event, are not affected."
+    ]
 
 
 def _about_windows(study: Study, analysis: Analysis) -> list[str]:

@@ -24,7 +24,8 @@ from pydantic import (
 )
 
 from font.checks import one_of
-from font.spelling import option
+from font.files import check_regular
+from font.spelling import option_name
 from mmlca.study.site_files import (
     AllReading,
     Count,
@@ -416,6 +417,7 @@ def read_study(
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no study file {path}; `mmlca study init` writes one.")
+    check_regular(path)
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
@@ -490,7 +492,7 @@ def write_study_file(
     except ValidationError as error:
         raise ValueError(_one_sentence(error, settings)) from None
     if preset is not None:
-        one_of(preset, PRESETS, option("preset").rstrip("="))
+        one_of(preset, PRESETS, option_name("preset"))
     rules = {**Rules().model_dump(), **PRESETS.get(preset or "", {})}
     about = {"seed": seed, "synthetic": synthetic, "rules": rules, "notes": dict(notes or {})}
     text = render(
@@ -581,7 +583,8 @@ def _keys_at(place: Sequence[str]) -> list[str]:
     if place[:1] == ("sites",):
         kind = Site
         for part in place[2:]:
-            kind = _part_of(kind.model_fields[part].annotation)
+            if part in kind.model_fields:  # others are names of files
+                kind = _part_of(kind.model_fields[part].annotation)
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 

@@ -22,7 +22,7 @@ from mmlca.study.numbers import published_norm
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Layout, Plain
-from mmlca.study.words import group_word, window_name, windows_name
+from mmlca.study.words import dead_included, group_word, window_name, windows_name
 from mmlca.tables import describe
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.lines import branch_names
@@ -174,8 +174,9 @@ def _courses(
     yield item(
         "state_distribution",
         f"Treatment by {window}",
-        f"Share of each drug class in each {window} among the patients still observed (below the "
-        f"axis: the {window}, and their number), by {group}{' and site' * (len(data) > 1)}.",
+        f"Share of each drug class in each {window} among the patients observed in that {window}"
+        f"{dead_included(data)} (below the axis: the {window}, and their number), by "
+        f"{group}{' and site' * (len(data) > 1)}.",
         f"Stacked bars of the drug classes by {window}, one panel for each {group}",
         shares,
         Grid(

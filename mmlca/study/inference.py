@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mmlca.model.criteria import OVERLAP
+from mmlca.model.inference import OverlapWarning
 from mmlca.model.likelihood_ratio import bootstrap_lrt
 from mmlca.model.outcomes import ThreeStep, three_step
-from mmlca.model.resampling import bootstrap
+from mmlca.model.resampling import Bootstrap, bootstrap
 from mmlca.study import read
 from mmlca.study.groups import with_cluster_names
 from mmlca.study.processes import Processes
@@ -94,12 +96,16 @@ def infer(
     rules, notes = study.inference, list[str]()
     sites, own = analysis.sequences, analysis.own
     parts: dict[str, Any] = {}
-    if rules.standard_errors:
-        parts["parameters"] = _by_site({s: _parameters(study, own[s], sites[s]) for s in sites})
-    if rules.blrt:
-        parts["class_tests"] = _by_site({s: _class_tests(study, own[s], sites[s]) for s in sites})
+    refits: dict[str, Bootstrap] = {}
     if rules.bootstrap:
         refits = {s: bootstrap(own[s], sites[s], rules.bootstrap, study.seed) for s in sites}
+    if rules.standard_errors:
+        parts["parameters"] = _by_site(
+            {s: _parameters(study, own[s], sites[s], refits.get(s)) for s in sites}
+        )
+    if rules.blrt:
+        parts["class_tests"] = _by_site({s: _class_tests(study, own[s], sites[s]) for s in sites})
+    if refits:
         parts["stability"] = hide_parts(
             _by_site({site: result.stability for site, result in refits.items()}),
             ["site"],
@@ -110,8 +116,6 @@ def infer(
     parts["diagnostics"] = dict(diagnosed)
     if study.covariates.columns or study.outcomes.columns:
         people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
-        _need_columns("covariates.columns", study.covariates.columns, people)
-        _need_columns("outcomes.columns", study.outcomes.columns, people)
         third = _ThirdStep(study, analysis, people, hidden, notes)
         if study.covariates.columns:
             parts["effects"], parts["pooled"] = third.effects()
@@ -140,25 +144,31 @@ def _by_site(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return frame[["site", *(name for name in frame if name != "site")]]
 
 
-def _need_columns(key: str, wanted: tuple[str, ...], people: Mapping[str, pd.DataFrame]) -> None:
-    known = set.intersection(*(set(frame) for frame in people.values()))
-    absent = [name for name in wanted if name not in known]
-    if absent:
-        raise ValueError(
-            f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
-            f"{', '.join(sorted(known)) or 'no columns'}."
-        )
-
-
 # --- the models' own parameters -------------------------------------------------------------
 
 
-def _parameters(study: Study, model: Any, data: Any) -> pd.DataFrame:
+def uses_refits(study: Study, model: Any) -> bool:
+    """Whether the intervals of a model are from the bootstrap: its classes overlap."""
+    return study.inference.bootstrap > 0 and model.entropy() < OVERLAP
+
+
+def _intervals(study: Study, model: Any, data: Any, refits: Bootstrap | None) -> pd.DataFrame:
+    """Probabilities with standard errors and limits, on the boundary always the exact ones."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OverlapWarning)  # `inference_cautions` says so
+        table: pd.DataFrame = model.standard_errors(data)
+    if refits is not None and uses_refits(study, model):
+        inside, numbers = ~table["boundary"].to_numpy(), ["se", "low", "high"]
+        table.loc[inside, numbers] = refits.intervals[numbers].to_numpy()[: len(table)][inside]
+    return table
+
+
+def _parameters(study: Study, model: Any, data: Any, refits: Bootstrap | None) -> pd.DataFrame:
     """Probabilities with their intervals; those that rest on few patients are blank.
 
     They rest on the patients assigned to the class who begin in the state, or make the step.
     """
-    table = model.standard_errors(data).drop(columns=["boundary", "note"])
+    table = _intervals(study, model, data, refits).drop(columns=["boundary", "note"])
     k, classes = model.params_.n_classes, pd.Series(model.predict(data) + 1, data.ids)
     labels = classes.astype(pd.CategoricalDtype(list(range(1, k + 1))))
     first = state_distribution(data, labels)
@@ -375,18 +385,7 @@ def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | 
     assert rules.event is not None
     frames = {}
     for site, data in analysis.sequences.items():
-        if data.account is None:
-            raise ValueError(
-                f"outcomes.event needs dates, and the sequences of {site} come from a file without "
-                "any; give records instead, or leave outcomes.event out."
-            )
         known = data.patients
-        absent = [n for n in (rules.event, rules.competing) if n and n not in known]
-        if absent:
-            raise ValueError(
-                f"outcomes names the dates {', '.join(absent)}, but the patients' table of {site} "
-                f"has {', '.join(known)}."
-            )
         frame = read.event_times(known, rules.event, rules.competing)
         for name in study.covariates.columns:
             frame[f"covariate {name}"] = known[name]

@@ -13,6 +13,7 @@ from mmlca.figures.effects import plot_effects
 from mmlca.figures.survival import plot_survival
 from mmlca.figures.transitions import plot_estimates
 from mmlca.study.groups import class_names
+from mmlca.study.inference import uses_refits
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.words import (
@@ -26,6 +27,7 @@ from mmlca.study.words import (
 from mmlca.tables.suppress import hidden_note, hides
 
 if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
     from mmlca.study.analyse import Findings
     from mmlca.study.config import Study
 
@@ -47,6 +49,15 @@ def _beyond(states: pd.DataFrame) -> str:
         f"{(residual > 2).sum():,} are, and {(residual > bound).sum():,} beyond {bound:.1f}, where "
         "in 19 of 20 such tables there would be none (Bonferroni)."
     )
+
+
+def _limits_from(study: Study, model: MixtureMarkov) -> str:
+    if uses_refits(study, model):
+        return (
+            f"from {study.inference.bootstrap:,} refits to patients drawn with replacement "
+            "(bootstrap), because the classes overlap"
+        )
+    return "from robust (sandwich) standard errors"
 
 
 def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -147,7 +158,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit",
             f"Estimated probabilities, {site}",
             f"First states and transition probabilities of each class of {own}, with "
-            "95 % limits from outer products of scores. They hold if the model is right and the "
+            f"95 % limits {_limits_from(study, model)}. They hold if the model is right and the "
             f"maximum was found. The table has standard errors. {note}".rstrip(),
             _with_names(table, names[site]),
             Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),

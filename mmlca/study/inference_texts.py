@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mmlca.model.criteria import OVERLAP
 from mmlca.model.selection import compare_criteria
 from mmlca.sequences.checks import listed
+from mmlca.study.inference import uses_refits
 from mmlca.study.words import group_word, groups_word, in_words
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
     model = "each site's own model" if several else "the model"
     if found.parameters is not None:
         text.append(
-            f"Standard errors of the probabilities of {model} are from the outer products "
-            "of the patients' scores, with intervals on the logit scale."
+            f"Standard errors of the probabilities of {model} are robust (sandwich), with "
+            f"intervals on the logit scale{_bootstrapped(study, findings)}."
         )
     if found.class_tests is not None:
         text.append(
@@ -59,8 +61,8 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
         if one_step:
             how = (
                 "inside the mixture, estimated together with the chains from those of the "
-                f"{groups_word(study)} on, with standard errors from the observed information that "
-                "allow for unknown classes"
+                f"{groups_word(study)} on, with robust (sandwich) standard errors that allow for "
+                "unknown classes"
             )
         together = " and pooled with inverse-variance weights" if found.pooled is not None else ""
         text.append(
@@ -76,6 +78,18 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
     if found.survival is not None:
         text.append(_survival(study, findings))
     return text
+
+
+def _bootstrapped(study: Study, findings: Findings) -> str:
+    own = findings.analysis.own
+    sites = [site for site, model in own.items() if uses_refits(study, model)]
+    if not sites:
+        return ""
+    where = f"at {listed(sites)}, " if len(own) > 1 else ""
+    return (
+        f"; {where}where the classes overlap (entropy R² below {OVERLAP:g}), they are from "
+        f"{study.inference.bootstrap:,} refits to patients drawn with replacement"
+    )
 
 
 def _memberships(findings: Findings) -> str:
@@ -173,6 +187,15 @@ def inference_cautions(study: Study, findings: Findings) -> list[str]:
         for site, part in found.diagnostics.items()
     }
     notes = [f"At {sites}: {text[0].lower()}{text[1:]}" for sites, text in _said_of_sites(doubts)]
+    own = findings.analysis.own
+    overlapping = [site for site, model in own.items() if model.entropy() < OVERLAP]
+    if found.parameters is not None and overlapping and not study.inference.bootstrap:
+        where = f" at {listed(overlapping)}" if len(own) > 1 else ""
+        notes.append(
+            f"The classes{where} overlap (entropy R² below {OVERLAP:g}), so that the intervals of "
+            "their probabilities may be too narrow; bootstrap = 500 under [inference] takes them "
+            "from refits instead."
+        )
     if found.effects is not None or found.outcomes is not None:
         notes.append(
             f"Effects and outcomes of the {groups_word(study)} are associations: patients were not "

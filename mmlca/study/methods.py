@@ -75,39 +75,87 @@ def _data_methods(study: Study, analysis: Analysis) -> str:
     since = rules.first_on_or_after
     when = "at any time" if since is None else f"on or after {since.isoformat()}"
     most = {"records": "was recorded most often", "days": "covered most days"}[rules.by]
-    tie = {
-        "first": "recorded first in it",
-        "latest": "recorded last in it",
-        "previous": f"of the {window} before",
-    }[rules.ties]
     text = [
         f"We included patients whose first treatment was {when} and followed them from that day "
         f"for up to {rules.max_windows} {windows_name(study)}.",
-        f"In each {window} a patient's state was the drug class ({states}) that {most}; of classes "
-        f"recorded equally often, the one {tie}."
+        f"In each {window} a patient's state was the drug class ({states}) that {most}."
         if rules.states == "most_frequent"
-        else _combination_methods(study, states, most, tie),
+        else _combination_methods(study, states, most),
+        _tie_methods(study),
         f"In a {window} without a record {_stopping_methods(study)}.",
     ]
     if study.records.default_supply is not None:
         text.append(_supply_methods(study))
-    if rules.death == "state":
-        text.append(
-            f"A {window} that began after a patient's death was in the state “dead”, which has no "
-            "way out in the model."
-        )
-    elif _known_to_have_died(analysis):
-        text.append("Death ended follow-up.")
-    if any(site.observation is not None for site in study.sites.values()):
-        text.append(
-            "Follow-up ended with the last observation period; records outside the periods were "
-            f"dropped, and a {window} without a record of which less than half was observed was "
-            "missing."
-        )
+    text += _follow_up_methods(study, analysis)
+    text += _death_methods(study, analysis)
     return " ".join(text)
 
 
-def _combination_methods(study: Study, states: str, most: str, tie: str) -> str:
+def _follow_up_methods(study: Study, analysis: Analysis) -> list[str]:
+    """How follow-up ended at each site, as the accounts of the sequences say."""
+    kinds: dict[str, list[str]] = {}
+    for site, data in analysis.sequences.items():
+        if data.account is not None:
+            kinds.setdefault(data.account.settings["follow_up_by"], []).append(site)
+    window, cut = window_name(study), study.rules.data_cut
+    latest = "" if cut is None else f", at the latest on {cut.isoformat()}"
+    how = {
+        "patients": "on the date in the patients' table (for patients without one, with their last "
+        f"record of any kind){latest}",
+        "observation": f"with the last observation period{latest}; records outside the periods "
+        f"were dropped, and a {window} without a record of which less than half was observed was "
+        "missing",
+        "last_record": f"with a patient's last record of any kind{latest}, since no other end of "
+        "follow-up was known",
+        "date": f"for all patients on {study.rules.follow_up}{latest}",
+    }
+    sentences = []
+    for kind, sites in kinds.items():
+        where = "" if len(kinds) == 1 else f"At {listed(sites)} "
+        sentence = f"{where}follow-up ended {how[kind]}."
+        sentences.append(sentence[0].upper() + sentence[1:])
+    return sentences
+
+
+def _death_methods(study: Study, analysis: Analysis) -> list[str]:
+    accounts = {s: d.account for s, d in analysis.sequences.items() if d.account is not None}
+    known = [site for site, account in accounts.items() if "death_date" in account.patients]
+    if not known:
+        return ["Dates of death were not known."] if accounts else []
+    where = "" if len(known) == len(accounts) else f" at {listed(known)}, where it was known"
+    if study.rules.death == "end":
+        return [f"Death ended follow-up{where}."]
+    ends = {site: accounts[site].settings.get("data_end") for site in known}
+    days = [f"{day} at {site}" for site, day in ends.items()]
+    if len(set(ends.values())) == 1:
+        days = [str(ends[known[0]])]
+    return [
+        f"A {window_name(study)} that began after a patient's death was in the state “dead”, which "
+        "has no way out in the model. Patients who died were counted until the end of the data "
+        f"({listed(days)}), as were living patients who were followed until then."
+    ]
+
+
+def _tie_methods(study: Study) -> str:
+    """Which of several classes that count equally was the state."""
+    window = window_name(study)
+    equal, counted = {
+        "records": ("recorded equally often", "recorded"),
+        "days": ("that covered equally many days", "covered"),
+    }[study.rules.by]
+    one = {
+        "first": f"the one {counted} first in the {window}",
+        "latest": f"the one {counted} last in the {window}",
+        "previous": f"the one that was the state of the {window} before, otherwise the one "
+        f"{counted} first,",
+    }[study.rules.ties]
+    return (
+        f"Of classes {equal} {one} was taken; if that was the same day, the one with the larger "
+        "days' supply, then the one taken before, then the first in alphabetical order."
+    )
+
+
+def _combination_methods(study: Study, states: str, most: str) -> str:
     rules, window = study.rules, window_name(study)
     rest = (
         "all other combinations are one state"
@@ -119,7 +167,7 @@ def _combination_methods(study: Study, states: str, most: str, tie: str) -> str:
         f"Supplies of a drug class that were at most {rules.gap_days} days apart were joined. The "
         f"states were {states}: classes in use together for at least {rules.combination_days} days "
         f"of a {window} made a combination ({rest}); otherwise a patient's state was the class "
-        f"that {most} in the {window}, and of equals the one {tie}."
+        f"that {most} in the {window}."
     )
 
 
@@ -148,11 +196,6 @@ def _supply_methods(study: Study) -> str:
         return f"A record without an end or a supply was taken to cover {supply} days."
     days = listed([f"{n} days of {name}" for name, n in supply.items()])
     return f"A record without an end or a supply was taken to cover {days}."
-
-
-def _known_to_have_died(analysis: Analysis) -> bool:
-    accounts = [data.account for data in analysis.sequences.values() if data.account is not None]
-    return any("death_date" in account.patients for account in accounts)
 
 
 def _model_methods(study: Study, analysis: Analysis, n_classes: int) -> str:

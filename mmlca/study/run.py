@@ -186,6 +186,7 @@ class _Run:
         sources = {site: read.read_source(study, site) for site in study.sites}
         sequences = read.build_sites(study, sources)
         analyse.check_number(study, sequences)
+        read.check_columns(study, sequences)
         if hashes := read.database_hashes(sources, sequences):
             key = make_key(key, hashes)
         with self.step("read", key) as needed:

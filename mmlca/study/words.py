@@ -64,6 +64,12 @@ def period(study: Study, data: Mapping[str, Sequences]) -> str:
     return f"{months // 12} year{'s' * (months > 12)}" if months % 12 == 0 else f"{months} months"
 
 
+def dead_included(data: Mapping[str, Sequences]) -> str:
+    """Who else is among the patients observed in a window, if death is a state."""
+    is_state = any("dead" in part.absorbing for part in data.values())
+    return ", the dead included until the end of the data" if is_state else ""
+
+
 def share_of_patients(study: Study, share: float) -> str:
     """A share of the patients, which is NaN if it rests on too few."""
     if np.isnan(share):

@@ -306,6 +306,7 @@ def test_a_study_file_says_all_there_is_to_say(hospital: Path, tmp_path: Path) -
 def test_records_do_without_a_study_file(hospital: Path, tmp_path: Path) -> None:
     own = hospital / "MGB"
     data = ("--records", own / "medications.csv", "--patients", own / "patients.csv")
+    data += ("--preset", "ra")
     study = ("--study", "ra", "--site", "MGB")
     assert "mmlca prep" in refusal("site", "fit", data[1], *study, "-k", "2")
     assert "with --site" in refusal("site", "fit", "--study-file", hospital / "study.toml")
