@@ -201,13 +201,12 @@ def shown_clusters(
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The clusters in numbers, and who their patients are."""
     analysis, groups = findings.analysis, groups_word(study)
-    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "first", "still", "switches")
-    shown += ("until_switch", "path", "path_share", "second_path", "second_path_share")
-    shown += ("end", "end_share", "followed")
+    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "path", "path_share")
+    shown += ("second_path", "second_path_share", "end", "end_share", "switches", "followed")
     shares: tuple[str, ...] = ("share", "first_share", "still", "switch_share", "path_share")
     shares += ("second_path_share", "end_share")
     labels, several = {"cluster": group_word(study)}, len(analysis.sequences) > 1
-    digits = {"switches": 2, "until_switch": 1, "followed": 1}
+    digits = {"switches": 2, "followed": 0}
     layout = Plain(shares=shares, n_keys=2, digits=digits, labels=labels)
     yield Item(
         "clusters_in_words",
@@ -224,13 +223,10 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         "clusters",
         "clusters",
         f"The {groups} in numbers",
-        f"{'All sites together: patients' if several else 'Patients'}; the most common first drug "
-        "class, and of those "
-        f"still observed in the last {window_name(study)} the share on it; the mean number of "
-        f"switches per patient; the median number of {windows_name(study)} before the first "
-        "switch, of those who switched; the two most common paths and the most common last drug "
-        f"class, with their shares; and the median number of {windows_name(study)} up to the last "
-        "observed one.",
+        f"{'All sites together: patients' if several else 'Patients'}; the two most common paths "
+        "and the most common last drug class, with their shares; the mean number of switches per "
+        f"patient; and the median number of {windows_name(study)} up to the last observed one. The "
+        "file has more.",
         findings.described,
         replace(layout, columns=shown),
     )
