@@ -36,7 +36,8 @@ def read_patients(
 
     All other columns (sex, race, …) stay as they are. The columns are guessed from their
     names unless given ("DateOfDeath", "dod", "last_seen", …); the dates are optional. Of many
-    dates a few that cannot be read are missing; if more cannot, that is an error. `encoding`,
+    dates a few that cannot be read are missing; if more cannot, that is an error. If `death_date`
+    names another column than the one called so, that one becomes `other_death_date`. `encoding`,
     `delimiter` and `where` are those of `read_records`; `about` is what messages call the options
     of this table, "patients" where records are read with it.
 
@@ -106,6 +107,8 @@ def load_patients(
     taken = describe_columns(columns, list(frame.columns))
     table = frame.set_axis(ids[row].rename("id")).drop(columns=columns.pop("patient"))
     dates = {role: table.pop(column) for role, column in columns.items()}
+    # a column with the name of a role that another column has
+    table = table.rename(columns={role: f"other_{role}" for role in columns if role in table})
     days, _ = read_dates(dates, date_format, name)
     for role in columns:
         table.insert(0, role, to_dates(days[role]))

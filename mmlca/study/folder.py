@@ -306,7 +306,29 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
             for path in paths:
                 more = f" ({path.name})" if len(paths) > 1 else ""
                 files[f"{place}.{role}{more}"] = path
+        condition = getattr(part, "condition", None)
+        if isinstance(condition, str):  # a file of Atlas
+            files[f"{place}.condition"] = folder / condition
+    for state, concepts in (study.concepts or {}).items():
+        for concept in concepts:
+            if str(concept).lower().endswith(".json"):
+                files[f"concepts.{state} ({Path(str(concept)).name})"] = folder / str(concept)
     return files
+
+
+NO_RESULT = ("n_jobs", "sensitivity", "centre")
+"""Sections of a study file that change no result of a study."""
+
+
+def settings_key(study: Study, *irrelevant: str) -> str:
+    """A hash of all settings of a study, less the sections that are declared irrelevant.
+
+    A step depends on every setting unless it says otherwise, so that a new one is never forgotten.
+    """
+    settings = study.plain()
+    for section in (*NO_RESULT, *irrelevant):
+        settings.pop(section, None)
+    return make_key(settings)
 
 
 def software() -> dict[str, str]:

@@ -293,6 +293,14 @@ def test_a_column_that_says_whether_somebody_died_is_not_a_date() -> None:
     assert "death_date" in ehr_prep.read_patients(both)
 
 
+def test_another_column_than_the_one_with_the_usual_name() -> None:
+    """It was "cannot insert death_date, already exists"."""
+    people = pd.DataFrame({"id": [1], "death_date": ["2001-01-01"], "registry": ["2002-02-02"]})
+    table = ehr_prep.read_patients(people, death_date="registry")
+    assert [str(value)[:10] for value in table.loc[1]] == ["2002-02-02", "2001-01-01"]
+    assert list(table.columns) == ["death_date", "other_death_date"]
+
+
 # --- several files ------------------------------------------------------------------------
 
 
