@@ -191,6 +191,8 @@ _CALLED = {
     "first_on_or_after": "--since",
     "combinations": "--combination",
     "max_windows": "--windows",
+    "n_classes": "--classes",
+    "n_clusters": "--clusters",
 }
 
 
@@ -221,7 +223,7 @@ def as_option(name: str, value: object) -> str:
     called = _CALLED.get(name, f"--{name.replace('_', '-')}")
     if isinstance(value, dict):
         value = " ".join(f"{role}={column}" for role, column in value.items())
-    return called if value in (None, True) else f"{called} {shlex.quote(str(value))}"
+    return called if value is None or value is True else f"{called} {shlex.quote(str(value))}"
 
 
 def as_key(name: str, value: object) -> str:
