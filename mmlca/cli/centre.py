@@ -95,7 +95,7 @@ def centre_combine(
     from font.exchange.files import read_labels, read_models, write_ensemble
     from font.exchange.privacy import MIN_COUNT
     from font.exchange.report import Absent, round_report
-    from font.exchange.rounds import combine
+    from font.exchange.rounds import combine, site_votes
     from font.exchange.schema import claimed_kind
     from font.exchange.secure import read_masked, sum_of_labels
     from font.files import atomic_write, keep_inputs
@@ -160,7 +160,13 @@ def centre_combine(
     heard = {model.site for model in models.values()} | counted
     absent = [Absent(site, "fit", "no model came") for site in expected if site not in heard]
     text = round_report(
-        result, models, tables, study=name, absent=absent, min_count=rules["min_count"]
+        result,
+        models,
+        tables,
+        study=name,
+        absent=absent,
+        min_count=rules["min_count"],
+        votes=None if "n_clusters" in settings else site_votes(models).by_site,
     )
     write_ensemble(path, result, models, study=name, software=SOFTWARE, signing_key=signing_key)
     atomic_write(out / "report.md", text.encode())

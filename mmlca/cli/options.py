@@ -200,6 +200,8 @@ _CALLED = {
     "first_on_or_after": "--since",
     "combinations": "--combination",
     "max_windows": "--windows",
+    "n_classes": "--classes",
+    "n_clusters": "--clusters",
 }
 
 
@@ -258,7 +260,7 @@ def as_option(name: str, value: object) -> str:
         }
         each = (f"{role}={column}" for role, column in (pairs or value).items())
         return " ".join(f"{called} {shlex.quote(text)}" for text in each)
-    return called if value in (None, True) else f"{called} {shlex.quote(str(value))}"
+    return called if value is None or value is True else f"{called} {shlex.quote(str(value))}"
 
 
 def as_key(name: str, value: object) -> str:

@@ -547,7 +547,7 @@ def test_models_that_do_not_belong_together(folder: Path, tmp_path: Path) -> Non
 
 def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
     path, (model, data) = tmp_path / "m.json", fitted(1)
-    with pytest.raises(ValueError, match=r"about \d+\.\d patients, fewer than 200"):
+    with pytest.raises(ValueError, match="a class of the model has fewer than 200 patients"):
         font.write_model(path, model, data, study="ra", site="x", min_count=200)
     with pytest.raises(ValueError, match="specification at study"):
         font.write_model(path, model, data, study="", site="x")
@@ -692,7 +692,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     font.write_model(path, model, data, study="ra", site="x")
     old = path.read_bytes()
     model.cluster_centers_[0] = 1e20
-    with pytest.raises(ValueError, match=r"about 0\.0 patients"):
+    with pytest.raises(ValueError, match="fewer than 11 patients"):
         font.write_model(path, model, data, study="ra", site="x")
     assert path.read_bytes() == old
     assert [p.name for p in tmp_path.iterdir()] == ["m.json"]
