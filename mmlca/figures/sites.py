@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text, title_lines
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import of_type, some
-from mmlca.tables.norm_texts import p_text
 from mmlca.tables.site_differences import SiteDifferences
 from mmlca.tables.suppress import check_min_count, few_patients, hides
 
@@ -221,13 +220,10 @@ def _row_text(name: str, norms: pd.DataFrame, pair: str) -> str:
 
 
 def _norm_text(label: str, row: dict[Hashable, Any], digits: int) -> str:
-    norm, debiased, low, high = (
-        f"{row[column]:.{digits}f}" for column in ("norm", "debiased", "low", "high")
-    )
-    if np.isnan(row["p_value"]):
+    norm, debiased = (f"{row[column]:.{digits}f}" for column in ("norm", "debiased"))
+    if np.isnan(row["debiased"]):
         return f"{label} {norm}"
-    p = p_text(row["p_value"], row["n_boot"])
-    return f"{label} {norm}, without sampling noise {debiased} (95 % interval {low} to {high}), {p}"
+    return f"{label} {norm}, without what sampling adds {debiased}"
 
 
 def _write(ax: Axes, text: str) -> None:

@@ -149,7 +149,7 @@ class EnsembleRules(Part):
     method: Literal["kmeans", "kmeans-distance", "average", "complete", "ward", "spectral"] = (
         "kmeans"
     )
-    refine: Annotated[int, Field(ge=0, le=50)] | Literal["converge", "none"] = 1
+    refine: Annotated[int, Field(ge=0, le=50)] | Literal["held-out", "converge", "none"] = 1
 
 
 class Outputs(Part):
@@ -184,7 +184,7 @@ class InferenceRules(Part):
 
     standard_errors: bool = True
     diagnostics: bool = True
-    simulations: Count = 99
+    simulations: Count = 199
     bootstrap: Annotated[int, Field(ge=0)] = 0
     blrt: Annotated[int, Field(ge=0)] = 0
 

@@ -140,7 +140,7 @@ def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
 _DECIMALS: dict[str, int] = {
     **dict.fromkeys(("loglik", "bic", "aic", "sabic", "caic", "icl"), 0),
     **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
-    **dict.fromkeys(("norm", "debiased", "low", "high", "chance", "estimate", "difference"), 3),
+    **dict.fromkeys(("norm", "debiased", "low", "high", "estimate", "difference"), 3),
 }
 _DIGITS = 3
 

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from mmlca.study.words import group_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.matching import memberships
+from mmlca.tables.suppress import is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -30,6 +32,26 @@ def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Seri
     """The same and the refined clusters, for what rests on rounded counts alone."""
     more = [("refined", analysis.refined_clusters)] if analysis.refined is not None else []
     return [*views(analysis), *more]
+
+
+def same_as_own(analysis: Analysis, min_count: int) -> pd.Series:
+    """Share of patients whose refined cluster is the one by their site's own model, and of "all".
+
+    It needs no courses that the sites share, so that it tells how far probabilities under such
+    courses can be believed. Missing where few patients are, or are not, in the same cluster.
+    """
+    same = pd.DataFrame(
+        {
+            site: [(part.to_numpy() == analysis.local[site].to_numpy()).sum(), len(part)]
+            for site, part in analysis.refined_clusters.items()
+        },
+        index=["same", "patients"],
+    ).T
+    same.loc["all"] = same.sum()
+    few = is_small(same["same"], min_count) | is_small(same["patients"] - same["same"], min_count)
+    few = pd.Series(np.asarray(few), same.index)
+    few["all"] |= few.any()  # a site's number would follow
+    return (same["same"] / same["patients"]).mask(few)
 
 
 GOOD_MATCH = 0.5

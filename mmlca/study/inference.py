@@ -22,11 +22,16 @@ from mmlca.study import read
 from mmlca.study.groups import with_cluster_names
 from mmlca.study.processes import Processes
 from mmlca.study.words import group_name, groups_word
+from mmlca.tables.cluster_chains import cluster_chains, cluster_memberships
 from mmlca.tables.describe import state_distribution, transition_counts
-from mmlca.tables.diagnostics import Diagnostics, diagnose
+from mmlca.tables.diagnostics import (
+    N_TESTS,
+    Diagnostics,
+    adjust_together,
+    diagnose,
+    diagnose_clusters,
+)
 from mmlca.tables.effects import (
-    cluster_chains,
-    cluster_memberships,
     hide_effects,
     hide_outcomes,
     one_step_effects,
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis
     from mmlca.study.config import Study
 
+SHARED = "all sites"
+"""Whose fit it is, where it is that of the model that the sites share."""
 _YEAR = 365.25
 _MONTH = _YEAR / 12
 _NO_ESTIMATE = (
@@ -51,15 +58,17 @@ _NO_ESTIMATE = (
 class Inference:
     """What `infer` found; parts that a study does not ask for are empty or None.
 
-    Small numbers are hidden in `parameters`, `effects`, `pooled`, `outcomes` and `tests`, and not
-    yet in `diagnostics` and `survival`, which have `shown`. `left_out` are sentences on what
-    could not be estimated.
+    `diagnostics` are those of each site's own model, `shared_fit` those of the model that the sites
+    share. Small numbers are hidden in `parameters`, `effects`, `pooled`, `outcomes` and `tests`,
+    and not yet in `diagnostics`, `shared_fit` and `survival`, which have `shown`. `left_out` are
+    sentences on what could not be estimated.
     """
 
     parameters: pd.DataFrame | None = None
     class_tests: pd.DataFrame | None = None
     stability: pd.DataFrame | None = None
     diagnostics: dict[str, Diagnostics] = field(default_factory=dict)
+    shared_fit: Diagnostics | None = None
     effects: pd.DataFrame | None = None
     pooled: pd.DataFrame | None = None
     outcomes: pd.DataFrame | None = None
@@ -71,15 +80,23 @@ class Inference:
 def diagnostics(
     study: Study, analysis: Analysis, processes: Processes
 ) -> Callable[[], dict[str, Diagnostics]]:
-    """How well each site's own model fits, once it is called for; empty if it is not wanted."""
-    rules = study.inference
-    check = partial(diagnose, n_sim=rules.simulations, seed=study.seed)
-    tasks = {
-        site: processes.submit(check, analysis.own[site], data)
-        for site, data in analysis.sequences.items()
-        if rules.diagnostics
-    }
-    return lambda: {site: task() for site, task in tasks.items()}
+    """How well each site's own model fits, and under `SHARED` the one that they share.
+
+    Once it is called for; empty if it is not wanted. There are enough simulations for p-values that
+    are adjusted for the number of tests to fall below 0.05.
+    """
+    rules, sites = study.inference, analysis.sequences
+    if not rules.diagnostics:
+        return dict
+    n_models = len(sites) + (analysis.ensemble is not None)
+    n_sim = max(rules.simulations, 20 * N_TESTS * n_models - 1)
+    settings: dict[str, Any] = {"n_sim": n_sim, "seed": study.seed}
+    own = partial(diagnose, **settings)
+    tasks = {site: processes.submit(own, analysis.own[site], data) for site, data in sites.items()}
+    if analysis.ensemble is not None:
+        shared = partial(diagnose_clusters, **settings)
+        tasks[SHARED] = processes.submit(shared, sites, analysis.clusters)
+    return lambda: adjust_together({name: task() for name, task in tasks.items()})
 
 
 def infer(
@@ -113,7 +130,8 @@ def infer(
             study.privacy.min_count,
             count="patients",
         )
-    parts["diagnostics"] = dict(diagnosed)
+    parts["diagnostics"] = {name: part for name, part in diagnosed.items() if name != SHARED}
+    parts["shared_fit"] = diagnosed.get(SHARED)
     if study.covariates.columns or study.outcomes.columns:
         people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
         third = _ThirdStep(study, analysis, people, hidden, notes)
@@ -234,9 +252,8 @@ class _ThirdStep:
         self.clusters = {site: part.map(names) for site, part in clusters.items()}
         self.memberships = {}
         if self.analysis.ensemble is not None:
-            refined = self.analysis.memberships  # clusters from 0
-            known = {s: p.rename(columns=lambda c: c + 1) for s, p in refined.items()}
-            known = known or cluster_memberships(sites, clusters)
+            # at convergence: after a few rounds memberships are too sure, and effects too small
+            known = cluster_memberships(sites, clusters)
             self.memberships = {s: p.rename(columns=names) for s, p in known.items()}
 
     def _at_site(self, site: str, correction: Any, **data: Any) -> ThreeStep:

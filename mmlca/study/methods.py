@@ -237,14 +237,21 @@ def _refinement_methods(study: Study, refined: Refined) -> str:
 def _ensemble_methods(study: Study, analysis: Analysis, n_classes: int) -> list[str]:
     distance = study.ensemble.distance.replace("euclid", "Euclid")
     n_boot = study.outputs.bootstrap
-    inference = (
+    debiased = (
         f" From {n_boot:,} bootstrap samples of each site's patients we estimated what sampling "
-        "adds to the squared norms, subtracted it (debiased norm), and took as 95 % interval the "
-        "multiples of the observed difference under which the observed norm is neither among the "
-        f"2.5 % largest nor smallest; p-values of no difference are from {n_boot:,} permutations "
-        "of the patients of a cluster between the sites (Monte-Carlo standard error at most "
-        f"{0.5 / max(n_boot, 1) ** 0.5:.2g}). Memberships were held fixed, so that the uncertainty "
-        "of the clustering is in none of these."
+        "adds to the squared norms, and subtracted it (debiased norm); memberships were held fixed."
+    )
+    n_sim = study.inference.simulations
+    tested = (
+        " Whether sites share the Markov chains of the clusters was tested without assigning "
+        "patients: twice the difference of the log-likelihoods of a mixture with chains of each "
+        "site's own and of one with shared chains, each with the sites' own proportions and both "
+        f"by EM from the clusters, compared with those of {n_sim:,} data sets simulated from the "
+        "shared chains (parametric bootstrap; pairs of sites adjusted by Holm's method). For the "
+        "norms of the differences between the sites' own chains, 95 % intervals are the multiples "
+        "of the observed difference under which the observed norm is neither among the 2.5 % "
+        f"largest nor smallest, with noise from {n_sim:,} data sets simulated from the sites' own "
+        "mixtures and fitted again."
     )
     return [
         f"The {len(analysis.models)} models were combined by federated one-shot ensemble "
@@ -255,5 +262,6 @@ def _ensemble_methods(study: Study, analysis: Analysis, n_classes: int) -> list[
         *([] if analysis.refined is None else [_refinement_methods(study, analysis.refined)]),
         "Differences between sites are Frobenius norms of differences of empirical transition "
         "matrices, averaged over clusters, plain and with states weighted by occupancy."
-        + (inference if n_boot else ""),
+        + (debiased if n_boot else "")
+        + tested,
     ]

@@ -315,6 +315,7 @@ class _Run:
         differences = processes.submit(
             analyse.compare_sites, study, analysis, study.outputs.bootstrap
         )
+        shared = processes.submit(analyse.compare_chains, study, analysis)
         refined_differences = processes.submit(analyse.compare_sites_refined, study, analysis)
         diagnosed = inference.diagnostics(study, analysis, processes)
         described = describe_clusters(
@@ -345,7 +346,7 @@ class _Run:
             analysis=analysis,
             choice=choice,
             suggested=suggested,
-            numbers=headline(study, analysis, choice, differences()),
+            numbers=headline(study, analysis, choice, differences(), shared()),
             described=described,
             table_one=table_one,
             courses=course_tables(),
@@ -353,6 +354,7 @@ class _Run:
             influence=analyse.site_influence(study, analysis),
             trends=trends,
             refined_differences=refined_differences(),
+            shared=shared(),
             inference=inferred,
         )
 

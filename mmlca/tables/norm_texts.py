@@ -20,9 +20,9 @@ def summary_of_pair(norms: pd.DataFrame, replicates: pd.DataFrame) -> str:
     lines = [f"Differences between the sites, {pair}: norms averaged over clusters."]
     if n:
         lines[0] += (
-            " In brackets: without what sampling adds, its 95 % interval, and the p-value of no "
-            f"difference; from {n:,} samples and permutations (Monte-Carlo error of p at most "
-            f"{0.5 / np.sqrt(n):.3f})."
+            " In brackets: without what sampling adds, with its 95 % interval, as if the clusters "
+            f"were known; from {n:,} samples. Whether the sites differ is tested by "
+            "shared_chain_test."
         )
     for name, rows in norms.groupby("membership", sort=False):
         texts = [
@@ -51,15 +51,13 @@ def cautions_of_pairs(pairs: list[pd.DataFrame]) -> list[str]:
 
 
 def _norm_text(row: pd.Series) -> str:
-    if np.isnan(row["p_value"]):
+    if np.isnan(row["debiased"]):
         return "not known" if np.isnan(row["norm"]) else f"{row['norm']:.3f}"
-    p = p_text(row["p_value"], row["n_boot"])
-    interval = f"{row['low']:.3f} to {row['high']:.3f}"
-    return f"{row['norm']:.3f} [{row['debiased']:.3f}, {interval}, {p}]"
+    return f"{row['norm']:.3f} [{row['debiased']:.3f}, {row['low']:.3f} to {row['high']:.3f}]"
 
 
 def p_text(p_value: float, n_boot: int) -> str:
-    """A permutation p-value in words; the smallest possible one is an upper bound.
+    """A p-value by simulation in words; the smallest possible one is an upper bound.
 
     Examples
     --------

@@ -21,7 +21,6 @@ _LABELS = {
     "aic": "AIC",
     "bic": "BIC",
     "caic": "CAIC",
-    "chance": "by chance",
     "end": "last class",
     "end_share": "last class, share",
     "first": "first class",

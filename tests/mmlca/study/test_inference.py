@@ -13,13 +13,13 @@ import pytest
 
 import ehr_prep
 import mmlca
-from font.refinement import check_family, refine_clusters
 from mmlca.model.inference import OverlapWarning
 from mmlca.study import inference, items, read_study, run_study
 from mmlca.study.inference_items import _limits_from
 from mmlca.study.inference_texts import inference_cautions, inference_methods
 from mmlca.study.read import event_times
-from mmlca.tables.effects import cluster_chains, one_step_effects
+from mmlca.tables.cluster_chains import cluster_chains
+from mmlca.tables.effects import one_step_effects
 from mmlca.tables.suppress import is_small
 
 SETTINGS = """
@@ -111,13 +111,7 @@ def test_the_numbers_are_those_of_the_library(
         sequences[site] = ehr_prep.build_sequences(records, max_windows=6)
         table = pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")
         clusters[site], people[site] = table["cluster"], sequences[site].patients
-    models = {site: mmlca.MixtureMarkov.load(out / f"models/{site}.json") for site in sequences}
-    begin = {site: part.to_numpy() - 1 for site, part in clusters.items()}
-    refined = refine_clusters(check_family(models), sequences, begin, 3, 1)
-    posterior = {
-        site: refined.predict_proba(part, site).rename(columns=lambda c: c + 1)
-        for site, part in sequences.items()
-    }
+    posterior = mmlca.cluster_memberships(sequences, clusters)  # at convergence
     found = mmlca.three_step(
         pd.concat(posterior),
         pd.concat(people)["remission"],

@@ -110,25 +110,39 @@ def difference(membership: str, value: float, sites: str = "A − B", **more: fl
 
 
 def test_a_smaller_difference_is_not_called_better() -> None:
-    inference = {"debiased": 0.031, "low": 0.02, "high": 0.04, "p_value": 1 / 1001, "n_boot": 1000}
+    apart = {"debiased": 0.031, "low": 0.02, "high": 0.04, "n_boot": 199}
+    steps = {"quantity": "transition", "weighting": "occupancy"}
     numbers = [
-        difference("ensemble", 0.045, **inference),
+        difference("ensemble", 0.045, debiased=0.04),
         difference("local", 0.062, debiased=0.048),
+        Number(Kind.SHARED, 123.4, "A − B", p_value=1 / 200, n_boot=199),
+        Number(Kind.APART, 0.05, "A − B", **steps, **apart),  # type: ignore[arg-type]
     ]
     text = texts._site_sentence(SimpleNamespace(numbers=numbers))  # type: ignore[arg-type]
-    assert "differs between the sites by 0.045 (norm" in text
-    assert "or by 0.031 without what sampling adds (95 % interval 0.020 to 0.040; p ≤ 0.001" in text
-    assert "for no difference); under each site's own model by 0.062 (0.048 without it)" in text
-    assert (
-        "but a common rule often lowers such a number, be it good or not, so that this does not"
-        in text
+    first, second = text.split(". ", 1)
+    assert "differs between the sites by 0.045 (norm" in first
+    assert "; under each site's own model by 0.062, but a common rule often lowers such" in first
+    assert "p " not in first  # groups as they were formed are no evidence
+    assert second == (
+        "Without assigning anybody to a cluster, and without what sampling adds, the difference "
+        "is 0.031 (95 % interval 0.020 to 0.040); a likelihood-ratio test that the sites share all "
+        "courses gives p ≤ 0.005."
     )
-    assert text.count(". ") == 0  # the reservation stands in the same sentence
-    more = [difference("ensemble", 0.1, "A − C"), difference("local", 0.05, "A − C")]
-    text = texts._site_sentence(SimpleNamespace(numbers=[*numbers, *more]))  # type: ignore[arg-type]
+    more = [
+        difference("ensemble", 0.1, "A − C"),
+        difference("local", 0.05, "A − C"),
+        Number(Kind.SHARED, 150.0, "all sites", p_value=0.02, n_boot=199),
+        Number(Kind.SHARED, 123.4, "A − B", p_value=0.03, n_boot=199),
+        Number(Kind.SHARED, 60.0, "A − C", p_value=0.4, n_boot=199),
+        Number(Kind.SHARED, 60.0, "B − C", p_value=0.4, n_boot=199),
+    ]
+    text = texts._site_sentence(SimpleNamespace(numbers=[*numbers[:2], *more]))  # type: ignore[arg-type]
     assert "; mean over pairs of sites)" in text
-    assert text.endswith("under each site's own model by 0.056.")  # nothing to make light of
-    assert "p " not in text
+    assert "under each site's own model by 0.056. " in text  # nothing to make light of
+    assert text.endswith(
+        "A likelihood-ratio test that all sites share all courses gives p = 0.02; 1 of the 3 pairs "
+        "of sites differs (adjusted by Holm's method)."
+    )
 
 
 def test_numbers_are_records_with_names_for_people() -> None:
