@@ -214,8 +214,8 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         f"The {groups} in words",
         f"Names follow from the table “The {groups} in numbers”: at least three quarters of "
         "“persisters” never leave their drug class while they are observed, at least half of “A → "
-        "B” take exactly this path, and all others are mixed, with their two most common paths. "
-        "Other names come from the study file (outputs.names).",
+        "B” take exactly this path, and all others are mixed, with their two most common paths (or "
+        "one, if two are long). Other names come from the study file (outputs.names).",
         findings.described[["cluster", "name", "description"]],
         Plain(n_keys=2, sortable=False, labels=labels),
     )

@@ -25,6 +25,7 @@ GOES_ON = "…"
 PERSIST, HALF = 0.75, 0.5
 """Shares of a cluster's patients from which on it is named by one state, or by one path."""
 _SURE = 0.8
+_LONGEST_NAME = 45  # letters of two paths; longer ones would fill the titles of figures
 _LONGEST = (3, 2)  # states of a path that are told: of one that half take, of others
 
 
@@ -235,9 +236,10 @@ def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | Non
 
     "A persisters": at least three quarters of the cluster's patients begin on A and never leave it
     while they are observed. "A → B": at least half take exactly this path. All others are "mixed",
-    with their two most common paths. Clusters that would have the same name are told apart by how
-    early they switch ("early", "late"), or else by numbers. A cluster without a description has
-    no name, and paths of fewer than `min_count` patients are not told.
+    with their two most common paths, or with one where two would be too long. Clusters that would
+    have the same name are told apart by how early they switch ("early", "late"), or else by
+    numbers. A cluster without a description has no name, and paths of fewer than `min_count`
+    patients are not told.
 
     Examples
     --------
@@ -281,7 +283,8 @@ def _name(row: Mapping[Any, Any]) -> str:
     if kind is not Course.MIXED:
         return f"{path} persisters" if kind is Course.PERSISTERS else f"{path} only"
     paths = [row[name] for name in PATHS if _is_known(row[name])]
-    return f"mixed: {', '.join(paths)}" if paths else "mixed"
+    both = ", ".join(paths)
+    return f"mixed: {both if len(both) <= _LONGEST_NAME else paths[0]}" if paths else "mixed"
 
 
 def _is_known(value: Any) -> bool:

@@ -128,7 +128,7 @@ def check_row(name: str, row: dict[Any, Any]) -> None:
         assert not name.endswith("persisters") or row["followed"] >= 2
     elif name.startswith("mixed"):
         known = [row[p] for p in ("path", "second_path") if isinstance(row[p], str)]
-        assert named_paths(name) == (known or ["mixed"])
+        assert named_paths(name) == (known or ["mixed"])  # these are short
     else:
         assert name == row["path"]
         assert row["path_share"] >= 0.5
@@ -227,6 +227,12 @@ def test_names_from_three_quarters_and_from_half_on() -> None:
     assert names_of([(49, switch), (48, stay), (3, ["B"])]) == ["mixed: A → B, A"]
     assert names_of([(9, ["A"])]) == ["A only"]  # seen once: nobody could leave
     assert names_of([(6, ["A", "B", "A"]), (2, ["A"])]) == ["A → B → A"]
+
+
+def test_one_long_path_is_enough_for_a_name() -> None:
+    far, near = "metformin+sulfonylurea", "metformin+SGLT2"
+    ways = [(30, [far, near]), (22, [near, far]), (20, ["none"])]
+    assert names_of(ways) == [f"mixed: {far} → {near}"]
 
 
 def test_rare_paths_are_not_told() -> None:
