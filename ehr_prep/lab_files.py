@@ -12,7 +12,7 @@ from ehr_prep.files import Source, source_name
 from ehr_prep.numbers import check_decimal, read_numbers
 from ehr_prep.readers import factorize, read_table
 
-LAB_ROLES = ("patient", "date", "value", "test")
+LAB_ROLES = ("patient", "date", "value", "test", "unit")
 """What the columns of a table of labs may be."""
 
 
@@ -23,6 +23,7 @@ def read_labs(
     date: str | None = None,
     value: str | None = None,
     test: str | None = None,
+    unit: str | None = None,
     date_format: str | None = None,
     encoding: str | None = None,
     delimiter: str | None = None,
@@ -35,8 +36,9 @@ def read_labs(
     Parameters
     ----------
     path_or_frame : see `read_records`
-    patient, date, value, test : column names, optional
-        Default: guessed from the names. `test` says which test it was; it may be absent.
+    patient, date, value, test, unit : column names, optional
+        Default: guessed from the names. `test` says which test it was and `unit` in which unit
+        its value is; both may be absent.
     date_format, encoding, delimiter, where
         See `read_records`.
     decimal : "." or ",", optional
@@ -47,8 +49,8 @@ def read_labs(
     Returns
     -------
     DataFrame
-        `patient_id`; `date`; `value`, a number, or the text where it is not one; and `test`,
-        where the table says.
+        `patient_id`; `date`; `value`, a number, or the text where it is not one; and `test` and
+        `unit`, where the table says.
 
     Examples
     --------
@@ -59,7 +61,7 @@ def read_labs(
     """
     check_decimal(decimal)
     name = source_name(path_or_frame)
-    named = {"patient": patient, "date": date, "value": value, "test": test}
+    named = {"patient": patient, "date": date, "value": value, "test": test, "unit": unit}
     frame, roles, *_ = read_table(
         path_or_frame,
         named,
@@ -81,6 +83,7 @@ def read_labs(
         "date": to_dates(days["date"]),
         "value": read[codes],
     }
-    if "test" in roles:
-        columns["test"] = frame[roles["test"]].to_numpy()
+    for role in ("test", "unit"):
+        if role in roles:
+            columns[role] = frame[roles[role]].to_numpy()
     return pd.DataFrame(columns)

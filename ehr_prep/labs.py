@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -19,22 +19,28 @@ from numpy.typing import NDArray
 from ehr_prep.dates import NO_DATE, to_days
 from ehr_prep.files import Source, source_name
 from ehr_prep.lab_files import read_labs
-from ehr_prep.mixed import Fit, Floats, fit_curves, natural_spline
+from ehr_prep.mixed import Curve, Floats, fit_curves, natural_spline, whole_curve_quantile
 from ehr_prep.readers import encode_ids, factorize, match_ids
-from font.checks import some
+from font.checks import one_of, some
 from font.spelling import option
 from mmlca.sequences.type import Sequences
-from mmlca.tables.suppress import check_min_count, hidden_note, hide_parts, is_small
+from mmlca.tables.rounding import Rounding
+from mmlca.tables.suppress import check_min_count, hidden_note, hide, hide_parts, is_small
 
 IndexDates: TypeAlias = pd.Series | pd.DataFrame | Sequences
+Bands = Literal["pointwise", "simultaneous"]
 
 KNOTS = (-1.0, -0.4, 0.0, 0.3, 0.8, 1.6, 3.0)
-"""Years around the index date; the first and the last are where the curves begin and end."""
+"""Years around the index date; no curve begins before the first or goes on after the last."""
 
+_UNNAMED = "Laboratory value"
 _DAYS_A_YEAR = 365.25
+_SUPPORT = 5  # patients with values beyond a time, without whom a curve does not go so far
+_NEAR = 1 / 12  # years by which a curve may go beyond these
 _LIMIT = re.compile(r"\s*[<>≤≥]=?\s*[\d.]")
 _USED = "used"
 _MISSING, _CENSORED, _TEXT = "value missing", "below or above a limit", "not a number"
+_SPARSE = "where few patients of the group have values"
 _REASONS = (
     "patient without a group or an index date",
     "date missing or unreadable",
@@ -43,6 +49,7 @@ _REASONS = (
     _CENSORED,
     _TEXT,
     "not positive, has no logarithm",
+    _SPARSE,
     "group with too few labs or patients for a curve",
 )
 
@@ -55,7 +62,8 @@ class Trend:
     ----------
     curves : DataFrame
         `site`, `group`, `years`, `estimate`, `low`, `high`, in the units of the lab. With
-        `log` the estimate is a geometric mean.
+        `log` the estimate is a geometric mean. A curve covers the years in which the group has
+        values, see `support`.
     coefficients : DataFrame
         `site`, `group`, `years` (a knot), `estimate` and `error`: the height of the curve at
         each knot with its standard error, on the scale of the model.
@@ -69,9 +77,18 @@ class Trend:
         than `min_count` patients, or would tell such a number by subtraction.
     censored : DataFrame
         `site`, `patients`, `labs`: values that were given only as a limit ("<2", ">130") and
-        therefore dropped, among those of patients with a group in the years studied.
-    log, level, min_count
+        therefore dropped, among those of patients with a group in the years studied. Blank where
+        they rest on fewer than `min_count` patients.
+    support : DataFrame
+        `site`, `group`, `patients` and the years `begin` and `end` of the curve: so many patients
+        of the group have values before `begin` and after `end`, or within a month of them.
+    label : str
+        The test and its unit as the tables name them, such as "CRP (mg/L)"; "Laboratory value"
+        where they do not.
+    log, level, bands, min_count
         As given to `trend`.
+    rounded : bool
+        Whether the numbers of patients and labs are rounded.
     """
 
     curves: pd.DataFrame
@@ -79,29 +96,44 @@ class Trend:
     variances: pd.DataFrame
     counts: pd.DataFrame
     censored: pd.DataFrame
+    support: pd.DataFrame
+    label: str = _UNNAMED
     log: bool = True
     level: float = 0.95
+    bands: Bands = "pointwise"
     min_count: int = 0
+    rounded: bool = False
 
     def caption(self) -> str:
         """What the curves and bands are, and what a reader must know about the data."""
         mean = "Geometric means" if self.log else "Means"
         scale = "the logarithm of the value" if self.log else "the value"
+        percent = f"{100 * self.level:g} %"
+        what = {
+            "pointwise": f"The bands are pointwise: at any one time the band holds the mean in "
+            f"{percent} of studies, the whole curve less often.",
+            "simultaneous": f"The bands are simultaneous: they hold the whole curve of a group in "
+            f"{percent} of studies.",
+        }
+        fewest = self.support["patients"].min()
         sentences = [
             f"{mean} by group from a linear mixed model of {scale} (natural cubic spline by group, "
-            "random intercept by patient) at each site, with pointwise "
-            f"{100 * self.level:g} % bands from the sandwich estimator with patients as clusters.",
+            f"random intercept by patient) at each site, with {percent} bands from the sandwich "
+            "estimator with patients as clusters.",
+            what[self.bands],
+            f"A curve ends where fewer than {fewest} patients of the group have earlier or later "
+            "values.",
             "Values before the index date are those of patients who are grouped by their later "
             "treatment.",
         ]
-        n, patients = int(self.censored["labs"].sum()), int(self.censored["patients"].sum())
-        if n:
-            values = "Some" if is_small(patients, self.min_count) else f"{n:,}"
+        given = self.censored["labs"]
+        if given.isna().any() or given.sum():
+            values = "Some" if given.isna().any() else f"{given.sum():,.0f}"
             sentences.append(
                 f"{values} values given only as a limit (such as <2 or >130) were left out, so "
                 "that extreme values are under-represented."
             )
-        if hidden := hidden_note(self.min_count):
+        if not self.rounded and (hidden := hidden_note(self.min_count)):
             sentences.append(hidden)
         return " ".join(sentences)
 
@@ -123,8 +155,10 @@ def trend(
     knots: Sequence[float] = KNOTS,
     log: bool = True,
     level: float = 0.95,
+    bands: Bands = "pointwise",
     steps: int = 81,
     min_count: int = 0,
+    rounding: Rounding | None = None,
     patient: str | None = None,
     date: str | None = None,
     value: str | None = None,
@@ -140,8 +174,12 @@ def trend(
     where :math:`B_k` is the natural cubic spline that is 1 at knot k and 0 at the others.
     These functions add up to 1: they contain the groups' intercepts, and
     :math:`\beta_{gk}` is the height of the curve at the knot. Variances are estimated by
-    restricted maximum likelihood (REML). The bands are pointwise, from the sandwich
-    estimator with patients as clusters, so that they hold if patients also differ in slope.
+    restricted maximum likelihood (REML). The bands come from the sandwich estimator with
+    patients as clusters, so that they hold if patients also differ in slope.
+
+    No curve is drawn beyond its data. At either end, the outermost knots are left out for a group
+    of which fewer than five patients (or `min_count`, if that is more) have values between them,
+    and the curve is given only as far as so many patients have values, or within a month of that.
 
     With logarithms the curves, :math:`\exp \sum_k \beta_{gk} B_k(t)`, are geometric means,
     which are below the arithmetic ones. A value that is only a limit ("<2", ">130") is dropped
@@ -167,11 +205,18 @@ def trend(
         Model the logarithm; the curves are then geometric means.
     level : float
         Of the bands.
+    bands : "pointwise" or "simultaneous"
+        Pointwise bands hold the mean at any one time with the probability `level`; simultaneous
+        ones are wider and hold the whole curve of a group with it. Their width follows from the
+        length of the path of the standardised curve (the tube formula of J. Sun and C. R. Loader,
+        Annals of Statistics 22 (1994)).
     steps : int
         Number of points of each curve.
     min_count : int
         A group of fewer patients at a site has no curve, and numbers in `.counts` that rest on
         fewer are blank.
+    rounding : Rounding, optional
+        Of the groups: round all numbers in `.counts` and `.censored` in place of hiding some.
     patient, date, value : column names, optional
     reading
         Further options of `read_labs`: `date_format`, `encoding`, `delimiter`, `decimal`.
@@ -191,17 +236,21 @@ def trend(
     True
     """
     at = _check_options(knots, level, steps)
+    one_of(bands, ("pointwise", "simultaneous"), "bands")
     check_min_count(min_count)
     several = isinstance(labs, Mapping)
     enough = f", of at least {min_count} patients" if min_count > 1 else ""
     sites = labs if isinstance(labs, Mapping) else {"": labs}
     reading |= {"patient": patient, "date": date, "value": value}
-    curves, coefficients, variances, counts, censored = [], [], [], [], []
+    curves, coefficients, variances, counts, censored, supports = [], [], [], [], [], []
+    labels: list[str] = []
     for site, source in sites.items():
         group = _by_patient(_of_site(groups, site, several, "groups"), "groups")
         start = _index_dates(_of_site(index_dates, site, several, "index_dates"))
-        rows = _with_groups(source, reading, test, group, start)
-        rows, skipped = _enough(rows.assign(reason=_reasons(rows, at, log)), at, min_count)
+        rows, label = _with_groups(source, reading, test, group, start)
+        labels.append(label)
+        rows = rows.assign(reason=_reasons(rows, at, log))
+        rows, ranges, skipped = _enough(rows, at, np.linspace(at[0], at[-1], steps), min_count)
         counts.append(_count(rows).assign(site=site))
         limits = rows.loc[rows["reason"] == _CENSORED, "who"]
         censored.append({"site": site, "patients": limits.nunique(), "labs": len(limits)})
@@ -216,20 +265,17 @@ def trend(
         if not len(rows):
             continue
         y = np.log(rows["value"].to_numpy()) if log else rows["value"].to_numpy()
-        fit = fit_curves(y, rows["years"].to_numpy(), rows["group"], rows["who"].to_numpy(), at)
-        curves.append(_curves(fit, at, log, level, steps).assign(site=site))
-        error = np.sqrt(np.diagonal(fit.covariance, axis1=1, axis2=2))
-        coefficients.append(
-            pd.DataFrame(
-                {
-                    "site": site,
-                    "group": np.repeat(np.array(fit.groups, dtype=object), len(at)),
-                    "years": np.tile(at, len(fit.groups)),
-                    "estimate": fit.beta.ravel(),
-                    "error": error.ravel(),
-                }
-            )
-        )
+        own = {name: part.knots for name, part in ranges.items()}
+        fit = fit_curves(y, rows["years"].to_numpy(), rows["group"], rows["who"].to_numpy(), own)
+        for curve in fit.curves:
+            shown, n_patients = ranges[curve.group].years, ranges[curve.group].patients
+            about = {"site": site, "group": curve.group}
+            curves.append(_curve(curve, shown, log, level, bands).assign(**about))
+            error = np.sqrt(np.diagonal(curve.covariance))
+            heights = {"years": curve.knots, "estimate": curve.beta, "error": error}
+            coefficients.append(pd.DataFrame(heights).assign(**about))
+            covered = {"patients": n_patients, "begin": shown[0], "end": shown[-1]}
+            supports.append({**about, **covered})
         variances.append({"site": site, **fit.variances})
     counted = pd.concat(counts, ignore_index=True)
     if not curves:
@@ -241,15 +287,17 @@ def trend(
         )
     return Trend(
         pd.concat(curves, ignore_index=True)[["site", "group", "years", "estimate", "low", "high"]],
-        pd.concat(coefficients, ignore_index=True),
+        pd.concat(coefficients, ignore_index=True)[["site", "group", "years", "estimate", "error"]],
         pd.DataFrame(variances),
-        hide_parts(
-            counted, ["site"], ["patients", "labs"], min_count, count="labs", patients=["patients"]
-        )[["site", "group", "reason", "patients", "labs"]],
-        pd.DataFrame(censored),
+        _shown_counts(counted, min_count, rounding),
+        _shown_limits(pd.DataFrame(censored), min_count, rounding),
+        pd.DataFrame(supports),
+        labels[0],
         log,
         level,
+        bands,
         min_count,
+        rounding is not None,
     )
 
 
@@ -306,8 +354,8 @@ def _with_groups(
     test: str | None,
     group: pd.Series,
     start: pd.Series,
-) -> pd.DataFrame:
-    """One row per lab: who, group, years, value, and why there is no value.
+) -> tuple[pd.DataFrame, str]:
+    """One row per lab (who, group, years, value, and why there is no value), and the lab's name.
 
     The group is missing where the patient has none or no index date; the value is NaN where
     the text is not a number, with the reason in `why`.
@@ -350,7 +398,15 @@ def _with_groups(
             "value": value,
             "why": why,
         }
-    )
+    ), _label(frame)
+
+
+def _label(frame: pd.DataFrame) -> str:
+    """The test and its unit, as far as the table names one of each."""
+    known = (frame[name].dropna() if name in frame else [] for name in ("test", "unit"))
+    test, unit = ({str(text).strip() for text in texts} - {""} for texts in known)
+    name = next(iter(test), _UNNAMED)
+    return f"{name} ({next(iter(unit))})" if len(unit) == 1 else name
 
 
 def _group_codes(group: pd.Series) -> tuple[NDArray[np.int64], pd.Index]:
@@ -386,17 +442,67 @@ def _reasons(rows: pd.DataFrame, at: Floats, log: bool) -> NDArray[np.object_]:
     return reasons.astype(object)
 
 
-def _enough(rows: pd.DataFrame, at: Floats, min_count: int) -> tuple[pd.DataFrame, list[Any]]:
-    """Drop the labs of groups that have too few of them for a curve; returns these groups."""
-    skipped = []
+class _Range(NamedTuple):
+    """Where a group's curve is: its knots, the years it is given at, and how many bound it."""
+
+    knots: Floats
+    years: Floats
+    patients: int
+
+
+def _enough(
+    rows: pd.DataFrame, at: Floats, years: Floats, min_count: int
+) -> tuple[pd.DataFrame, dict[Any, _Range], list[Any]]:
+    """Drop the labs that no curve can rest on; returns where each curve is, and groups without one.
+
+    These are labs of groups that have too few of them, and those beyond a group's own knots.
+    """
+    ranges, skipped = {}, []
     for name in rows["group"].cat.categories:
         mine = (rows["group"] == name) & (rows["reason"] == _USED)
-        basis = natural_spline(rows.loc[mine, "years"].to_numpy(), at)
-        few = is_small(rows.loc[mine, "who"].nunique(), min_count)
-        if few or len(basis) <= len(at) or np.linalg.matrix_rank(basis) < len(at):
+        when, who = rows.loc[mine, "years"].to_numpy(), rows.loc[mine, "who"].to_numpy()
+        found = _range(when, who, at, years, min_count)
+        if found is None:
             skipped.append(name)
             rows = rows.assign(reason=rows["reason"].mask(mine, _REASONS[-1]))
-    return rows, skipped
+            continue
+        ranges[name] = found
+        inside = (when >= found.knots[0]) & (when <= found.knots[-1])
+        rows.loc[rows.index[mine][~inside], "reason"] = _SPARSE
+    return rows, ranges, skipped
+
+
+def _range(
+    when: Floats, who: NDArray[np.int32], at: Floats, years: Floats, min_count: int
+) -> _Range | None:
+    """Where the curve of labs at the times `when` is; None if they are too few for one."""
+    least = max(min_count, min(_SUPPORT, len(np.unique(who))), 1)
+    own = _own_knots(at, when, who, least)
+    inside = (when >= own[0]) & (when <= own[-1])
+    basis = natural_spline(when[inside], own)
+    if len(basis) <= len(own) or np.linalg.matrix_rank(basis) < len(own):
+        return None
+    span = pd.Series(when[inside]).groupby(who[inside])
+    if len(span) < least:
+        return None
+    begin = span.min().sort_values().iloc[least - 1] - _NEAR
+    end = span.max().sort_values().iloc[-least] + _NEAR
+    begin, end = max(begin, own[0]) - 1e-9, min(end, own[-1]) + 1e-9
+    covered = years[(years >= begin) & (years <= end)]
+    return _Range(own, covered, least) if len(covered) > 1 else None
+
+
+def _own_knots(at: Floats, years: Floats, who: NDArray[np.int32], least: int) -> Floats:
+    """The knots without outer ones between which fewer than `least` patients have values."""
+
+    def patients(begin: float, end: float) -> int:
+        return len(np.unique(who[(years >= begin) & (years <= end)]))
+
+    while len(at) > 2 and patients(at[-2], at[-1]) < least:
+        at = at[:-1]
+    while len(at) > 2 and patients(at[0], at[1]) < least:
+        at = at[1:]
+    return at
 
 
 def _count(rows: pd.DataFrame) -> pd.DataFrame:
@@ -411,20 +517,44 @@ def _count(rows: pd.DataFrame) -> pd.DataFrame:
 # --- what comes out --------------------------------------------------------------------
 
 
-def _curves(fit: Fit, at: Floats, log: bool, level: float, steps: int) -> pd.DataFrame:
+def _shown_counts(counts: pd.DataFrame, min_count: int, rounding: Rounding | None) -> pd.DataFrame:
+    """Patients and labs by group and reason, as they may be shown."""
+    counts = counts[["site", "group", "reason", "patients", "labs"]]
+    if rounding is None:
+        numbers = ["patients", "labs"]
+        return hide_parts(counts, ["site"], numbers, min_count, count="labs", patients=["patients"])
+    return _rounded(counts, ["reason"], rounding)
+
+
+def _shown_limits(
+    censored: pd.DataFrame, min_count: int, rounding: Rounding | None
+) -> pd.DataFrame:
+    if rounding is None:
+        return hide(censored, ["patients", "labs"], ["patients"], min_count)
+    return _rounded(censored, [], rounding)
+
+
+def _rounded(table: pd.DataFrame, cells: list[str], rounding: Rounding) -> pd.DataFrame:
+    """Numbers of patients and labs, rounded; labs of few patients as the number of these."""
+    few = is_small(table["patients"], rounding.unit)
+    labs = table.assign(labs=table["labs"].where(~few, table["patients"]))
+    return table.assign(
+        patients=rounding.column(table, "patients", cells, "patients with labs"),
+        labs=rounding.column(labs, "labs", cells, "labs"),
+    )
+
+
+def _curve(curve: Curve, years: Floats, log: bool, level: float, bands: Bands) -> pd.DataFrame:
+    """A curve and its band at some years."""
     from scipy.special import ndtri
 
-    years = np.linspace(at[0], at[-1], steps)
-    basis = natural_spline(years, at)
-    middle = fit.beta @ basis.T
-    error = np.sqrt(np.einsum("tk,gkl,tl->gt", basis, fit.covariance, basis))
-    reach = ndtri((1 + level) / 2) * error
-    lines = {"estimate": middle, "low": middle - reach, "high": middle + reach}
+    basis = natural_spline(years, curve.knots)
+    middle = basis @ curve.beta
+    error = np.sqrt(np.einsum("tk,kl,tl->t", basis, curve.covariance, basis))
+    reach = ndtri((1 + level) / 2)
+    if bands == "simultaneous":
+        finely = natural_spline(np.linspace(years[0], years[-1], 401), curve.knots)
+        reach = whole_curve_quantile(finely, curve.covariance, curve.n_free, level)
+    lines = {"estimate": middle, "low": middle - reach * error, "high": middle + reach * error}
     shown = {name: np.exp(line) if log else line for name, line in lines.items()}
-    return pd.DataFrame(
-        {
-            "group": np.repeat(np.array(fit.groups, dtype=object), steps),
-            "years": np.tile(years, len(fit.groups)),
-            **{name: line.ravel() for name, line in shown.items()},
-        }
-    )
+    return pd.DataFrame({"years": years, **shown})

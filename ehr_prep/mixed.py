@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def natural_spline(years: Floats, knots: Floats) -> Floats:
-    """Natural cubic splines (n, K) that are 1 at one knot and 0 at the others.
+    """Natural cubic splines (n, K) that are 1 at one knot and 0 at the others; lines for two.
 
     Examples
     --------
@@ -28,26 +30,43 @@ def natural_spline(years: Floats, knots: Floats) -> Floats:
     return basis
 
 
-class Fit(NamedTuple):
-    """`beta` (G, K) and its `covariance` (G, K, K), NaN where too few patients allow none."""
+class Curve(NamedTuple):
+    """A group's curve: its `knots` (K,), its heights there `beta` (K,), and their `covariance`.
 
-    groups: list[Any]
+    The covariance (K, K) is NaN where too few patients allow none; `n_free` is the number of
+    patients less that of knots.
+    """
+
+    group: Any
+    knots: Floats
     beta: Floats
     covariance: Floats
+    n_free: int
+
+
+class Fit(NamedTuple):
+    """The curve of each group, and the variances that they share."""
+
+    curves: list[Curve]
     variances: dict[str, float]
 
 
 def fit_curves(
-    y: Floats, years: Floats, group: pd.Series, patient: NDArray[np.int32], at: Floats
+    y: Floats,
+    years: Floats,
+    group: pd.Series,
+    patient: NDArray[np.int32],
+    knots: Mapping[Any, Floats],
 ) -> Fit:
     """A curve for each group with its sandwich covariance, patients as clusters; see `trend`."""
     present = group.cat.remove_unused_categories()
     code = present.cat.codes.to_numpy()
-    n_groups, n_knots = len(present.cat.categories), len(at)
-    basis = natural_spline(years, at)
-    blocks = np.zeros((len(y), n_groups, n_knots))
-    blocks[np.arange(len(y)), code] = basis
-    x = blocks.reshape(len(y), -1)
+    groups = list(present.cat.categories)
+    begins = np.cumsum([0, *(len(knots[name]) for name in groups)])
+    blocks = [slice(begin, end) for begin, end in pairwise(begins)]
+    x = np.zeros((len(y), begins[-1]))
+    for g, (name, block) in enumerate(zip(groups, blocks, strict=True)):
+        x[code == g, block] = natural_spline(years[code == g], knots[name])
     _, who = np.unique(patient, return_inverse=True)
     centre = y.mean()  # sums of squares lose no digits then; the splines add up to 1
     y = y - centre
@@ -60,23 +79,67 @@ def fit_curves(
     score = _by_who(x * (left - (shrink * np.bincount(who, left))[who])[:, None], who)
     their = np.empty(len(size), dtype=np.int64)
     their[who] = code
-    n_patients = np.bincount(their, minlength=n_groups)
-    covariance = np.full((n_groups, n_knots, n_knots), np.nan)
-    inverse = np.linalg.inv(bread)
-    for g in range(n_groups):
-        block = slice(g * n_knots, (g + 1) * n_knots)
-        if n_patients[g] > n_knots:  # with fewer, the scores do not span the curve
-            meat = score[their == g, block]
-            half = meat @ inverse[block, block]
-            covariance[g] = half.T @ half * n_patients[g] / (n_patients[g] - 1)
+    inverse, curves = np.linalg.inv(bread), []
+    for g, (name, block) in enumerate(zip(groups, blocks, strict=True)):
+        n_patients, n_knots = int((their == g).sum()), len(knots[name])
+        covariance = np.full((n_knots, n_knots), np.nan)
+        if n_patients > n_knots:  # with fewer, the scores do not span the curve
+            half = score[their == g, block] @ inverse[block, block]
+            covariance = half.T @ half * n_patients / (n_patients - 1)
+        curves.append(
+            Curve(name, knots[name], centre + beta[block], covariance, n_patients - n_knots)
+        )
     variances = {
         "between": float(np.sqrt(ratio * within)),
         "within": float(np.sqrt(within)),
         "correlation": ratio / (1 + ratio),
         "loglik": loglik,
     }
-    shape = (n_groups, n_knots)
-    return Fit(list(present.cat.categories), centre + beta.reshape(shape), covariance, variances)
+    return Fit(curves, variances)
+
+
+def whole_curve_quantile(basis: Floats, covariance: Floats, n_free: int, level: float) -> float:
+    r"""How many standard errors wide a band must be that holds a whole curve.
+
+    With κ the length of the path of the standardised curve and T a t-distributed variable with ν =
+    `n_free` degrees of freedom, the curve leaves a band of ±c standard errors somewhere with a
+    probability of at most
+
+    .. math:: \frac{κ}{π} (1 + c^2/ν)^{-ν/2} + P(|T| > c),
+
+    nearly with equality: the tube formula.
+
+    Parameters
+    ----------
+    basis : (n, K)
+        At many times in order.
+    covariance : (K, K)
+        Of the curve's coefficients; NaN gives NaN.
+    n_free : int
+    level : float
+
+    Examples
+    --------
+    >>> constant = np.ones((2, 1))  # the band of a single number
+    >>> round(whole_curve_quantile(constant, np.eye(1), 10**6, 0.95), 3)
+    1.96
+    """
+    from scipy.optimize import brentq
+    from scipy.special import stdtr
+
+    if not np.isfinite(covariance).all():
+        return np.nan
+    values, vectors = np.linalg.eigh(covariance)
+    path = basis @ vectors * np.sqrt(np.maximum(values, 0))
+    norm = np.linalg.norm(path, axis=1, keepdims=True)
+    path = np.divide(path, norm, out=np.zeros_like(path), where=norm > 0)
+    length = float(np.linalg.norm(np.diff(path, axis=0), axis=1).sum())
+
+    def excess(c: float) -> float:
+        tube = length / np.pi * (1 + c**2 / n_free) ** (-n_free / 2)
+        return float(tube + 2 * stdtr(n_free, -c)) - (1 - level)
+
+    return float(brentq(excess, 0, 1e9))
 
 
 def reml_ratio(y: Floats, x: Floats, who: NDArray[np.intp]) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from ehr_prep.records import Records
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.sequences.type import Sequences
+from mmlca.tables.suppress import hides
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +59,8 @@ def plot_flow(
     of_type(flow, (pd.DataFrame, Sequences, Records), "a flow table, sequences or records")
     if isinstance(flow, pd.DataFrame):
         need_columns(flow, ["stage", "reason", "patients", "records"])
-    table = hide_flow(flow if isinstance(flow, pd.DataFrame) else flow.flow, min_count)
+    table = flow if isinstance(flow, pd.DataFrame) else flow.flow
+    table = hide_flow(table, min_count) if hides(min_count) else table
     stages = [table[table["stage"] == stage] for stage in table["stage"].unique()]
     sides = [_side_lines(rows) for rows in stages]
     gaps = [len(lines) + _PAD + 2 * _GAP if lines else 2 * _GAP for lines in sides[1:]]
@@ -89,7 +91,7 @@ def plot_flow(
     return ax
 
 
-def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR (mm/h)") -> Figure:
+def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None = None) -> Figure:
     """Draw the curves of `trend` with their bands, one panel per site; returns the Figure.
 
     The axis is logarithmic and says "geometric mean" if the model is one of logarithms.
@@ -101,8 +103,8 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
         `result.caption()` says what is drawn.
     figure : Figure or SubFigure, optional
         Default: a new one, with at most three sites in a row.
-    label : str
-        Lab and unit, for the axis.
+    label : str, optional
+        Lab and unit, for the axis. Default: as the table of labs names them, `result.label`.
 
     Examples
     --------
@@ -111,7 +113,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
     >>> data = ehr_prep.ra_cohort(seed=1, scale=0.1)["VA"]
     >>> figure = plot_trend(ehr_prep.trend(data.labs, data.truth["class"], data.truth))
     >>> figure.axes[0].get_ylabel()
-    'ESR (mm/h), geometric mean (log scale)'
+    'ESR, geometric mean (log scale)'
     """
     of_type(result, Trend, "what ehr_prep.trend returns")
     used = result.counts[result.counts["reason"] == "used"]
@@ -143,13 +145,14 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
             ax.plot(curve["years"], curve["estimate"], **style)
         ax.axvline(0, color="0.4", linewidth=0.8, zorder=0)
         mine = used.loc[used["site"] == site, ["patients", "labs"]].sum()
-        n = f"{mine['patients']:,.0f} patients, {mine['labs']:,.0f} labs"
+        n = f"{mine['patients']:,.0f} patients with {mine['labs']:,.0f} values"
         ax.set_title(f"{site}\n{n}", fontsize=_TEXT, color=INK)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())
     scale = " (log scale)" if result.log else ""
     for ax in grid[:, 0]:
-        ax.set_ylabel(f"{label}, {'geometric ' * result.log}mean{scale}", fontsize=_TEXT)
+        name = result.label if label is None else label
+        ax.set_ylabel(f"{name}, {'geometric ' * result.log}mean{scale}", fontsize=_TEXT)
     for ax in panels[-n_columns:]:
         ax.set_xlabel("Years since the first prescription", fontsize=_TEXT)
         ax.tick_params(labelbottom=True)  # also above an empty place
@@ -165,7 +168,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str = "ESR
         frameon=False,
         fontsize=_SMALL,
         handlelength=3,
-        title=f"Lines: estimate; bands: {100 * result.level:g} % limits",
+        title=f"Lines: estimate; bands: {result.bands} {100 * result.level:g} % limits",
         title_fontsize=_SMALL,
     )
     return figure

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mmlca.tables.rounding import Rounding
 from mmlca.tables.suppress import (
     HIDDEN,
     Sum,
@@ -39,16 +40,20 @@ class SiteNumbers:
         self.groups["all"] = np.ones(len(frame), dtype=bool)
         self.sizes = np.array([members.sum() for members in self.groups.values()])
         self.hidden_sizes = np.zeros(len(self.sizes), dtype=bool)
-        self.counts: dict[str, NDArray[np.intp]] = {}
+        self.counts: dict[str, NDArray[Any]] = {}
         self.hidden: dict[str, NDArray[np.bool_]] = {}
-        for column, levels in levels_of.items():
-            values = frame[column]
-            rows = [values.notna()] if levels is None else [values == level for level in levels]
-            rows += [values.isna()] * has_missing[column]
+        for column in levels_of:
+            rows = self.rows(column)
             self.counts[column] = np.array(
-                [[(row.to_numpy(bool, na_value=False) & g).sum() for g in self.groups.values()]
-                 for row in rows], dtype=np.intp,
-            ).reshape(len(rows), len(self.groups))  # fmt: skip
+                [[(row & g).sum() for g in self.groups.values()] for row in rows], dtype=np.intp
+            ).reshape(len(rows), len(self.groups))
+
+    def rows(self, column: str) -> list[NDArray[np.bool_]]:
+        """Who is in each row of a variable: its levels or known values, then missing ones."""
+        values, levels = self.frame[column], self.levels_of[column]
+        rows = [values.notna()] if levels is None else [values == level for level in levels]
+        rows += [values.isna()] * self.has_missing[column]
+        return [row.to_numpy(bool, na_value=False) for row in rows]
 
     def hide(self, column: str, min_count: int) -> None:
         """Decide which numbers of a variable are hidden; the sizes that show are known."""
@@ -59,15 +64,16 @@ class SiteNumbers:
             return
         cells = np.vstack([counts, self.sizes])
         small, sizes = is_small(cells, min_count), np.zeros(cells.shape, dtype=bool)
-        small[-1] &= self.hidden_sizes
+        small[-1] = self.hidden_sizes
         sizes[-1] = True
-        blank = sizes & self.hidden_sizes & ~small
-        hidden = hidden_grid(cells, min_count, small, blank=blank, known=sizes & ~self.hidden_sizes)
+        hidden = hidden_grid(cells, min_count, small, known=sizes & ~self.hidden_sizes)
         self.hidden[column] = hidden[:-1]
 
     def describe_size(self, k: int) -> str:
         """The size of a group and its share of all."""
-        everyone = None if self.hidden_sizes[-1] else len(self.frame)
+        everyone = None if self.hidden_sizes[-1] else self.sizes[:-1].sum()
+        if k == len(self.sizes) - 1:
+            everyone = self.sizes[-1]
         return _count(self.sizes, self.hidden_sizes, k, everyone)
 
     def describe(self, column: str, k: int, continuous: str) -> list[str]:
@@ -81,10 +87,10 @@ class SiteNumbers:
             n_levels = len(counts) - has_missing
             # shares of the known values would tell how many are missing
             unknown = self.hidden_sizes[k] or (has_missing and hidden[-1])
-            known = None if unknown else int(counts[:n_levels].sum())
+            known = None if unknown else float(counts[:n_levels].sum())
             cells = [_count(counts, hidden, i, known) for i in range(n_levels)]
         if has_missing:
-            size = None if self.hidden_sizes[k] else int(self.sizes[k])
+            size = None if self.hidden_sizes[k] else float(counts.sum())
             cells.append(_count(counts, hidden, len(counts) - 1, size))
         return cells
 
@@ -143,6 +149,60 @@ def hide_numbers(
     return pooled
 
 
+def round_numbers(sites: Mapping[str, SiteNumbers], rounding: Rounding, min_count: int) -> None:
+    """Round all numbers of every site; means of few patients are hidden all the same.
+
+    No number is larger than those it is part of, also where these are of all sites together.
+    """
+    every = list(sites.values())
+    names = list(dict.fromkeys(name for part in every for name in part.groups if name != "all"))
+
+    def count(rows: list[NDArray[np.bool_]], name: str, *totals: float) -> float:
+        """Patients of some sites in these rows and a group."""
+        mine = [
+            part.frame.index[row & part.groups[name]]
+            for part, row in zip(every, rows, strict=True)
+            if name in part.groups
+        ]
+        ids = [patient for some in mine for patient in some]
+        return rounding.part(len(ids), rounding.key_of(ids), *totals)
+
+    sizes = {}
+    for place, rows in _places([np.ones(len(part.frame), dtype=bool) for part in every]):
+        sizes[place] = {name: count(rows, name, np.inf) for name in (*names, "all")}
+    for i, part in enumerate(every):
+        part.sizes = np.array([sizes[i][name] for name in part.groups])
+    for column, levels in every[0].levels_of.items():
+        for part in every:
+            part.hidden[column] = np.zeros(part.counts[column].shape, dtype=bool)
+            if levels is None:
+                part.hidden[column][0] = is_small(part.counts[column][0], min_count)
+            part.counts[column] = part.counts[column].astype(float)
+        for row in range(len(every[0].counts[column])):
+            whole: dict[str, float] = {}
+            for place, rows in _places([part.rows(column)[row] for part in every]):
+                most = sizes[place]
+                top = count(rows, "all", most["all"], whole.get("all", np.inf))
+                found = {
+                    name: count(rows, name, most[name], top, whole.get(name, np.inf))
+                    for name in names
+                } | {"all": top}
+                if place is None:
+                    whole = found
+                else:
+                    part = every[place]
+                    part.counts[column][row] = [found[name] for name in part.groups]
+
+
+def _places(
+    rows: list[NDArray[np.bool_]],
+) -> Iterator[tuple[int | None, list[NDArray[np.bool_]]]]:
+    """Rows of all sites together (None), and of each site with nobody of the others."""
+    yield None, rows
+    for i in range(len(rows)):
+        yield i, [row if i == j else np.zeros_like(row) for j, row in enumerate(rows)]
+
+
 def _hidden_layers(
     cells: NDArray[np.float64], hidden_sizes: NDArray[np.bool_], min_count: int
 ) -> NDArray[np.bool_]:
@@ -161,16 +221,9 @@ def _hidden_layers(
                        ]  # fmt: skip
     small, sizes = is_small(cells, min_count), np.zeros(cells.shape, dtype=bool)
     sizes[:, -1] = True
-    small[:, -1] &= hidden_sizes
-    unknown = np.zeros(cells.shape, dtype=bool)
-    unknown[:, -1] = hidden_sizes
+    small[:, -1] = hidden_sizes
     hidden = hidden_cells(
-        cells.ravel(),
-        sums,
-        min_count,
-        small.ravel(),
-        blank=(sizes & unknown & ~small).ravel(),
-        known=(sizes & ~unknown).ravel(),
+        cells.ravel(), sums, min_count, small.ravel(), known=(sizes & ~small).ravel()
     )
     return hidden.reshape(cells.shape)
 
@@ -186,13 +239,14 @@ def _summary(values: pd.Series, continuous: str) -> str:
     return f"{middle:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _count(counts: NDArray[np.intp], hidden: NDArray[np.bool_], i: int, total: int | None) -> str:
+def _count(counts: NDArray[Any], hidden: NDArray[np.bool_], i: int, total: float | None) -> str:
     """A count and its share of a total; no share of a total that is hidden."""
     if hidden[i]:
         return HIDDEN
+    count = f"{counts[i]:,.0f}"
     if total is None:
-        return f"{counts[i]:,}"
-    return f"{counts[i]:,} ({100 * counts[i] / total:.1f})" if total else f"{counts[i]:,} (–)"
+        return count
+    return f"{count} ({100 * counts[i] / total:.1f})" if total else f"{count} (–)"
 
 
 def ordered(values: Iterable[Any]) -> list[Any]:

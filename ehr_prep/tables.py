@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from ehr_prep.columns import looks_like_dates
 from ehr_prep.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
 from ehr_prep.readers import match_ids
-from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered
+from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered, round_numbers
 from font.checks import one_of, some
 from font.spelling import option
 from mmlca.sequences.type import Labels
+from mmlca.tables.rounding import Rounding
 from mmlca.tables.suppress import check_min_count, hidden_note
 
 _MAX_LEVELS = 30
@@ -128,6 +129,7 @@ def table_one(
     descriptions: Mapping[Any, str] | None = None,
     min_count: int = 0,
     together: Sequence[str] = (),
+    rounding: Rounding | None = None,
 ) -> TableOne:
     """Describe the patients of each cluster: n (%), mean (SD), categories, missing values.
 
@@ -159,6 +161,10 @@ def table_one(
     together : columns, optional
         Those whose numbers at all sites together another table shows: hidden numbers must not
         follow from that one either, and `hidden_together` says what it may not show.
+    rounding : Rounding, optional
+        Of the clusters: round all counts to multiples of its unit in place of hiding some; shares
+        are those of the rounded counts, and comparisons are coarse. Means of fewer patients than
+        `min_count` are not shown.
 
     Examples
     --------
@@ -187,7 +193,11 @@ def table_one(
         site: SiteNumbers(frame, cluster, levels_of, has_missing)
         for site, (frame, cluster) in sites.items()
     }
-    hidden_together = hide_numbers(described, min_count, together)
+    hidden_together: dict[str, pd.DataFrame] = {}
+    if rounding is None:
+        hidden_together = hide_numbers(described, min_count, together)
+    else:
+        round_numbers(described, rounding, min_count)
     columns: dict[Any, list[str]] = {}
     for site, part in described.items():
         for k, name in enumerate(part.groups):
@@ -200,7 +210,7 @@ def table_one(
             for column in labels:
                 n_rows = len(levels_of[column] or [0]) + has_missing[column]
                 split = [part.frame[column][g] for name, g in part.groups.items() if name != "all"]
-                coarse = bool(part.hidden[column].any())
+                coarse = rounding is not None or bool(part.hidden[column].any())
                 cells += [_compare(split, levels_of[column], compare, continuous, coarse)]
                 cells += [""] * (n_rows - 1)
             columns[site, compare.replace("smd", "SMD")] = cells
@@ -219,7 +229,12 @@ def table_one(
     if compare:
         notes.append(_TESTS[continuous if compare == "p" else compare])
         notes += [_TESTS["†"]] * any("†" in cell for column in columns.values() for cell in column)
-    if hidden := hidden_note(min_count):
+    if rounding is not None:
+        notes.append(
+            f"Numbers of patients are rounded at random to multiples of {rounding.unit}, and "
+            "shares are those of the rounded numbers."
+        )
+    elif hidden := hidden_note(min_count):
         notes.append(hidden)
     return TableOne(table, tuple(notes), hidden_together)
 

@@ -14,6 +14,7 @@ from mmlca.tables.suppress import hidden_parts, is_small
 TOLERATED = 0.02
 """Share of records that may be of unknown drugs without a caution."""
 
+_OTHERS = "other texts"
 _MAX_LOOKED_UP = 10_000  # texts for which a similar name is searched
 
 
@@ -82,27 +83,34 @@ def hide_unmapped(table: pd.DataFrame, min_count: int) -> pd.DataFrame:
     >>> table = pd.DataFrame({"drug": ["aspirin", "for Mr X"], "records": [90, 2],
     ...                       "patients": [40, 1], "did_you_mean": [None, None]})
     >>> hide_unmapped(table, 11)["drug"].to_list()
-    ['aspirin', 'other texts (1)']
+    ['aspirin', 'other texts']
     >>> hide_unmapped(table, 11)["records"].isna().to_list()
     [True, True]
     """
+    result = pool_rare(table, min_count)
+    if not is_small(table["patients"], min_count).any():
+        return result
+    # all records of unknown drugs together are in the flow, so that others hide with these
+    few = np.arange(len(result)) == len(result) - 1
+    hidden, _ = hidden_parts(result["records"].to_numpy(), min_count, few)
+    return result.assign(records=result["records"].mask(hidden))
+
+
+def pool_rare(table: pd.DataFrame, min_count: int) -> pd.DataFrame:
+    """The table with all texts of fewer than `min_count` patients in one row, the last."""
     rare = is_small(table["patients"], min_count)
     shown = table[~rare].astype({"records": float, "patients": float})
     if not rare.any():
         return shown.reset_index(drop=True)
     other = table[rare]
     pooled = {
-        "drug": f"other texts ({len(other):,})",
+        "drug": _OTHERS,
         "records": float(other["records"].sum()),
         "patients": np.nan,
         "did_you_mean": None,
     }
     columns = {name: [*shown[name], pooled[name]] for name in table}
-    result = pd.DataFrame(columns).astype({"drug": object, "did_you_mean": object})
-    # all records of unknown drugs together are in the flow, so that others hide with these
-    few = np.arange(len(result)) == len(result) - 1
-    hidden, _ = hidden_parts(result["records"].to_numpy(), min_count, few)
-    return result.assign(records=result["records"].mask(hidden))
+    return pd.DataFrame(columns).astype({"drug": object, "did_you_mean": object})
 
 
 def unmapped_caution(table: pd.DataFrame, lost: float, where: str) -> str | None:
@@ -129,7 +137,7 @@ does not with the class "-" (unmapped.csv).
         return None
     near = table[table["did_you_mean"].notna()].head(2)
     first = pd.concat([table.head(3), near])
-    first = first[~first["drug"].duplicated() & ~first["drug"].str.startswith("other texts (")]
+    first = first[~first["drug"].duplicated() & (first["drug"] != _OTHERS)]
     names = [
         f"{row.drug} ({row.did_you_mean}?)" if isinstance(row.did_you_mean, str) else str(row.drug)
         for row in first.itertuples()

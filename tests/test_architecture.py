@@ -63,7 +63,7 @@ def test_siblings_are_imported_only_where_allowed(path: Path) -> None:
         assert all(name.startswith(SHARED) for name in from_package(names, "font"))
         allowed = (
             *("mmlca.sequences.", "mmlca.tables.describe.", "mmlca.tables.suppress."),
-            "mmlca.figures.colours.",
+            *("mmlca.tables.rounding.", "mmlca.figures.colours."),
         )
         assert all(name.startswith(allowed) for name in from_package(names, "mmlca"))
 

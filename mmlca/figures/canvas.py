@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from mmlca.figures.colours import INK, MISSING
 from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Groups, Keys, SequencesBySite, split
-from mmlca.tables.suppress import check_min_count, hides, is_small, not_shown
+from mmlca.tables.suppress import check_min_count, is_small, not_shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +38,11 @@ class Panel(NamedTuple):
     data: Sequences
     keys: Keys
     first: bool
+
+    def sized(self, table: pd.DataFrame | None) -> bool:
+        """Whether the size of the group may be shown; it may if the table does not say."""
+        rows = None if table is None or "size" not in table else self.rows(table)
+        return rows is None or not len(rows) or bool(rows["size"].notna().any())
 
     def rows(self, table: pd.DataFrame, n: int | None = None) -> pd.DataFrame:
         """The rows of this panel's site and group, of which there should be n."""
@@ -214,8 +219,8 @@ def lay_out(
 
     Groups without patients, and those of fewer than `min_count`, are left out and noted.
     `height` is that of a row, and `beside` what labels take from the width, in inches; a new
-    figure is wider where they would take most of it. Titles say how many patients there are
-    unless the `table` that is drawn has rounded counts.
+    figure is wider where they would take most of it. Titles say how many patients there are: those
+    of the data, or what the `table` that is drawn has as `size` or `rounded_size` of the group.
     """
     if ax is not None and figure is not None:
         raise ValueError("both ax and figure were given; give one of them.")
@@ -236,13 +241,17 @@ def lay_out(
         inside=ax is not None,
         own=ax is None and figure is None,
     )
-    exact = table is None or "hidden" not in table or not hides(min_count)
     for (keys, data), (row, column) in zip(shown, places, strict=True):
         style(grid[row, column])
-        title = _title(keys, data, page.title_letters, exact)
-        grid[row, column].set_title(title, fontsize=TEXT, color=INK)
         first = column == min(c for r, c in places if r == row)
-        page.panels.append(Panel(grid[row, column], data, keys, first))
+        panel = Panel(grid[row, column], data, keys, first)
+        title = _title(panel, page.title_letters, table)
+        grid[row, column].set_title(title, fontsize=TEXT, color=INK)
+        page.panels.append(panel)
+    unsized = sum(not panel.sized(table) for panel in page.panels)
+    if unsized:
+        sizes = f"size{'s' * (unsized > 1)} of {unsized} group{'s' * (unsized > 1)}"
+        page.notes.append(f"{sizes} not shown, from which that of a smaller one would follow")
     for row, column in set(np.ndindex(grid.shape)) - set(places):
         grid[row, column].set_axis_off()
     page.left_out(few, empty)
@@ -291,8 +300,8 @@ def enough(
         if not sizes.any():
             raise ValueError("there is nothing to draw: there are no patients; select some.")
         raise ValueError(
-            f"there is nothing to draw: the largest group has {sizes.max():,} patients and "
-            f"min_count is {min_count}."
+            f"there is nothing to draw: every group has fewer than min_count = {min_count} "
+            "patients; join groups, or lower min_count."
         )
     return shown, int(small.sum()), int((sizes == 0).sum())
 
@@ -339,14 +348,16 @@ def wrapped(n: int, most: int) -> tuple[int, int]:
     return n_rows, -(-n // n_rows)
 
 
-def _title(keys: Keys, data: Sequences, letters: int, exact: bool) -> str:
-    name = title_lines(group_name(keys), letters)
-    if not exact:  # beside rounded counts a size would tell what they hide
-        return name
-    n = f"n = {len(data):,}"
-    if (data.weights != 1).any():
-        n += f" (weight {data.weights.sum():,.0f})"
-    return f"{name}\n{n}" if keys else n
+def _title(panel: Panel, letters: int, table: pd.DataFrame | None) -> str:
+    """The name of a panel's group, and its size as far as it may be shown."""
+    name, n = title_lines(group_name(panel.keys), letters), f"n = {len(panel.data):,}"
+    if (panel.data.weights != 1).any():
+        n += f" (weight {panel.data.weights.sum():,.0f})"
+    for column, sign in (("size", "="), ("rounded_size", "≈")):
+        if table is not None and column in table:
+            sizes = panel.rows(table)[column].dropna()
+            n = f"n {sign} {sizes.iloc[0]:,.0f}" if len(sizes) else ""
+    return "\n".join(part for part in (name, n) if part)
 
 
 def group_name(keys: Keys) -> str:

@@ -152,7 +152,7 @@ def plot_frequencies(
         larger of `shared_by` and `min_count` as its `min_count`.
     min_count : groups, and sequences that fewer patients have, are not shown
     """
-    page = lay_out(sequences, groups, min_count, ax, figure, height=2.3)
+    page = lay_out(sequences, groups, min_count, ax, figure, height=2.3, table=table)
     colour = state_colours(page.states, colours)
     least = max(shared_by, min_count)
     if table is None:
@@ -210,7 +210,7 @@ def _of_table(
     """The panel's sequences, and the share of each that the table gives."""
     common = frequent(panel.data, top, min_count)
     rows = panel.rows(table, len(common.rows))
-    if not np.allclose(rows["count"], common.weight):
+    if "rounded_size" not in rows and not np.allclose(rows["count"], common.weight):
         raise ValueError(
             "the counts in the table are not those of the sequences; give the table of the same "
             "sequences, groups, top and min_count."
@@ -262,7 +262,7 @@ def plot_representatives(
         What `representative_sequences` returned for the same arguments.
     min_count : groups of fewer patients are not shown, nor sequences that fewer share
     """
-    page = lay_out(sequences, groups, min_count, ax, figure, height=1.9)
+    page = lay_out(sequences, groups, min_count, ax, figure, height=1.9, table=table)
     colour = state_colours(page.states, colours)
     least = max(shared_by, min_count)
     if table is None:

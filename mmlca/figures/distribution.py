@@ -36,7 +36,7 @@ from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import state_patients
 from mmlca.tables.describe import entropy_by_time, modal_states, state_distribution, time_in_state
 from mmlca.tables.groups import Groups, SequencesBySite, split
-from mmlca.tables.suppress import count_text, few_patients, hidden_parts, is_small
+from mmlca.tables.suppress import HIDDEN, bounded_parts, count_text, few_patients, is_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,12 +68,13 @@ def plot_state_distribution(
     sequences, groups : as in `state_distribution`; rows are sites and columns groups
     table : DataFrame, optional
         What `state_distribution` returned for the same sequences and groups, or the
-        distribution of `rounded_courses`.
+        distribution of `mmlca.tables.course_tables.Courses`.
     colours : {state: colour} or list of colours, optional
         In place of those of `state_colours`.
     min_count : groups and times of fewer patients are not shown
-        States that fewer patients are in at a time are grey, all of them together, with another
-        state where they would follow from the rest.
+        States that fewer patients are in at a time are grey, all of them together. Where their
+        number would follow from the rest, the most frequent state is drawn with a lower bound of
+        its share.
     xlabel : what a time is, such as "Quarter"
     ax, figure : where to draw, optional
     """
@@ -88,12 +89,15 @@ def plot_state_distribution(
         patients = state_patients(panel.data)
         count = rows["count"].to_numpy(dtype=float).reshape(n_times, n_states)
         share = rows["share"].to_numpy(dtype=float).reshape(n_times, n_states)
-        if "hidden" in rows:  # rounded counts, which may be shown
-            hidden, hidden_n = np.zeros((n_times, n_states), dtype=bool), np.zeros(n_times, bool)
+        n = rows["n"].to_numpy(dtype=float).reshape(n_times, n_states)[:, 0]
+        shown = np.ones(n_times, dtype=bool)
+        if "rounded_size" in rows:  # rounded counts, which may all be shown
+            patients = n[:, None]
         else:
-            hidden, hidden_n = hidden_parts(count, min_count, is_small(patients, min_count))
-        shown = ~hidden_n
-        share = np.where(hidden, 0.0, np.nan_to_num(share))[shown]
+            parts = bounded_parts(count, min_count, is_small(patients, min_count))
+            bound = np.nan_to_num(parts.at_least / np.maximum(n, 1)[:, None])
+            share, shown = np.where(parts.hidden, bound, share), ~parts.hidden_total
+        share = np.nan_to_num(share)[shown]
         top = np.cumsum(share, axis=1)
         at = np.flatnonzero(shown) + 1
         for k, state in enumerate(panel.data.states):
@@ -107,8 +111,8 @@ def plot_state_distribution(
             any_grey = True
             time_bars(panel.ax, at, 1 - rest, rest, page.n_times, MISSING)
         n_hidden += int((~shown).sum())
-        n = rows["n"].to_numpy(dtype=float).reshape(n_times, n_states)[:, 0]
-        _finish_time_panel(page, panel, n, n if "hidden" in rows else patients.sum(axis=1))
+        n = n if panel.sized(table) else np.full(n_times, np.nan)
+        _finish_time_panel(page, panel, n, patients.sum(axis=1))
     page.hidden(n_hidden, "time")
     grey = few_patients(min_count) if any_grey else ""
     legend = only(colour, drawn)
@@ -196,7 +200,10 @@ def time_bars(
 def _finish_time_panel(
     page: Page, panel: Panel, n: NDArray[np.float64], patients: NDArray[np.float64]
 ) -> None:
-    below = [count_text(*pair) for pair in zip(n, [page.min_count] * len(n), patients, strict=True)]
+    below = [
+        HIDDEN if np.isnan(count) else count_text(count, page.min_count, few)
+        for count, few in zip(n, patients, strict=True)
+    ]
     time_axis(panel.ax, panel.data, page.n_times, page.panel_points, below)
     percent_axis(panel.ax, panel.first)
 

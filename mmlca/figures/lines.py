@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mmlca.figures.canvas import SMALL, Panel, lay_out, only, rectangles
 from mmlca.figures.colours import INK, MISSING, PALE, Colours, state_colours
 from mmlca.sequences.type import Sequences
+from mmlca.tables.clusters import percent_text
 from mmlca.tables.groups import Groups, SequencesBySite
 from mmlca.tables.lines import branch_names, treatment_paths
 
@@ -75,14 +76,13 @@ def _draw_lines(
     """Draw blocks and ribbons in a panel so many points wide; name blocks where there is room."""
     ax, names = panel.ax, list(colour)
     total, first = panel.data.weights.sum(), table.loc[table["line"] == 1, "count"].sum()
-    if "hidden" in table:  # rounded counts
-        total = max(first, 1.0)
-    elif not np.isclose(total, first):
+    rounded = "rounded_size" in table
+    if not rounded and not np.isclose(total, first):
         raise ValueError(
             f"the table has {first:,.0f} patients, expected {total:,.0f}; give the table of the "
             "same sequences and groups."
         )
-    size = line_blocks(table, names) / total
+    size = line_blocks(table, names)
     bottom = _stack(size)
     on_line = size[:, :-2].sum(axis=1) + size[:, -1]  # all but those without a further line
     n_lines = int(np.flatnonzero(on_line > 0).max(initial=0)) + 1
@@ -101,8 +101,10 @@ def _draw_lines(
                 line + 1.08, bottom[line, k] + size[line, k] / 2, name,
                 va="center", fontsize=SMALL - 1, color=INK, zorder=4,
             )  # fmt: skip
-    _draw_ribbons(ax, table[table["line"] <= n_lines], size, bottom, total, colour)
+    _draw_ribbons(ax, table[table["line"] <= n_lines], size, bottom, colour)
     n = [f"{on_line[k] * total:,.0f}" for k in range(n_lines)]
+    if rounded or not panel.sized(table):
+        n = [percent_text(round(on_line[k], 9)) for k in range(n_lines)]
     ax.set_xticks(range(1, n_lines + 1), [f"{k + 1}\n{n[k]}" for k in range(n_lines)])
     ax.set_xlim(0.85, max(n_lines, 2) + after)
     ax.set_ylim(-0.01, 1 + _GAP * max(len(names) - 1, 0) + 0.01)
@@ -131,11 +133,11 @@ def _name_room(
 
 
 def line_blocks(table: pd.DataFrame, names: list[str]) -> NDArray[np.float64]:
-    """Weighted number of patients with each state as each line, (lines, names)."""
+    """The share of the patients with each state as each line, (lines, names)."""
     size = np.zeros((max(int(table["line"].max()), 2), len(names)))
     code = {name: k for k, name in enumerate(names)}
     at = table["state"].map(code).to_numpy(dtype=np.intp)
-    np.add.at(size, (table["line"].to_numpy() - 1, at), table["count"].to_numpy(dtype=float))
+    np.add.at(size, (table["line"].to_numpy() - 1, at), table["share"].to_numpy(dtype=float))
     return size
 
 
@@ -152,7 +154,6 @@ def _draw_ribbons(
     table: pd.DataFrame,
     size: NDArray[np.float64],
     bottom: NDArray[np.float64],
-    total: float,
     colour: Mapping[str, Any],
 ) -> None:
     from matplotlib.collections import PolyCollection
@@ -160,14 +161,13 @@ def _draw_ribbons(
     names = list(colour)
     code = {name: k for k, name in enumerate(names)}
     flows = table[table["before"].notna()].groupby(["line", "before", "state"], sort=False)
-    flow = flows["count"].sum().reset_index()
+    flow = flows["share"].sum().reset_index()
     flow = flow.assign(i=flow["before"].map(code), j=flow["state"].map(code))
     flow = flow.sort_values(["line", "i", "j"], kind="stable")
     leaving, entering = bottom + size, bottom + size  # how far each block is used from its top
     ribbons, colours = [], []
     ease = 3 * _CURVE**2 - 2 * _CURVE**3
-    for line, i, j, count in zip(flow["line"], flow["i"], flow["j"], flow["count"], strict=True):
-        height = count / total
+    for line, i, j, height in zip(flow["line"], flow["i"], flow["j"], flow["share"], strict=True):
         start, end = leaving[line - 2, i], entering[line - 1, j]
         leaving[line - 2, i] -= height
         entering[line - 1, j] -= height

@@ -25,6 +25,7 @@ def plot_survival(
     *,
     unit: str = "",
     min_count: int = 0,
+    shown: Survival | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Share without the event by cluster since the landmark. Draws `result.curves`.
@@ -39,6 +40,8 @@ def plot_survival(
     unit : str
         Of time, for the axis: "years".
     min_count : see `Survival.shown`
+    shown : Survival, optional
+        What to draw in place of `result.shown(min_count)`, such as with rounded numbers.
     ax : Axes, optional
 
     Examples
@@ -51,18 +54,18 @@ def plot_survival(
     """
     of_type(result, Survival, "what survival_by_cluster returns")
     check_min_count(min_count)
-    curves = result.shown(min_count).curves
+    curves = (result.shown(min_count) if shown is None else shown).curves
     every = list(result.excluded["group"])
-    shown = [group for group in every if (curves["group"] == group).any()]
-    if not shown:
+    drawn = [group for group in every if (curves["group"] == group).any()]
+    if not drawn:
         raise ValueError(
             f"there is nothing to draw: every group has fewer than min_count = {min_count} events "
             "or patients."
         )
     own = ax is None
-    ax = new_axes(ax, height=2.7 + 0.14 * len(shown))
+    ax = new_axes(ax, height=2.7 + 0.14 * len(drawn))
     end = float(curves["time"].max())
-    for group in shown:
+    for group in drawn:
         number = every.index(group)
         rows = curves[curves["group"] == group]
         _draw(ax, rows, named(group, "Group"), number, steps=not hides(min_count))
@@ -74,14 +77,14 @@ def plot_survival(
     legend_over(ax, own, handlelength=3)
     label = f"Time since the landmark{f' ({unit})' if unit else ''}"
     note = ""
-    if len(shown) < len(every):
-        hidden = len(every) - len(shown)
+    if len(drawn) < len(every):
+        hidden = len(every) - len(drawn)
         note = f"\n{hidden} group{'s' * (hidden > 1)} of fewer than {min_count} events not shown"
     # empty lines of the label keep room for the numbers, which stand some points below the axis
-    ax.set_xlabel(label + note + "\n" * (len(shown) + 2), fontsize=TEXT)
+    ax.set_xlabel(label + note + "\n" * (len(drawn) + 2), fontsize=TEXT)
     first = 30 + 9 * bool(note)
     _write(ax, 0, first, "At risk", INK)
-    for line, group in enumerate(shown, start=1):
+    for line, group in enumerate(drawn, start=1):
         rows, number = curves[curves["group"] == group], every.index(group)
         times, at_risk = _at_risk(rows, None if hides(min_count) else ax.get_xticks(), end)
         for time, n in zip(times, at_risk, strict=True):

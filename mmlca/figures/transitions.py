@@ -30,7 +30,7 @@ from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import leaving_patients, step_patients
 from mmlca.tables.describe import time_in_state, transition_counts
 from mmlca.tables.groups import Groups, SequencesBySite
-from mmlca.tables.suppress import HIDDEN, hidden_parts, is_small
+from mmlca.tables.suppress import HIDDEN, bounded_parts, is_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ def plot_transitions(
     for panel in page.panels:
         heat = _Heat(panel, table, lag, min_count)
         n_small += int(heat.small.sum())
-        n_hidden += int(heat.hidden.sum())
+        n_hidden += int((heat.hidden & ~heat.bounded).sum())
         image = _draw_heat(panel, heat, min_support, page)
     page.hidden(n_small, "rate", n_hidden - n_small)
     if _room(page, page.panels[0]):
@@ -152,7 +152,8 @@ def colour_bar(image: Any, axes: list[Axes], label: str, beyond: bool = False) -
 class _Heat:
     """A panel's rates (S, S), NaN where hidden or never left, and n of each row.
 
-    `hidden` are all rates that are not shown, `small` those that rest on few patients.
+    `hidden` are all rates that are not shown, `small` those that rest on few patients; in place of
+    those that are `bounded` a lower bound is shown.
     """
 
     def __init__(self, panel: Panel, table: pd.DataFrame, lag: int, min_count: int) -> None:
@@ -163,14 +164,22 @@ class _Heat:
         small = is_small(step_patients(panel.data, lag), min_count)
         self.small = small | is_small(leaving, min_count)[:, None]
         count = rows["count"].to_numpy(dtype=float).reshape(size, size)
-        if "hidden" in rows:  # rounded counts, which may be shown but for those of few patients
-            parts = self.small = rows["hidden"].to_numpy(dtype=bool).reshape(size, size)
-            self.hidden_n = np.zeros(size, dtype=bool)
-        else:
-            parts, self.hidden_n = hidden_parts(count, min_count, self.small)
-        self.hidden = parts | self.hidden_n[:, None]
+        if "rounded_size" in rows:  # rounded counts, which may all be shown
+            self.small = np.zeros((size, size), dtype=bool)
+        parts = bounded_parts(count, min_count, self.small)
+        self.hidden_n = parts.hidden_total | (not panel.sized(table))
+        self.hidden = parts.hidden | parts.hidden_total[:, None]
+        self.bounded = np.isfinite(parts.at_least)
         rate = rows["rate"].to_numpy(dtype=float).reshape(size, size)
-        self.rate = np.where(self.hidden, np.nan, rate)
+        bound = parts.at_least / np.maximum(self.n, 1)[:, None]
+        self.rate = np.where(self.hidden, bound, rate)
+
+    def text(self, i: int, j: int) -> str:
+        """The rate in a cell; "≥.97" for a bound, and nothing for a state that is never left."""
+        if self.hidden[i, j] and not self.bounded[i, j]:
+            return HIDDEN
+        rate = rate_text(self.rate[i, j]) if np.isfinite(self.rate[i, j]) else ""
+        return f"≥{rate}".replace("≥>", ">") if self.bounded[i, j] else rate
 
 
 def _room(page: Page, panel: Panel) -> bool:
@@ -187,10 +196,9 @@ def _draw_heat(panel: Panel, heat: _Heat, min_support: int, page: Page) -> Any:
     if _room(page, panel):
         for i in range(size):
             for j in range(size):
-                if heat.hidden[i, j]:
-                    cell_text(ax, j, i, "–", INK)
-                elif np.isfinite(rate[i, j]):
-                    cell_text(ax, j, i, rate_text(rate[i, j]), text_colour(shades(rate[i, j])))
+                if text := heat.text(i, j):
+                    ink = text_colour(shades(rate[i, j])) if np.isfinite(rate[i, j]) else INK
+                    cell_text(ax, j, i, text, ink)
             weak = 0 < heat.n[i] < min_support
             n = HIDDEN if heat.hidden_n[i] else f"{heat.n[i]:,.0f}{'*' * bool(weak)}"
             ax.text(size - 0.4, i, n, va="center", fontsize=SMALL - 1, color=INK)
@@ -384,9 +392,9 @@ def plot_transition_graph(
     for panel in page.panels:
         heat = _Heat(panel, table, lag, min_count)
         n_small += int(heat.small.sum())
-        n_hidden += int(heat.hidden.sum())
+        n_hidden += int((heat.hidden & ~heat.bounded).sum())
         area = time_in_state(panel.data)["share"].to_numpy()
-        _draw_graph(panel, heat.rate, area, at_least, [colour[s] for s in panel.data.states])
+        _draw_graph(panel, heat, area, at_least, [colour[s] for s in panel.data.states])
     if at_least > 0:
         page.notes.append(f"rates below {at_least:g} not drawn")
     page.hidden(n_small, "rate", n_hidden - n_small)
@@ -395,14 +403,14 @@ def plot_transition_graph(
 
 def _draw_graph(
     panel: Panel,
-    rate: NDArray[np.float64],
+    heat: _Heat,
     area: NDArray[np.float64],
     at_least: float,
     colours: list[Any],
 ) -> None:
     from matplotlib.patches import Circle, FancyArrowPatch
 
-    ax, size = panel.ax, len(rate)
+    ax, rate, size = panel.ax, heat.rate, len(heat.rate)
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
     place = np.column_stack([np.cos(angle), np.sin(angle)]) * (size > 1)
     largest = min(0.36, 2.2 / max(size, 2))
@@ -424,7 +432,7 @@ def _draw_graph(
         ax.add_patch(nodes[k])
         if size <= 12 and np.isfinite(rate[k, k]):
             ax.text(
-                place[k, 0], place[k, 1], rate_text(rate[k, k]),
+                place[k, 0], place[k, 1], heat.text(k, k),
                 ha="center", va="center", fontsize=SMALL - 0.5,
                 color=text_colour(colours[k]), zorder=4,
             )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from ehr_prep.bootstrap import pseudo_sites
@@ -23,11 +24,13 @@ from mmlca.model.selection import candidates, compare_fits, fit_quietly, vote
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.study import read
-from mmlca.study.groups import all_memberships, group_of_name, named_groups, views
+from mmlca.study.groups import all_memberships, named_groups, views
 from mmlca.study.processes import Processes
+from mmlca.study.release import rounding_of
 from mmlca.study.words import group_name
+from mmlca.tables.course_tables import Courses, courses_by_group
 from mmlca.tables.matching import memberships
-from mmlca.tables.rounded import Courses, rounded_courses
+from mmlca.tables.rounding import EVERYONE, Rounding
 from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 from mmlca.tables.site_differences import SiteDifferences, site_differences
 from mmlca.tables.suppress import is_small
@@ -350,17 +353,17 @@ def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
 def course_tables(
     study: Study, analysis: Analysis, processes: Processes
 ) -> Callable[[], dict[str | None, Courses]]:
-    """Tables of the courses by membership, all from rounded counts, once they are called for."""
-    tasks = {
-        view: processes.submit(
-            rounded_courses,
+    """Tables of the courses by membership, as the release shows them, once they are called for."""
+    tasks = {}
+    for view, clusters in all_memberships(analysis).items():
+        groups = named_groups(analysis, clusters, view)
+        tasks[view] = processes.submit(
+            courses_by_group,
             analysis.sequences,
-            named_groups(analysis, groups, view),
+            groups,
             study.privacy.min_count,
-            group_of_name(analysis, view),
+            rounding_of(study, groups),
         )
-        for view, groups in all_memberships(analysis).items()
-    }
     return lambda: {view: task() for view, task in tasks.items()}
 
 
@@ -379,11 +382,13 @@ def compare_sites_refined(study: Study, analysis: Analysis) -> SiteDifferences |
 def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:
     """Patients who would change cluster without a site.
 
-    Small numbers are hidden, and so are totals from which they would follow.
+    Small numbers are hidden, and so are totals from which they would follow; or all are rounded.
     """
     if analysis.ensemble is None:
         return None
     table, min_count = influence(analysis.ensemble), study.privacy.min_count
+    if rounding := rounding_of(study, analysis.clusters):
+        return _rounded_influence(table, analysis, rounding)
     few = pd.DataFrame(
         {
             f"changed at {site}": is_small(table[f"changed at {site}"], min_count)
@@ -395,6 +400,20 @@ def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:
     table[list(few)] = table[list(few)].mask(few)
     total = few.any(axis=1) | is_small(table["changed"], min_count)
     return table.assign(changed=table["changed"].mask(total), share=table["share"].mask(total))
+
+
+def _rounded_influence(table: pd.DataFrame, analysis: Analysis, rounding: Rounding) -> pd.DataFrame:
+    sizes = {site: len(data) for site, data in analysis.sequences.items()}
+    places = {"changed": EVERYONE, **{f"changed at {site}": site for site in sizes}}
+    new: dict[str, list[float]] = {name: [] for name in (*places, "share")}
+    for without, row in table.iterrows():
+        cell = ("without", rounding.key(str(without)))
+        for name, place in places.items():
+            new[name].append(rounding(row[name], place, EVERYONE, *cell, "change"))
+        stay = rounding(sum(sizes.values()) - row["changed"], EVERYONE, EVERYONE, *cell)
+        whole = new["changed"][-1] + stay
+        new["share"].append(new["changed"][-1] / whole if whole else np.nan)
+    return table.assign(**new)
 
 
 def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
@@ -413,16 +432,19 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
     if not labs:
         return {}
     dates = {site: analysis.sequences[site] for site in labs}
-    return {
-        view: trend(
+    trends = {}
+    for view, clusters in views(analysis):
+        groups = named_groups(analysis, {site: clusters[site] for site in labs}, view)
+        trends[view] = trend(
             labs,
-            named_groups(analysis, {site: clusters[site] for site in labs}, view),
+            groups,
             dates,
             test=study.outputs.lab,
+            bands=study.outputs.lab_bands,
             min_count=study.privacy.min_count,
+            rounding=rounding_of(study, groups),
         )
-        for view, clusters in views(analysis)
-    }
+    return trends
 
 
 def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame) -> TableOne:
@@ -441,4 +463,5 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
         descriptions={group_name(study, c, analysis.names): text for c, text in texts},
         min_count=study.privacy.min_count,
         together=study.outcomes.columns,
+        rounding=rounding_of(study, groups),
     )

@@ -166,7 +166,8 @@ class Outputs(Part):
     time: Text | None = None
     names: dict[Text, Text] | Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     lab: Text | None = None
-    lab_label: Text = "ESR (mm/h)"
+    lab_label: Text | None = None
+    lab_bands: Literal["pointwise", "simultaneous"] = "pointwise"
 
     @model_validator(mode="after")
     def _different_names(self) -> Outputs:
@@ -231,9 +232,23 @@ class Outcomes(Part):
 
 
 class Privacy(Part):
-    """The smallest number of patients shown in tables, figures and the report."""
+    """How numbers of patients are shown in tables, figures and the report.
+
+    "inside": exact, without those of fewer than `min_count` patients; "public": all rounded at
+    random to multiples of `min_count`. See `mmlca.study.release`.
+    """
 
     min_count: Count = 11
+    release: Literal["inside", "public"] = "inside"
+
+    @model_validator(mode="after")
+    def _something_to_round_to(self) -> Privacy:
+        if self.release == "public" and self.min_count < 2:
+            raise ValueError(
+                f'has release = "public" with min_count = {self.min_count}, to which nothing can '
+                "be rounded; set min_count to 2 or more, such as 11"
+            )
+        return self
 
 
 class Sensitivity(Part):
@@ -496,7 +511,12 @@ def write_study_file(
     rules = {**Rules().model_dump(), **PRESETS.get(preset or "", {})}
     about = {"seed": seed, "synthetic": synthetic, "rules": rules, "notes": dict(notes or {})}
     text = render(
-        "study.toml.j2", **settings, **about, candidates=list(candidates), stability=stability
+        "study.toml.j2",
+        **settings,
+        **about,
+        candidates=list(candidates),
+        stability=stability,
+        preset=preset,
     )
     with atomic(Path(path)) as file:
         file.write(text.encode())

@@ -19,22 +19,22 @@ from mmlca.sequences.checks import listed
 from mmlca.study.analyse import Analysis, Findings
 from mmlca.study.groups import course_views, named_groups, views
 from mmlca.study.numbers import published_norm
+from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Layout, Plain
 from mmlca.study.words import dead_included, group_word, window_name, windows_name
-from mmlca.tables import describe
-from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
+from mmlca.tables.clusters import describe_clusters, name_clusters
+from mmlca.tables.course_tables import Courses, courses_by_group, rounded_frequencies
+from mmlca.tables.describe import sequence_frequencies
 from mmlca.tables.lines import branch_names
 from mmlca.tables.representatives import representative_sequences
-from mmlca.tables.rounded import rounded_courses
-from mmlca.tables.suppress import hidden_note, hides, is_small, rounded_note
+from mmlca.tables.suppress import hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
     from mmlca.study.config import Study
-    from mmlca.tables.rounded import Courses
 
 SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would be an accident
 _WHOSE = {
@@ -52,13 +52,15 @@ def course_items(study: Study, findings: Findings) -> list[Item]:
     items: list[Item] = []
     analysis = findings.analysis
     for view, clusters in course_views(analysis):
-        shown = _without_revealing_groups(clusters, study.privacy.min_count)
-        data = {site: analysis.sequences[site] for site in shown}
-        data = {site: part[part.ids.isin(shown[site].index)] for site, part in data.items()}
-        if data:
-            groups = named_groups(analysis, shown, view)
-            items += _courses(study, data, groups, view, findings.courses[view])
+        if _any_to_show(clusters, study.privacy.min_count):
+            groups = named_groups(analysis, clusters, view)
+            items += _courses(study, analysis.sequences, groups, view, findings.courses[view])
     return items
+
+
+def _any_to_show(groups: Mapping[str, pd.Series], min_count: int) -> bool:
+    """Whether a group has enough patients to be shown; figures leave smaller ones out."""
+    return any(not is_small(part.value_counts(), min_count).all() for part in groups.values())
 
 
 def class_courses(
@@ -76,38 +78,19 @@ def class_courses(
     names = {k: f"class {k}" if name is None else f"{k}: {name}" for k, name in short}
     order = pd.CategoricalDtype(list(names.values()), ordered=True)
     groups = {site: classes.map(names).astype(order)}
-    numbers = {name: k for k, name in names.items()}
-    courses = rounded_courses({site: data}, groups, min_count, numbers)
-    shown = _without_revealing_groups(groups, min_count)
-    if not shown:
+    part = {site: data}
+    if not _any_to_show(groups, min_count):
         return None
-    part = {site: data[data.ids.isin(shown[site].index)]}
+    courses = courses_by_group(part, groups, min_count)
+    frequencies = sequence_frequencies(part, groups, 30, min_count=max(SHARED_BY, min_count))
+    frequencies = courses.with_sizes(frequencies)
     return courses.shown("transitions"), [
         lambda: plot_state_distribution(
-            part, shown, table=courses.distribution, min_count=min_count
+            part, groups, table=courses.distribution, min_count=min_count
         ),
-        lambda: plot_frequencies(part, shown, min_count=min_count),
-        lambda: plot_transitions(part, shown, table=courses.transitions, min_count=min_count),
+        lambda: plot_frequencies(part, groups, table=frequencies, min_count=min_count),
+        lambda: plot_transitions(part, groups, table=courses.transitions, min_count=min_count),
     ]
-
-
-def _without_revealing_groups(
-    clusters: Mapping[str, pd.Series], min_count: int
-) -> dict[str, pd.Series]:
-    """The patients of groups whose size does not reveal that of a small group.
-
-    Small groups stay: the tables blank them, and the figures say how many there are.
-    """
-    hidden, shown = hidden_sizes(clusters, min_count), {}
-    for site, part in clusters.items():
-        size = part.value_counts()
-        reveals = size.index[hidden.loc[site, size.index] & ~is_small(size, min_count)]
-        shown[site] = part[~part.isin(reveals)]
-    return {
-        site: part
-        for site, part in shown.items()
-        if not is_small(part.value_counts(), min_count).all()
-    }
 
 
 _MOST_LINES = 5000
@@ -129,10 +112,15 @@ def draw_single_courses(study: Study, analysis: Analysis, site: str) -> Callable
 
 _IN_FILE_ONLY = ("n_boot", "rows_left_out", "clusters")
 _FOR_KNOWN_CLUSTERS = ["low", "high"]  # intervals that do not hold where clusters are estimated
+_SHOWN_COURSES = ("site", "group", "rank", "sequence", "count", "share")
 
 
 def _out_of(row: Mapping[str, Any]) -> str:
-    return f"{row['count']:,.0f} of {row['n']:,.0f}"
+    """What a share or rate rests on, as far as that may be shown."""
+    if np.isnan(row["count"]):
+        return "numbers not shown"
+    whole = "" if "rounded_size" in row else f" of {row['n']:,.0f}"
+    return f"{row['count']:,.0f}{whole}"
 
 
 def _courses(
@@ -157,9 +145,8 @@ def _courses(
         draw: Callable[[], Any],
         chart: Callable[[], str] | None = None,
         section: str = "clusters",
-        note: str = rounded_note(min_count),
     ) -> Item:
-        caption = f"{caption} {_WHOSE[view]} {note}".rstrip()
+        caption = f"{caption} {_WHOSE[view]} {count_note(study)}".rstrip()
         alt = f"{alt} {at_sites}."
         return Item(
             *(f"{name}{ending}", section, title, caption, table, layout, draw, alt, view),
@@ -169,15 +156,18 @@ def _courses(
     shares = courses.shown("distribution")
     states = list(dict.fromkeys(state for part in data.values() for state in part.states))
     colours = state_colours(states)
-    about = "≈" if hides(min_count) else "="
-    occur = set(shares.loc[shares["share"] > 0, "state"])
+    drawn_as = shares["share"].fillna(shares.get("at_least", 0.0))
+    occur = set(shares.loc[drawn_as > 0, "state"])
     seen = {name: shade for name, shade in colours.items() if name in occur}
     yield item(
         "state_distribution",
         f"Treatment by {window}",
         f"Share of each drug class in each {window} among the patients observed in that {window}"
         f"{dead_included(data)} (below the axis: the {window}, and their number), by "
-        f"{group}{' and site' * (len(data) > 1)}.",
+        f"{group}{' and site' * (len(data) > 1)}."
+        + f" Grey: drug classes of fewer than {min_count} patients; where their number would "
+        "follow from the rest, the share of the most common class is a lower bound."
+        * (hides(min_count) and not courses.rounded),
         f"Stacked bars of the drug classes by {window}, one panel for each {group}",
         shares,
         Grid(
@@ -189,12 +179,12 @@ def _courses(
             text=f"Shares of patients in %; columns: {windows_name(study)}.",
         ),
         lambda: plot_state_distribution(data, groups, table=courses.distribution, **options),
-        lambda: legend(seen) + stacked_bars(shares, colours, window, about),
+        lambda: legend(seen) + stacked_bars(shares, colours, window),
         "courses",
     )
-    if view != "refined":  # exact counts beside those of the ensemble would tell who moved
-        yield from _whole_courses(study, data, groups, item, options)
-    paths = courses.shown("paths").dropna(subset="count")
+    if view != "refined":  # they would be nearly those of the ensemble
+        yield from _whole_courses(study, data, groups, courses, item, options)
+    paths = courses.shown("paths")
     rest = dict(zip(branch_names(states)[-2:], (PALE, MISSING), strict=True))
     drawn = set(paths["state"])
     branches = {name: shade for name, shade in (colours | rest).items() if name in drawn}
@@ -212,11 +202,9 @@ def _courses(
         f"The rings show the same: the first line inside, what followed it outside.{together}",
         f"Flow diagram from the first treatment line to the following ones, by {group}",
         paths,
-        Plain(shares=("share",), columns=tuple(paths.columns.drop(["parent", "before", "state"]))),
+        Plain(shares=("share",), columns=("site", "group", "line", "path", "count", "share")),
         lambda: plot_lines(data, groups, table=courses.paths, min_count=min_count),
-        lambda: (
-            legend(branches) + sankey(paths, branches, about) + sunburst(paths, branches, about)
-        ),
+        lambda: legend(branches) + sankey(paths, branches) + sunburst(paths, branches),
     )
     yield item(
         "transitions",
@@ -242,13 +230,17 @@ def _whole_courses(
     study: Study,
     data: Mapping[str, Sequences],
     groups: Mapping[str, Any],
+    courses: Courses,
     item: Callable[..., Item],
     options: dict[str, Any],
 ) -> Iterator[Item]:
     """Courses that several patients share, and those that stand for all."""
     min_count, top = study.privacy.min_count, study.outputs.top
     group, least = group_word(study), max(SHARED_BY, min_count)
-    frequencies = describe.sequence_frequencies(data, groups, top, min_count=least)
+    rounding = rounding_of(study, groups)
+    frequencies = courses.with_sizes(sequence_frequencies(data, groups, top, min_count=least))
+    if rounding is not None:
+        frequencies = rounded_frequencies(frequencies, rounding)
     drawn, nothing = _with_rows(data, groups, frequencies)
     yield item(
         "frequencies",
@@ -258,18 +250,20 @@ def _whole_courses(
         + " The folder patients has pictures of single courses."
         * study.outputs.figures,
         f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
-        frequencies,
-        Plain(shares=("share", "cumulative")),
+        courses.without_counts(frequencies),
+        Plain(shares=("share", "cumulative"), columns=(*_SHOWN_COURSES, "cumulative")),
         lambda: plot_frequencies(
             *drawn, top=top, shared_by=SHARED_BY, table=frequencies, **options
         ),
-        note=hidden_note(min_count),
     )
     # a course that stands for all is no accident of sorting, so that one patient's will do
     shared_by = SHARED_BY if hides(min_count) else 1
     representatives = representative_sequences(
         data, groups, shared_by=shared_by, min_count=min_count
     )
+    representatives = courses.with_sizes(representatives)
+    if rounding is not None:
+        representatives = rounded_frequencies(representatives, rounding)
     shown, none = _with_rows(data, groups, representatives)
     only = f" Only courses that at least {least} patients share are candidates.{none}"
     yield item(
@@ -279,10 +273,9 @@ def _whole_courses(
         f"least from their own (in the share of {windows_name(study)} with another drug class)."
         + (only if shared_by > 1 else ""),
         f"Coloured bars of a few representative treatment courses, one panel for each {group}",
-        representatives,
-        Plain(shares=("share", "distance")),
+        courses.without_counts(representatives),
+        Plain(shares=("share", "distance"), columns=(*_SHOWN_COURSES, "distance")),
         lambda: plot_representatives(*shown, shared_by=shared_by, table=representatives, **options),
-        note=hidden_note(min_count),
     )
 
 
@@ -421,13 +414,13 @@ def lab_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The course of a lab by cluster, one figure per membership."""
     from ehr_prep.plots import plot_trend
 
-    name = study.outputs.lab_label
     for view, trend in findings.trends.items():
+        name = study.outputs.lab_label or trend.label
         yield Item(
             "lab" if view is None else f"lab_{view}",
             "labs",
             f"{name} around the first prescription",
-            f"{trend.caption()} {_WHOSE[view]}",
+            f"{trend.caption()} {_WHOSE[view]}{f' {count_note(study)}' * trend.rounded}",
             trend.curves,
             Grid(
                 ("site", "group"),
@@ -439,8 +432,8 @@ def lab_items(study: Study, findings: Findings) -> Iterator[Item]:
                 step=0.5,
                 text="Columns: years since the first prescription, every half year.",
             ),
-            lambda trend=trend: plot_trend(trend, label=name),  # type: ignore[misc]
-            f"Curves of {name} by {group_word(study)} from one year before to three years after "
-            "the first prescription.",
+            lambda trend=trend, name=name: plot_trend(trend, label=name),  # type: ignore[misc]
+            f"Curves of {name} by {group_word(study)} from one year before to at most three years "
+            "after the first prescription.",
             view,
         )

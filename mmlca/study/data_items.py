@@ -5,44 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
+from font.ensemble import site_of
 from font.n_clusters import RECORD
 from mmlca.figures.models import plot_selection
+from mmlca.model.criteria import CRITERIA
+from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_word, window_name
-from mmlca.tables.rounded import Courses
-from mmlca.tables.suppress import few_digits, hidden_note, hide, hides, is_small, rounded_note
+from mmlca.tables.course_tables import Courses
+from mmlca.tables.rounding import EVERYONE, Rounding
+from mmlca.tables.suppress import few_digits, hide, hides, is_small
 
 if TYPE_CHECKING:
+    from mmlca.sequences.type import Sequences
     from mmlca.study.analyse import Findings
     from mmlca.study.config import Study
 
 
 def data_items(study: Study, findings: Findings) -> Iterator[Item]:
     """Odd records and the flow of patients at each site; the numbers of classes compared."""
-    from ehr_prep.flow import hide_flow
     from ehr_prep.plots import plot_flow
-    from ehr_prep.unmapped import hide_unmapped
 
-    min_count = study.privacy.min_count
+    min_count, note = study.privacy.min_count, count_note(study)
     data, choice = findings.analysis.sequences, findings.choice
     built = {site: part for site, part in data.items() if part.account is not None}
-    flows = {site: hide_flow(part.flow, min_count) for site, part in built.items()}
+    rounding = rounding_of(study, findings.analysis.clusters)
+    flows = {
+        site: _shown_flow(part.flow, site, min_count, rounding) for site, part in built.items()
+    }
     for site, part in built.items():
         if len(part.issues):
-            grouped = part.issues["issue"].isin(
-                set(part.flow["reason"]) - set(flows[site]["reason"])
-            )
-            issues = hide(part.issues.drop(columns="examples"), ["n"], ["n"], min_count)
             yield Item(
                 f"issues_{site}",
                 "patients",
                 f"Odd records at {site}",
                 "Records that looked odd: what was odd, how many there were, and what was done "
-                f"about them. The folder patients has examples. {hidden_note(min_count)}".rstrip(),
-                issues.assign(n=issues["n"].mask(grouped)),
+                f"about them. The folder patients has examples. {note}".rstrip(),
+                _shown_issues(part, flows[site], site, min_count, rounding),
             )
     for site, part in built.items():
         unmapped = part.account.unmapped if part.account is not None else None
@@ -53,18 +56,18 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
                 f"Drugs at {site} that the map does not know",
                 "Drug texts without a class, the most frequent first, with a known name that the "
                 "text resembles. Texts of few patients are one row; the folder patients has them. "
-                f"{hidden_note(min_count)}".rstrip(),
-                hide_unmapped(unmapped, min_count),
+                f"{note}".rstrip(),
+                _shown_unmapped(unmapped, site, min_count, rounding),
             )
-    for site, part in built.items():
+    for site in built:
         yield Item(
             f"flow_{site}",
             "patients",
             f"Flow of patients at {site}",
             f"Patients and records from the files to the sequences at {site}: how many were left "
-            "out, and why.",
+            f"out, and why. {note}".rstrip(),
             flows[site],
-            draw=lambda part=part: plot_flow(part, min_count=min_count),  # type: ignore[misc]
+            draw=lambda flow=flows[site]: plot_flow(flow),  # type: ignore[misc]
             alt=f"Flow chart of the patients and records kept and left out at {site}.",
         )
     yield Item(
@@ -74,7 +77,7 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
         f"Patients observed in the first {window_name(study)}, in the middle and in the last, by "
         f"{group_word(study)}; the share of the first who are observed in the last. Follow-up that "
         "ends sooner in one group than in another may be related to treatment. "
-        f"{rounded_note(min_count)}".rstrip(),
+        f"{note}".rstrip(),
         follow_up_table(study, next(iter(findings.courses.values()))),
         Plain(shares=("share",), n_keys=2),
     )
@@ -102,7 +105,7 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"{name} of models with different numbers of classes, {whose}; {study.model.n_init} "
             "starts per search. Smaller is better; filled marks show the choice. The table has "
             f"the sizes of all classes in percent.{together}",
-            shown_fits(choice, findings.analysis.n_patients(), min_count),
+            shown_fits(choice, findings.analysis.n_patients(), min_count, rounding),
             Plain(shares=("smallest",)),
             lambda: plot_selection(choice, study.classes.criterion),
             f"Line plot of {name} against the number of classes.",
@@ -120,6 +123,55 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"largest eigenvalue). {RECORD[findings.suggested['sure'].iloc[-1]]}",
             findings.suggested,
         )
+
+
+def _shown_flow(
+    flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
+) -> pd.DataFrame:
+    """The flow with small numbers pooled, or with all numbers rounded.
+
+    Those who are left in the end are the patients of the site, and are rounded as these are.
+    """
+    from ehr_prep.flow import hide_flow
+
+    if rounding is None:
+        return hide_flow(flow, min_count)
+    flow, left = flow.assign(site=site), {"patients_left": (), "records_left": ("records",)}
+    rounded = {
+        name: rounding.column(flow, name, ["reason"], "dropped", name)
+        for name in ("patients", "records")
+    }
+    rounded |= {name: rounding.column(flow, name, [], *cell) for name, cell in left.items()}
+    return flow.drop(columns="site").assign(**rounded).astype(dict.fromkeys(rounded, int))
+
+
+def _shown_issues(
+    data: Sequences, flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
+) -> pd.DataFrame:
+    """Invalid records by kind, without small numbers and those that the flow pools, or rounded."""
+    table = data.issues.drop(columns="examples")
+    if rounding is not None:
+        n = rounding.column(table.assign(site=site), "n", ["issue"], "issue")
+        return table.assign(n=n)
+    pooled = table["issue"].isin(set(data.flow["reason"]) - set(flow["reason"]))
+    table = hide(table, ["n"], ["n"], min_count)
+    return table.assign(n=table["n"].mask(pooled))
+
+
+def _shown_unmapped(
+    table: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
+) -> pd.DataFrame:
+    """Drug texts without a class; those of few patients are one row."""
+    from ehr_prep.unmapped import hide_unmapped, pool_rare
+
+    if rounding is None:
+        return hide_unmapped(table, min_count)
+    table = pool_rare(table, min_count).assign(site=site)
+    rounded = {
+        name: rounding.column(table, name, ["drug"], "unmapped", name)
+        for name in ("records", "patients")
+    }
+    return table.drop(columns="site").assign(**rounded)
 
 
 def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
@@ -162,10 +214,17 @@ def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
 
 
-def shown_fits(table: pd.DataFrame, patients: Mapping[str, float], min_count: int) -> pd.DataFrame:
+def shown_fits(
+    table: pd.DataFrame,
+    patients: Mapping[str, float],
+    min_count: int,
+    rounding: Rounding | None = None,
+) -> pd.DataFrame:
     """Fits, with few digits and without the shares of classes where the smallest has few patients.
 
-    The shares of all classes add up, so that they show together or not at all.
+    The shares of all classes add up, so that they show together or not at all. Criteria are those
+    of the log-likelihood as it is shown, and with a `rounding` of the rounded numbers of patients:
+    several criteria that are each rounded by themselves would tell more digits together.
     """
     hidden = hides(min_count)
     if "sizes" in table:
@@ -173,11 +232,37 @@ def shown_fits(table: pd.DataFrame, patients: Mapping[str, float], min_count: in
         table = table.assign(sizes=texts)
     if not hidden:
         return table
-    n = table["model" if "model" in table else "site"].map(patients)
+    names = table["model" if "model" in table else "site"]
+    n = names.map(patients).astype(float)
     few = is_small((table["smallest"] * n).round(6), min_count)
     if "sizes" in table:
         table = table.assign(sizes=table["sizes"].mask(few))
+    shown = n
+    if rounding is not None:
+        pairs = zip(n, names, strict=True)
+        shown = pd.Series([_rounded_size(rounding, *pair) for pair in pairs], n.index)
+        table = table.assign(patients=shown) if "patients" in table else table
+    table = _of_shown_likelihood(table, n, shown)
     return round_indices("", table.assign(smallest=table["smallest"].mask(few)))
+
+
+def _rounded_size(rounding: Rounding, n: float, name: str) -> float:
+    """The number of patients of a site, or of a resample of it, rounded."""
+    site = str(site_of(name))
+    return rounding(n, site) if name == site else rounding(n, site, EVERYONE, "resample")
+
+
+def _of_shown_likelihood(table: pd.DataFrame, n: pd.Series, shown: pd.Series) -> pd.DataFrame:
+    """Criteria of the rounded log-likelihood, and of the numbers of patients that are shown."""
+    if "loglik" not in table:
+        return table
+    loglik = table["loglik"].round(0)
+    less = 2 * (table["loglik"] - loglik)
+    penalty = (table["bic"] + 2 * table["loglik"]) / np.log(n) if "bic" in table else 0.0
+    more = penalty * np.log(shown.where(shown > 0, 1) / n)
+    criteria = {name: table[name] + less for name in CRITERIA if name in table}
+    criteria |= {name: criteria[name] + more for name in criteria if name != "aic"}
+    return table.assign(loglik=loglik, **criteria)
 
 
 def _percents(shares: list[float], digits: int) -> str:

@@ -186,9 +186,9 @@ def named_groups(
     return named
 
 
-def group_of_name(analysis: Analysis, view: str | None) -> dict[str, Any]:
-    """The group that each name of a membership stands for."""
-    return {name: group for group, name in analysis.group_names[view].items()}
+def own_classes(analysis: Analysis) -> dict[str, pd.Series]:
+    """The class of each patient by the model of the site, numbered from 1."""
+    return {site: labels[site] + 1 for site, labels in analysis.labels.items()}
 
 
 def class_names(analysis: Analysis, site: str) -> dict[int, str]:

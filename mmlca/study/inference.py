@@ -19,8 +19,9 @@ from mmlca.model.likelihood_ratio import bootstrap_lrt
 from mmlca.model.outcomes import ThreeStep, three_step
 from mmlca.model.resampling import Bootstrap, bootstrap
 from mmlca.study import read
-from mmlca.study.groups import with_cluster_names
+from mmlca.study.groups import own_classes, with_cluster_names
 from mmlca.study.processes import Processes
+from mmlca.study.release import rounding_of
 from mmlca.study.words import group_name, groups_word
 from mmlca.tables.cluster_chains import cluster_chains, cluster_memberships
 from mmlca.tables.describe import state_distribution, transition_counts
@@ -123,13 +124,17 @@ def infer(
     if rules.blrt:
         parts["class_tests"] = _by_site({s: _class_tests(study, own[s], sites[s]) for s in sites})
     if refits:
+        found = _by_site({site: result.stability for site, result in refits.items()})
         parts["stability"] = hide_parts(
-            _by_site({site: result.stability for site, result in refits.items()}),
+            found,
             ["site"],
             ["patients", "jaccard", "found_again", "dissolved"],
             study.privacy.min_count,
             count="patients",
         )
+        if rounding := rounding_of(study, own_classes(analysis)):
+            n = rounding.column(found.rename(columns={"class": "group"}), "patients")
+            parts["stability"]["patients"] = n
     parts["diagnostics"] = {name: part for name, part in diagnosed.items() if name != SHARED}
     parts["shared_fit"] = diagnosed.get(SHARED)
     if study.covariates.columns or study.outcomes.columns:
@@ -270,7 +275,7 @@ class _ThirdStep:
         n, min_count = int(missing.sum()), self.study.privacy.min_count
         if n:
             shown = f"{n:,}"
-            if hides(min_count):  # the exact number would tell what Table 1 hides
+            if hides(min_count):  # the exact number would tell what Table 1 hides or rounds
                 shown = few_text(min_count) if is_small(n, min_count) else f"at least {min_count}"
             self.notes.append(
                 f"Patients who lack {what} are left out of what concerns it ({shown})."
@@ -329,6 +334,7 @@ class _ThirdStep:
                 table, test = hide_outcomes(
                     found, sizes, self.study.privacy.min_count, self._hidden_levels(name)
                 )
+                table = self._rounded(found, table, name)
             except ValueError:
                 self.notes.append(f"The outcome {name} is {_NO_ESTIMATE}")
                 continue
@@ -337,6 +343,29 @@ class _ThirdStep:
         if not tables:
             return None, None
         return _named_first(tables), _named_first(tests)
+
+    def _rounded(self, found: ThreeStep, table: pd.DataFrame, name: str) -> pd.DataFrame:
+        """The table of an outcome with rounded numbers of patients and cases, if all are."""
+        rounding = rounding_of(self.study, self.clusters)
+        if rounding is None:
+            return table
+        exact = pd.DataFrame(found).rename(columns={"class": "group"})
+        clusters, values = (
+            pd.concat(list(part))
+            for part in (self.clusters.values(), (p[name] for p in self.people.values()))
+        )
+        levels = {f"share of {level}": level for level in values.dropna().unique()}
+        patients, cases = rounding.column(exact, "patients"), []
+        for group, term, most in zip(exact["group"], exact["term"], patients, strict=True):
+            if term not in levels:
+                cases.append(np.nan)
+                continue
+            ill = (values == levels[term]).to_numpy()
+            mine = ill & (clusters == group).to_numpy()
+            whole = rounding.named(ill.sum(), rounding.key_of(values.index[ill]))
+            key = rounding.key_of(values.index[mine])
+            cases.append(rounding.part(mine.sum(), key, most, whole))
+        return table.assign(patients=patients, cases=cases)
 
     def _hidden_levels(self, name: str) -> set[tuple[str, str]]:
         """The clusters and levels of an outcome whose numbers Table 1 hides, or must."""

@@ -12,8 +12,9 @@ from mmlca.figures.diagnostics import plot_residuals, plot_stays
 from mmlca.figures.effects import plot_effects
 from mmlca.figures.survival import plot_survival
 from mmlca.figures.transitions import plot_estimates
-from mmlca.study.groups import class_names
+from mmlca.study.groups import class_names, own_classes
 from mmlca.study.inference import SHARED, uses_refits
+from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.words import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.study.analyse import Findings
     from mmlca.study.config import Study
+    from mmlca.tables.diagnostics import Diagnostics
+    from mmlca.tables.rounding import Rounding
 
 _ALL_SITES = (
     ", and under “all sites” the model of the ensemble and its refinement: courses that all sites "
@@ -103,8 +106,13 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "How sure the assignments are",
             f"For the patients assigned to a class of {own} (row): their number, and their mean "
             "probability of each class (columns), which holds if the model is right: see the tests "
-            f"above. {note}".rstrip(),
-            _classification({site: part.classification for site, part in shown.items()}, names),
+            f"above. {count_note(study)}".rstrip(),
+            _classification(
+                {site: part.classification for site, part in shown.items()},
+                names,
+                rounding_of(study, own_classes(findings.analysis)),
+                found.diagnostics,
+            ),
             Plain(n_keys=2),
         )
     for site, part in shown.items():
@@ -225,10 +233,16 @@ def _with_names(table: pd.DataFrame, names: Mapping[int, str]) -> pd.DataFrame:
 
 
 def _classification(
-    tables: Mapping[str, pd.DataFrame], names: Mapping[str, Mapping[int, str]]
+    tables: Mapping[str, pd.DataFrame],
+    names: Mapping[str, Mapping[int, str]],
+    rounding: Rounding | None,
+    exact: Mapping[str, Diagnostics],
 ) -> pd.DataFrame:
     parts = []
     for site, table in tables.items():
+        if rounding is not None:
+            n = exact[site].classification["patients"]
+            table = table.assign(patients=[rounding(n[k], site, k) for k in table.index])
         classes = {name: f"class {name}" for name in table if name != "patients"}
         frame = table.rename(columns=classes).reset_index()
         frame.insert(0, "site", site)
@@ -290,7 +304,7 @@ def outcome_items(study: Study, findings: Findings) -> Iterator[Item]:
     if found.outcomes is None or found.tests is None:
         return
     groups, how = groups_word(study), _CORRECTED[study.outcomes.correction]
-    note = hidden_note(study.privacy.min_count)
+    note = count_note(study)
     several = findings.analysis.ensemble is not None
     yield Item(
         "outcomes",
@@ -317,8 +331,12 @@ def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
     full, min_count = findings.inference.survival, study.privacy.min_count
     if full is None:
         return
-    shown, event = full.shown(min_count), in_words(study.outcomes.event)
-    groups, note = groups_word(study), hidden_note(min_count)
+    named = {
+        site: part.map(lambda c: group_name(study, c, findings.analysis.names))
+        for site, part in findings.analysis.clusters.items()
+    }
+    shown = full.shown(min_count, rounding_of(study, named))
+    event, groups, note = in_words(study.outcomes.event), groups_word(study), count_note(study)
     what = (
         "one less the cumulative incidence (Aalen–Johansen)"
         if full.competing
@@ -341,7 +359,7 @@ def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"assigned. {note}".rstrip(),
             shown.curves,
             Plain(shares=("survival", "low", "high"), n_keys=2),
-            lambda: plot_survival(full, unit="years", min_count=min_count),
+            lambda: plot_survival(full, unit="years", min_count=min_count, shown=shown),
             f"Curves of the share without {event} by {group_word(study)}.",
         )
     yield Item(

@@ -22,12 +22,19 @@ from mmlca.study.inference_items import (
 )
 from mmlca.study.numbers import numbers_table
 from mmlca.study.refined import refined_items
+from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_name, group_word, groups_word, period, window_name, windows_name
-from mmlca.tables.clusters import describe_clusters, hidden_sizes
-from mmlca.tables.rounded import Courses, data_draws, rounded_clusters, rounded_courses
-from mmlca.tables.suppress import hidden_note
+from mmlca.tables.clusters import describe_clusters, shown_sizes
+from mmlca.tables.course_tables import (
+    Courses,
+    courses_by_group,
+    guarded_clusters,
+    rounded_clusters,
+    state_keys,
+)
+from mmlca.tables.suppress import hides, printable
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -70,7 +77,7 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
             Plain(n_keys=2, sortable=False),
         )
     )
-    if not hidden_note(study.privacy.min_count):
+    if not hides(study.privacy.min_count):
         return items
     return [replace(item, table=round_indices(item.name, item.table)) for item in items]
 
@@ -95,6 +102,7 @@ def _model_items(study: Study, findings: Findings) -> Iterator[Item]:
             _fit_table({**analysis.models, **analysis.own}),
             analysis.n_patients(),
             study.privacy.min_count,
+            rounding_of(study, analysis.clusters),
         ),
         Plain(shares=("smallest",)),
     )
@@ -165,37 +173,26 @@ def shown_clusters(
     described: pd.DataFrame,
     by_site: Courses | None = None,
 ) -> pd.DataFrame:
-    """`describe_clusters` for people: exact sizes, and courses from rounded counts.
+    """`describe_clusters` as the release shows it; guarded numbers are not for tables yet.
 
     `by_site` are the tables of the clusters' courses if `described` has a row for each site.
     """
     min_count, data = study.privacy.min_count, analysis.sequences
-    if not hidden_note(min_count):
-        return described
-    if by_site is not None:
-        courses = {site: Courses(*(t[t["site"] == site] for t in by_site)) for site in data}
-        draws = {site: data_draws(part) for site, part in data.items()}
-    else:
+    words = period(study, data), window_name(study)
+    names = {c: group_name(study, c, analysis.names) for c in described["cluster"]}
+    courses = by_site
+    if courses is None:
         whole = Sequences.concat(data) if len(data) > 1 else next(iter(data.values()))
-        names = {c: group_name(study, c, analysis.names) for c in described["cluster"]}
         clusters = pd.concat(list(analysis.clusters.values()))
-        groups = pd.Series(clusters.map(names).to_numpy(), pd.Index(whole.ids))
-        numbers = {name: c for c, name in names.items()}
-        courses = {"": rounded_courses({"": whole}, {"": groups}, min_count, numbers)}
-        draws = {"": data_draws(whole)}
-    hidden = hidden_sizes(analysis.clusters, min_count)
-    where = described["site"] if "site" in described else ["all"] * len(described)
-    return rounded_clusters(
-        described.assign(
-            group=[group_name(study, c, analysis.names) for c in described["cluster"]]
-        ),
-        courses,
-        [hidden.at[row] for row in zip(where, described["cluster"], strict=True)],
-        min_count,
-        draws,
-        period(study, data),
-        window_name(study),
-    )
+        groups = {"": pd.Series(clusters.map(names).to_numpy(), pd.Index(whole.ids))}
+        named = {site: part.map(names) for site, part in analysis.clusters.items()}
+        rounding = rounding_of(study, named)
+        keys = None if rounding is None else state_keys(data, named, rounding)
+        courses = courses_by_group({"": whole}, groups, min_count, rounding, keys)
+    if rounding := rounding_of(study, analysis.clusters):
+        return rounded_clusters(described, courses, names, rounding, *words)
+    sizes = shown_sizes(analysis.clusters, min_count)
+    return guarded_clusters(described, courses, names, sizes, min_count, *words)
 
 
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -227,20 +224,22 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         "and the most common last drug class, with their shares; the mean number of switches per "
         f"patient; and the median number of {windows_name(study)} up to the last observed one. The "
         "file has more.",
-        findings.described,
+        printable(findings.described),
         replace(layout, columns=shown),
     )
     if several:
         by_site = describe_clusters(analysis.sequences, analysis.clusters, by_site=True)
-        by_site = by_site.drop(columns="description")
         by_site.insert(2, "name", by_site["cluster"].map(analysis.names))
+        by_site = by_site.drop(columns="description")
         yield Item(
             "clusters_by_site",
             "clusters",
             f"The {groups} at each site",
             "The same at each site. The names are those of all sites together; at one of them the "
             "shares may be others.",
-            shown_clusters(study, analysis, by_site, next(iter(findings.courses.values()))),
+            printable(
+                shown_clusters(study, analysis, by_site, next(iter(findings.courses.values())))
+            ),
             replace(layout, columns=("site", *shown), n_keys=3),
         )
     frame = findings.table_one.to_frame()
@@ -250,7 +249,7 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         "table_one",
         "clusters",
         f"Patients by {group_word(study)}",
-        f"Number (%) or mean (SD). {hidden_note(study.privacy.min_count)}".rstrip(),
+        f"Number (%) or mean (SD). {count_note(study)}".rstrip(),
         frame.reset_index(names=["variable", "level"]),
         Plain(  # blocks of a variable's levels
             n_keys=2 if below is None else 3,

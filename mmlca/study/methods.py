@@ -58,8 +58,9 @@ def methods(study: Study, findings: Findings, n_classes: int) -> str:
             f"The course of the laboratory value was estimated{where} by a linear mixed model of "
             "its logarithm with a natural cubic spline of time for each group and a "
             "random intercept for each patient, by restricted maximum likelihood; curves are "
-            "geometric means, with pointwise 95 % bands from the sandwich estimator with patients "
-            "as clusters, and values given as a limit (such as <2) were left out."
+            f"geometric means, with {study.outputs.lab_bands} 95 % bands from the sandwich "
+            "estimator with patients as clusters, and end where the group has no more values; "
+            "values given as a limit (such as <2) were left out."
         )
     later += inference_methods(study, findings)
     software = [f"All was done with mmlca {__version__}, seed {study.seed}."]

@@ -12,9 +12,11 @@ import pandas as pd
 
 from font.metrics import compare_clusterings
 from mmlca.study.read import read_truth
+from mmlca.study.release import rounding_of
 from mmlca.study.words import group_name
-from mmlca.tables.clusters import hidden_sizes
-from mmlca.tables.suppress import hidden_note, is_small
+from mmlca.tables.clusters import shown_sizes
+from mmlca.tables.rounding import EVERYONE, Rounding
+from mmlca.tables.suppress import hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis
@@ -146,10 +148,13 @@ def headline(
     shared: SharedChains | None = None,
 ) -> list[Number]:
     """All headline numbers of a study."""
-    numbers = []
+    numbers, rounding = [], rounding_of(study, analysis.clusters)
     for site, data in analysis.sequences.items():
-        numbers.append(Number(Kind.PATIENTS, len(data), site))
-        numbers.append(Number(Kind.DISTINCT, data.n_distinct, site))
+        counts: dict[Kind, float] = {Kind.PATIENTS: len(data), Kind.DISTINCT: data.n_distinct}
+        if rounding is not None:
+            counts[Kind.PATIENTS] = rounding(len(data), site)
+            counts[Kind.DISTINCT] = rounding(data.n_distinct, site, EVERYONE, "distinct")
+        numbers += [Number(kind, count, site) for kind, count in counts.items()]
     n_clusters = len({c for part in analysis.clusters.values() for c in part.unique()})
     numbers.append(Number(Kind.CLUSTERS, n_clusters))
     if choice is not None:
@@ -159,20 +164,26 @@ def headline(
             numbers.append(Number(Kind.STABILITY, float(resamples.mean())))
     confirmed = min(model.n_replicated_ for model in analysis.models.values())
     numbers.append(Number(Kind.CONFIRMED, confirmed))
-    numbers += _sizes(study, analysis.clusters)
+    numbers += _sizes(study, analysis.clusters, rounding)
     if analysis.ensemble is not None:
         vote_share = np.concatenate([part["vote_share"] for part in analysis.certainty.values()])
-        doubtful = vote_share < DOUBTFUL
-        both = [doubtful.sum(), (~doubtful).sum()]
-        hidden = is_small(both, study.privacy.min_count).any()
         numbers.append(Number(Kind.VOTE_SHARE, float(vote_share.mean())))
-        numbers.append(Number(Kind.DOUBTFUL, np.nan if hidden else float(doubtful.mean())))
+        doubtful = np.array([(vote_share < DOUBTFUL).sum(), (vote_share >= DOUBTFUL).sum()], float)
+        if rounding is not None:
+            kinds = ("doubtful", "not doubtful")
+            doubtful[:] = [
+                rounding(n, EVERYONE, EVERYONE, kind)
+                for n, kind in zip(doubtful, kinds, strict=True)
+            ]
+        elif is_small(doubtful, study.privacy.min_count).any():
+            doubtful[:] = np.nan
+        numbers.append(Number(Kind.DOUBTFUL, float(doubtful[0] / max(doubtful.sum(), 1))))
     if differences is not None:
         numbers += [_difference(study, row) for row in differences.norms.to_dict("records")]
     if shared is not None:
         numbers += _shared(shared)
     numbers += compared_with_truth(study, analysis)
-    if not hidden_note(study.privacy.min_count):
+    if not hides(study.privacy.min_count):
         return numbers
     return [_coarse(number) for number in numbers]
 
@@ -195,15 +206,17 @@ def votes(study: Study, choice: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return chosen[of_site], chosen[~of_site]
 
 
-def _sizes(study: Study, clusters: Mapping[str, pd.Series]) -> Iterator[Number]:
-    hidden = hidden_sizes(clusters, study.privacy.min_count)
+def _sizes(
+    study: Study, clusters: Mapping[str, pd.Series], rounding: Rounding | None
+) -> Iterator[Number]:
+    sizes = shown_sizes(clusters, study.privacy.min_count, rounding)
     for site, part in clusters.items():
-        for cluster, n in sorted(part.value_counts().items()):
-            name = group_name(study, cluster)
-            if hidden.at[site, cluster]:
-                yield Number(Kind.SIZE, np.nan, site, name)
-            else:
-                yield Number(Kind.SIZE, n / len(part), site, name, n=n)
+        every = sorted(part.unique())
+        whole = len(part) if rounding is None else sizes.loc[site, every].sum()
+        for cluster in every:
+            n = float(sizes.at[site, cluster])
+            share = n / whole if whole else np.nan
+            yield Number(Kind.SIZE, share, site, group_name(study, cluster), n=n)
 
 
 def _difference(study: Study, row: Mapping[str, Any]) -> Number:

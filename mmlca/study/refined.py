@@ -13,10 +13,12 @@ from font.metrics import compare_clusterings, reliability
 from mmlca.study.analyse import Analysis, Findings
 from mmlca.study.groups import same_as_own
 from mmlca.study.read import read_truth
+from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_name, groups_word
-from mmlca.tables.suppress import add_totals, hidden_cells, hidden_grid, hidden_note, hide, is_small
+from mmlca.tables.rounding import EVERYONE, Rounding
+from mmlca.tables.suppress import add_totals, hidden_cells, hidden_grid, hide, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.config import Study
@@ -27,19 +29,19 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
     analysis, min_count = findings.analysis, study.privacy.min_count
     if analysis.refined is None:
         return
-    moves = count_moves(analysis, min_count)
-    note = hidden_note(min_count)
+    rounding = rounding_of(study, analysis.clusters)
+    moves, note = count_moves(analysis, min_count, rounding), count_note(study)
     groups = groups_word(study)
     rounds = analysis.refined.n_rounds_
     times = f"{rounds} round{'s' * (rounds != 1)} of exchange"
+    nearly = " Refined sizes that differ from those of the ensemble by few patients are not shown."
     yield Item(
         "refined_sizes",
         "refined",
         f"Sizes of the {groups}, by the ensemble and refined",
         f"Patients of each site. The refined model ({times}) estimates the courses from all sites' "
         "patients together, and lets every site have its own proportions, which the last column "
-        "shows. Refined sizes that differ from those of the ensemble by few patients "
-        f"are not shown. {note}".rstrip(),
+        f"shows.{nearly * (rounding is None)} {note}".rstrip(),
         size_table(study, analysis, moves),
         Plain(shares=("proportion",), n_keys=2),
     )
@@ -88,50 +90,111 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
             "Are the probabilities right?",
             "Patients by the probability of their refined group: its mean, and the share of them "
             f"who are in the simulated class that the group stands for. {note}".rstrip(),
-            reliability_table(analysis, truth, min_count),
+            reliability_table(analysis, truth, min_count, rounding),
             Plain(shares=("from", "to", "probability", "right", "se")),
         )
 
 
 class Moves(NamedTuple):
-    """Patients by site, published and refined cluster, and what may not be shown of their sums.
+    """Patients by site, published and refined cluster, as they may be shown; NaN where hidden.
 
     Parameters
     ----------
     sites : list of S names
     clusters : list of K numbers
-    counts : (S, K, K)
-    hidden_published, hidden_refined : (S + 1, K)
+    published, refined : (S + 1, K)
         Sizes of the clusters; the last row is all sites together.
-    hidden_pairs : (K, K)
-        Pairs of clusters, at all sites together.
-    hidden_movers : (S,)
-        Patients who moved, by site.
+    pairs : (K + 1, K + 1)
+        Published and refined clusters at all sites together, with totals.
+    patients, movers, share : (S,)
+        Patients by site, how many of them moved, and their share.
     """
 
     sites: list[str]
     clusters: list[int]
-    counts: NDArray[np.int64]
-    hidden_published: NDArray[np.bool_]
-    hidden_refined: NDArray[np.bool_]
-    hidden_pairs: NDArray[np.bool_]
-    hidden_movers: NDArray[np.bool_]
+    published: NDArray[np.float64]
+    refined: NDArray[np.float64]
+    pairs: NDArray[np.float64]
+    patients: NDArray[np.float64]
+    movers: NDArray[np.float64]
+    share: NDArray[np.float64]
 
 
-def count_moves(analysis: Analysis, min_count: int) -> Moves:
-    """Who moved, and one decision for all tables about what must be hidden of it.
+def count_moves(analysis: Analysis, min_count: int, rounding: Rounding | None = None) -> Moves:
+    """Who moved, and one decision for all tables about what is shown of it.
 
     The tables are sums of the same numbers of patients by site, published and refined cluster,
     none of which shows itself; hidden one by one they would tell on each other. A refined size is
     hidden, too, where it differs by few patients from the published one. Published sizes show
-    elsewhere, where they are not small.
+    elsewhere, where they are not small. With a `rounding` of the published clusters nothing is
+    hidden and all is rounded.
     """
     both = (analysis.clusters, analysis.refined_clusters)
     clusters = sorted({int(k) for part in both for own in part.values() for k in np.unique(own)})
     sites = list(analysis.clusters)
     tables = [pd.crosstab(*(np.asarray(part[site]) for part in both)) for site in sites]
     counts = np.stack([t.reindex(clusters, columns=clusters, fill_value=0) for t in tables])
-    return Moves(sites, clusters, counts, *_hidden_moves(counts, min_count))
+    every = np.concatenate([counts, counts.sum(axis=0, keepdims=True)]).astype(float)
+    published, refined, pairs = every.sum(axis=2), every.sum(axis=1), add_totals(every[-1])
+    patients = every[:-1].sum(axis=(1, 2))
+    movers = patients - np.trace(every[:-1], axis1=1, axis2=2)
+    if rounding is not None:
+        return _rounded_moves(analysis, sites, clusters, every, movers, rounding)
+    hidden = _hidden_moves(counts, min_count)
+    published[hidden[0]], refined[hidden[1]] = np.nan, np.nan
+    pairs[:-1, :-1][hidden[2]], movers[hidden[3]] = np.nan, np.nan
+    pairs[:-1, -1], pairs[-1, :-1] = published[-1], refined[-1]
+    return Moves(sites, clusters, published, refined, pairs, patients, movers, movers / patients)
+
+
+def _rounded_moves(
+    analysis: Analysis,
+    sites: list[str],
+    clusters: list[int],
+    every: NDArray[np.float64],
+    movers: NDArray[np.float64],
+    rounding: Rounding,
+) -> Moves:
+    """The numbers of `Moves` from rounded counts, named by the patients of both clusters."""
+    after = rounding.of(analysis.refined_clusters)
+    places = [*sites, EVERYONE]
+
+    def sizes(counts: NDArray[np.float64], whose: Rounding) -> NDArray[np.float64]:
+        rows = [
+            [whose(n, site, k) for n, k in zip(row, clusters, strict=True)]
+            for site, row in zip(places, counts, strict=True)
+        ]
+        return np.array(rows)
+
+    published, refined = sizes(every.sum(axis=2), rounding), sizes(every.sum(axis=1), after)
+    both = {s: _pair_names(analysis.clusters[s], analysis.refined_clusters[s]) for s in sites}
+    movers_of = {s: part.map(lambda pair: pair[0] != pair[1]) for s, part in both.items()}
+    pair, moves = rounding.of(both), rounding.of(movers_of)
+    pairs = add_totals(
+        [
+            [
+                pair.part(
+                    every[-1, i, j], pair.key(EVERYONE, (a, b)), published[-1, i], refined[-1, j]
+                )
+                for j, b in enumerate(clusters)
+            ]
+            for i, a in enumerate(clusters)
+        ]
+    )
+    pairs[:-1, -1], pairs[-1, :-1] = published[-1], refined[-1]
+    pairs[-1, -1] = rounding(every[-1].sum())
+    patients = every[:-1].sum(axis=(1, 2))
+    moved = np.array([moves(n, s, True) for s, n in zip(sites, movers, strict=True)])
+    stayed = [moves(n, s, False) for s, n in zip(sites, patients - movers, strict=True)]
+    n = np.array([rounding(n, s) for s, n in zip(sites, patients, strict=True)])
+    share = moved / np.where(moved + stayed > 0, moved + stayed, np.nan)
+    return Moves(sites, clusters, published, refined, pairs, n, moved, share)
+
+
+def _pair_names(published: pd.Series, refined: pd.Series) -> pd.Series:
+    """Both clusters of each patient."""
+    pairs = list(zip(published.astype(int), refined.astype(int), strict=True))
+    return pd.Series(pairs, published.index, dtype=object)
 
 
 def _hidden_moves(counts: NDArray[np.int64], min_count: int) -> tuple[NDArray[np.bool_], ...]:
@@ -187,18 +250,17 @@ def size_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
     """Sizes by site and cluster under both memberships."""
     assert analysis.refined is not None
     shares = analysis.refined.proportions_
-    every = np.concatenate([moves.counts, moves.counts.sum(axis=0, keepdims=True)])
+    few = is_small(moves.refined, study.privacy.min_count) | np.isnan(moves.refined)
     rows = []
     for i, site in enumerate([*moves.sites, "all"]):
         for j, cluster in enumerate(moves.clusters):
-            hidden = moves.hidden_refined[i, j]
-            share = np.nan if site == "all" or hidden else shares.at[site, cluster - 1]
+            share = np.nan if site == "all" or few[i, j] else shares.at[site, cluster - 1]
             rows.append(
                 {
                     "site": site,
                     "group": group_name(study, cluster, analysis.names),
-                    "ensemble": np.nan if moves.hidden_published[i, j] else every[i, j].sum(),
-                    "refined": np.nan if hidden else every[i, :, j].sum(),
+                    "ensemble": moves.published[i, j],
+                    "refined": moves.refined[i, j],
                     "proportion": share,
                 }
             )
@@ -207,12 +269,8 @@ def size_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
 
 def moved_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
     """Patients of all sites by published and refined cluster, with totals."""
-    hidden = np.zeros((len(moves.clusters) + 1,) * 2, dtype=bool)
-    hidden[:-1, :-1] = moves.hidden_pairs
-    hidden[:-1, -1], hidden[-1, :-1] = moves.hidden_published[-1], moves.hidden_refined[-1]
-    shown = np.where(hidden, np.nan, add_totals(moves.counts.sum(axis=0)))
     names = [*(group_name(study, c, analysis.names) for c in moves.clusters), "all"]
-    return pd.DataFrame(shown, columns=names).assign(ensemble=names)[["ensemble", *names]]
+    return pd.DataFrame(moves.pairs, columns=names).assign(ensemble=names)[["ensemble", *names]]
 
 
 def site_table(analysis: Analysis, moves: Moves, same: pd.Series) -> pd.DataFrame:
@@ -220,19 +278,16 @@ def site_table(analysis: Analysis, moves: Moves, same: pd.Series) -> pd.DataFram
 
     `same` is the share of each site's patients with the same cluster by its own model.
     """
-    patients = moves.counts.sum(axis=(1, 2))
-    movers = patients - np.trace(moves.counts, axis1=1, axis2=2)
-    table = pd.DataFrame(
+    return pd.DataFrame(
         {
             "site": moves.sites,
-            "patients": patients,
-            "moved": movers,
+            "patients": moves.patients,
+            "moved": moves.movers,
             "probability": [analysis.certainty[s]["probability"].mean() for s in moves.sites],
-            "share": movers / patients,
+            "share": moves.share,
             "same by own model": same[moves.sites].to_numpy(),
         }
     )
-    return table.assign(**{c: table[c].mask(moves.hidden_movers) for c in ("moved", "share")})
 
 
 def difference_table(findings: Findings) -> pd.DataFrame:
@@ -263,12 +318,18 @@ def accuracy_table(analysis: Analysis, truth: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def reliability_table(analysis: Analysis, truth: dict[str, Any], min_count: int) -> pd.DataFrame:
+def reliability_table(
+    analysis: Analysis, truth: dict[str, Any], min_count: int, rounding: Rounding | None = None
+) -> pd.DataFrame:
     """`font.reliability` of the patients whose true class is known."""
     assert analysis.refined is not None
     member = np.concatenate([analysis.memberships[site].to_numpy() for site in truth])
     table = reliability(member, np.concatenate([np.asarray(truth[site]) for site in truth]))
-    return hide(table, ["patients", "probability", "right", "se"], ["patients"], min_count)
+    shown = hide(table, ["patients", "probability", "right", "se"], ["patients"], min_count)
+    if rounding is not None:
+        n = rounding.column(table, "patients", ["from"], "probability")
+        shown = shown.round({"right": 2, "se": 2}).assign(patients=n)
+    return shown
 
 
 def _truth(study: Study, analysis: Analysis) -> dict[str, Any]:

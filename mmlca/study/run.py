@@ -36,13 +36,13 @@ from mmlca.study.names import courses_of_names, short_names
 from mmlca.study.numbers import headline
 from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.processes import Processes
+from mmlca.study.release import rounding_of, secret_key, statement
 from mmlca.study.report.content import Item, Report
 from mmlca.study.report.page import lay_out_sections, render_report
 from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, window_name
 from mmlca.tables.clusters import describe_clusters, name_clusters
-from mmlca.tables.suppress import few_patients
 
 Drawings = dict[str, Callable[[], Pictures]]
 """What waits for the pictures of each figure that is being drawn, by name."""
@@ -140,7 +140,8 @@ class _Run:
 
     def key_of(self, step: str, key: str, *more: Any) -> str:
         """The key of a step: the data and all settings less those irrelevant to it."""
-        return make_key(key, settings_key(self.study, *IRRELEVANT.get(step, ())), *more)
+        settings = settings_key(self.study, *IRRELEVANT.get(step, ()))
+        return make_key(key, settings, secret_key(self.study), *more)
 
     def all_steps(self, key: str) -> tuple[Report, str]:
         """Everything but the pictures, and the key of these."""
@@ -177,6 +178,8 @@ class _Run:
             states=list(next(iter(sequences.values())).states),
             views=[view for view, _ in course_views(analysis)],
             min_count=study.privacy.min_count,
+            release=study.privacy.release,
+            statement=statement(study),
             published=None if study.published is None else study.published.source,
             groups=groups_word(study),
             figures=study.outputs.figures,
@@ -244,7 +247,9 @@ class _Run:
         with self.step("selection", self.key_of("selection", key)) as needed:
             if needed:
                 n = {name: float(part.weights.sum()) for name, part in data.items()}
-                shown = shown_fits(table, n, self.study.privacy.min_count)
+                everyone = {site: pd.Series("", data[site].ids) for site in self.study.sites}
+                rounding = rounding_of(self.study, everyone)
+                shown = shown_fits(table, n, self.study.privacy.min_count, rounding)
                 self.results.table("tables/selection.csv", shown)
                 self._draw_alternatives(stored["params"], data)
         return table, fits
@@ -310,7 +315,7 @@ class _Run:
         self, analysis: Analysis, choice: pd.DataFrame | None, suggested: pd.DataFrame | None
     ) -> Findings:
         """Numbers and tables of the clusters, the sites and the labs."""
-        study, min_count, processes = self.study, self.study.privacy.min_count, self.processes
+        study, processes = self.study, self.processes
         self.tell("Comparing the sites", 0.42)
         differences = processes.submit(
             analyse.compare_sites, study, analysis, study.outputs.bootstrap
@@ -334,7 +339,6 @@ class _Run:
                 for part in (names, courses)
             ),
         )
-        described["description"] = described["description"].fillna(few_patients(min_count))
         described.insert(1, "name", pd.Series(names, described.index, dtype=object))
         course_tables = analyse.course_tables(study, analysis, processes)
         self.tell("Fitting the laboratory values", 0.45)
@@ -440,12 +444,20 @@ class _Run:
 
 
 def _public(caught: list[warnings.WarningMessage]) -> list[str]:
-    """Warnings for the report; those that show patients are also repeated for whoever runs it."""
+    """Warnings for the report; those that show patients are also repeated for whoever runs it.
+
+    Warnings of other libraries, such as numpy's of an overflow, say nothing to a reader of the
+    report, and are for whoever runs it alone.
+    """
     from ehr_prep.readers import PrivateWarning
 
     texts = []
     for warning in caught:
-        if isinstance(warning.message, PrivateWarning):
+        if not issubclass(warning.category, UserWarning):
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+        elif isinstance(warning.message, PrivateWarning):
             warnings.warn(warning.message, stacklevel=3)
             texts.append(warning.message.public)
         else:

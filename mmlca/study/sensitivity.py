@@ -21,12 +21,13 @@ from mmlca.study import analyse, read
 from mmlca.study.analyse import Analysis
 from mmlca.study.config import Study
 from mmlca.study.folder import Progress, make_key, open_results, plain_records, settings_key
-from mmlca.study.numbers import Kind, Number, headline
+from mmlca.study.numbers import headline
 from mmlca.study.pictures import to_pictures
 from mmlca.study.processes import Processes
+from mmlca.study.release import rounding_of, secret_key
 from mmlca.study.words import in_words
-from mmlca.tables.rounded import data_draws
-from mmlca.tables.suppress import Draw, hides, round_row
+from mmlca.tables.rounding import EVERYONE
+from mmlca.tables.suppress import hides, is_small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,8 +84,8 @@ class Outcome:
     index : {site: float}
         Adjusted Rand index against the main analysis, on the patients that both have; "all" is
         that of all sites together.
-    patients, in_both : int
-        Patients of this analysis, and those that the main one has too.
+    patients, in_both : numbers
+        Patients of this analysis, and those that the main one has too (None: not shown).
     numbers : {name: value}
         Its headline numbers.
     error : str
@@ -92,8 +93,8 @@ class Outcome:
     """
 
     index: dict[str, float] = field(default_factory=dict)
-    patients: int = 0
-    in_both: int = 0
+    patients: float = 0
+    in_both: float | None = None
     numbers: dict[str, float] = field(default_factory=dict)
     error: str = ""
 
@@ -113,8 +114,8 @@ def run_sensitivity(
         From `read_study`.
     out : path
         The folder gets `sensitivity.csv` (adjusted Rand index of each analysis against the main
-        one, on the patients that both have), `numbers.csv` (every headline number of each; under
-        a threshold numbers of patients are rounded at random and others have two decimals),
+        one, on the patients that both have), `numbers.csv` (every headline number of each, with
+        numbers of patients as the release shows them; under a threshold others have two decimals),
         `ranges.csv` (the smallest and largest value of each number, and the analysis that gave
         it) and `sensitivity.png`.
     progress : function (text, share), optional
@@ -151,18 +152,17 @@ def _run_alone(
         key = _key_of(main_study, key)  # all are compared with it
         tell("Main analysis", 0.1)
         main = _analyse(main_study, sequences, processes)
-        draws = {site: data_draws(part) for site, part in sequences.items()}
         outcomes = []
         files = [f"variants/{i:03d}.json" for i in range(1, len(others) + 1)]
         for i, (variant, file) in enumerate(zip(others, files, strict=True)):
             tell(variant.name, 0.1 + 0.85 * i / len(others))
             with results.step(file, _key_of(variant.study, key)) as needed:
                 if needed:
-                    outcomes.append(_compared(variant.study, main, sources, draws, processes))
+                    outcomes.append(_compared(variant.study, main, sources, processes))
                     results.json(file, asdict(outcomes[-1]))
                 else:
                     outcomes.append(Outcome(**results.read_json(file)))
-    numbers = {"main": _numbers(main_study, main, draws)}
+    numbers = {"main": _numbers(main_study, main)}
     numbers |= {v.name: outcome.numbers for v, outcome in zip(others, outcomes, strict=True)}
     ranges = _ranges(numbers)
     with results.step("tables", make_key(key, others, outcomes, numbers)) as needed:
@@ -275,7 +275,7 @@ _IRRELEVANT = (
 
 def _key_of(study: Study, key: str) -> str:
     """The key of an analysis: the data and all settings less those that it does not depend on."""
-    return make_key(key, settings_key(study, *_IRRELEVANT))
+    return make_key(key, settings_key(study, *_IRRELEVANT), secret_key(study))
 
 
 # --- analyses ----------------------------------------------------------------------------
@@ -303,7 +303,6 @@ def _compared(
     study: Study,
     main: Analysis,
     sources: Mapping[str, Any],
-    draws: Mapping[str, Draw],
     processes: Processes,
 ) -> Outcome:
     """One other analysis and its adjusted Rand index against the main one."""
@@ -320,18 +319,24 @@ def _compared(
         place: compare_clusterings(*pair)["adjusted_rand_index"]
         for place, pair in {"all": (a, b), **pairs}.items()
     }
-    numbers = _numbers(study, _renamed(other, match_labels(a, b)), draws)
-    patients, in_both, unit = (
-        sum(map(len, other.clusters.values())),
-        len(a),
-        study.privacy.min_count,
-    )
-    if hides(unit):
+    numbers = _numbers(study, _renamed(other, match_labels(a, b)))
+    if hides(study.privacy.min_count):
         index = {place: round(value, _DIGITS) for place, value in index.items()}
-        draw = draws[next(iter(draws))]
-        names, counts = [("patients",), ("in both",)], [patients, in_both]
-        patients, in_both = round_row(counts, names, np.inf, unit, draw).astype(int).tolist()
-    return Outcome(index, patients, in_both, numbers)
+    return Outcome(index, *_patients(study, main, other, len(a)), numbers)
+
+
+def _patients(
+    study: Study, main: Analysis, other: Analysis, in_both: int
+) -> tuple[float, float | None]:
+    """The patients of an analysis, and those that the main one has too, as they may be shown.
+
+    How many are in one of them alone follows from these.
+    """
+    here, there = (sum(map(len, part.clusters.values())) for part in (other, main))
+    if rounding := rounding_of(study, other.clusters):
+        return rounding(here), rounding(in_both, EVERYONE, EVERYONE, "in both")
+    few = is_small([here - in_both, there - in_both], study.privacy.min_count).any()
+    return here, None if few else in_both
 
 
 def _renamed(other: Analysis, partner: Mapping[Any, Any]) -> Analysis:
@@ -346,33 +351,15 @@ def _renamed(other: Analysis, partner: Mapping[Any, Any]) -> Analysis:
     return replace(other, clusters=clusters)
 
 
-def _numbers(study: Study, analysis: Analysis, draws: Mapping[str, Draw]) -> dict[str, float]:
-    """The headline numbers by name.
+def _numbers(study: Study, analysis: Analysis) -> dict[str, float]:
+    """The headline numbers by name, as the release shows them; shares and indices of few digits.
 
-    Two analyses may differ in few patients, so that exact numbers would tell how many. Under a
-    threshold numbers of patients are rounded at random with the draws of the main analysis, alike
-    for all of them, and everything else has two decimals.
+    Two analyses may differ in few patients: counts of a public release are rounded alike then.
     """
     differences = analyse.compare_sites(study, analysis, n_boot=0)
     numbers = headline(study, analysis, None, differences)
-    if not hides(study.privacy.min_count):
-        return {number.name: float(number.value) for number in numbers}
-    return {number.name: _coarse(number, study, analysis, draws) for number in numbers}
-
-
-def _coarse(number: Number, study: Study, analysis: Analysis, draws: Mapping[str, Draw]) -> float:
-    """A headline number that few patients do not change."""
-    sized = number.kind in (Kind.PATIENTS, Kind.DISTINCT, Kind.SIZE)
-    if not sized or np.isnan(number.value):
-        return round(float(number.value), _DIGITS)
-    site, kind = number.sites, number.kind
-    count = float(number.n if kind is Kind.SIZE else number.value)
-    name = (kind.value, number.group)
-    (rounded,) = round_row([count], [name], np.inf, study.privacy.min_count, draws[site])
-    share = kind is Kind.SIZE
-    return (
-        round(float(rounded) / len(analysis.sequences[site]), _DIGITS) if share else float(rounded)
-    )
+    digits = _DIGITS if hides(study.privacy.min_count) else 15
+    return {number.name: round(float(number.value), digits) for number in numbers}
 
 
 # --- summaries ---------------------------------------------------------------------------

@@ -68,6 +68,7 @@ class LabColumns(Part):
     date: Text | None = None
     value: Text | None = None
     test: Text | None = None
+    unit: Text | None = None
 
 
 class ObservationColumns(Part):

@@ -11,6 +11,7 @@ from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
 from mmlca.study.groups import same_as_own
 from mmlca.study.numbers import Kind, pick, votes
+from mmlca.study.release import count_text, rounding_of
 from mmlca.study.words import (
     group_name,
     groups_word,
@@ -27,6 +28,7 @@ from mmlca.tables.clusters import (
     end_text,
     percent_text,
     rate_text,
+    shown_sizes,
 )
 from mmlca.tables.norm_texts import p_text
 
@@ -41,8 +43,11 @@ def summary(study: Study, findings: Findings) -> list[str]:
     """The result in a few points, for someone who reads nothing else."""
     sequences = findings.analysis.sequences
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
-    sizes = listed([f"{len(data):,} at {site}" for site, data in sequences.items()])
-    total = sum(map(len, sequences.values()))
+    patients = shown_sizes(
+        findings.analysis.clusters, 0, rounding_of(study, findings.analysis.clusters)
+    )["all"]
+    sizes = listed([f"{count_text(study, patients[site])} at {site}" for site in sequences])
+    total = count_text(study, patients["all"])
     where = f" ({sizes})" if len(sequences) > 1 else f" of {listed(list(sequences))}"
     one_class = clusters.value == 1
     if findings.analysis.ensemble is not None:
@@ -55,7 +60,7 @@ def summary(study: Study, findings: Findings) -> list[str]:
         else f"fall into {number_word(int(clusters.value))} {groups_word(study)}"
     )
     return [
-        f"The treatment courses of {total:,} {'synthetic ' * study.synthetic}patients{where}, "
+        f"The treatment courses of {total} {'synthetic ' * study.synthetic}patients{where}, "
         f"observed for up to {period(study, sequences)}, {verb}.",
         _course_sentence(study, findings),
         _choice(study, findings),

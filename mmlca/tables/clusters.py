@@ -16,7 +16,8 @@ from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.lines import ARROW, line_codes
 from mmlca.tables.matching import common_membership
-from mmlca.tables.suppress import add_totals, hidden_grid, is_small
+from mmlca.tables.rounding import Rounding
+from mmlca.tables.suppress import Guarded, add_totals, hidden_grid, is_small
 
 PATHS = ("path", "second_path")
 """Columns of the two most common paths; the columns of their shares end in "_share"."""
@@ -116,11 +117,50 @@ def hidden_sizes(clusters: Mapping[str, pd.Series], min_count: int) -> pd.DataFr
     B     True   True
     all  False  False
     """
+    sizes = _sizes(clusters)
+    return pd.DataFrame(hidden_grid(sizes, min_count), sizes.index, sizes.columns)
+
+
+def shown_sizes(
+    clusters: Mapping[str, pd.Series], min_count: int, rounding: Rounding | None = None
+) -> pd.DataFrame:
+    """The sizes of clusters as people may see them, the same in every table and figure.
+
+    Parameters
+    ----------
+    clusters : {site: cluster of each patient}
+    min_count : int
+    rounding : Rounding, optional
+        Of these clusters: round all sizes in place of hiding some.
+
+    Returns
+    -------
+    DataFrame
+        Numbers, NaN where hidden; one row per site and "all" of them, one column per cluster and
+        "all" of them.
+
+    Examples
+    --------
+    >>> clusters = {"A": pd.Series([1] * 50 + [2] * 3), "B": pd.Series([1] * 40 + [2] * 60)}
+    >>> shown_sizes(clusters, min_count=11)[[1, 2]]
+            1     2
+    A     NaN   NaN
+    B     NaN   NaN
+    all  90.0  63.0
+    """
+    sizes = _sizes(clusters)
+    if rounding is None:
+        return sizes.mask(hidden_sizes(clusters, min_count))
+    cells = [[rounding(sizes.at[s, k], s, k) for k in sizes] for s in sizes.index]
+    return pd.DataFrame(cells, sizes.index, sizes.columns)
+
+
+def _sizes(clusters: Mapping[str, pd.Series]) -> pd.DataFrame:
+    """The sizes of clusters by site, with totals."""
     labels = {label for part in clusters.values() for label in part.unique()}
     order = sorted(labels, key=lambda label: (isinstance(label, str), label))
     counts = np.array([[(part == k).sum() for k in order] for part in clusters.values()])
-    hidden = hidden_grid(add_totals(counts), min_count)
-    return pd.DataFrame(hidden, [*clusters, "all"], [*order, "all"])
+    return pd.DataFrame(add_totals(counts), [*clusters, "all"], [*order, "all"])
 
 
 def _described(data: Sequences, total: float, after: str | None, window: str) -> dict[str, Any]:
@@ -380,7 +420,7 @@ def plural(window: str) -> str:
     return " ".join([f"{first}s", *rest])
 
 
-def percent_text(share: float) -> str:
+def percent_text(share: float | Guarded) -> str:
     """A share in per cent, with one decimal where that matters.
 
     Values near 0 or 100 % print as <0.1 % or >99.9 %, and only 0 and 1 themselves as 0 and 100 %.
@@ -390,6 +430,8 @@ def percent_text(share: float) -> str:
     >>> [percent_text(share) for share in (0, 0.0004, 0.042, 0.664, 0.995, 0.9996, 1)]
     ['0 %', '<0.1 %', '4.2 %', '66 %', '99.5 %', '>99.9 %', '100 %']
     """
+    if isinstance(share, Guarded):
+        return share.text
     if 0 < share < 0.001:
         return "<0.1 %"
     if 0.999 < share < 1:
@@ -398,8 +440,10 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def rate_text(rate: float) -> str:
+def rate_text(rate: float | Guarded) -> str:
     """A mean number per patient, with two decimals below 1."""
+    if isinstance(rate, Guarded):
+        return rate.text
     if 0 < rate < 0.005:
         return "<0.01"
     return f"{rate:.0f}" if rate == 0 else f"{rate:.{2 if rate < 0.995 else 1}f}"

@@ -37,7 +37,7 @@ from mmlca.tables.norms import (
 from mmlca.tables.suppress import add_totals, hidden_grid, hide, hide_parts
 
 if TYPE_CHECKING:
-    from mmlca.tables.rounded import Courses
+    from mmlca.tables.course_tables import Courses
 
 _THREADS = 4  # comparisons at a time; the result does not depend on it
 

@@ -11,8 +11,9 @@ have any of `min_count` − 1 different values, for all that the sums tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import total_ordering
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 import pandas as pd
@@ -22,10 +23,6 @@ from mmlca.tables.complementary import Sum as Sum
 from mmlca.tables.complementary import hide_further
 
 HIDDEN = "–"
-Name = tuple[Hashable, ...]
-Draw = Callable[[Name], float]
-"""A uniform random number for each name."""
-_ATTEMPTS = 40
 
 
 def check_min_count(min_count: int) -> int:
@@ -128,38 +125,96 @@ def hidden_grid(
     return hidden_cells(values.ravel(), sums, min_count, few, **flat).reshape(values.shape)
 
 
-def round_row(
-    counts: Sequence[float], names: Sequence[Name], most: float, min_count: int, draw: Draw
-) -> NDArray[np.float64]:
-    """Counts of one row, rounded so that no small one is narrowed down by what the row has at most.
+class Parts(NamedTuple):
+    """What may be shown of counts (…, n) and of their sums; see `bounded_parts`."""
 
-    Each count is known to lie less than `min_count` from what is written, none is below 0, and
-    together they are at most `most`. After that a small count could still have any of
-    `min_count` − 1 values; else the row is drawn again, and last of all rounded down.
+    hidden: NDArray[np.bool_]
+    at_least: NDArray[np.float64]
+    hidden_total: NDArray[np.bool_]
+
+
+def bounded_parts(
+    counts: ArrayLike, min_count: int, small: NDArray[np.bool_] | None = None
+) -> Parts:
+    """What may be shown of counts that add up: as `hidden_parts`, but the largest one has a bound.
+
+    Where the small counts of a row would follow from its sum, `hidden_parts` hides another count
+    with them, and often that is nearly everybody. Here the largest count is hidden, and a lower
+    bound is given in its place (`at_least`, NaN elsewhere). By the bound all others together are at
+    most so many that each small one could still be anything from 1 to `min_count`.
 
     Examples
     --------
-    >>> round_row([3, 30], ["a", "b"], 33, 1, lambda name: 0.5).tolist()
-    [3.0, 30.0]
+    >>> parts = bounded_parts([490, 7, 3, 0], min_count=11)
+    >>> parts.hidden.tolist(), parts.at_least.tolist()
+    ([True, True, True, False], [488.0, nan, nan, nan])
     """
-    values, unit = np.asarray(counts, dtype=float), max(min_count, 1)
-    below = np.floor(values / unit)
-    part = values / unit - below
-    small = is_small(values, min_count)
-    for attempt in range(_ATTEMPTS):
-        uniform = np.array([draw((*_tuple(name), attempt)) for name in names])
-        rounded: NDArray[np.float64] = unit * (below + (uniform < part))
-        if not small.any():
-            return rounded
-        low = np.maximum(rounded - unit + 1, 0.0)
-        high = np.minimum(rounded + unit - 1, most - (low.sum() - low))
-        if (high - low)[small].min() >= unit - 2:
-            return rounded
-    return np.asarray(unit * below)
+    count = np.asarray(counts, dtype=float)
+    small = is_small(count, min_count) if small is None else small
+    hidden, hidden_total = (mask.copy() for mask in hidden_parts(count, min_count, small))
+    at_least = np.full(count.shape, np.nan)
+    rows = (table.reshape(-1, count.shape[-1]) for table in (count, small, hidden, at_least))
+    for total, (values, few, unseen, bound) in zip(
+        hidden_total.ravel(), zip(*rows, strict=True), strict=True
+    ):
+        if total or not (unseen & ~few).any():
+            continue
+        unit, rest = min_count + few.sum() - 1, values[few].sum()
+        largest = int(np.where(few, -1.0, values).argmax())
+        least = values[largest] + rest - unit * np.ceil(rest / unit)
+        if least > 0:
+            unseen[:] = few
+            unseen[largest], bound[largest] = True, least
+    return Parts(hidden, at_least, hidden_total)
 
 
-def _tuple(name: Any) -> Name:
-    return name if isinstance(name, tuple) else (name,)
+@total_ordering
+class Guarded:
+    """A share or a rate that must not be printed: it can be compared, and `text` stands for it."""
+
+    def __init__(self, value: float, text: str) -> None:
+        self._value, self.text = float(value), text
+
+    def __float__(self) -> float:
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SupportsFloat) and self._value == float(other)
+
+    def __lt__(self, other: SupportsFloat) -> bool:
+        return self._value < float(other)
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def guarded_share(part: float, whole: float, min_count: int) -> float | Guarded:
+    """A share of patients, guarded where few are in the part or few are not.
+
+    Examples
+    --------
+    >>> guarded_share(50, 100, 11), guarded_share(97, 100, 11).text, guarded_share(3, 100, 11).text
+    (0.5, 'all but fewer than 11', 'fewer than 11')
+    """
+    share = float(part / whole) if whole > 0 else np.nan
+    if is_small(round(part, 6), min_count):
+        return Guarded(share, f"fewer than {min_count}")
+    if is_small(round(whole - part, 6), min_count):
+        return Guarded(share, f"all but fewer than {min_count}")
+    return share
+
+
+def printable(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with blanks in place of guarded numbers."""
+    columns = {}
+    for name in table:
+        guarded = table[name].map(lambda value: isinstance(value, Guarded))
+        if guarded.any():
+            columns[name] = table[name].mask(guarded.astype(bool), np.nan).astype(float)
+    return table.assign(**columns)
 
 
 def add_totals(counts: ArrayLike) -> NDArray[np.float64]:
@@ -256,17 +311,6 @@ def hidden_note(min_count: int) -> str:
     return (
         f"Numbers that rest on fewer than {min_count} patients, and those that would reveal them, "
         "are not shown."
-    )
-
-
-def rounded_note(min_count: int) -> str:
-    """The sentence below tables of rounded counts; nothing if nothing is rounded."""
-    if min_count < 2:
-        return ""
-    return (
-        f"Numbers of patients and steps are rounded at random, up or down, to multiples of "
-        f"{min_count}, and shares are those of the rounded numbers; groups and steps of fewer "
-        "patients are not shown."
     )
 
 

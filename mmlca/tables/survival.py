@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
+from mmlca.tables.rounding import Rounding
 from mmlca.tables.suppress import (
     add_totals,
     coarse_times,
@@ -67,13 +68,14 @@ class Survival:
     landmark: float
     competing: bool
 
-    def shown(self, min_count: int) -> Survival:
+    def shown(self, min_count: int, rounding: Rounding | None = None) -> Survival:
         """The same without what rests on, or would reveal, fewer than `min_count` patients.
 
         Curves are shown only at round times, between which nobody or at least `min_count` patients
         have the event, and nobody or as many leave; with three digits. A curve that ends because
         nobody is left ends at the life-table estimate, without an interval. Numbers at risk are
-        blank where few of a group did not reach the landmark.
+        blank where few of a group did not reach the landmark. With a `rounding` of the groups all
+        numbers of patients are rounded in place of hiding some.
         """
         if not hides(min_count):
             return self
@@ -89,7 +91,7 @@ class Survival:
         for group, blank, small in zip(groups, no_counts, few, strict=True):
             rows = self.curves[self.curves["group"] == group]
             part = _coarse(rows, step, min_count)
-            if blank:
+            if blank and rounding is None:
                 part[_COUNTS] = np.nan
             parts.append(part.iloc[:0] if small else part)
         curves = pd.concat(parts, ignore_index=True)
@@ -103,7 +105,41 @@ class Survival:
         hazards = hide_rows(
             self.hazards, ["term", "group"], rests | of_hidden | (is_group & reference_small)
         )
-        return Survival(curves, tests, hazards, frame.reset_index(), self.landmark, self.competing)
+        frame = frame.reset_index()
+        if rounding is not None:
+            curves, hazards, frame = _rounded(
+                curves, self.hazards, hazards, self.excluded, rounding
+            )
+        return Survival(curves, tests, hazards, frame, self.landmark, self.competing)
+
+
+def _rounded(
+    curves: pd.DataFrame,
+    exact: pd.DataFrame,
+    hazards: pd.DataFrame,
+    excluded: pd.DataFrame,
+    rounding: Rounding,
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The tables with rounded numbers of patients.
+
+    Those at risk, those who reach the landmark and all of a group share the draw of its size.
+    """
+    alike = {"at_risk", "included", "all"}
+    curves = curves.assign(
+        **{c: rounding.column(curves, c, [], *([] if c in alike else [c])) for c in _COUNTS}
+    )
+    excluded = excluded.assign(
+        **{
+            c: rounding.column(excluded, c, [], *([] if c in alike else ["before the landmark", c]))
+            for c in excluded.columns.drop("group")
+        }
+    )
+    # a covariate is one of all groups; those compare theirs with the first
+    term = exact.assign(of=exact["term"].where(exact["group"].isna(), ""))
+    hazards = hazards.assign(
+        **{c: rounding.column(term, c, ["of"], "hazard", c) for c in ("events", "others")}
+    )
+    return curves, hazards, excluded
 
 
 def survival_by_cluster(

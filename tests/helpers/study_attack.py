@@ -1,16 +1,20 @@
-"""An attack on everything that a study shows: what do all its tables together tell of a number?
+"""Attacks on everything that a study shows: what do its tables together tell of a number?
 
-The unknowns are the numbers of patients in each state by site, group and time, for every way to
-group them (the ensemble's clusters, those of the refinement, the sites' own classes), the steps,
-and who moved from which cluster to which refined one. All that the tables show becomes a bound or a
-sum, a reader's knowledge of how they are made included; linear programmes then give the least and
-the greatest value that each number could have.
+`PublicAttack` is for a public release. The unknowns are all numbers of patients behind the page, at
+all sites: by state and time for every way to group the patients (the ensemble's clusters, those of
+the refinement, the sites' own classes), steps, paths, who moved from which cluster to which refined
+one, levels of the variables of Table 1, outcomes and survival. All that the page shows becomes a
+bound, and a reader's knowledge of how the numbers hang together becomes sums; linear programmes
+then give the least and the greatest value that each number could have.
+
+`table_one_system` and `moved_system` are for releases inside a hospital, which promise to hide what
+is small, and what reveals it, within a table and its margins.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,6 +46,16 @@ class System:
         self.high[index] = min(self.high[index], high)
         return index
 
+    def add(self, parts: Iterable[Name], total: Name) -> None:
+        """Parts add up to a total."""
+        terms = {self.unknown(name): 1.0 for name in parts}
+        self.equal.append((terms | {self.unknown(total): -1.0}, 0.0))
+
+    def at_most(self, parts: Iterable[Name], total: Name) -> None:
+        """Parts are together at most a total."""
+        terms = {self.unknown(name): 1.0 for name in parts}
+        self.less.append((terms | {self.unknown(total): -1.0}, 0.0))
+
     def range_of(self, name: Name) -> tuple[float, float]:
         """The least and the greatest value that a number could have."""
         n = len(self.low)
@@ -60,185 +74,240 @@ class System:
         return ends[0], ends[1]
 
 
-class Attack(System):
-    """What a folder of results tells about one site."""
+class PublicAttack(System):
+    """What a folder of public results tells about the patients of all sites."""
 
-    def __init__(self, out: Path, site: str, min_count: int = 11) -> None:
+    def __init__(self, out: Path, sites: tuple[str, ...], min_count: int = 11) -> None:
         super().__init__()
-        self.site, self.unit = site, min_count
-        headline = pd.read_csv(out / "tables/headline.csv")
-        whole = headline.query("kind == 'patients' and sites == @site")["value"].iloc[0]
-        published = headline.query("kind == 'share of' and sites == @site").set_index("group")["n"]
-        sizes = {"ensemble": published.rename(number)}
-        views = ["ensemble", "local"]
-        if (out / "figures/state_distribution_refined.csv").exists():
-            views.append("refined")
-            table = pd.read_csv(out / "tables/refined_sizes.csv").query("site == @site")
-            sizes["refined"] = table.set_index("group")["refined"].rename(number)
-        by_view = {}
-        for view in views:
-            table = self._read(out / f"figures/state_distribution_{view}.csv")
-            by_view[view] = table
-            self._distribution(view, table, sizes.get(view), whole)
-            self._steps(view, self._read(out / f"figures/transitions_{view}.csv"), table)
-            self._paths(view, self._read(out / f"figures/lines_{view}.csv"), table)
-            frequencies = out / f"figures/frequencies_{view}.csv"
-            if frequencies.exists():
-                self._frequencies(view, self._read(frequencies), table)
-        for view in views[1:]:
-            self._same_patients(by_view, view)
-        if "refined" in views:
-            self._moves(out, by_view)
+        self.out, self.sites, self.unit = out, sites, min_count
+        self.views = [
+            view
+            for view in ("ensemble", "local", "refined")
+            if (out / f"figures/state_distribution_{view}.csv").exists()
+        ]
+        headline = pd.read_csv(out / "tables/headline.csv").query("kind == 'patients'")
+        for site, n in zip(headline["sites"], headline["value"], strict=True):
+            self.shown(("patients", site), n)
+        tables = {view: self._read(f"figures/state_distribution_{view}") for view in self.views}
+        for view, table in tables.items():
+            self._distribution(view, table)
+            self._steps(view, table)
+            self._paths(view, table)
+        self._same_patients(tables)
+        self._clusters()
+        if "refined" in self.views:
+            self._moves(tables)
+        self._table_one()
+        self._survival()
 
-    def _read(self, path: Path) -> pd.DataFrame:
-        table = pd.read_csv(path)
-        return table[table["site"] == self.site].assign(group=lambda t: t["group"].map(number))
-
-    def _cell(self, name: Name, shown: float = np.nan) -> int:
-        """An unknown; what is shown is less than the unit away, a zero may be small."""
-        if np.isnan(shown):
+    def shown(self, name: Name, value: float) -> int:
+        """An unknown that is less than the unit from what is shown; a zero may be small."""
+        if np.isnan(value):
             return self.unknown(name)
-        return self.unknown(name, shown - self.unit + 1, shown + self.unit - 1)
+        return self.unknown(name, value - self.unit + 1, value + self.unit - 1)
 
-    def _distribution(
-        self, view: str, table: pd.DataFrame, sizes: pd.Series | None, whole: float
-    ) -> None:
-        firsts = []
-        for group, rows in table.groupby("group", sort=False):
-            before: list[int] = []
-            for _, now in rows.groupby("time", sort=False):
-                cells = [
-                    self._cell((view, group, r.time, r.state), r.count)
-                    for r in now.itertuples(index=False)
-                ]
-                if before:  # nobody comes back
-                    self.less.append((dict.fromkeys(cells, 1.0) | dict.fromkeys(before, -1.0), 0.0))
-                else:
-                    firsts += cells
-                    if sizes is not None and not np.isnan(sizes[group]):
-                        self.equal.append((dict.fromkeys(cells, 1.0), float(sizes[group])))
-                before = cells
-        self.equal.append((dict.fromkeys(firsts, 1.0), float(whole)))
+    def _read(self, name: str) -> pd.DataFrame:
+        table = pd.read_csv(self.out / f"{name}.csv")
+        return table.assign(group=table["group"].map(number))
 
-    def _steps(self, view: str, table: pd.DataFrame, by_time: pd.DataFrame) -> None:
-        times = list(dict.fromkeys(by_time["time"]))[1:]
-        for (group, after), rows in table.groupby(["group", "to"], sort=False):
-            into = {}
-            for before, count in zip(rows["from"], rows["count"], strict=True):
-                into[self._cell((view, "step", group, before, after), count)] = 1.0
-            there = {self._cell((view, group, t, after)): -1.0 for t in times}
-            self.equal.append((into | there, 0.0))
+    # --- courses ----------------------------------------------------------------------------
 
-    def _paths(self, view: str, table: pd.DataFrame, by_time: pd.DataFrame) -> None:
-        """Who begins in a state has it as first line: at least what its rounded ends leave."""
-        first = next(iter(by_time["time"]))
-        for group, rows in table.groupby("group", sort=False):
-            paths, parents = set(rows["path"]), set(rows["parent"].dropna())
-            for state in rows.loc[rows["line"] == 1, "path"]:
-                if (view, group, first, state) not in self.at:
-                    continue  # rare ones together
-                ends = [
-                    count
-                    for path, count in zip(rows["path"], rows["count"], strict=True)
-                    if path not in parents and (path == state or path.startswith(f"{state} → "))
-                ]
-                least = sum(max(0.0, count - self.unit + 1) for count in ends)
-                index = self._cell((view, group, first, state))
-                self.low[index] = max(self.low[index], least)
-            assert paths
-
-    def observed(self, times: list[int]) -> None:
-        """Who is observed at these times, ("observed", group, time), and who left in between.
-
-        ("left", group) are those of a group who are observed at the first of the times only.
-        """
-        groups = dict.fromkeys(name[1] for name in self.at if name[0] == "ensemble")
-        for group in (name for name in groups if name != "step"):
-            for time in times:
-                cells = [name for name in self.at if name[:3] == ("ensemble", group, time)]
-                _add(self, cells, ("observed", group, time))
-            first, last = (("observed", group, time) for time in (times[0], times[-1]))
-            _add(self, [last, ("left", group)], first)
-
-    def _same_patients(self, tables: dict[str, pd.DataFrame], other: str) -> None:
-        """All groups together are the same patients, whichever way they are grouped."""
-        times = tables["ensemble"][["time", "state"]].drop_duplicates()
-        for time, state in times.itertuples(index=False):
-            terms = {}
-            for view, sign in (("ensemble", 1.0), (other, -1.0)):
-                for group in tables[view]["group"].unique():
-                    terms[self._cell((view, group, time, state))] = sign
-            self.equal.append((terms, 0.0))
-
-    def _moves(self, out: Path, tables: dict[str, pd.DataFrame]) -> None:
-        """Each cell of a cluster is the sum of those who stayed in it and who moved elsewhere."""
-        moved = pd.read_csv(out / "tables/refined_moved.csv").set_index("ensemble")
-        moved = moved.rename(index=number, columns=number)
-        groups = {v: list(tables[v]["group"].unique()) for v in ("ensemble", "refined")}
-        times = list(dict.fromkeys(tables["ensemble"]["time"]))
-        states = list(dict.fromkeys(tables["ensemble"]["state"]))
-        for time in times:
-            for state in states:
-                for view, other in (("ensemble", "refined"), ("refined", "ensemble")):
-                    for group in groups[view]:
-                        names = [
-                            (group, g) if view == "ensemble" else (g, group) for g in groups[other]
-                        ]
-                        _add(
-                            self,
-                            [("moved", *name, time, state) for name in names],
-                            (view, group, time, state),
-                        )
-        for before in groups["ensemble"]:
-            for after in groups["refined"]:
-                n = moved.at[before, after]  # at all sites
-                first = [("moved", before, after, times[0], s) for s in states]
-                self.unknown(("moved", before, after), high=np.inf if np.isnan(n) else float(n))
-                _add(self, first, ("moved", before, after))
+    def _distribution(self, view: str, table: pd.DataFrame) -> None:
+        for site, part in table.groupby("site", sort=False):
+            for group, rows in part.groupby("group", sort=False):
+                times = list(dict.fromkeys(rows["time"]))
+                self.shown(("size", view, site, group), rows["rounded_size"].iloc[0])
+                for row in rows.itertuples(index=False):
+                    self.shown((view, site, group, row.time, row.state), row.count)
+                    self.shown(("observed", view, site, group, row.time), row.n)
+                for time in times:
+                    cells = [(view, site, group, time, s) for s in dict.fromkeys(rows["state"])]
+                    self.add(cells, ("observed", view, site, group, time))
+                first = ("observed", view, site, group, times[0])
+                self.add([first], ("size", view, site, group))
                 for t, u in pairwise(times):  # nobody comes back
-                    later = {self.at["moved", before, after, u, s]: 1.0 for s in states}
-                    earlier = {self.at["moved", before, after, t, s]: -1.0 for s in states}
-                    self.less.append((later | earlier, 0.0))
-        table = pd.read_csv(out / "tables/refined_by_site.csv").set_index("site")
-        n = table.at[self.site, "moved"]
-        if not np.isnan(n):
-            elsewhere = {
-                self.at["moved", a, b]: 1.0
-                for a in groups["ensemble"]
-                for b in groups["refined"]
-                if a != b
-            }
-            self.equal.append((elsewhere, float(n)))
+                    later = ("observed", view, site, group, u)
+                    self.at_most([later], ("observed", view, site, group, t))
+                last = ("observed", view, site, group, times[-1])
+                self.add([last, ("left", view, site, group)], first)
+            groups = part["group"].unique()
+            self.add([("size", view, site, g) for g in groups], ("patients", site))
 
-    def _frequencies(self, view: str, table: pd.DataFrame, by_time: pd.DataFrame) -> None:
-        """The courses that show are part of the numbers at each time."""
+    def _steps(self, view: str, by_time: pd.DataFrame) -> None:
+        """Steps of few patients are shown as the number of these, 0 or one unit."""
         times = list(dict.fromkeys(by_time["time"]))
-        least: dict[Name, float] = {}
-        for group, sequence, count in zip(
-            table["group"], table["sequence"], table["count"], strict=True
-        ):
-            course = []
-            for spell in sequence.split(" → "):
-                state, n = spell.rsplit("×", 1)
-                course += [state] * int(n)
-            for time, state in zip(times, course, strict=False):
-                name = (view, group, time, state)
-                least[name] = least.get(name, 0.0) + count
-        for name, n in least.items():
-            index = self._cell(name)
-            self.low[index] = max(self.low[index], n)
+        table = self._read(f"figures/transitions_{view}")
+        for (site, group), rows in table.groupby(["site", "group"], sort=False):
+            for row in rows.rename(columns={"from": "before"}).itertuples(index=False):
+                name = ("step", view, site, group, row.before, row.to)
+                if row.count > self.unit:
+                    self.shown(name, row.count)
+                else:
+                    self.unknown(name, row.count - self.unit + 1)
+            for state in dict.fromkeys(rows["to"]):
+                into = [("step", view, site, group, s, state) for s in dict.fromkeys(rows["from"])]
+                terms = {self.unknown(name): 1.0 for name in into}
+                there = {self.unknown((view, site, group, t, state)): -1.0 for t in times[1:]}
+                self.equal.append((terms | there, 0.0))
+                leave = [("step", view, site, group, state, s) for s in dict.fromkeys(rows["to"])]
+                terms = {self.unknown(name): 1.0 for name in leave}
+                there = {self.unknown((view, site, group, t, state)): -1.0 for t in times[:-1]}
+                self.less.append((terms | there, 0.0))
+
+    def _paths(self, view: str, by_time: pd.DataFrame) -> None:
+        """Paths add up to those they continue; the first line is the first state.
+
+        A branch that is shown has at least a unit of patients; one that rounds to nothing is not.
+        """
+        first = next(iter(by_time["time"]))
+        table = self._read(f"figures/lines_{view}")
+        for (site, group), rows in table.groupby(["site", "group"], sort=False):
+            for row in rows.itertuples(index=False):
+                name = ("path", view, site, group, row.path)
+                self.unknown(name, self.unit)
+                self.shown(name, row.count)
+                if row.line == 1 and (view, site, group, first, row.path) in self.at:
+                    self.add([name], (view, site, group, first, row.path))
+            for parent, parts in rows.groupby("parent", sort=False):
+                names = [("path", view, site, group, path) for path in parts["path"]]
+                self.at_most(names, ("path", view, site, group, parent))
+        file = self.out / f"figures/frequencies_{view}.csv"
+        if not file.exists():
+            return
+        times = list(dict.fromkeys(by_time["time"]))
+        part_of: dict[Name, list[Name]] = {}
+        for row in self._read(f"figures/frequencies_{view}").itertuples(index=False):
+            name = ("course", view, row.site, row.group, row.sequence)
+            self.unknown(name, self.unit)
+            self.shown(name, row.count)
+            for time, state in zip(times, _course(row.sequence), strict=False):
+                part_of.setdefault((view, row.site, row.group, time, state), []).append(name)
+        for cell, names in part_of.items():
+            self.at_most(names, cell)
+
+    def _same_patients(self, tables: dict[str, pd.DataFrame]) -> None:
+        """All groups of a site together are the same patients, whichever way they are grouped."""
+        for view, table in tables.items():
+            for site, part in table.groupby("site", sort=False):
+                for time, state in (
+                    part[["time", "state"]].drop_duplicates().itertuples(index=False)
+                ):
+                    cells = [(view, site, g, time, state) for g in part["group"].unique()]
+                    self.add(cells, ("everyone", site, time, state))
+
+    def _clusters(self) -> None:
+        """All sites together."""
+        table = pd.read_csv(self.out / "tables/clusters.csv")
+        for cluster, n in zip(table["cluster"].astype(str), table["n"], strict=True):
+            self.shown(("pooled", cluster), n)
+            self.add([("size", "ensemble", s, cluster) for s in self.sites], ("pooled", cluster))
+
+    # --- refinement -------------------------------------------------------------------------
+
+    def _moves(self, tables: dict[str, pd.DataFrame]) -> None:
+        """Each cell of a cluster is the sum of those who stayed in it and who moved elsewhere."""
+        groups = list(tables["ensemble"]["group"].unique())
+        moved = pd.read_csv(self.out / "tables/refined_moved.csv").set_index("ensemble")
+        moved = moved.rename(index=number, columns=number)
+        for a in groups:
+            for b in groups:
+                self.shown(("moved", a, b), moved.at[a, b])
+                self.add([("moved", s, a, b) for s in self.sites], ("moved", a, b))
+        movers = pd.read_csv(self.out / "tables/refined_by_site.csv").set_index("site")["moved"]
+        for site in self.sites:
+            self.shown(("movers", site), movers[site])
+            self.add(
+                [("moved", site, a, b) for a in groups for b in groups if a != b], ("movers", site)
+            )
+            table = tables["ensemble"].query("site == @site")
+            for time, state in table[["time", "state"]].drop_duplicates().itertuples(index=False):
+                for g in groups:
+                    stay = [("moved", site, g, h, time, state) for h in groups]
+                    self.add(stay, ("ensemble", site, g, time, state))
+                    come = [("moved", site, h, g, time, state) for h in groups]
+                    self.add(come, ("refined", site, g, time, state))
+            first, states = table["time"].iloc[0], table["state"].unique()
+            for a in groups:
+                for b in groups:
+                    cells = [("moved", site, a, b, first, s) for s in states]
+                    self.add(cells, ("moved", site, a, b))
+
+    # --- who they are, and what became of them ------------------------------------------------
+
+    def _table_one(self) -> None:
+        table = pd.read_csv(self.out / "tables/table_one.csv", dtype=str).fillna("")
+        for variable, rows in table[table["level"] != ""].groupby("variable", sort=False):
+            if "mean" in variable:
+                continue
+            title = variable.split(",")[0]
+            for column in table.columns[2:]:
+                site, group = column.split(", ", 1)
+                group = "all" if group == "all" else number(group)
+                for level, cell in zip(rows["level"], rows[column], strict=True):
+                    self.shown((title, site, level, group), count_of(cell))
+                size = ("patients", site) if group == "all" else ("size", "ensemble", site, group)
+                self.add([(title, site, level, group) for level in rows["level"]], size)
+            clusters = {number(c.split(", ", 1)[1]) for c in table.columns[2:]} - {"all"}
+            for site in self.sites:
+                for level in rows["level"]:
+                    parts = [(title, site, level, g) for g in sorted(clusters)]
+                    self.add(parts, (title, site, level, "all"))
+        outcomes = pd.read_csv(self.out / "tables/outcomes.csv")
+        for row in outcomes.rename(columns={"class": "group"}).itertuples(index=False):
+            if row.term.startswith("share of "):
+                level, group = row.term.removeprefix("share of "), number(row.group)
+                self.shown(("cases", row.outcome, level, group), row.cases)
+                parts = [(row.outcome, site, level, group) for site in self.sites]
+                self.add(parts, ("cases", row.outcome, level, group))
+
+    def _survival(self) -> None:
+        excluded = pd.read_csv(self.out / "tables/survival_excluded.csv")
+        kinds = [name for name in excluded if name not in ("group", "all")]
+        for row in excluded.to_dict("records"):
+            group = number(row["group"])
+            for kind in kinds:
+                self.shown(("landmark", group, kind), row[kind])
+            self.add([("landmark", group, kind) for kind in kinds], ("pooled", group))
+        curves = pd.read_csv(self.out / "figures/survival.csv")
+        for label, rows in curves.groupby("group", sort=False):
+            group, n = number(label), len(rows)
+            for i, row in enumerate(rows.itertuples(index=False)):
+                self.shown(("at risk", group, i), row.at_risk)
+                for kind, count in (("events", row.events), ("left", row.left)):
+                    # between two times shown, nobody or a unit of patients
+                    self.unknown((kind, group, i), self.unit if count else 0)
+                    self.shown((kind, group, i), count)
+                self.add(
+                    [("at risk", group, i + 1), ("events", group, i), ("left", group, i)],
+                    ("at risk", group, i),
+                )
+            self.add([("at risk", group, 0)], ("landmark", group, "included"))
+            assert n
 
 
-def _matrix(rows: list[dict[int, float]], n: int) -> coo_array:
-    at = [(i, j, value) for i, terms in enumerate(rows) for j, value in terms.items()]
-    i, j, value = zip(*at, strict=True)
-    return coo_array((value, (i, j)), shape=(len(rows), n))
+def count_of(cell: str) -> float:
+    """The number in a cell of Table 1, such as "12 (3.4)"; NaN if it is hidden."""
+    return np.nan if cell == "–" else float(cell.split(" ")[0].replace(",", ""))
 
 
 def number(group: str) -> str:
     """ "1" for "cluster 1" and "1: TNFi persisters"."""
     digits = re.search(r"[0-9]+", group)
     return group if digits is None else digits[0]
+
+
+def _course(sequence: str) -> list[str]:
+    course = []
+    for spell in sequence.split(" → "):
+        state, n = spell.rsplit("×", 1)
+        course += [state] * int(n)
+    return course
+
+
+def _matrix(rows: list[dict[int, float]], n: int) -> coo_array:
+    at = [(i, j, value) for i, terms in enumerate(rows) for j, value in terms.items()]
+    i, j, value = zip(*at, strict=True)
+    return coo_array((value, (i, j)), shape=(len(rows), n))
 
 
 def moved_system(moved: pd.DataFrame, sizes: pd.DataFrame, by_site: pd.DataFrame) -> System:
@@ -254,12 +323,12 @@ def moved_system(moved: pd.DataFrame, sizes: pd.DataFrame, by_site: pd.DataFrame
         for after in moved:
             _shown(system, ("all", before, after), moved.at[before, after], least=1.0)
     for line in moved.index:
-        _add(system, [("all", line, g) for g in groups], ("all", line, "all"))
-        _add(system, [("all", g, line) for g in groups], ("all", "all", line))
+        system.add([("all", line, g) for g in groups], ("all", line, "all"))
+        system.add([("all", g, line) for g in groups], ("all", "all", line))
     for before in groups:
         for after in groups:
             parts = [(site, before, after) for site in movers.index]
-            _add(system, parts, ("all", before, after))
+            system.add(parts, ("all", before, after))
     columns = (sizes["site"], sizes["group"].map(number), sizes["ensemble"], sizes["refined"])
     for site, group, published, refined in zip(*columns, strict=True):
         if site == "all":
@@ -268,11 +337,11 @@ def moved_system(moved: pd.DataFrame, sizes: pd.DataFrame, by_site: pd.DataFrame
             continue
         _shown(system, ("published", site, group), published)
         _shown(system, ("refined", site, group), refined)
-        _add(system, [(site, group, g) for g in groups], ("published", site, group))
-        _add(system, [(site, g, group) for g in groups], ("refined", site, group))
+        system.add([(site, group, g) for g in groups], ("published", site, group))
+        system.add([(site, g, group) for g in groups], ("refined", site, group))
     for site, n in movers.items():
         _shown(system, ("moved", site), n)
-        _add(system, [(site, a, b) for a in groups for b in groups if a != b], ("moved", site))
+        system.add([(site, a, b) for a in groups for b in groups if a != b], ("moved", site))
     return system
 
 
@@ -306,15 +375,10 @@ def table_one_system(
                 system.unknown((site, level, group), *bounds)
     for site in [*sites, "pooled"]:
         for level in levels:
-            _add(system, [(site, level, g) for g in groups if g != "all"], (site, level, "all"))
+            system.add([(site, level, g) for g in groups if g != "all"], (site, level, "all"))
         for group in groups:
-            _add(system, [(site, v, group) for v in levels if v != "all"], (site, "all", group))
+            system.add([(site, v, group) for v in levels if v != "all"], (site, "all", group))
     for level in levels:
         for group in groups:
-            _add(system, [(site, level, group) for site in sites], ("pooled", level, group))
+            system.add([(site, level, group) for site in sites], ("pooled", level, group))
     return system
-
-
-def _add(system: System, parts: list[Name], total: Name) -> None:
-    terms = {system.unknown(part): 1.0 for part in parts}
-    system.equal.append((terms | {system.unknown(total): -1.0}, 0.0))

@@ -89,8 +89,20 @@ def _panels(
     return f'<div class="panels columns-{min(n_columns, 6)}">{"".join(pictures)}</div>'
 
 
-def _patients(count: float) -> str:
-    return f"{count:,.0f} patient{'s' * (round(count) != 1)}"
+def _size(part: pd.DataFrame) -> str:
+    """The size of a group in words, as far as it may be shown."""
+    for column, sign in (("size", "="), ("rounded_size", "≈")):
+        if column in part:
+            known = part[column].dropna()
+            return f"n {sign} {known.iloc[0]:,.0f}" if len(known) else ""
+    raise ValueError("the table does not have the sizes of its groups.")
+
+
+def _patients(count: float, share: float) -> str:
+    """Patients and their share of a group; the share alone where the number may not be shown."""
+    if np.isnan(count):
+        return percent_text(share)
+    return f"{count:,.0f} patient{'s' * (round(count) != 1)} ({percent_text(share)})"
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
@@ -100,10 +112,13 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
 # --- state distribution -------------------------------------------------------------------
 
 
-def stacked_bars(
-    table: pd.DataFrame, colours: Mapping[str, str], window: str, about: str = "="
-) -> str:
-    """`state_distribution`: one stack of shares per time. Hidden shares are one grey part."""
+def stacked_bars(table: pd.DataFrame, colours: Mapping[str, str], window: str) -> str:
+    """`state_distribution`: one stack of shares per time. Hidden shares are one grey part.
+
+    Where `at_least` has a lower bound of a share that may not be shown, the bar is as high as that.
+    """
+    bound = table["at_least"] if "at_least" in table else table["share"]
+    table = table.assign(high=table["share"].fillna(bound))
     height = 170.0
     n_columns = table["group"].nunique() if "group" in table else 1
 
@@ -112,18 +127,20 @@ def stacked_bars(
         n_times = part["time"].nunique()
         step = _WIDTH / max(n_times, 1)
         wide = step * (0.92 if n_times <= 24 else 1.0)  # gaps between many bars would be stripes
-        known = part["n"].dropna()
         every = max(4 if n_columns <= 4 else 8, -(-n_times // 4))
         for t, (time, rows) in enumerate(part.groupby("time", sort=False, observed=True)):
             x, y, where = t * step, height, f"{window} {time}"
-            for row in rows[rows["share"] > 0].to_dict("records"):
-                high = height * row["share"]
+            for row in rows[rows["high"] > 0].to_dict("records"):
+                high = height * row["high"]
                 y -= high
-                more = f"{where}: {row['state']} {percent_text(row['share'])}"
-                if np.isfinite(row["count"]) and np.isfinite(row["n"]):
-                    more += f" ({row['count']:,.0f} of {row['n']:,.0f})"
+                more = f"{where}: {row['state']} {percent_text(row['high'])}"
+                if np.isnan(row["share"]):
+                    more = f"{where}: {row['state']} at least {percent_text(row['high'])}"
+                elif np.isfinite(row["count"]):
+                    whole = "" if "rounded_size" in row else f" of {row['n']:,.0f}"
+                    more += f" ({row['count']:,.0f}{whole})"
                 marks.append(_bar(x, y, wide, high, colours[row["state"]], row["state"], more))
-            if rows["n"].notna().any() and y > 0.5:
+            if rows["high"].notna().any() and y > 0.5:
                 marks.append(_bar(x, 0, wide, y, _HIDDEN, None, f"{where}: too few to show"))
             if t == 0 or (t + 1) % every == 0:
                 place = "start" if t == 0 else "end" if t + 1 == n_times else "middle"
@@ -132,9 +149,9 @@ def stacked_bars(
                 observed = rows["n"].dropna()
                 n = f"{observed.iloc[0]:,.0f}" if len(observed) else HIDDEN
                 marks.append(_text(at, height + 24, n, place))
-        if not len(known):
+        if part["high"].isna().all():
             marks.append(_text(_WIDTH / 2, height / 2, "too few patients to show"))
-        return f"n {about} {known.iloc[0]:,.0f}" if len(known) else "", marks, height + 28
+        return _size(part), marks, height + 28
 
     return _panels(table, draw)
 
@@ -151,34 +168,32 @@ def _bar(
 # --- treatment lines ----------------------------------------------------------------------
 
 
-def sankey(table: pd.DataFrame, colours: Mapping[str, str], about: str = "=") -> str:
-    """`treatment_paths` as blocks by line, and ribbons between them; `about` stands before n."""
+def sankey(table: pd.DataFrame, colours: Mapping[str, str]) -> str:
+    """`treatment_paths` as blocks by line, and ribbons between them."""
     lines = int(table["line"].max())
 
     def draw(part: pd.DataFrame) -> tuple[str, list[str], float]:
-        total = part.loc[part["line"] == 1, "count"].sum()
-        marks = _flows(part, colours, total, lines)
-        return f"n {about} {total:,.0f}", marks, _HIGH + 18
+        return _size(part), _flows(part, colours, lines), _HIGH + 18
 
     return _panels(table, draw)
 
 
-def _flows(part: pd.DataFrame, colours: Mapping[str, str], total: float, lines: int) -> list[str]:
+def _flows(part: pd.DataFrame, colours: Mapping[str, str], lines: int) -> list[str]:
     """Marks of one panel; there is room for as many lines as any panel has."""
     order = {name: k for k, name in enumerate(colours)}
     n_lines, gap, bar = int(part["line"].max()), 5.0, 9.0
-    scale = (_HIGH - gap * len(order)) / max(total, 1e-9)
+    scale = _HIGH - gap * len(order)
     step = (_WIDTH - bar) / max(lines - 1, 1)
-    sizes = part.groupby(["line", "state"], sort=False)["count"].sum()
+    sizes = _sums(part, ["line", "state"]).set_index(["line", "state"])
     leaving: dict[tuple[int, str], float] = {}  # how far each block is used from its top
     blocks, ribbons, labels = [], [], []
     for line in range(1, n_lines + 1):
         x, y = (line - 1) * step, 0.0
-        for name in sorted(sizes[line].index, key=order.__getitem__):
-            count = sizes[line, name]
+        for name in sorted(sizes.loc[line].index, key=order.__getitem__):
+            count, share = sizes.loc[(line, name)]
             leaving[line, name] = y
-            more = f"line {line}: {name}, {_patients(count)} ({percent_text(count / total)})"
-            high = max(count * scale, 0.5)
+            more = f"line {line}: {name}, {_patients(count, share)}"
+            high = max(share * scale, 0.5)
             blocks.append(_bar(x, y, bar, high, colours[name], name, more))
             if high >= _LABELLED and (line < lines or lines < 4):  # no room for four
                 last = line == lines
@@ -189,17 +204,17 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], total: float, lines: 
         at = {"start": x, "end": x + bar, "middle": x + bar / 2}[place]
         blocks.append(_text(at, _HIGH + 13, f"line {line}", place))
     entering = dict(leaving)
-    flows = part[part["before"].notna()].groupby(["line", "before", "state"], sort=False)["count"]
-    table = flows.sum().reset_index()
+    table = _sums(part[part["before"].notna()], ["line", "before", "state"])
     table = table.assign(i=table["before"].map(order), j=table["state"].map(order))
     for row in table.sort_values(["line", "i", "j"]).to_dict("records"):
-        line, before, after, high = row["line"], row["before"], row["state"], row["count"] * scale
+        line, before, after, high = row["line"], row["before"], row["state"], row["share"] * scale
         start, end = leaving[line - 1, before], entering[line, after]
         leaving[line - 1, before] += high
         entering[line, after] += high
         if high < _HAIR:
             continue
-        more = f"line {line - 1} to {line}: {before} → {after}, {_patients(row['count'])}"
+        patients = _patients(row["count"], row["share"])
+        more = f"line {line - 1} to {line}: {before} → {after}, {patients}"
         shade = colours[after if colours[after] in (PALE, MISSING) else before]
         ribbons.append(
             _tag(
@@ -213,6 +228,12 @@ def _flows(part: pd.DataFrame, colours: Mapping[str, str], total: float, lines: 
             )
         )
     return ribbons + blocks + labels
+
+
+def _sums(part: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Counts and shares of paths, added up; a sum of counts that may not be shown is NaN."""
+    sums = part.groupby(by, sort=False)[["count", "share"]].sum(min_count=1)
+    return sums.reset_index()
 
 
 def _node_label(x: float, y: float, high: float, name: str, room: float, last: bool) -> str:
@@ -246,16 +267,15 @@ def _ribbon(x0: float, x1: float, start: float, end: float, high: float) -> str:
 # --- sunburst -----------------------------------------------------------------------------
 
 
-def sunburst(table: pd.DataFrame, colours: Mapping[str, str], about: str = "=") -> str:
+def sunburst(table: pd.DataFrame, colours: Mapping[str, str]) -> str:
     """`treatment_paths` as rings: the first line inside, each continuation outside its path."""
     ring = (_WIDTH / 2 - 4) / (int(table["line"].max()) + 0.6)  # as wide in all panels
 
     def draw(part: pd.DataFrame) -> tuple[str, list[str], float]:
-        total = part.loc[part["line"] == 1, "count"].sum()
         used: dict[str, float] = {}  # how far the arc of a path is taken by its continuations
         slices = []
-        for one in _without_slivers(part, total):
-            turn, parent = one["count"] / max(total, 1e-9), one["parent"]
+        for one in _without_slivers(part):
+            turn, parent = one["share"], one["parent"]
             start = used.setdefault(parent, 0.0)
             used[parent] += turn
             used[one["path"]] = start
@@ -267,17 +287,17 @@ def sunburst(table: pd.DataFrame, colours: Mapping[str, str], about: str = "=") 
                     fill=colours.get(one["state"], MISSING),
                     class_="mark slice",
                     data_state=one["state"],
-                    data_more=f"{one['path']}, {_patients(one['count'])} ({percent_text(turn)})",
+                    data_more=f"{one['path']}, {_patients(one['count'], turn)}",
                 )
             )
-        return f"n {about} {total:,.0f}", slices, _WIDTH
+        return _size(part), slices, _WIDTH
 
     return _panels(table, draw)
 
 
-def _without_slivers(part: pd.DataFrame, total: float) -> list[dict[Any, Any]]:
+def _without_slivers(part: pd.DataFrame) -> list[dict[Any, Any]]:
     """The paths of a panel; of those too small to see, the continuations of one path are one."""
-    small = part["count"] < SLIVER * total
+    small = part["share"] < SLIVER
     several = part["parent"].where(small).map(part.loc[small, "parent"].value_counts()) > 1
     paths, left_out = [], set()
     for one, merged in zip(part.to_dict("records"), several, strict=True):
@@ -289,7 +309,8 @@ def _without_slivers(part: pd.DataFrame, total: float) -> list[dict[Any, Any]]:
             if one["path"] == rest["path"].iloc[-1]:
                 name = f"{len(rest)} rarer paths"
                 path = f"{one['parent']} → {name}" if one["parent"] else name
-                paths.append(one | {"path": path, "state": None, "count": rest["count"].sum()})
+                sums = rest[["count", "share"]].sum(min_count=1).to_dict()
+                paths.append(one | {"path": path, "state": None, **sums})
         else:
             paths.append(one)
     return paths

@@ -102,6 +102,8 @@ class Report:
     states: list[str]
     views: list[str | None]
     min_count: int
+    release: str
+    statement: str
     published: str | None
     groups: str
     figures: bool

@@ -8,6 +8,7 @@ import sys
 
 import matplotlib as mpl
 import matplotlib.collections
+import matplotlib.pyplot as plt
 import matplotlib.text
 import numpy as np
 import pandas as pd
@@ -17,7 +18,8 @@ from paths import ROOT
 import mmlca
 from mmlca import Sequences
 from mmlca.figures.colours import MISSING, PALE
-from mmlca.tables.rounded import rounded_courses
+from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
+from mmlca.tables.rounding import Rounding
 
 mpl.use("Agg")
 
@@ -425,12 +427,13 @@ def test_a_rare_state_does_not_follow_from_the_others() -> None:
     s = Sequences.from_lists([["A"]] * 50 + [["B"]] * 20 + [["C"]] * 3)
     figure = mmlca.plot_state_distribution(s, min_count=11)
     heights = {state: boxes(by_label(figure)[state])[0][3] for state in "ABC"}
-    assert heights == {"A": pytest.approx(50 / 73), "B": 0, "C": 0}
+    assert heights == {"A": pytest.approx((53 - 11) / 73), "B": pytest.approx(20 / 73), "C": 0}
     steps = Sequences.from_lists([["A", "A"]] * 50 + [["A", "B"]] * 20 + [["A", "C"]] * 3)
     heat = mmlca.plot_transitions(steps, min_count=11)
     kept = np.isfinite(heat.images[0].get_array().filled(np.nan))
-    assert kept[0].tolist() == [True, False, False]
-    assert "1 rate of fewer than 11 patients and 1 that would reveal it not shown" in words(heat)
+    assert kept[0].tolist() == [True, True, False]
+    assert "≥.58" in [text.get_text() for text in heat.texts]  # at least 42 of 73
+    assert "1 rate of fewer than 11 patients not shown" in words(heat)
 
 
 def test_rare_sequences_are_left_out_and_counted() -> None:
@@ -461,7 +464,7 @@ def test_rare_rows_and_flows_are_left_out_and_counted() -> None:
     assert boxes(by_label(lines)["others"])[0, 3] == pytest.approx(15 / 38)  # B with C
     assert len(boxes(by_label(lines)["B"])) == 1
     assert "C" not in by_label(lines)
-    with pytest.raises(ValueError, match="largest group has 26 patients and min_count is 99"):
+    with pytest.raises(ValueError, match="every group has fewer than min_count = 99"):
         mmlca.plot_lines(s, min_count=99)
     with pytest.raises(ValueError, match="min_count must be a whole number"):
         mmlca.plot_lines(s, min_count=-1)
@@ -606,21 +609,106 @@ def test_alternatives_have_one_panel_per_class_and_the_expected_shares() -> None
     assert {"100 %", "70 %", "30 %"} <= {text.get_text() for text in ax.texts}
 
 
-@pytest.mark.parametrize("min_count", [1, 11])
-def test_titles_beside_rounded_counts_do_not_tell_sizes(min_count: int) -> None:
-    """Refined clusters whose size may not show are drawn from rounded counts."""
+@pytest.mark.parametrize("public", [False, True])
+def test_titles_have_the_sizes_of_the_table_that_is_drawn(public: bool) -> None:
+    """One n in all figures: exact, or rounded as everything else."""
     data = Sequences.from_lists([["A", "A", "B"]] * 30 + [["B", "B", "A"]] * 25)
     groups = {"x": pd.Series(["one"] * 30 + ["two"] * 25, index=data.ids, dtype="category")}
-    courses = rounded_courses({"x": data}, groups, min_count)
+    rounding = Rounding(b"secret", 11, groups) if public else None
+    courses = courses_by_group({"x": data}, groups, 11, rounding)
+    frequencies = courses.with_sizes(mmlca.sequence_frequencies({"x": data}, groups, min_count=11))
+    if rounding is not None:
+        frequencies = rounded_frequencies(frequencies, rounding)
+    for plot, table in (
+        (mmlca.plot_state_distribution, courses.distribution),
+        (mmlca.plot_transitions, courses.transitions),
+        (mmlca.plot_lines, courses.paths),
+        (mmlca.plot_frequencies, frequencies),
+    ):
+        figure = plot({"x": data}, groups, table=table, min_count=11)
+        titles = [ax.get_title().split("; ")[0] for ax in figure.axes if ax.get_title()]
+        sizes = ["n = 30", "n = 25"]
+        if rounding is not None:
+            sizes = [f"n ≈ {rounding(n, 'x', g):.0f}" for n, g in ((30, "one"), (25, "two"))]
+        assert titles == [f"x, {name}\n{n}" for name, n in zip(("one", "two"), sizes, strict=True)]
+        plt.close(figure)
+
+
+SIZES = {"A": [200, 100, 80], "B": [150, 3, 60], "C": [90, 70, 40]}
+
+
+def three_sites() -> tuple[dict[str, Sequences], dict[str, pd.Series]]:
+    """Cluster 2 has three patients at site B."""
+    data, groups = {}, {}
+    for site, sizes in SIZES.items():
+        rows = [["A", "A", "AAB"[k]] for k, n in enumerate(sizes) for _ in range(n)]
+        data[site] = Sequences.from_lists(rows, states=["A", "B"])
+        labels = np.repeat(["one", "two", "three"], sizes)
+        order = pd.CategoricalDtype(["one", "two", "three"], ordered=True)
+        groups[site] = pd.Series(labels, data[site].ids).astype(order)
+    return data, groups
+
+
+def test_one_small_group_takes_no_panel_of_others_away() -> None:
+    """A group of three at one site once took three panels of larger groups away, unsaid."""
+    data, groups = three_sites()
+    courses = courses_by_group(data, groups, 11)
     for plot, table in (
         (mmlca.plot_state_distribution, courses.distribution),
         (mmlca.plot_transitions, courses.transitions),
         (mmlca.plot_lines, courses.paths),
     ):
-        figure = plot({"x": data}, groups, table=table, min_count=min_count)
-        titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-        sizes = ["", ""] if min_count > 1 else ["\nn = 30", "\nn = 25"]
-        assert titles == [f"x, {name}{n}" for name, n in zip(("one", "two"), sizes, strict=True)]
+        figure = plot(data, groups, table=table, min_count=11)
+        titles = {ax.get_title() for ax in figure.axes if ax.get_title()}
+        assert {title.split("\n")[0] for title in titles} == {
+            f"{site}, {group}" for site in data for group in ("one", "two", "three")
+        } - {"B, two"}
+        unsized = {title for title in titles if "n = " not in title}
+        assert len(unsized) == 3  # the smallest set from which the three do not follow
+        note = figure.get_supxlabel().replace("\n", " ")
+        assert "1 group of fewer than 11 patients not shown" in note
+        assert "izes of 3 groups not shown, from which that of a smaller one would follow" in note
+        plt.close(figure)
+
+
+def test_numbers_observed_of_a_group_without_a_size_are_not_written() -> None:
+    data, groups = three_sites()
+    courses = courses_by_group(data, groups, 11)
+    figure = mmlca.plot_state_distribution(data, groups, table=courses.distribution, min_count=11)
+    for ax in (ax for ax in figure.axes if ax.get_title()):
+        below = {tick.get_text().split("\n")[1] for tick in ax.get_xticklabels()}
+        assert (below == {"–"}) == ("n = " not in ax.get_title())
+    plt.close(figure)
+
+
+def test_all_small_groups_are_counted_in_the_note() -> None:
+    """A site all of whose groups are small was once left out without a word."""
+    data = {"x": Sequences.from_lists([["A", "B"]] * 40), "y": Sequences.from_lists([["A"]] * 9)}
+    groups = {"x": pd.Series(1, data["x"].ids), "y": pd.Series([1] * 5 + [2] * 4, data["y"].ids)}
+    figure = mmlca.plot_state_distribution(data, groups, min_count=11)
+    assert "2 groups of fewer than 11 patients not shown" in figure.get_supxlabel()
+    plt.close(figure)
+
+
+def test_a_figure_of_small_groups_alone_does_not_tell_how_small_they_are() -> None:
+    data = Sequences.from_lists([["A", "B"]] * 7)
+    with pytest.raises(ValueError, match="every group has fewer than min_count = 11 patients"):
+        mmlca.plot_state_distribution(data, min_count=11)
+
+
+def test_where_few_would_follow_from_the_rest_the_largest_share_is_a_lower_bound() -> None:
+    """A panel of 700 patients of whom 5 were elsewhere was once grey all over."""
+    data = Sequences.from_lists([["A", "A"]] * 695 + [["A", "B"]] * 5)
+    ax = mmlca.plot_state_distribution(data, min_count=11)
+    bars = by_label(ax)
+    heights = boxes(bars["A"])[:, 3]
+    assert heights.tolist() == [1.0, (700 - 11) / 700]
+    assert "fewer than 11 patients" in [text.get_text() for text in ax.get_legend().get_texts()]
+    heat = mmlca.plot_transitions(data, min_count=11)
+    texts = [text.get_text() for text in heat.texts]
+    assert "≥.98" in texts
+    assert "–" in texts
+    plt.close("all")
 
 
 # --- looks -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,20 +11,24 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from study_attack import System
 
+import ehr_prep
 import mmlca
 from mmlca.study import courses as study_courses
 from mmlca.study.cautions import _about_deaths
-from mmlca.study.courses import _without_revealing_groups, draw_single_courses
+from mmlca.study.config import Study
+from mmlca.study.courses import draw_single_courses
 from mmlca.study.words import dead_included
-from mmlca.tables.clusters import describe_clusters, hidden_sizes
-from mmlca.tables.rounded import (
+from mmlca.tables.clusters import describe_clusters, hidden_sizes, shown_sizes
+from mmlca.tables.course_tables import (
     Courses,
-    data_draws,
+    courses_by_group,
+    guarded_clusters,
     rounded_clusters,
-    rounded_courses,
 )
-from mmlca.tables.suppress import round_row
+from mmlca.tables.rounding import Rounding
+from mmlca.tables.suppress import is_small, printable
 
 SIZES = {"A": [200, 100, 80], "B": [150, 3, 60], "C": [90, 70, 40]}
 CLUSTERS = {site: pd.Series(np.repeat([1, 2, 3], n)) for site, n in SIZES.items()}
@@ -34,14 +39,13 @@ def unknown_in_each_line(shown: np.ndarray) -> set[int]:
     return {*(~shown).sum(axis=0), *(~shown).sum(axis=1)}
 
 
-def test_the_sizes_of_groups_that_are_drawn_do_not_give_a_small_one() -> None:
-    kept = _without_revealing_groups(CLUSTERS, 11)
-    drawn = np.array([[(kept[s] == k).sum() >= 11 for k in (1, 2, 3)] for s in "ABC"])
-    assert not drawn[1, 1]
-    assert unknown_in_each_line(drawn) == {0, 2}
-    assert (kept["B"] == 2).sum() == 3  # the figures themselves leave it out, and say so
-    everyone = _without_revealing_groups(CLUSTERS, 1)
-    assert all(everyone[site].equals(CLUSTERS[site]) for site in SIZES)
+def test_the_sizes_of_groups_that_are_shown_do_not_give_a_small_one() -> None:
+    shown = shown_sizes(CLUSTERS, 11)
+    known = shown.loc[list("ABC"), [1, 2, 3]].notna().to_numpy()
+    assert not known[1, 1]
+    assert unknown_in_each_line(known) == {0, 2}
+    everyone = shown_sizes(CLUSTERS, 1)
+    assert everyone.loc["B"].to_list() == [150, 3, 60, 213]
 
 
 def test_the_sizes_beside_differences_do_not_give_a_small_one() -> None:
@@ -66,31 +70,102 @@ def test_a_small_cluster_at_one_site_alone() -> None:
     assert hidden.loc["all"].to_list() == [False, True, True, False]
 
 
-def one_group(n: int, unit: int) -> tuple[mmlca.Sequences, Courses]:
+def one_group(n: int, unit: int, public: bool = False) -> tuple[mmlca.Sequences, Courses]:
     """`n` patients of whom 3 leave A, and 4 others are not observed to the end."""
     rows = [["A", "A", "A"]] * (n - 7) + [["A", "A"]] * 4 + [["A", "B", "B"]] * 3
     data = mmlca.Sequences.from_lists(rows)
-    return data, rounded_courses({"x": data}, {"x": pd.Series(1, index=data.ids)}, unit)
+    groups = {"x": pd.Series(1, index=data.ids)}
+    rounding = Rounding(b"secret", unit, groups) if public else None
+    return data, courses_by_group({"x": data}, groups, unit, rounding)
 
 
-def test_shares_of_a_cluster_do_not_give_small_numbers() -> None:
-    data, courses = one_group(65, 11)
+def test_shares_of_a_rounded_cluster_are_those_of_rounded_counts() -> None:
+    data, courses = one_group(65, 11, public=True)
     table = describe_clusters(data, [1] * 65)
-    draws = {"": data_draws(data)}
-    shown = rounded_clusters(table.assign(group=1), {"": courses}, [False], 11, draws).iloc[0]
-    assert shown[["until_switch"]].isna().all()
+    rounding = Rounding(b"secret", 11, {"x": pd.Series(1, index=data.ids)})
+    shown = rounded_clusters(table, courses, {1: 1}, rounding).iloc[0]
+    assert np.isnan(shown["until_switch"])
+    assert shown["n"] in (55, 66)
+    assert shown["n"] == courses.distribution["rounded_size"].iloc[0]
+    assert shown["n"] == courses.distribution["n"].iloc[0]  # observed at the first time
     assert shown["switchers"] in (0, 11)
-    assert shown["path_share"] in (55 / 65, 1.0)  # 62 as 55 or 66, which is all of them
-    assert shown["end_share"] in (55 / 65, 1.0)
-    assert shown["n"] == 65
-    assert shown["n_then"] % 11 == 0
-    assert round(shown["still"] * shown["n_then"]) % 11 == 0
-    assert shown["switches"] == 0  # steps that few patients make do not count
-    blank = rounded_clusters(table.assign(group=1), {"": courses}, [True], 11, draws)
-    assert blank.drop(columns="cluster").isna().all(axis=None)
-    plain = {"": one_group(65, 1)[1]}
-    exact = rounded_clusters(table.assign(group=1), plain, [False], 1, draws)
-    pd.testing.assert_frame_equal(exact, table, check_dtype=False)
+    for name in ("path_share", "end_share", "still", "first_share"):
+        parts = [11 * k / (11 * k + 11 * j) for k in (5, 6) for j in (0, 1)]
+        assert np.isclose(shown[name], parts).any(), name
+    small = describe_clusters(data[:5], [1] * 5)
+    few = rounded_clusters(small, courses, {1: 1}, rounding).iloc[0]
+    assert few["n"] in (0, 11)
+    assert few.drop(["cluster", "n", "share", "description"]).isna().all()
+    assert few["description"] == "fewer than 11 patients"
+
+
+def test_an_exact_cluster_tells_no_share_from_which_few_follow() -> None:
+    data, courses = one_group(65, 11)
+    table = describe_clusters(data, [1] * 65, after="3 years")
+    sizes = shown_sizes({"x": pd.Series(1, index=data.ids)}, 11)
+    guarded = guarded_clusters(table, courses, {1: 1}, sizes, 11, "3 years")
+    row = guarded.iloc[0]
+    assert row["n"] == 65
+    assert [str(row[name]) for name in ("still", "path_share", "end_share", "switches")] == [
+        *["all but fewer than 11"] * 3,
+        "few",
+    ]
+    assert (
+        "all but fewer than 11 of those still observed after 3 years are on A"
+        in (row["description"])
+    )
+    assert not re.search(r"9[0-9](\.[0-9])? %", row["description"])
+    blank = printable(guarded).iloc[0]
+    hidden = ["still", "path_share", "end_share", "switches", "switchers", "switch_share"]
+    assert blank[hidden].isna().all()
+    plain = guarded_clusters(table, one_group(65, 1)[1], {1: 1}, sizes, 1, "3 years")
+    pd.testing.assert_frame_equal(plain, table, check_dtype=False)
+
+
+def test_shares_of_an_exact_cluster_are_exact() -> None:
+    """Rounded ones were once 5 points off at a single site."""
+    rows = [["A", "A"]] * 43 + [["A", "B"]] * 14 + [["B", "B"]] * 12
+    data = mmlca.Sequences.from_lists(rows)
+    groups = {"x": pd.Series(1, index=data.ids)}
+    courses = courses_by_group({"x": data}, groups, 11)
+    table = courses.shown("distribution").set_index(["time", "state"])
+    assert table.at[("1", "A"), "share"] == 57 / 69
+    assert table.at[("2", "B"), "count"] == 26
+    described = describe_clusters(data, [1] * 69)
+    shown = guarded_clusters(described, courses, {1: 1}, shown_sizes(groups, 11), 11)
+    pd.testing.assert_frame_equal(shown, described, check_dtype=False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_small_number_follows_inside_a_table_of_exact_courses(seed: int) -> None:
+    """Parts that show, the total and lower bounds leave each small number ten values."""
+    rng = np.random.default_rng(seed)
+    chance = rng.dirichlet([3, 0.3, 0.3, 0.15], 3)
+    rows = [[rng.choice(list("ABCD"), p=p) for p in chance] for _ in range(150)]
+    data = {"x": mmlca.Sequences.from_lists(rows, states=list("ABCD"))}
+    groups = {"x": pd.Series(rng.integers(1, 4, 150), index=data["x"].ids)}
+    courses = courses_by_group(data, groups, 11)
+    n_small = 0
+    for name, by in (("distribution", "time"), ("transitions", "from")):
+        exact = getattr(courses, name)
+        for _, part in courses.shown(name).groupby(["group", by], observed=True):
+            if part["n"].isna().all():
+                continue
+            system = System()
+            for i, row in part.iterrows():
+                low, high = (row["count"], row["count"]) if row["count"] >= 0 else (1, np.inf)
+                least = 0.0 if np.isnan(row["at_least"]) else round(row["at_least"] * row["n"], 6)
+                system.unknown((i,), max(low, least), high)
+            total = part["n"].iloc[0]
+            system.unknown(("n",), total, total)
+            system.add([(i,) for i in part.index], ("n",))
+            few = is_small(exact.loc[part.index, "count"], 11)
+            for i in part.index[few]:
+                n_small += 1
+                low, high = system.range_of((i,))
+                assert low - 1e-6 <= exact.at[i, "count"] <= high + 1e-6
+                assert high - low > 9 - 1e-6, part
+    assert n_small > 5
 
 
 def test_without_a_threshold_the_tables_are_those_of_the_library() -> None:
@@ -102,59 +177,8 @@ def test_without_a_threshold_the_tables_are_those_of_the_library() -> None:
         ("paths", mmlca.treatment_paths),
     ):
         table, plain = courses.shown(name), function({"x": data}, groups)
-        pd.testing.assert_frame_equal(table, plain[list(table)], check_dtype=False)
-
-
-def test_rounding_is_unbiased_and_the_same_for_the_same_data() -> None:
-    courses = one_group(65, 11)[1]
-    again = one_group(65, 11)[1]
-    assert all(a.equals(b) for a, b in zip(courses, again, strict=True))
-    rng = np.random.default_rng(1)
-    drawn = [
-        round_row([40, 3], ["a", "b"], 1e9, 11, lambda name: float(rng.random()))
-        for _ in range(4000)
-    ]
-    error = 11 * np.sqrt(0.25 / 4000)
-    assert np.abs(np.mean(drawn, axis=0) - [40, 3]).max() < 4 * error
-
-
-def test_the_size_of_a_group_does_not_narrow_a_small_number_down() -> None:
-    """With 24 patients, 23 written as 33 and 1 as 11 could be nothing but 23 and 1."""
-    rng = np.random.default_rng(1)
-    for _ in range(3000):
-        counts = rng.integers(0, 40, int(rng.integers(2, 5)))
-        told = round_row(
-            counts.tolist(),
-            list("abcd")[: len(counts)],
-            counts.sum(),
-            11,
-            lambda name: float(rng.random()),
-        )
-        low = np.maximum(told - 10, 0)
-        high = np.minimum(told + 10, counts.sum() - (low.sum() - low))
-        small = (counts > 0) & (counts < 11)
-        enough = np.minimum(9, counts.sum() - 1)  # so few patients in all that nothing helps
-        assert ((high - low)[small] >= enough).all(), (counts, told)
-
-
-def test_another_name_does_not_draw_again() -> None:
-    """Two roundings of the same patients could be averaged."""
-    states = np.random.default_rng(1).choice(["A", "B", "C"], (200, 5))
-    data = mmlca.Sequences.from_lists(states.tolist())
-    tables = [
-        rounded_courses({"x": data}, {"x": pd.Series(name, index=data.ids)}, 11, {name: 1})
-        for name in ("1: A persisters", "own class 1: differs between the sites")
-    ]
-    for table in ("distribution", "transitions", "paths"):
-        first, second = (part.shown(table).drop(columns="group") for part in tables)
-        pd.testing.assert_frame_equal(first, second)
-
-
-def test_two_groupings_share_their_draws() -> None:
-    """The same patients under two names would else be two draws, to be averaged."""
-    data, courses = one_group(65, 11)
-    other = rounded_courses({"x": data}, {"x": pd.Series(1.0, index=data.ids).astype(int)}, 11)
-    pd.testing.assert_frame_equal(courses.distribution, other.distribution)
+        columns = [column for column in table if column != "size"]
+        pd.testing.assert_frame_equal(table[columns], plain[columns], check_dtype=False)
 
 
 def test_single_courses_of_a_large_site_are_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,3 +221,21 @@ def test_the_report_says_whom_shares_of_the_dead_rest_on() -> None:
     (note,) = notes(30)
     assert note.startswith("Of all patients, 30 % at X left alive before the end of the data")
     assert notes(0) == notes(5) == notes(10) == notes(95) == []  # few, or too few to show
+
+
+def test_a_study_calls_its_lab_as_the_files_or_the_study_file_do() -> None:
+    """Every disease's lab was once titled "ESR (mm/h)"."""
+    rng = np.random.default_rng(1)
+    labs = pd.DataFrame({"patient_id": np.repeat(np.arange(50), 8), "test": "HbA1c", "unit": "%"})
+    days = rng.integers(-300, 1000, len(labs)) * np.timedelta64(1, "D")
+    labs["date"] = np.datetime64("2010-01-01", "s") + days
+    labs["value"] = rng.lognormal(2, 0.1, len(labs))
+    dates = pd.Series(np.datetime64("2010-01-01", "s"), index=range(50))
+    trend = ehr_prep.trend(labs, pd.Series(1, index=range(50)), dates)
+    for label, name in ((None, "HbA1c (%)"), ("Sugar", "Sugar")):
+        study = Study(name="x", sites={"A": {"sequences": "a.csv"}}, outputs={"lab_label": label})
+        (item,) = study_courses.lab_items(study, SimpleNamespace(trends={None: trend}))
+        assert item.title == f"{name} around the first prescription"
+        assert item.draw().axes[0].get_ylabel().startswith(f"{name}, geometric mean")
+        assert item.alt.startswith(f"Curves of {name} by class")
+    plt.close("all")

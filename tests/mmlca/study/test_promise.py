@@ -10,11 +10,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from study_attack import Attack, moved_system, number, table_one_system
+from study_attack import PublicAttack, count_of, moved_system, number, table_one_system
+from study_sizes import collect_sizes, disagreeing
 
 import ehr_prep
 from mmlca.study import read_study, run_sensitivity, run_study
@@ -182,7 +184,7 @@ SITES = ("MGB", "VA", "OKL")
 
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of three small sites with labs, covariates, outcomes, survival and other analyses."""
+    """Both releases of three small sites with labs, covariates, outcomes, survival and more."""
     folder = tmp_path_factory.mktemp("rich")
     ehr_prep.ra_cohort(seed=1, scale=0.15).write(folder)
     ehr_prep.ra_cohort(seed=2, scale=0.06).write(folder / "other")
@@ -199,11 +201,21 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(f"[sites.{site}]")
         roles = {"records": "medications", "patients": "patients", "labs": "labs"}
         lines += [f'{role} = "{site}/{file}.csv"' for role, file in roles.items()]
-    (folder / "study.toml").write_text("\n".join(lines) + RICH)
-    study = read_study(folder / "study.toml")
-    run_study(study, folder / "out")
-    run_sensitivity(study, folder / "sensitivity")
+    for kind, out, other in (
+        ("inside", "out", "sensitivity"),
+        ("public", "public", "public_sensitivity"),
+    ):
+        privacy = f'[privacy]\nrelease = "{kind}"\n'
+        (folder / f"{kind}.toml").write_text("\n".join(lines) + RICH + privacy)
+        study = read_study(folder / f"{kind}.toml")
+        if kind == "public":  # the models are the same
+            shutil.copytree(folder / "out", folder / "public")
+        run_study(study, folder / out)
+        run_sensitivity(study, folder / other)
     return folder
+
+
+PARTS = ("out", "sensitivity", "public", "public_sensitivity")
 
 
 def public(folder: Path) -> dict[str, str]:
@@ -219,7 +231,7 @@ def public(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_no_number_of_a_study_has_many_digits(rich: Path) -> None:
     """Twelve digits of a mean, a norm or a test statistic tell the counts that they are made of."""
-    for part in ("out", "sensitivity"):
+    for part in PARTS:
         for name in public(rich / part):
             if not name.endswith(".csv"):
                 continue
@@ -244,7 +256,7 @@ def test_no_small_number_of_patients_shows_in_a_study(rich: Path) -> None:
         "refined",
         "n_then",
     }
-    for part in ("out", "sensitivity"):
+    for part in PARTS:
         for name in public(rich / part):
             if name.endswith(".csv") and "issues" not in name:
                 table = pd.read_csv(rich / part / name)
@@ -261,7 +273,7 @@ def test_no_id_and_no_hash_of_patients_is_in_the_page(rich: Path) -> None:
         if path.is_file()
     ]
     hashes = {hashlib.sha256(path.read_bytes()).hexdigest() for path in private}
-    for part in ("out", "sensitivity"):
+    for part in PARTS:
         for name, text in public(rich / part).items():
             assert "SYN-" not in text, name
             assert not hashes & set(re.findall(r"[0-9a-f]{64}", text)), name
@@ -325,54 +337,149 @@ def test_refined_sizes_do_not_tell_how_few_moved(rich: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", SITES)
-def test_refined_courses_do_not_tell_what_other_courses_hide(rich: Path, site: str) -> None:
-    """The courses by cluster, by refined cluster and by own class, and who moved, together."""
-    out = rich / "out"
-    attack = Attack(out, site)
-    states = pd.read_csv(out / f"patients/{site}_sequences.csv", index_col=0)
-    clusters = clusters_of(out, site)
-    rng = np.random.default_rng(1)
-    for view, column in (
-        ("ensemble", "cluster"),
-        ("refined", "refined_cluster"),
-        ("local", "own_class"),
-    ):
-        groups = clusters[column]
-        long = states.assign(group=groups).melt("group", var_name="time", value_name="state")
-        counts = long.dropna().value_counts()
-        small = counts[is_small(counts, M)]
-        assert len(small) > 50
-        for place in rng.choice(len(small), 20, replace=False):
-            group, time, state = small.index[place]
-            low, high = attack.range_of((view, str(group), int(time), state))
-            assert low - 1e-6 <= small.iloc[place] <= high + 1e-6
-            assert high - low > M - 2 - 1e-6, (view, group, time, state)
+@pytest.mark.parametrize("part", ["out", "public"])
+def test_a_cluster_has_one_size_on_the_whole_page(rich: Path, part: str) -> None:
+    """A class of a single-site report once had three: exact, and rounded in two ways."""
+    sizes = collect_sizes(rich / part)
+    assert len(sizes) == 4 * (len(SITES) + 1)
+    assert all(len(places) > 2 for places in sizes.values())
+    assert not disagreeing(sizes)
+
+
+# --- a public release ---------------------------------------------------------------------------
+
+NOT_COUNTS = {
+    "classes", "cluster", "df", "from", "line", "models", "n_boot", "rank", "replicated",
+    "searches", "simulations", "time", "to", "value", "years", "duration",
+}  # fmt: skip
+"""Columns of whole numbers that count no patients, nor what is theirs."""
+
+
+def is_whole(values: pd.Series) -> bool:
+    known = values.dropna()
+    return len(known) > 0 and bool((known == known.round()).all()) and bool((known > 1).any())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", SITES)
-def test_who_is_observed_to_the_end_does_not_tell_small_numbers(rich: Path, site: str) -> None:
-    """Neither how few are observed at a time nor how few left, beside all tables of courses."""
-    out = rich / "out"
+def test_every_count_of_a_public_release_is_rounded(rich: Path) -> None:
+    """Any column of whole numbers, but for those that are known to count nothing of patients."""
+    seen = set()
+    for name in public(rich / "public"):
+        if not name.endswith(".csv") or "checklist" in name:
+            continue
+        table = pd.read_csv(rich / "public" / name)
+        for column in table.select_dtypes("number"):
+            if is_whole(table[column]) and column not in NOT_COUNTS | {"loglik", "bic"}:
+                seen.add(column)
+                known = table[column].dropna()
+                assert (known % M == 0).all(), (name, column, known[known % M != 0].head())
+    assert {"n", "count", "patients", "records", "patients_left", "moved", "at_risk"} <= seen
+    headline = pd.read_csv(rich / "public/tables/headline.csv")
+    of_patients = headline["kind"].isin(["patients", "distinct sequences"])
+    assert (headline.loc[of_patients, "value"] % M == 0).all()
+    one = pd.read_csv(rich / "public/tables/table_one.csv", dtype=str).fillna("")
+    counts = one[~one["variable"].str.contains("mean") | (one["level"] == "missing")]
+    assert (counts.iloc[:, 2:].map(count_of) % M == 0).all(axis=None)
+
+
+@pytest.mark.slow
+def test_every_number_of_patients_in_the_texts_of_a_public_release_is_rounded(rich: Path) -> None:
+    content = json.loads((rich / "public/results.json").read_text(encoding="utf-8"))
+    captions = [item["caption"] for part in content["sections"] for item in part["items"]]
+    texts = [*content["summary"], *content["careful"], content["methods"], *captions]
+    found = [
+        int(n.replace(",", ""))
+        for text in texts
+        for n in re.findall(r"([0-9][0-9,]*) (?:synthetic )?(?:patients|values|records)", text)
+    ]
+    assert len(found) > 5
+    assert all(n % M == 0 or n == 5 for n in found), found  # courses that at least 5 share
+
+
+@pytest.fixture(scope="module")
+def attack(rich: Path) -> PublicAttack:
+    return PublicAttack(rich / "public", SITES)
+
+
+def check_open(attack: PublicAttack, numbers: dict[tuple[Any, ...], int], n: int) -> None:
+    """So many of the small numbers, drawn at random, have ten possible values or more."""
+    small = {name: count for name, count in numbers.items() if is_small(count, M)}
+    assert len(small) >= n
+    names = list(small)
+    for place in np.random.default_rng(1).choice(len(names), n, replace=False):
+        low, high = attack.range_of(names[place])
+        assert low - 1e-6 <= small[names[place]] <= high + 1e-6, names[place]
+        assert high - low > M - 2 - 1e-6, names[place]
+
+
+@pytest.mark.slow
+def test_courses_in_public_tell_no_small_number_beside_all_other_tables(
+    rich: Path, attack: PublicAttack
+) -> None:
+    """All tables of all sites in one system: views, steps, paths, moves, Table 1, survival."""
+    views = {"ensemble": "cluster", "refined": "refined_cluster", "local": "own_class"}
+    numbers: dict[tuple[Any, ...], int] = {}
+    for site in SITES:
+        states = pd.read_csv(rich / f"public/patients/{site}_sequences.csv", index_col=0)
+        clusters = clusters_of(rich / "public", site)
+        for view, column in views.items():
+            long = states.assign(group=clusters[column])
+            counts = long.melt("group", var_name="time", value_name="state").dropna().value_counts()
+            numbers |= {
+                (view, site, str(group), int(time), state): n
+                for (group, time, state), n in counts.items()
+            }
+    check_open(attack, numbers, 30)
+
+
+@pytest.mark.slow
+def test_who_they_are_and_who_moved_in_public_tell_no_small_number(
+    rich: Path, attack: PublicAttack
+) -> None:
+    numbers: dict[tuple[Any, ...], int] = {}
+    for site in SITES:
+        clusters = clusters_of(rich / "public", site)
+        people = pd.read_csv(rich / site / "patients.csv").set_index("patient_id")
+        people = people.reindex(clusters.index)
+        for name in ("sex", "race", "remission"):
+            counts = pd.crosstab(people[name], clusters["cluster"])
+            numbers |= {
+                (name, site, level, str(group)): counts.at[level, group]
+                for level in counts.index
+                for group in counts
+            }
+        moved = pd.crosstab(clusters["cluster"], clusters["refined_cluster"])
+        numbers |= {
+            ("moved", site, str(a), str(b)): moved.at[a, b] for a in moved.index for b in moved
+        }
+    check_open(attack, numbers, 30)
+
+
+@pytest.mark.slow
+def test_who_is_observed_in_public_tells_no_small_number(rich: Path, attack: PublicAttack) -> None:
+    """Neither how few are observed at a time nor how few left, beside all other tables."""
+    out = rich / "public"
     table = pd.read_csv(out / "tables/follow_up.csv").set_index(["site", "group"])
     shown = table.filter(regex="[0-9]$")
     times = [int(column.split()[-1]) for column in shown]
     by_time = pd.read_csv(out / "figures/state_distribution_ensemble.csv")
-    sums = by_time.groupby(["site", "group", "time"])["count"].sum(min_count=1).unstack()[times]
-    np.testing.assert_array_equal(shown.sort_index(), sums.sort_index())  # it tells nothing new
-    attack = Attack(out, site)
-    attack.observed(times)
-    states = pd.read_csv(out / f"patients/{site}_sequences.csv", index_col=0)
-    there = states.notna().groupby(clusters_of(out, site)["cluster"]).sum()
-    numbers = {("observed", str(g), t): there.at[g, str(t)] for g in there.index for t in times}
-    first, last = str(times[0]), str(times[-1])
-    numbers |= {("left", str(g)): there.at[g, first] - there.at[g, last] for g in there.index}
-    for name, n in numbers.items():
-        low, high = attack.range_of(name)
-        assert low - 1e-6 <= n <= high + 1e-6, name
-        if is_small(n, M):
-            assert high - low > M - 2 - 1e-6, name
+    n = by_time.groupby(["site", "group", "time"])["n"].first().unstack()[times]
+    np.testing.assert_array_equal(shown.sort_index(), n.sort_index())  # it tells nothing new
+    for site in SITES:
+        states = pd.read_csv(out / f"patients/{site}_sequences.csv", index_col=0)
+        there = states.notna().groupby(clusters_of(out, site)["cluster"]).sum()
+        for group in there.index:
+            left = there.at[group, str(times[0])] - there.at[group, str(times[-1])]
+            numbers = {("left", "ensemble", site, str(group)): left}
+            numbers |= {
+                ("observed", "ensemble", site, str(group), t): there.at[group, str(t)]
+                for t in times
+            }
+            for name, count in numbers.items():
+                low, high = attack.range_of(name)
+                assert low - 1e-6 <= count <= high + 1e-6, name
+                if is_small(count, M):
+                    assert high - low > M - 2 - 1e-6, name
 
 
 def clusters_of(out: Path, site: str) -> pd.DataFrame:

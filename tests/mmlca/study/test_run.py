@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 from commands import invoke, refusal
 from paths import ROOT
-from study_attack import Attack, number
+from study_attack import number
 
 import ehr_prep
 import mmlca
@@ -699,3 +699,13 @@ def test_a_warning_that_shows_patients_is_repeated_and_public_in_the_report() ->
         warnings.warn("for all", stacklevel=1)
     with pytest.warns(PrivateWarning, match="0017"):
         assert _public(caught) == ["few of the patients are there", "for all"]
+
+
+def test_a_warning_of_numpy_is_no_caution_of_the_report() -> None:
+    """Text such as "overflow encountered in exp" once stood among the cautions."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn("overflow encountered in exp", RuntimeWarning, stacklevel=1)
+        warnings.warn("no curve for 'few'", stacklevel=1)
+    with pytest.warns(RuntimeWarning, match="overflow"):  # whoever runs it sees it
+        assert _public(caught) == ["no curve for 'few'"]

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mmlca.tables.rounded import data_draws, rounded_clusters, rounded_courses
 
 import mmlca
 from mmlca import Sequences
 from mmlca.study import Study, texts
 from mmlca.tables.clusters import name_clusters, percent_text
-from mmlca.tables.rounded import data_draws, rounded_clusters, rounded_courses
 
 Path = tuple[str, ...]
 SHARE = r"([<>]?[\d.]+ %)"

@@ -1,0 +1,440 @@
+"""Tables of courses as people may see them: exact without small numbers, or rounded.
+
+*Inside* a hospital the numbers are exact. One that rests on fewer than `min_count` patients is
+blank, and so is what would reveal it inside the same row. In a *public* release every count is
+rounded at random (`mmlca.tables.rounding`), and shares are those of the rounded counts; nothing
+else need be hidden, whichever tables are put side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mmlca.sequences.type import Sequences
+from mmlca.tables.clusters import shown_sizes, wording
+from mmlca.tables.describe import state_distribution, transition_counts
+from mmlca.tables.lines import treatment_paths
+from mmlca.tables.rounding import EVERYONE, Key, Rounding, shares_of
+from mmlca.tables.suppress import (
+    Guarded,
+    bounded_parts,
+    few_patients,
+    guarded_share,
+    hides,
+    is_small,
+)
+
+_PATHS = ("path", "second_path")
+_OF_ALL = ("first_share", "still", *(f"{name}_share" for name in (*_PATHS, "end")))
+
+
+StateKeys = dict[tuple[str, str, str], Key]
+"""The names of those who are ever in a state, by site (or "all" of them), group and state."""
+
+
+class Courses(NamedTuple):
+    """The tables of one way to group the patients, by site and group, as figures draw them.
+
+    `state_distribution`, `transition_counts` and `treatment_paths`, each with the size of its group
+    as people may see it: in a column `size`, blank where it may not be shown, or `rounded_size` if
+    all counts are rounded. Exact tables are for figures, which hide small numbers themselves;
+    `shown` gives what may be written.
+
+    Parameters
+    ----------
+    distribution, transitions, paths : DataFrame
+    few : {(site, group)}
+        Groups of fewer than `min_count` patients.
+    min_count : int
+    """
+
+    distribution: pd.DataFrame
+    transitions: pd.DataFrame
+    paths: pd.DataFrame
+    few: frozenset[tuple[str, str]] = frozenset()
+    min_count: int = 0
+
+    @property
+    def rounded(self) -> bool:
+        return "rounded_size" in self.distribution
+
+    def with_sizes(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Another table of the same groups, with their sizes as these have them."""
+        column = "rounded_size" if self.rounded else "size"
+        known = self.distribution.drop_duplicates(["site", "group"])
+        sizes = known.set_index(["site", "group"])[column].to_dict()
+        pairs = zip(table["site"], table["group"], strict=True)
+        return table.assign(**{column: np.array([sizes[pair] for pair in pairs], dtype=float)})
+
+    def without_counts(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Such a table without counts of groups whose size may not be shown."""
+        if self.rounded:
+            return table
+        return table.assign(count=table["count"].astype(float).mask(table["size"].isna()))
+
+    def shown(self, name: str) -> pd.DataFrame:
+        """One of the tables, blank where it must be.
+
+        Where a share would reveal a small number, the column `at_least` has a lower bound of it.
+        Groups whose size may not be shown because it would reveal a smaller one have shares and
+        no counts; those of fewer than `min_count` patients have nothing.
+        """
+        table: pd.DataFrame = getattr(self, name)
+        patients = ["patients", "n_patients"]
+        if not hides(self.min_count):
+            return table.drop(columns=patients, errors="ignore")
+        if not self.rounded:
+            if name == "distribution":
+                table = _bounded(table, "share", ["time"], [], self.min_count)
+            elif name == "transitions":
+                table = _bounded(table, "rate", ["from"], patients, self.min_count)
+            table = self.without_counts(table)
+            if "n" in table:
+                table = table.assign(n=table["n"].astype(float).mask(table["size"].isna()))
+        table = table.drop(columns=patients, errors="ignore")
+        pairs = zip(table["site"], table["group"], strict=True)
+        blank = np.array([(str(site), str(group)) in self.few for site, group in pairs], dtype=bool)
+        numbers = [c for c in ("count", "n", "share", "rate", "at_least") if c in table]
+        return table.assign(**{c: table[c].astype(float).mask(blank) for c in numbers})
+
+
+def courses_by_group(
+    data: Mapping[str, Sequences],
+    groups: Mapping[str, pd.Series],
+    min_count: int,
+    rounding: Rounding | None = None,
+    keys: StateKeys | None = None,
+) -> Courses:
+    """The tables of courses of a study.
+
+    Parameters
+    ----------
+    data : {site: Sequences}
+    groups : {site: group of each patient, by id}
+    min_count : int
+        0 and 1 hide nothing.
+    rounding : Rounding, optional
+        Of these groups: round all counts in place of hiding small ones.
+    keys : optional
+        From `state_keys`, where `data` do not have the patients' own ids.
+
+    Examples
+    --------
+    >>> data = {"x": Sequences.from_lists([["A", "A"]] * 30 + [["A", "B"]] * 3 + [["A", "C"]] * 14)}
+    >>> groups = {"x": pd.Series(1, index=data["x"].ids)}
+    >>> exact = courses_by_group(data, groups, 11)
+    >>> exact.shown("distribution")[["state", "count", "at_least"]].tail(3)
+      state  count  at_least
+    3     A    NaN  0.468085
+    4     B    NaN       NaN
+    5     C   14.0       NaN
+    >>> rounding = Rounding(b"a secret", 11, groups)
+    >>> table = courses_by_group(data, groups, 11, rounding).shown("distribution")
+    >>> set(table["count"] % 11)
+    {0.0}
+    """
+    distribution = state_distribution(data, groups)
+    transitions = transition_counts(data, groups)
+    paths = treatment_paths(data, groups, min_count=min_count)
+    n = {(s, str(g)): k for s, part in groups.items() for g, k in part.value_counts().items()}
+    few = frozenset(pair for pair, k in n.items() if is_small(k, min_count))
+    if rounding is not None:
+        keys = state_keys(data, groups, rounding) if keys is None else keys
+        distribution = _rounded_distribution(distribution, rounding, keys)
+        transitions = _rounded_transitions(transitions, rounding)
+        paths = _rounded_paths(paths, rounding, keys)
+    sizes, name = (
+        shown_sizes(groups, min_count, rounding),
+        "size" if rounding is None else "rounded_size",
+    )
+    known = {(site, str(g)): sizes.at[site, g] for site in groups for g in sizes}
+    distribution, transitions, paths = (
+        table.assign(
+            **{name: [known[s, str(g)] for s, g in zip(table["site"], table["group"], strict=True)]}
+        )
+        for table in (distribution, transitions, paths)
+    )
+    return Courses(distribution, transitions, paths, few, min_count)
+
+
+# --- inside ---------------------------------------------------------------------------------
+
+
+def _bounded(
+    table: pd.DataFrame, share: str, by: list[str], patients: list[str], min_count: int
+) -> pd.DataFrame:
+    """Counts, their totals n and shares without small ones, by site, group and `by`."""
+    small = is_small(table["count"] if not patients else table[patients[0]], min_count)
+    for name in patients[1:]:
+        small |= is_small(table[name], min_count)
+    count = table["count"].to_numpy(dtype=float)
+    hidden, no_total = small.copy(), np.zeros(len(table), dtype=bool)
+    at_least = np.full(len(table), np.nan)
+    for rows in table.groupby(["site", "group", *by], sort=False, observed=True).indices.values():
+        parts = bounded_parts(count[rows], min_count, small[rows])
+        hidden[rows] = parts.hidden | parts.hidden_total
+        no_total[rows] = parts.hidden_total
+        at_least[rows] = parts.at_least
+    return table.assign(
+        **{
+            "count": table["count"].mask(hidden),
+            share: table[share].mask(hidden),
+            "at_least": at_least / table["n"],
+            "n": table["n"].mask(no_total),
+        }
+    )
+
+
+def guarded_clusters(
+    described: pd.DataFrame,
+    courses: Courses,
+    groups: Mapping[Any, str],
+    sizes: pd.DataFrame,
+    min_count: int,
+    after: str | None = None,
+    window: str = "time",
+) -> pd.DataFrame:
+    """`describe_clusters` with guarded numbers in place of small ones, and of those beside them.
+
+    A share of which few patients are a part, or few are not, is guarded: it has a text in place
+    of its number. Clusters of few patients are blank.
+
+    Parameters
+    ----------
+    described, courses, groups, after, window
+        As in `rounded_clusters`, with exact courses.
+    sizes : DataFrame
+        Those that may be shown, see `shown_sizes`.
+    min_count : int
+    """
+    rows = []
+    for row in described.to_dict("records"):
+        n, site = float(row["n"]), row.get("site", EVERYONE)
+        if is_small(n, min_count):
+            rows.append(_without_numbers(row, min_count))
+            continue
+        new = dict(row)
+        for name in (name for name in _OF_ALL if name in row and not pd.isna(row[name])):
+            whole = float(row["n_then"]) if name == "still" else n
+            new[name] = guarded_share(row[name] * whole, whole, min_count)
+            if name.endswith("_share") and is_small(round(row[name] * whole, 6), min_count):
+                new |= {name: np.nan, name.removesuffix("_share"): None}
+        few = is_small(row["switchers"], min_count)
+        if few:
+            new |= {"switches": Guarded(row["switches"], "few"), "until_switch": np.nan}
+        if few or is_small(n - row["switchers"], min_count):
+            new["switchers"] = np.nan
+        x = _of_group(courses.transitions, groups[row["cluster"]], row.get("site"))
+        if few or _few_switch(x, row, min_count):
+            new |= {"switch_to": None, "switch_share": np.nan}
+        if is_small(row["n_then"], min_count):
+            new |= {"n_then": np.nan, "still": Guarded(row["still"], "few")}
+        if np.isnan(sizes.at[site, row["cluster"]]):
+            new |= {"n": np.nan, "n_then": np.nan, "switchers": np.nan}
+            new["share"] = Guarded(row["share"], "some")
+        rows.append(new | {"description": wording(new, after, window)})
+    columns = {}
+    for name in described:
+        values = [row.get(name) for row in rows]
+        guarded = any(isinstance(value, Guarded) for value in values)
+        columns[name] = pd.Series(values, described.index, dtype=object if guarded else None)
+    return pd.DataFrame(columns)
+
+
+def _few_switch(steps: pd.DataFrame, row: Mapping[Hashable, Any], min_count: int) -> bool:
+    """Whether few patients go where most who leave the first state go, or few go elsewhere."""
+    leave = steps[(steps["from"] == row["first"]) & (steps["to"] != row["first"])]
+    there = leave["to"] == row["switch_to"]
+    parts = [leave.loc[there, "patients"].sum(), leave.loc[~there, "patients"].sum()]
+    return bool(is_small(parts, min_count).any())
+
+
+def _without_numbers(row: Mapping[Hashable, Any], min_count: int) -> dict[Hashable, Any]:
+    kept: dict[Hashable, Any] = {n: row[n] for n in ("site", "cluster", "name") if n in row}
+    return kept | ({"description": few_patients(min_count)} if "description" in row else {})
+
+
+# --- rounded --------------------------------------------------------------------------------
+
+
+def state_keys(
+    data: Mapping[str, Sequences], groups: Mapping[str, pd.Series], rounding: Rounding
+) -> StateKeys:
+    """The names of the sets of patients who are ever in a state."""
+    keys: StateKeys = {}
+    for site, part in data.items():
+        labels = groups[site].reindex(part.ids).astype(str).to_numpy()
+        for k, state in enumerate(part.states):
+            ever = (part.codes == k).any(axis=1)
+            for group in np.unique(labels[ever]):
+                key = rounding.key_of(part.ids[ever & (labels == group)])
+                for place in (site, EVERYONE):
+                    name = (place, str(group), state)
+                    keys[name] = min(keys.get(name, key), key)
+    return keys
+
+
+def _by_state(table: pd.DataFrame, state: str, rounding: Rounding, keys: StateKeys) -> list[float]:
+    """The counts of patients in the states of a column."""
+    rows = zip(table["site"], table["group"], table[state].astype(str), table["count"], strict=True)
+    return [
+        rounding.named(n, keys.get((site or EVERYONE, str(group), name), ""))
+        for site, group, name, n in rows
+    ]
+
+
+def _rounded_distribution(table: pd.DataFrame, rounding: Rounding, keys: StateKeys) -> pd.DataFrame:
+    n = rounding.column(table, "n")  # at the first time that is the size of the group
+    count = pd.Series(_by_state(table, "state", rounding, keys), table.index, dtype=float)
+    count = count.clip(upper=n)
+    return table.assign(count=count, n=n, share=shares_of(count, table, ["site", "group", "time"]))
+
+
+def _rounded_transitions(table: pd.DataFrame, rounding: Rounding) -> pd.DataFrame:
+    """Steps; those that few patients make are rounded as the number of these patients."""
+    few = is_small(table["patients"], rounding.unit)
+    steps = table.assign(count=table["count"].where(~few, table["patients"]))
+    count = pd.Series(rounding.column(steps, "count", ["from", "to"], "step"), table.index)
+    by = ["site", "group", "from"]
+    n = count.groupby([table[name] for name in by], sort=False, observed=True).transform("sum")
+    rounded = table.assign(count=count, n=n, rate=shares_of(count, table, by))
+    return rounded.drop(columns=["patients", "n_patients"])
+
+
+def _rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: StateKeys) -> pd.DataFrame:
+    """Paths; a path's share is divided among its continuations by their rounded numbers.
+
+    The first line is the first state, so that it is rounded as that is in other tables.
+    """
+    pairs = zip(table["site"], table["group"], table["path"], strict=True)
+    first = [(site or EVERYONE, str(group), path) in keys for site, group, path in pairs]
+    count = pd.Series(rounding.column(table, "count", ["path"], "path"), table.index)
+    count[first] = _by_state(table[first], "path", rounding, keys)
+    part = shares_of(count, table, ["site", "group", "parent"]).fillna(0.0)
+    share: dict[tuple[Any, ...], float] = {}
+    rows = zip(table["site"], table["group"], table["parent"], table["path"], strict=True)
+    for (site, group, parent, path), own in zip(rows, part, strict=True):
+        share[site, group, path] = own * share.get((site, group, parent), 1.0)
+    table = table.assign(count=count, share=list(share.values())).drop(columns="patients")
+    return table[table["share"] > 0]
+
+
+def rounded_frequencies(table: pd.DataFrame, rounding: Rounding) -> pd.DataFrame:
+    """`sequence_frequencies` or `representative_sequences` from rounded counts.
+
+    The latter stand for all patients of a group, so that their shares add up to 1.
+    """
+    count = pd.Series(rounding.column(table, "count", ["sequence"], "sequence"), table.index)
+    if "cumulative" not in table:
+        return table.assign(count=count, share=shares_of(count, table, ["site", "group"]))
+    by = [table["site"], table["group"]]
+    drawn = count.groupby(by, sort=False).transform("sum")
+    whole = np.maximum(table["rounded_size"], drawn)
+    share = count / whole.where(whole > 0)
+    return table.assign(count=count, share=share, cumulative=share.groupby(by).cumsum())
+
+
+def rounded_clusters(
+    described: pd.DataFrame,
+    courses: Courses,
+    groups: Mapping[Any, str],
+    rounding: Rounding,
+    after: str | None = None,
+    window: str = "time",
+) -> pd.DataFrame:
+    """`describe_clusters` from rounded counts.
+
+    Parameters
+    ----------
+    described : DataFrame
+    courses : Courses
+        Rounded, of the same clusters: by site if `described` has a column `site`, else together.
+    groups : {cluster: its name in `courses`}
+    rounding : Rounding
+        Of the clusters, by number.
+    after, window : str
+        As in `describe_clusters`.
+    """
+    where = described["site"] if "site" in described else [EVERYONE] * len(described)
+    pairs = list(zip(where, described["cluster"], strict=True))
+    n = [rounding(count, *pair) for pair, count in zip(pairs, described["n"], strict=True)]
+    total = pd.Series(n).groupby(list(where), sort=False).transform("sum")
+    rows = []
+    for row, pair, size, whole in zip(described.to_dict("records"), pairs, n, total, strict=True):
+        new = {"n": size, "share": size / whole if whole else np.nan}
+        if is_small(row["n"], rounding.unit):
+            rows.append(_without_numbers(row, rounding.unit) | new)
+            continue
+        name = groups[row["cluster"]]
+        of_group = [
+            _of_group(table, name, row.get("site"))
+            for table in (courses.distribution, courses.transitions)
+        ]
+        new = row | new | _rounded_path(row, pair, rounding)
+        new |= _rounded_course(new, *of_group)
+        rows.append(new | {"description": wording(new, after, window)})
+    return pd.DataFrame(rows, columns=described.columns, index=described.index)
+
+
+def _of_group(table: pd.DataFrame, group: str, site: str | None) -> pd.DataFrame:
+    rows = table["group"] == group
+    return table[rows if site is None else rows & (table["site"] == site)]
+
+
+def _rounded_course(
+    row: Mapping[Hashable, Any], d: pd.DataFrame, x: pd.DataFrame
+) -> dict[Hashable, Any]:
+    """Beginnings, ends and switches from rounded counts of states and steps."""
+    first = d[d["time"] == d["time"].iloc[0]].set_index("state")
+    then = d[d["time"] == row["time"]].set_index("state")
+    name = first["count"].idxmax()
+    changes = x[x["from"] != x["to"].astype(x["from"].dtype)]
+    leave = changes[changes["from"] == name].set_index("to")["count"]
+    some = float(leave.sum())
+    return {
+        "first": name,
+        "first_share": float(first.at[name, "share"]),
+        "n_then": float(then["n"].iloc[0]),
+        "still": float(then.at[name, "share"]),
+        "switch_to": leave.idxmax() if some else None,
+        "switch_share": float(leave.max() / some) if some else np.nan,
+        "switches": float(changes["count"].sum() / row["n"]) if row["n"] else np.nan,
+    }
+
+
+def _rounded_path(
+    row: Mapping[Hashable, Any], pair: tuple[Any, Any], rounding: Rounding
+) -> dict[Hashable, Any]:
+    """The paths, the last state and the switchers, from rounded numbers of patients."""
+    n, unit = float(row["n"]), rounding.unit
+
+    def shown(names: Sequence[str]) -> list[tuple[float, Any]]:
+        """Each value with its share, the largest first; none of few patients."""
+        known = {name: row[name] for name in names if not pd.isna(row.get(name))}
+        exact = [round(float(row[f"{name}_share"]) * n, 6) for name in known]
+        counts = [
+            rounding(count, *pair, names[0], value)
+            for count, value in zip(exact, known.values(), strict=True)
+        ]
+        rest = rounding(n - sum(exact), *pair, names[0], "any other")
+        whole = sum(counts) + rest
+        enough = [
+            (count / whole, value)
+            for count, few, value in zip(counts, is_small(exact, unit), known.values(), strict=True)
+            if whole and not few
+        ]
+        return sorted(enough, key=lambda one: -one[0])
+
+    new: dict[Hashable, Any] = {}
+    for names in ([name for name in _PATHS if name in row], ["end"]):
+        for name, (share, value) in zip_longest(names, shown(names), fillvalue=(np.nan, None)):
+            new |= {name: value, f"{name}_share": share}
+    few = bool(is_small(row["switchers"], unit))
+    new["switchers"] = rounding(row["switchers"], *pair)
+    new["until_switch"] = np.nan if few else row["until_switch"]
+    return new
