@@ -56,6 +56,7 @@ GUESSES: dict[str, list[str]] = {
         "measurement_value valuenum result_numeric",
         "test": "test test_name lab lab_name lab_test measurement measurement_source_value "
         "component analyte",
+        "unit": "unit units lab_unit result_unit unit_of_measure unit_source_value",
         "death_date": "death_date date_of_death dod deathdate death_datetime death_day "
         "deceased_date date_deceased died_date date_died died_on deceased_on dth_date "
         "day_of_death mortality_date death died deceased",

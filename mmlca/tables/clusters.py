@@ -17,7 +17,7 @@ from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_s
 from mmlca.tables.lines import ARROW, line_codes
 from mmlca.tables.matching import common_membership
 from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import Guarded, add_totals, hidden_grid, is_small
+from mmlca.tables.suppress import Guarded, add_totals, hidden_grid, hides, is_small
 
 PATHS = ("path", "second_path")
 """Columns of the two most common paths; the columns of their shares end in "_share"."""
@@ -312,6 +312,8 @@ def _kinds(
 
 
 def _without_rare_paths(row: dict[Hashable, Any], min_count: int) -> dict[Hashable, Any]:
+    if not hides(min_count):
+        return row
     n = {path: round(float(row[f"{path}_share"]) * float(row["n"]), 6) for path in PATHS}
     return row | {path: None for path in PATHS if is_small(n[path], min_count)}
 
