@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
+from ehr_prep.workbooks import check_workbook
 from font.checks import some
 from font.sniff import DELIMITERS, FALLBACK, not_text, open_bytes, sniff
 
@@ -248,6 +249,7 @@ def read_excel(path: Path) -> dict[str, pd.DataFrame]:
             f"{path.name} is an Excel file, and openpyxl, which reads it, is not installed; "
             "install the extra with `pip install 'mmlca[files]'`, or save the sheet as CSV."
         ) from None
+    check_workbook(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # styles that openpyxl does not know
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,11 @@ _TESTS = {
 }
 
 
+def _markdown(text: str) -> str:
+    """A text without HTML: a level may be called anything, and Markdown passes tags on."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
 @dataclass(frozen=True, eq=False)
 class TableOne:
     """A finished table of texts, for a paper. Made by `table_one`.
@@ -61,8 +67,9 @@ class TableOne:
         """A pipe table."""
         table = self.lines()
         rows = [list(table.columns), ["---", *["---:"] * (table.shape[1] - 1)], *table.to_numpy()]
-        lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
-        return "\n".join(lines + [f"\n{note}" for note in self.notes])
+        cells = [[" ".join(_markdown(c).splitlines()).replace("|", r"\|") for c in r] for r in rows]
+        lines = ["| " + " | ".join(row) + " |" for row in cells]
+        return "\n".join(lines + [f"\n{_markdown(note)}" for note in self.notes])
 
     def to_latex(self) -> str:
         """A tabular with booktabs rules."""

@@ -134,7 +134,7 @@ KeysFile = Annotated[
 # --- analysis -------------------------------------------------------------------------
 
 _SEED: dict[str, Any] = {"min": 0, "help": "The same seed gives the same result."}
-_N_INIT: dict[str, Any] = {"min": 1, "help": "Number of random starts of each fit."}
+_N_INIT: dict[str, Any] = {"min": 1, "help": "Number of starts of each search."}
 _SEARCH: dict[str, Any] = {
     "help": "A thorough search takes several times as long and misses the best maximum less often."
 }
@@ -200,6 +200,8 @@ _CALLED = {
     "first_on_or_after": "--since",
     "combinations": "--combination",
     "max_windows": "--windows",
+    "n_classes": "--classes",
+    "n_clusters": "--clusters",
 }
 
 
@@ -258,7 +260,7 @@ def as_option(name: str, value: object) -> str:
         }
         each = (f"{role}={column}" for role, column in (pairs or value).items())
         return " ".join(f"{called} {shlex.quote(text)}" for text in each)
-    return called if value in (None, True) else f"{called} {shlex.quote(str(value))}"
+    return called if value is None or value is True else f"{called} {shlex.quote(str(value))}"
 
 
 def as_key(name: str, value: object) -> str:
@@ -304,3 +306,8 @@ def _section(name: str) -> str:
 
 def _assignments(values: dict[str, Any]) -> list[str]:
     return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+
+
+def listed_sites(text: str | None) -> list[str]:
+    """The sites of an option such as --expect MGB,VA."""
+    return [site.strip() for site in (text or "").split(",") if site.strip()]

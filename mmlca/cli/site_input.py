@@ -80,6 +80,15 @@ Secure = Annotated[
         "--secure", help="Send exact numbers under masks, of which the centre reads only the sum."
     ),
 ]
+Without = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SITES",
+        help="Sites that dropped out of a secure sum, as you have confirmed with them; answer once "
+        "more without them.",
+        show_default="none",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)

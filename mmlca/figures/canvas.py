@@ -175,6 +175,17 @@ class Page:
         figure.set_size_inches(wide + width, high + height)
 
 
+def title_lines(text: str, letters: int) -> str:
+    """A title in lines of at most so many letters; an arrow stays with the state before it.
+
+    >>> title_lines("2: mixed: TNFi → anti-CD20, TNFi", 22)
+    '2: mixed: TNFi →\\nanti-CD20, TNFi'
+    """
+    together = text.replace(" →", "\u00a0→")
+    lines = textwrap.wrap(together, letters, break_on_hyphens=False)
+    return "\n".join(lines).replace("\u00a0", " ")
+
+
 def even_lines(text: str, letters: int) -> list[str]:
     """Lines of at most so many letters and of about the same length, so that no word is alone.
 
@@ -329,7 +340,7 @@ def wrapped(n: int, most: int) -> tuple[int, int]:
 
 
 def _title(keys: Keys, data: Sequences, letters: int, exact: bool) -> str:
-    name = textwrap.fill(group_name(keys), letters)
+    name = title_lines(group_name(keys), letters)
     if not exact:  # beside rounded counts a size would tell what they hide
         return name
     n = f"n = {len(data):,}"

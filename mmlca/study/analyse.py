@@ -28,6 +28,7 @@ from mmlca.study.processes import Processes
 from mmlca.study.words import group_name
 from mmlca.tables.matching import memberships
 from mmlca.tables.rounded import Courses, rounded_courses
+from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 from mmlca.tables.site_differences import SiteDifferences, site_differences
 from mmlca.tables.suppress import is_small
 
@@ -105,8 +106,8 @@ class Findings:
     """Everything that a study computes, for its tables, figures and texts.
 
     `choice` is the table of numbers of classes, None if the number was given; `suggested` is what
-    models with more classes suggest (see `free_numbers`); `differences` and `influence` are None
-    if there is one site; `trends` holds a lab's course by view (see
+    models with more classes suggest (see `free_numbers`); `differences`, `shared` and `influence`
+    are None if there is one site; `trends` holds a lab's course by view (see
     `views`); `described` describes the clusters in numbers and words; `inference` is how sure
     all this is, and what follows from the clusters.
     """
@@ -123,6 +124,7 @@ class Findings:
     trends: dict[str | None, Trend]
     inference: Inference
     refined_differences: SiteDifferences | None = None
+    shared: SharedChains | None = None
 
 
 # --- models -------------------------------------------------------------------------------
@@ -291,15 +293,16 @@ def combine(
         for site, table in certainty.items()
     }
     analysis = Analysis(dict(data), models, own, ensemble, labels, clusters, local, patients)
-    return analysis if rules.refine == "none" else refined(analysis, rules.refine)
+    return analysis if rules.refine == "none" else refined(analysis, rules.refine, study.seed)
 
 
-def refined(analysis: Analysis, rounds: int | str) -> Analysis:
+def refined(analysis: Analysis, rounds: int | str, seed: int) -> Analysis:
     """The same with the refinement of the ensemble, which leads in the patients' files."""
     data = analysis.sequences
     begin = {site: part.to_numpy() - 1 for site, part in analysis.clusters.items()}
     n_clusters = max(int(part.max()) for part in begin.values()) + 1
-    result = refine_clusters(check_family(analysis.models), data, begin, n_clusters, rounds)
+    template = check_family(analysis.models)
+    result = refine_clusters(template, data, begin, n_clusters, rounds, seed)
     members = {site: result.predict_proba(part, site) for site, part in data.items()}
     clusters = {site: result.predict(part, site) + 1 for site, part in data.items()}
     patients = {}
@@ -332,6 +335,15 @@ def compare_sites(study: Study, analysis: Analysis, n_boot: int) -> SiteDifferen
     everywhere = {name: {site: analysis.labels[site][name] for site in sites} for name in sites}
     return site_differences(
         sites, analysis.clusters, models=everywhere, n_boot=n_boot, seed=study.seed
+    )
+
+
+def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
+    """Whether the sites share the chains of the clusters, each with its own proportions."""
+    if len(analysis.sequences) == 1:
+        return None
+    return shared_chain_test(
+        analysis.sequences, analysis.clusters, n=study.inference.simulations, seed=study.seed
     )
 
 

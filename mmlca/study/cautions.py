@@ -10,7 +10,11 @@ from font.ensemble import site_of
 from font.n_clusters import RECORD
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
-from mmlca.study.inference_texts import cautions_about_number, inference_cautions
+from mmlca.study.inference_texts import (
+    cautions_about_number,
+    inference_cautions,
+    shared_cautions,
+)
 from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes
 from mmlca.study.words import (
     dead_included,
@@ -57,10 +61,11 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
         if analysis.ensemble is not None:
             notes += findings.differences.cautions()
         notes.append(
-            "Intervals and p-values of the site differences hold the clusters fixed; the "
-            "uncertainty of the clustering is not in them. The norms themselves are larger than 0 "
-            "by sampling alone: compare the debiased ones."
+            "Norms of the differences between groups of patients are larger than 0 by sampling, "
+            "and because patients are assigned with errors. Whether the sites differ is what the "
+            "test of shared courses answers, in which nobody is assigned."
         )
+        notes += shared_cautions(findings)
         if study.published is not None:
             notes.append(
                 "The published numbers come from other patients; they stand beside these for "

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from font.checks import one_of
+from font.files import check_regular
 from font.spelling import option_name
 from mmlca.study.site_files import (
     AllReading,
@@ -148,7 +149,7 @@ class EnsembleRules(Part):
     method: Literal["kmeans", "kmeans-distance", "average", "complete", "ward", "spectral"] = (
         "kmeans"
     )
-    refine: Annotated[int, Field(ge=0, le=50)] | Literal["converge", "none"] = 1
+    refine: Annotated[int, Field(ge=0, le=50)] | Literal["held-out", "converge", "none"] = 1
 
 
 class Outputs(Part):
@@ -163,9 +164,19 @@ class Outputs(Part):
     bootstrap: Annotated[int, Field(ge=0)] = 1000
     table_one: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     time: Text | None = None
-    names: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
+    names: dict[Text, Text] | Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     lab: Text | None = None
     lab_label: Text = "ESR (mm/h)"
+
+    @model_validator(mode="after")
+    def _different_names(self) -> Outputs:
+        several = isinstance(self.names, dict)
+        given = list(self.names.values() if isinstance(self.names, dict) else self.names or ())
+        twice = [text for text in dict.fromkeys(given) if given.count(text) > 1]
+        if twice:
+            what = "two names for the course" if several else "twice the name"
+            raise ValueError(f"has {what} {twice[0]!r} in names; each may stand there once")
+        return self
 
 
 class InferenceRules(Part):
@@ -173,7 +184,7 @@ class InferenceRules(Part):
 
     standard_errors: bool = True
     diagnostics: bool = True
-    simulations: Count = 99
+    simulations: Count = 199
     bootstrap: Annotated[int, Field(ge=0)] = 0
     blrt: Annotated[int, Field(ge=0)] = 0
 
@@ -406,6 +417,7 @@ def read_study(
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no study file {path}; `mmlca study init` writes one.")
+    check_regular(path)
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:

@@ -40,9 +40,9 @@ SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would
 _WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
-    "local": "Each site's own model. Its classes have the names of the clusters that they match if "
-    "at every site at least half of the patients who are in either are in both; others are called "
-    "“own class”, with a name from their own courses if that is the same at all sites.",
+    "local": "Each site's own model. A class is “like cluster 1” if at every site at least half of "
+    "the patients who are in either are in both, and has the cluster's name if that is true of its "
+    "own patients too; others have a name from their own courses if it is the same at all sites.",
     "refined": "Clusters of the refined model.",
 }
 
@@ -128,6 +128,7 @@ def draw_single_courses(study: Study, analysis: Analysis, site: str) -> Callable
 
 
 _IN_FILE_ONLY = ("n_boot", "rows_left_out", "clusters")
+_FOR_KNOWN_CLUSTERS = ["low", "high"]  # intervals that do not hold where clusters are estimated
 
 
 def _out_of(row: Mapping[str, Any]) -> str:
@@ -318,7 +319,7 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
     found = findings.differences
     if found is None:
         return
-    norms, n_boot, earlier = found.norms, study.outputs.bootstrap, ""
+    norms, earlier = found.norms.drop(columns=_FOR_KNOWN_CLUSTERS), ""
     if study.published is not None:
         earlier = f" Published: numbers of an earlier study ({study.published.source})."
         known = [published_norm(study, row) for row in norms.to_dict("records")]
@@ -328,12 +329,14 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
         "sites",
         "Size of the differences",
         "Frobenius norms of the differences, averaged over clusters. Debiased: without the part "
-        "that sampling adds, with its 95 % interval. p: permutation test that the sites do not "
-        "differ. By chance: the mean norm if they do not. Memberships are held fixed; "
-        f"{n_boot:,} bootstrap samples and permutations.{earlier}",
+        f"that sampling adds, from {study.outputs.bootstrap:,} bootstrap samples. These numbers "
+        "describe the groups as they were formed. They have neither interval nor p-value: patients "
+        "are assigned with errors, and not with the same ones at each site, so that norms are "
+        f"above 0 even where the sites share all courses.{earlier}",
         norms,
         Plain(n_keys=2, columns=tuple(name for name in norms if name not in _IN_FILE_ONLY)),
     )
+    yield from _shared_items(findings)
     whose = "by cluster, for the ensemble and for the sites' own models"
     if findings.analysis.ensemble is None:
         whose = "of all patients"
@@ -377,6 +380,40 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
                 found, sites=pair, min_count=min_count, table=shown
             ),
             f"Heat maps of the differences {pair} in transition probabilities by cluster.",
+        )
+
+
+def _shared_items(findings: Findings) -> Iterator[Item]:
+    """The test of shared chains, and how far the sites' own chains are apart."""
+    shared = findings.shared
+    assert shared is not None
+    several = len(shared.tests) > 1
+    adjusted = " Adjusted: for the number of pairs of sites (Holm)." * several
+    columns = ("sites", "statistic", "typical", "p_value", *["p_holm"] * several)
+    yield Item(
+        "shared_chains",
+        "sites",
+        "Do the sites share the courses of the clusters?",
+        "Likelihood-ratio tests of chains that all sites share, with proportions of their own, "
+        "against chains of each site's own; first states and steps together. Memberships are "
+        "probabilities, so that nobody is assigned. Statistic: twice the difference of the "
+        f"log-likelihoods; typical: its mean in {shared.n:,} data sets simulated from the shared "
+        "chains, to which both were fitted; p: the share of these with a larger one. A small p "
+        f"says that the sites differ, not that they differ much.{adjusted}",
+        shared.tests,
+        Plain(columns=columns),
+    )
+    if len(shared.norms):
+        yield Item(
+            "own_chains",
+            "sites",
+            "How far the sites' own chains are apart",
+            "Norms as above, of the differences between the chains that each site's own mixture "
+            "has, with memberships as probabilities. Debiased: without the part that sampling and "
+            f"uncertain membership add, with its 95 % interval, from {shared.n:,} data sets "
+            "simulated from each site's own mixture.",
+            shared.norms,
+            Plain(n_keys=1, columns=tuple(c for c in shared.norms if c != "rows_left_out")),
         )
 
 

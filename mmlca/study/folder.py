@@ -213,6 +213,7 @@ class Results:
                 self._keep_key()
             if private:
                 self._keep_private(self.folder / Path(name).parts[0])
+            _refuse_link(path.parent)
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic(path, private=private) as file:
                 file.write(content)
@@ -224,12 +225,15 @@ class Results:
 
     def _keep_private(self, folder: Path) -> None:
         """A folder of private files: no link to another place, and closed to others."""
-        if folder.is_symlink():
-            raise OSError(
-                errno.ELOOP, "it is a link, and patients' ids would go to another place", folder
-            )
+        _refuse_link(folder)
         private_folder(folder)
         folder.chmod(0o700)
+
+
+def _refuse_link(folder: Path) -> None:
+    """A folder inside the results must not be a link: its files would go to another place."""
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, f"{folder.name} is a link to another place", folder)
 
 
 def open_results(study: Study, out: str | os.PathLike[str]) -> tuple[Results, str]:

@@ -13,7 +13,7 @@ from mmlca.study.analyse import Analysis, Findings
 from mmlca.study.checklist import checklist
 from mmlca.study.courses import course_items, difference_items, lab_items
 from mmlca.study.data_items import data_items, round_indices, shown_fits
-from mmlca.study.groups import group_of_name, named_groups, views, with_cluster_names
+from mmlca.study.groups import with_cluster_names
 from mmlca.study.inference_items import (
     covariate_items,
     fit_items,
@@ -162,27 +162,26 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
 def shown_clusters(
     study: Study,
     analysis: Analysis,
-    tables: Mapping[str | None, Courses],
     described: pd.DataFrame,
+    by_site: Courses | None = None,
 ) -> pd.DataFrame:
-    """`describe_clusters` for people: exact sizes, and courses from rounded counts."""
+    """`describe_clusters` for people: exact sizes, and courses from rounded counts.
+
+    `by_site` are the tables of the clusters' courses if `described` has a row for each site.
+    """
     min_count, data = study.privacy.min_count, analysis.sequences
     if not hidden_note(min_count):
         return described
-    own = next(iter(tables.values()))  # those of the clusters
-    draws = {site: data_draws(part) for site, part in data.items()}
-    if "site" in described:
-        courses = {site: Courses(*(t[t["site"] == site] for t in own)) for site in data}
-    elif len(data) == 1:
-        courses, draws = {"": own}, {"": next(iter(draws.values()))}
+    if by_site is not None:
+        courses = {site: Courses(*(t[t["site"] == site] for t in by_site)) for site in data}
+        draws = {site: data_draws(part) for site, part in data.items()}
     else:
-        view, _ = views(analysis)[0]
-        groups = named_groups(analysis, analysis.clusters, view)
-        together = pd.concat([part.astype(str) for part in groups.values()])
-        whole = Sequences.concat(data)
-        together.index = pd.Index(whole.ids)
-        numbers = group_of_name(analysis, view)
-        courses = {"": rounded_courses({"": whole}, {"": together}, min_count, numbers)}
+        whole = Sequences.concat(data) if len(data) > 1 else next(iter(data.values()))
+        names = {c: group_name(study, c, analysis.names) for c in described["cluster"]}
+        clusters = pd.concat(list(analysis.clusters.values()))
+        groups = pd.Series(clusters.map(names).to_numpy(), pd.Index(whole.ids))
+        numbers = {name: c for c, name in names.items()}
+        courses = {"": rounded_courses({"": whole}, {"": groups}, min_count, numbers)}
         draws = {"": data_draws(whole)}
     hidden = hidden_sizes(analysis.clusters, min_count)
     where = described["site"] if "site" in described else ["all"] * len(described)
@@ -202,17 +201,21 @@ def shown_clusters(
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The clusters in numbers, and who their patients are."""
     analysis, groups = findings.analysis, groups_word(study)
-    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "first", "still", "switches")
-    shown += ("until_switch", "path", "path_share", "end", "end_share")
-    shares = ("share", "first_share", "still", "switch_share", "path_share", "end_share")
+    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "path", "path_share")
+    shown += ("second_path", "second_path_share", "end", "end_share", "switches", "followed")
+    shares: tuple[str, ...] = ("share", "first_share", "still", "switch_share", "path_share")
+    shares += ("second_path_share", "end_share")
     labels, several = {"cluster": group_word(study)}, len(analysis.sequences) > 1
-    digits = {"switches": 2, "until_switch": 1}
+    digits = {"switches": 2, "followed": 0}
     layout = Plain(shares=shares, n_keys=2, digits=digits, labels=labels)
     yield Item(
         "clusters_in_words",
         "clusters",
         f"The {groups} in words",
-        "Names are made from the courses, or come from the study file (outputs.names).",
+        f"Names follow from the table “The {groups} in numbers”: at least three quarters of "
+        "“persisters” never leave their drug class while they are observed, at least half of “A → "
+        "B” take exactly this path, and all others are mixed, with their two most common paths (or "
+        "one, if two are long). Other names come from the study file (outputs.names).",
         findings.described[["cluster", "name", "description"]],
         Plain(n_keys=2, sortable=False, labels=labels),
     )
@@ -220,12 +223,10 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         "clusters",
         "clusters",
         f"The {groups} in numbers",
-        f"{'All sites together: patients' if several else 'Patients'}; the most common first drug "
-        "class, and of those "
-        f"still observed in the last {window_name(study)} the share on it; the mean number of "
-        f"switches per patient; the median number of {windows_name(study)} before the first "
-        "switch, of those who switched; the most common path and last drug class, with their "
-        "shares.",
+        f"{'All sites together: patients' if several else 'Patients'}; the two most common paths "
+        "and the most common last drug class, with their shares; the mean number of switches per "
+        f"patient; and the median number of {windows_name(study)} up to the last observed one. The "
+        "file has more.",
         findings.described,
         replace(layout, columns=shown),
     )
@@ -237,8 +238,9 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
             "clusters_by_site",
             "clusters",
             f"The {groups} at each site",
-            "The same at each site.",
-            shown_clusters(study, analysis, findings.courses, by_site),
+            "The same at each site. The names are those of all sites together; at one of them the "
+            "shares may be others.",
+            shown_clusters(study, analysis, by_site, next(iter(findings.courses.values()))),
             replace(layout, columns=("site", *shown), n_keys=3),
         )
     frame = findings.table_one.to_frame()

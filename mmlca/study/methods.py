@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mmlca import __version__
+from mmlca.model.search import search_text
 from mmlca.sequences.checks import listed
 from mmlca.study.inference_texts import inference_methods
 from mmlca.study.words import (
@@ -14,6 +15,7 @@ from mmlca.study.words import (
 )
 
 if TYPE_CHECKING:
+    from font.refinement import Refined
     from mmlca.study.analyse import Analysis, Findings
     from mmlca.study.config import Study
 
@@ -41,7 +43,7 @@ def methods(study: Study, findings: Findings, n_classes: int) -> str:
             f"The number of classes was that with the smallest {study.classes.criterion.upper()} "
             f"{who if len(analysis.sequences) > 1 else ''}".rstrip()
             + f", among {span(study.classes.candidates)} (n: {study.classes.count}); these fits "
-            "had the same starts, and those with the chosen number are the models."
+            "were searched for in the same way, and those with the chosen number are the models."
         )
     models.append(
         "The models take it that follow-up ends, and that a state is missing, for reasons which do "
@@ -197,34 +199,59 @@ def _supply_methods(study: Study) -> str:
 
 
 def _model_methods(study: Study, analysis: Analysis, n_classes: int) -> str:
-    search = (
-        f"(expectation-maximisation from {study.model.n_init} random starts"
-        f"{', thorough search' * (study.model.search == 'thorough')}, Dirichlet pseudo-count "
-        f"{study.model.reported_prior:g})"
-    )
+    how = f"(expectation-maximisation, Dirichlet pseudo-count {study.model.reported_prior:g})"
     chains = f"a mixture of {n_classes} Markov chains" if n_classes > 1 else "one Markov chain"
-    if len(analysis.sequences) == 1:
-        return f"We fitted {chains} {search}."
-    if not study.pseudo_sites.per_site:
-        return f"At each site we fitted {chains} {search}."
+    search = search_text(study.model.n_init, study.model.search == "thorough")
+    per_site, n_sites = study.pseudo_sites.per_site, len(analysis.sequences)
+    if n_sites == 1:
+        return f"We fitted {chains} {how}. {search}"
+    if not per_site:
+        return f"At each site we fitted {chains} {how}. {search}"
     return (
-        f"From each site we drew {study.pseudo_sites.per_site} resamples with replacement of "
+        f"From each site we drew {per_site} resamples with replacement of "
         f"{100 * study.pseudo_sites.fraction:g} % of its patients and fitted {chains} to each of "
-        f"them and to each whole site {search}."
+        f"them and to each whole site {how}. {search} The models of one site's resamples share "
+        f"its patients and its peculiarities: {per_site * n_sites} models of {n_sites} sites show "
+        "how stable the clusters are under resampling, and do not stand for "
+        f"{per_site * n_sites} independent sites."
+    )
+
+
+def _refinement_methods(study: Study, refined: Refined) -> str:
+    n = refined.n_rounds_
+    steps = {0: "", 1: ", followed by one step of expectation-maximisation across the sites"}.get(
+        n, f", followed by {n:,} steps of expectation-maximisation across the sites"
+    )
+    until = ""
+    if study.ensemble.refine == "converge":
+        until = " until it converged" if refined.converged_ else ", which did not converge"
+    return (
+        "The clusters were then refined: a Markov chain for each cluster, shared by all sites, and "
+        "proportions of the clusters at each site were estimated from the patients of the "
+        f"ensemble's clusters{steps}{until} (refined model). A patient's probability of a "
+        "cluster is that under the refined model, which takes it that the sites share the chains. "
+        "Tables and figures show the ensemble's clusters unless they are called refined."
     )
 
 
 def _ensemble_methods(study: Study, analysis: Analysis, n_classes: int) -> list[str]:
     distance = study.ensemble.distance.replace("euclid", "Euclid")
     n_boot = study.outputs.bootstrap
-    inference = (
+    debiased = (
         f" From {n_boot:,} bootstrap samples of each site's patients we estimated what sampling "
-        "adds to the squared norms, subtracted it (debiased norm), and took as 95 % interval the "
-        "multiples of the observed difference under which the observed norm is neither among the "
-        f"2.5 % largest nor smallest; p-values of no difference are from {n_boot:,} permutations "
-        "of the patients of a cluster between the sites (Monte-Carlo standard error at most "
-        f"{0.5 / max(n_boot, 1) ** 0.5:.2g}). Memberships were held fixed, so that the uncertainty "
-        "of the clustering is in none of these."
+        "adds to the squared norms, and subtracted it (debiased norm); memberships were held fixed."
+    )
+    n_sim = study.inference.simulations
+    tested = (
+        " Whether sites share the Markov chains of the clusters was tested without assigning "
+        "patients: twice the difference of the log-likelihoods of a mixture with chains of each "
+        "site's own and of one with shared chains, each with the sites' own proportions and both "
+        f"by EM from the clusters, compared with those of {n_sim:,} data sets simulated from the "
+        "shared chains (parametric bootstrap; pairs of sites adjusted by Holm's method). For the "
+        "norms of the differences between the sites' own chains, 95 % intervals are the multiples "
+        "of the observed difference under which the observed norm is neither among the 2.5 % "
+        f"largest nor smallest, with noise from {n_sim:,} data sets simulated from the sites' own "
+        "mixtures and fitted again."
     )
     return [
         f"The {len(analysis.models)} models were combined by federated one-shot ensemble "
@@ -232,7 +259,9 @@ def _ensemble_methods(study: Study, analysis: Analysis, n_classes: int) -> list[
         f"({study.ensemble.weights} weights) by the agreement of their {distance} class "
         f"distances, and the weighted distances were clustered ({_METHODS[study.ensemble.method]}) "
         f"into {n_classes} clusters, from counts of label patterns alone.",
+        *([] if analysis.refined is None else [_refinement_methods(study, analysis.refined)]),
         "Differences between sites are Frobenius norms of differences of empirical transition "
         "matrices, averaged over clusters, plain and with states weighted by occupancy."
-        + (inference if n_boot else ""),
+        + (debiased if n_boot else "")
+        + tested,
     ]

@@ -32,6 +32,7 @@ from mmlca.study.folder import (
 )
 from mmlca.study.groups import course_views, with_names
 from mmlca.study.methods import methods
+from mmlca.study.names import courses_of_names, short_names
 from mmlca.study.numbers import headline
 from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.processes import Processes
@@ -39,8 +40,8 @@ from mmlca.study.report.content import Item, Report
 from mmlca.study.report.page import lay_out_sections, render_report
 from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
-from mmlca.study.words import groups_word, period, short_names, window_name
-from mmlca.tables.clusters import describe_clusters, hidden_sizes
+from mmlca.study.words import groups_word, period, window_name
+from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.suppress import few_patients
 
 Drawings = dict[str, Callable[[], Pictures]]
@@ -163,6 +164,7 @@ class _Run:
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             key = self.key_of("describe", key, n_classes)
             findings = self.describe(analysis, choice, suggested)
+            key = make_key(key, findings.analysis.names)
         warned = _public(caught)
         shown = items.all_items(study, findings)
         self.begin_single_courses(key, findings.analysis)
@@ -313,6 +315,7 @@ class _Run:
         differences = processes.submit(
             analyse.compare_sites, study, analysis, study.outputs.bootstrap
         )
+        shared = processes.submit(analyse.compare_chains, study, analysis)
         refined_differences = processes.submit(analyse.compare_sites_refined, study, analysis)
         diagnosed = inference.diagnostics(study, analysis, processes)
         described = describe_clusters(
@@ -320,20 +323,22 @@ class _Run:
             after=period(study, analysis.sequences),
             window=window_name(study),
         )
-        names = short_names(study, described)  # they say what most patients of a cluster do
-        hidden = hidden_sizes(analysis.clusters, min_count).loc["all"]
-        unseen = hidden[described["cluster"]].to_numpy()
-        names = pd.Series(names, described.index, dtype=object).mask(unseen, None)
-        known = dict(zip(described["cluster"], names, strict=True))
-        known = {c: name for c, name in known.items() if name is not None}
-        analysis = with_names(study, analysis, known)
+        described = items.shown_clusters(study, analysis, described)
+        courses = name_clusters(described)  # from the numbers that are shown beside the names
+        names = short_names(study, courses, self.record_names(courses))
+        analysis = with_names(
+            study,
+            analysis,
+            *(
+                {c: name for c, name in zip(described["cluster"], part, strict=True) if name}
+                for part in (names, courses)
+            ),
+        )
+        described["description"] = described["description"].fillna(few_patients(min_count))
+        described.insert(1, "name", pd.Series(names, described.index, dtype=object))
         course_tables = analyse.course_tables(study, analysis, processes)
         self.tell("Fitting the laboratory values", 0.45)
         trends = analyse.lab_trends(study, analysis)
-        courses = course_tables()
-        described = items.shown_clusters(study, analysis, courses, described)
-        described["description"] = described["description"].fillna(few_patients(min_count))
-        described.insert(1, "name", names)
         self.tell("Standard errors, fit and outcomes", 0.47)
         table_one = analyse.describe_patients(study, analysis, described)
         inferred = inference.infer(study, analysis, table_one.hidden_together, diagnosed())
@@ -341,16 +346,31 @@ class _Run:
             analysis=analysis,
             choice=choice,
             suggested=suggested,
-            numbers=headline(study, analysis, choice, differences()),
+            numbers=headline(study, analysis, choice, differences(), shared()),
             described=described,
             table_one=table_one,
-            courses=courses,
+            courses=course_tables(),
             differences=differences(),
             influence=analyse.site_influence(study, analysis),
             trends=trends,
             refined_differences=refined_differences(),
+            shared=shared(),
             inference=inferred,
         )
+
+    def record_names(self, courses: list[str | None]) -> dict[str, str]:
+        """The course of each name of the study file; those of a list are kept for later runs."""
+        file = "models/names.json"
+        try:
+            earlier = self.results.read_json(file)
+        except (OSError, ValueError):
+            earlier = {}
+        given = courses_of_names(self.study, courses, earlier)
+        if given and not isinstance(self.study.outputs.names, Mapping):
+            with self.step("names", make_key(given)) as needed:
+                if needed:
+                    self.results.json(file, given)
+        return given
 
     # --- what is written -------------------------------------------------------------------
 

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmlca.tables.clusters import name_clusters, percent_text, plural
+from mmlca.tables.clusters import percent_text, plural
 from mmlca.tables.suppress import few_patients
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from mmlca.sequences.type import Sequences
     from mmlca.study.config import Study
 
@@ -38,19 +36,6 @@ def group_name(study: Study, group: Any, names: Mapping[Any, str] | None = None)
     """ "cluster 1", or with its short name "1: TNFi persisters"."""
     name = (names or {}).get(group)
     return f"{group_word(study)} {group}" if name is None else f"{group}: {name}"
-
-
-def short_names(study: Study, described: pd.DataFrame) -> list[str | None]:
-    """The clusters' short names: those of the study file, or made from their courses."""
-    names = study.outputs.names
-    if names is None:
-        return name_clusters(described, study.privacy.min_count)
-    if len(names) != len(described):
-        raise ValueError(
-            f"outputs.names has {len(names)} names, but there are {len(described)} "
-            f"{groups_word(study)}; give one for each, or leave the setting out."
-        )
-    return list(names)
 
 
 def window_name(study: Study) -> str:

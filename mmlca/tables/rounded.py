@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mmlca.sequences.type import Sequences
 from mmlca.tables import describe
-from mmlca.tables.clusters import hidden_sizes, wording
+from mmlca.tables.clusters import PATHS, hidden_sizes, wording
 from mmlca.tables.lines import treatment_paths
 from mmlca.tables.suppress import Draw, Name, hide_rows, is_small, round_row
 
@@ -154,20 +155,27 @@ def _rounded_course(row: Mapping[Hashable, Any], min_count: int, draw: Draw) -> 
     """The path, the last state and the first switch, with rounded numbers of patients."""
     n, group = float(row["n"]), row["cluster"]
 
-    def told(part: float, name: str) -> float:
-        names = [(group, name), (group, f"not {name}")]
-        return float(round_row([part, n - part], names, n, min_count, draw)[0])
+    def rounded(parts: Mapping[str, float]) -> list[float]:
+        """Counts of parts of the cluster, and last of those who are in none of them."""
+        names = [*parts, f"not {next(iter(parts))}"]
+        counts = [*parts.values(), n - sum(parts.values())]
+        return list(round_row(counts, [(group, c) for c in names], n, min_count, draw))
 
     new: dict[Hashable, Any] = {}
-    for name in ("path", "end"):
-        part = float(row[f"{name}_share"]) * n if n else 0.0
-        few = bool(is_small(round(part, 6), min_count))
-        new |= {
-            name: None if few else row[name],
-            f"{name}_share": np.nan if few or not n else min(told(part, name) / n, 1.0),
-        }
+    for names in (PATHS, ("end",)):
+        known = [name for name in names if not pd.isna(row[name])]
+        counts = {name: round(float(row[f"{name}_share"]) * n, 6) for name in known}
+        told = rounded(counts) if known else []
+        shown = [
+            (count / sum(told), row[name])
+            for name, count in zip(known, told, strict=False)
+            if not is_small(counts[name], min_count)
+        ]
+        shown.sort(key=lambda pair: -pair[0])  # rounded, the second may be the more common one
+        for name, (share, value) in zip_longest(names, shown, fillvalue=(np.nan, None)):
+            new |= {name: value, f"{name}_share": share}
     few = bool(is_small(row["switchers"], min_count))
-    new["switchers"] = told(float(row["switchers"]), "switchers")
+    new["switchers"] = rounded({"switchers": float(row["switchers"])})[0]
     new["until_switch"] = np.nan if few else row["until_switch"]
     return new
 

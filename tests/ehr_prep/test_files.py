@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gzip
 import sys
+import tracemalloc
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pytest
 import zstandard
@@ -84,6 +88,54 @@ def test_excel_takes_the_sheet_with_the_columns(tmp_path: Path) -> None:
         ValueError, match=r"no sheet of r\.xlsx \('about', 'data'\) can be used; in"
     ):
         ehr_prep.read_records(path, drug="Wirkstoff")
+
+
+def stray_cell(path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["patient_id", "date", "drug"])
+    book.active["XFD1048576"] = "x"
+    book.save(path)
+
+
+def zip_bomb(path: Path) -> None:
+    """A sheet with 200 MB of spaces, which are 0.2 MB in the archive."""
+    book = openpyxl.Workbook()
+    book.active.append(["patient_id", "date", "drug"])
+    book.save(path.with_name("good.xlsx"))
+    with (
+        zipfile.ZipFile(path.with_name("good.xlsx")) as good,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in good.namelist():
+            content = good.read(name)
+            with bomb.open(name, "w") as file:
+                file.write(content[: -len("</worksheet>")])
+                if "worksheets" in name:
+                    file.writelines([b" " * 1_000_000] * 200)
+                file.write(content[-len("</worksheet>") :])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (stray_cell, r"reaches to row 1,048,576 and column 16,384 but has 4 cells; delete"),
+        (zip_bomb, "unpacks to more than 200 times its size"),
+    ],
+)
+def test_workbooks_that_would_fill_the_memory_are_refused(
+    make: Callable[[Path], None], words: str, tmp_path: Path
+) -> None:
+    """A table of 17 billion cells from one stray cell, or gigabytes from a small archive."""
+    path = tmp_path / "records.xlsx"
+    make(path)
+    assert path.stat().st_size < 500_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=words):
+            ehr_prep.read_records(path, drugs=ehr_prep.RA_DRUGS)
+        assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_without_openpyxl_the_extra_is_named(

@@ -88,17 +88,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "latin.csv").write_bytes("id,t1,t2\n1,Malmö,B\n2,B,B\n".encode("latin-1"))
     (root / "latin_records.csv").write_bytes(RECORDS.replace("Hum", "Hüm").encode("latin-1"))
     (root / "folder.csv").mkdir()
-    with contextlib.chdir(root):  # the site's folder with its ledger
+    with contextlib.chdir(root):  # the folder of MGB with its ledger
+        places = {"MGB": Path(), "VA": Path("VA"), "XX": Path("XX")}
         for site, study in (("MGB", "s"), ("VA", "s"), ("XX", "other")):
             mmlca_does(
                 *("site", "fit", root / "seq.csv", "--study", study, "--site", site, "-k", 2),
-                *("--n-init", 4, "--out", root / ("models" if study == "s" else study)),
+                *(
+                    "--folder",
+                    places[site],
+                    "--n-init",
+                    4,
+                    "--out",
+                    root / ("models" if study == "s" else study),
+                ),
             )
         models, labels = sorted((root / "models").iterdir()), root / "labels"
         for site in ("MGB", "VA"):
             mmlca_does(
                 *("site", "label", *models, "--sequences", root / "seq.csv", "--study", "s"),
-                *("--site", site, "--out", labels),
+                *("--site", site, "--folder", places[site], "--out", labels),
             )
         mmlca_does(
             *("centre", "combine", *models, *labels.iterdir(), "--study", "s", "-k", 2),
@@ -430,3 +438,10 @@ def test_sequences_without_a_single_step(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("id,t1\n" + "".join(f"{i},{'AB'[i % 2]}\n" for i in range(40)))
     assert "40 patients" in mmlca_does("fit", path, "-k", 1, "--out", tmp_path / "out")
+
+
+def test_a_name_of_ten_million_letters_is_not_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(f'name = "{"x" * 10_000_000}"\n[sites.A]\nrecords = "r.csv"\n')
+    sentence = refusal("study", "run", path, "--out", tmp_path / "out")
+    assert len(sentence) < 2_100

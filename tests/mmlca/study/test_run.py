@@ -383,8 +383,8 @@ def test_nothing_is_computed_twice(
     expected = {f.__name__: 2 for f in (*per_view, *per_site)} | {f.__name__: 1 for f in once}
     # five ways to group the patients of two sites, and the clusters of both together
     expected |= {f.__name__: 5 * 2 + 1 for f in counted}
-    # all sites together, each site, and the own classes of the two
-    expected["describe_clusters"] = 2 + 2
+    # all sites together, each site, the own classes of the two, and the refined clusters
+    expected["describe_clusters"] = 2 + 2 + 1
     expected["predict"] = 6 * 2  # every model at every site
     # of the own models, and of one model where the refinement begins
     expected["predict_proba"] = 2 + 2
@@ -461,7 +461,7 @@ def test_three_sites(cohort: Path, tmp_path: Path) -> None:
     content = run_study(read_study(tmp_path / "study.toml"), tmp_path / "out")
     assert content["sites"] == ["MGB", "VA", "NY"]
     pairs = ["MGB − VA", "MGB − NY", "VA − NY"]
-    (rule,) = [note for note in content["careful"] if note.startswith("Any common rule")]
+    (rule,) = [note for note in content["careful"] if note.startswith("A common rule")]
     assert all(f"{pair}: MGB everywhere" in rule for pair in pairs)
     differences = [row for row in content["numbers"] if row["kind"] == "site difference"]
     assert list(dict.fromkeys(row["sites"] for row in differences)) == pairs
