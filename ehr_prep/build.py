@@ -22,7 +22,7 @@ from ehr_prep.screen import Issue
 from ehr_prep.states import Frame, finish
 from ehr_prep.warehouse import WarehouseRecords
 from font.checks import whole_number
-from font.spelling import option
+from font.spelling import option, option_name
 from mmlca.sequences.account import Account
 from mmlca.sequences.type import Sequences
 
@@ -284,9 +284,9 @@ def check_options(records: Records | WarehouseRecords, options: dict[str, Any]) 
     smallest = {"months": 1, "max_windows": 1, "washout_days": 1}
     for name, value in smallest.items():
         if options[name] is not None:
-            whole_number(options[name], value, name)
+            whole_number(options[name], value, option_name(name))
     if options["days"] is not None and not options["days"] >= 1:
-        raise ValueError(f"days must be at least 1, found {options['days']!r}.")
+        raise ValueError(f"{option_name('days')} must be at least 1, found {options['days']!r}.")
     if rules.combine:
         need_supply(records, option("states", "combinations"))
     if rules.impute == "carry_forward_supplied":
@@ -298,8 +298,8 @@ def need_supply(records: Records | WarehouseRecords, what: str) -> None:
     if records.end is None:
         raise ValueError(
             f"{what} needs to know how long a record lasts, and the records have neither end dates "
-            f"nor days' supply; name a column as {option('end')} or {option('supply')}, or say how "
-            f"many days a record covers, as in {option('default_supply', 30)}."
+            f"nor days' supply; name a column as {option_name('end')} or {option_name('supply')}, "
+            f"or say how many days a record covers, as in {option('default_supply', 30)}."
         )
 
 

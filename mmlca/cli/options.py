@@ -283,8 +283,25 @@ def as_key(name: str, value: object) -> str:
         return " ".join([table, *_assignments(value if isinstance(value, dict) else {})])
     if name in ("patient", "date", "drug", "end", "supply"):
         return as_key("records_columns", {name: value}) if value else f"[records.columns] {name}"
-    name = {"test": "lab", "variables": "outputs.table_one"}.get(name, name)
-    return name if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"
+    called = {"test": "outputs.lab", "variables": "outputs.table_one"}.get(name) or _section(name)
+    return called if value is None else f"{called} = {json.dumps(value, ensure_ascii=False)}"
+
+
+def _section(name: str) -> str:
+    """A key of a study file with its section, where it has one.
+
+    >>> _section("death"), _section("default_supply"), _section("patients")
+    ('rules.death', 'records.default_supply', 'sites.NAME.patients')
+    """
+    from mmlca.study.config import Rules
+    from mmlca.study.site_files import Reading, Site
+
+    sections = {
+        "rules": Rules.model_fields,
+        "records": Reading.model_fields,
+        "sites.NAME": Site.model_fields,
+    }
+    return next((f"{section}.{name}" for section, keys in sections.items() if name in keys), name)
 
 
 def _assignments(values: dict[str, Any]) -> list[str]:

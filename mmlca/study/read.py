@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from font.spelling import option
+from font.spelling import option, spelled, spelling
 from mmlca.sequences.checks import some
 from mmlca.tables.suppress import is_small
 
@@ -146,9 +146,15 @@ def database_hashes(
 
 @contextmanager
 def _at(site: str) -> Iterator[None]:
-    """Name the site in errors."""
+    """Name the site in errors, and in the keys of the study file that they name."""
+    spell = spelling()
+
+    def spell_here(name: str, value: object) -> str:
+        return spell(name, value).replace("sites.NAME", f"sites.{site}")
+
     try:
-        yield
+        with spelled(spell_here):
+            yield
     except (ValueError, TypeError) as error:
         raise ValueError(f"site {site}: {error}") from None
 

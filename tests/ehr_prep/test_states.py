@@ -305,7 +305,7 @@ def test_default_supplies_by_drug_and_class_are_in_the_account() -> None:
         ({"combinations": ["A+X"]}, "combinations names 'A\\+X', which is not made of"),
         ({"combinations": ["A"]}, "combinations names 'A', which is not made of"),
         ({"states": "most_frequent", "combinations": ["A+B"]}, "belongs to states='combinations'"),
-        ({"off_treatment": "A"}, "off_treatment 'A' is a class of the drug map"),
+        ({"off_treatment": "A"}, "off_treatment='A' is a class of the drug map"),
         ({"off_treatment": ""}, "off_treatment must be the name of a state"),
         ({"preset": "oa"}, "preset must be one of 'ra'; found 'oa'"),
     ],
