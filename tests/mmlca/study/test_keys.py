@@ -140,7 +140,7 @@ def tables(folder: Path) -> dict[str, str]:
     "change",
     [
         '[patients.columns]\nfollow_up_end = "registry_end"\n',
-        '[records.columns]\ndate = "later"\n',
+        pytest.param('[records.columns]\ndate = "later"\n', marks=pytest.mark.slow),
         pytest.param("[rules]\nmonths = 6\n", marks=pytest.mark.slow),
         pytest.param("[ensemble]\nrefine = 0\n", marks=pytest.mark.slow),
         pytest.param("[outputs]\ntop = 3\nfigures = false\n", marks=pytest.mark.slow),
