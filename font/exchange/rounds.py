@@ -250,8 +250,8 @@ def combine(
     models : {name: ModelFile}
     parts : CrossTables of each site, such as an iterator that reads one file after the other
     n_clusters, seed, settings
-        For `TableEnsemble`; unless given, the method is "latent", with fewer than three models
-        "kmeans".
+        For `TableEnsemble`; unless given, the method is "latent", with fewer than three models of
+        two or more classes "kmeans".
     unequal : bool
         Sites may have different numbers of models.
     """
@@ -269,8 +269,8 @@ def combine(
         )
     if n_clusters is None:
         n_clusters = site_votes(models).n_clusters
-    if len(models) < 3:  # two readings do not tell whose error a difference is
-        settings.setdefault("method", "kmeans")
+    if sum(model.n_classes > 1 for model in models.values()) < 3:
+        settings.setdefault("method", "kmeans")  # two do not tell whose error a difference is
     ensemble = TableEnsemble(n_clusters, seed=seed, **settings)
     sites = {name: model.site for name, model in models.items()}
     return ensemble.fit(models, tables, sites), tables

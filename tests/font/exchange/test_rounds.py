@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from site_fakes import NAMES, in_process, sites_in
+from sklearn.cluster import KMeans
 
 import font
 from font.exchange.replies import Reply
@@ -261,6 +262,24 @@ def test_models_with_one_class_do_not_make_one_cluster_of_everybody(tmp_path: Pa
         name: font.ModelFile("ra", name, name, name, payload) for name, payload in payloads.items()
     }
     assert site_votes(models) == (4, {"north": 4, "south": 3, "west": 1})
+
+
+def test_a_model_of_one_class_is_no_third_reading(tmp_path: Path) -> None:
+    """Latent clusters need three models that tell patients apart; with two K-means is used."""
+    models, sites = dict(play(tmp_path).models), sites_in(tmp_path)
+    data = {site: part.data for site, part in zip(NAMES, sites.values(), strict=True)}
+    for method in ("latent", "kmeans"):
+        labels = {
+            site: font.label({name: file.model for name, file in models.items()}, part)
+            for site, part in data.items()
+        }
+        classes = {name: file.n_classes for name, file in models.items()}
+        tables = font.CrossTables.from_labels(labels, classes)
+        ensemble, _ = font.combine(models, [tables])
+        assert (ensemble.method, ensemble.n_clusters_) == (method, 2)
+        assert (ensemble.cluster_sizes_.sum(axis=1) > 0).all()
+        one = KMeans(1, n_init=1, random_state=1).fit(data["west"])
+        models["west"] = font.write_model(None, one, data["west"], study="ra", site="west")
 
 
 # --- one site must not outvote the others ------------------------------------------------
