@@ -251,7 +251,7 @@ def test_advice_names_the_likeliest_columns_as_the_user_writes_them(tmp_path: Pa
 )
 def test_dates_of_patients_are_recognised(role: str, column: str) -> None:
     """Death and follow-up in columns of other names were ignored without a word."""
-    people = pd.DataFrame({"PatNr": [1, 2], column: ["2001-02-03", None], "sex": ["F", "M"]})
+    people = pd.DataFrame({"id": [1, 2], column: ["2001-02-03", None], "sex": ["F", "M"]})
     table = ehr_prep.read_patients(people)
     assert list(table.columns) == [role, "sex"]
     assert str(table.loc[1, role])[:10] == "2001-02-03"
@@ -311,7 +311,7 @@ def test_days_of_supply_in_one_of_two_files(
 ) -> None:
     """They were lost if the first file had none, and a KeyError if the second had none."""
     first = GOOD[: N // 2].drop(columns="days_supply")
-    second = GOOD[N // 2 :].rename(columns={"patient_id": "PatNr", "days_supply": "supply"})
+    second = GOOD[N // 2 :].rename(columns={"patient_id": "person_id", "days_supply": "supply"})
     for name, frame in (("a", first), ("b", second)):
         path = tmp_path / f"{name}.{ending}"
         if ending == "csv":
@@ -327,7 +327,7 @@ def test_days_of_supply_in_one_of_two_files(
     assert same(read, ehr_prep.read_records(whole, default_supply=14))
     issue = read.issues.set_index("issue").loc["file without an end or a supply"]
     assert (issue["n"], issue["examples"]) == (1, f"'a.{ending}'")
-    assert f"columns   b.{ending}: patient = 'PatNr'" in str(read)
+    assert f"columns   b.{ending}: patient = 'person_id'" in str(read)
 
 
 def test_columns_of_single_files(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_columns_of_single_files(tmp_path: Path) -> None:
 
 def test_patients_in_two_files_keep_the_columns_of_both(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,sex,bmi\n1,F,20\n2,M,21\n")
-    (tmp_path / "b.csv").write_text("PatNr,bmi,race,dod\n3,20.5,x,2020-01-01\n")
+    (tmp_path / "b.csv").write_text("person_id,bmi,race,dod\n3,20.5,x,2020-01-01\n")
     table = ehr_prep.read_patients([tmp_path / "a.csv", tmp_path / "b.csv"])
     assert table["bmi"].to_list() == [20, 21, 20.5]
     assert table["sex"].to_list()[:2] == ["F", "M"]

@@ -318,7 +318,7 @@ def test_the_order_of_the_records_does_not_matter(rows: list[dict[str, Any]], ra
         pd.testing.assert_frame_equal(counted, two.issues[["issue", "n"]])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records(), rules, st.permutations(list(DRUGS)), st.booleans())
 def test_the_order_of_the_drug_map_changes_no_course(
     rows: list[dict[str, Any]], options: dict[str, Any], order: list[str], combine: bool

@@ -179,6 +179,7 @@ def test_columns_of_observation_periods_count(study_file: Path, tmp_path: Path) 
     assert likelihoods[1] == model["loglik"] != likelihoods[0]
 
 
+@pytest.mark.slow
 def test_another_picture_fits_nothing_again(study_file: Path, tmp_path: Path) -> None:
     """The number of classes is chosen here; figures and their resolution come after it."""
     text = study_file.read_text().replace("number = 2", "candidates = [1, 2]")
