@@ -345,9 +345,8 @@ def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
     """Whether the sites share the chains of the clusters, each with its own proportions."""
     if len(analysis.sequences) == 1:
         return None
-    return shared_chain_test(
-        analysis.sequences, analysis.clusters, n=study.inference.simulations, seed=study.seed
-    )
+    n = study.inference.simulations_for(1)  # enough for the pairs of sites that are tested
+    return shared_chain_test(analysis.sequences, analysis.clusters, n=n, seed=study.seed)
 
 
 def course_tables(

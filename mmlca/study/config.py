@@ -181,11 +181,15 @@ class Outputs(Part):
 
 
 class InferenceRules(Part):
-    """How sure the models are, and how well they fit."""
+    """How sure the models are, and how well they fit.
+
+    Without `simulations` there are 199, or as many as p-values that are adjusted for the number of
+    tests need to fall below 0.05.
+    """
 
     standard_errors: bool = True
     diagnostics: bool = True
-    simulations: Count = 199
+    simulations: Count | None = None
     bootstrap: Annotated[int, Field(ge=0)] = 0
     blrt: Annotated[int, Field(ge=0)] = 0
 
@@ -194,6 +198,10 @@ class InferenceRules(Part):
         if self.bootstrap == 1:
             raise ValueError("has bootstrap = 1; at least 2 refits are needed, or 0 for none")
         return self
+
+    def simulations_for(self, n_tests: int) -> int:
+        """Simulated data sets behind each of so many tests."""
+        return self.simulations or max(199, 20 * n_tests - 1)
 
 
 Correction = Annotated[Literal["BCH", "ML"] | None, BeforeValidator(_or_none)]

@@ -83,14 +83,13 @@ def diagnostics(
 ) -> Callable[[], dict[str, Diagnostics]]:
     """How well each site's own model fits, and under `SHARED` the one that they share.
 
-    Once it is called for; empty if it is not wanted. There are enough simulations for p-values that
-    are adjusted for the number of tests to fall below 0.05.
+    Once it is called for; empty if it is not wanted.
     """
     rules, sites = study.inference, analysis.sequences
     if not rules.diagnostics:
         return dict
     n_models = len(sites) + (analysis.ensemble is not None)
-    n_sim = max(rules.simulations, 20 * N_TESTS * n_models - 1)
+    n_sim = rules.simulations_for(N_TESTS * n_models)
     settings: dict[str, Any] = {"n_sim": n_sim, "seed": study.seed}
     own = partial(diagnose, **settings)
     tasks = {site: processes.submit(own, analysis.own[site], data) for site, data in sites.items()}

@@ -50,7 +50,7 @@ def methods(study: Study, findings: Findings, n_classes: int) -> str:
         "not depend on the states that were not seen, given those that were (missing at random); "
         "this was assumed and cannot be tested with these data."
     )
-    ensemble = [] if analysis.ensemble is None else _ensemble_methods(study, analysis, n_classes)
+    ensemble = [] if analysis.ensemble is None else _ensemble_methods(study, findings, n_classes)
     later = []
     if findings.trends:
         where = " at each site" * (len(analysis.sequences) > 1)
@@ -235,24 +235,26 @@ def _refinement_methods(study: Study, refined: Refined) -> str:
     )
 
 
-def _ensemble_methods(study: Study, analysis: Analysis, n_classes: int) -> list[str]:
+def _ensemble_methods(study: Study, findings: Findings, n_classes: int) -> list[str]:
+    analysis, shared = findings.analysis, findings.shared
+    assert shared is not None
     distance = study.ensemble.distance.replace("euclid", "Euclid")
     n_boot = study.outputs.bootstrap
     debiased = (
         f" From {n_boot:,} bootstrap samples of each site's patients we estimated what sampling "
         "adds to the squared norms, and subtracted it (debiased norm); memberships were held fixed."
     )
-    n_sim = study.inference.simulations
     tested = (
         " Whether sites share the Markov chains of the clusters was tested without assigning "
         "patients: twice the difference of the log-likelihoods of a mixture with chains of each "
         "site's own and of one with shared chains, each with the sites' own proportions and both "
-        f"by EM from the clusters, compared with those of {n_sim:,} data sets simulated from the "
-        "shared chains (parametric bootstrap; pairs of sites adjusted by Holm's method). For the "
+        "by EM from the clusters and other starts, compared with those of "
+        f"{shared.n:,} data sets simulated from the shared chains (parametric bootstrap; pairs of "
+        "sites adjusted by Holm's method). For the "
         "norms of the differences between the sites' own chains, 95 % intervals are the multiples "
         "of the observed difference under which the observed norm is neither among the 2.5 % "
-        f"largest nor smallest, with noise from {n_sim:,} data sets simulated from the sites' own "
-        "mixtures and fitted again."
+        f"largest nor smallest, with noise from {shared.n:,} data sets simulated from the sites' "
+        "own mixtures and fitted again."
     )
     return [
         f"The {len(analysis.models)} models were combined by federated one-shot ensemble "

@@ -35,16 +35,22 @@ def cluster_chains(sequences: SequencesBySite, clusters: LabelsBySite) -> Markov
 
 def _chains(sites: Mapping[str, Sequences], members: Membership) -> MarkovParams:
     k, n_states = len(members.labels), next(iter(sites.values())).n_states
-    counts = np.zeros((k, n_states * (n_states + 1)))
-    for site, data in sites.items():
-        weight = np.zeros((k, len(data.patterns)))
-        np.add.at(weight, (members.codes[site], data.patterns.inverse), data.weights)
-        counts += weight @ pattern_steps(data)
+    counts = np.sum(
+        [cluster_counts(data, members.codes[site], k) for site, data in sites.items()], axis=0
+    )
     table = (counts + _PRIOR).reshape(k, -1, n_states)
     cells = (table / table.sum(axis=-1, keepdims=True)).reshape(counts.shape)
     sizes = np.bincount(np.concatenate(list(members.codes.values())), minlength=k)
     share = np.maximum(sizes / sizes.sum(), 1e-6)
     return em.params_of(cells, share / share.sum())
+
+
+def cluster_counts(data: Sequences, codes: NDArray[np.intp], k: int) -> NDArray[np.float64]:
+    """Steps and first states of the patients assigned to each cluster, (K, S·(S + 1))."""
+    weight = np.zeros((k, len(data.patterns)))
+    np.add.at(weight, (codes, data.patterns.inverse), data.weights)
+    counts: NDArray[np.float64] = weight @ pattern_steps(data)
+    return counts
 
 
 def open_cells(chains: MarkovParams, data: Sequences) -> MarkovParams:

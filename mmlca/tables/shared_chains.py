@@ -27,7 +27,7 @@ from mmlca.model.search import fit_search
 from mmlca.model.simulate import draw_like
 from mmlca.sequences.patterns import Patterns, reduce_codes
 from mmlca.sequences.type import Sequences
-from mmlca.tables.cluster_chains import shared_mixture
+from mmlca.tables.cluster_chains import cluster_counts, shared_mixture
 from mmlca.tables.counts import rates
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import common_membership
@@ -40,7 +40,7 @@ ALL_SITES = "all sites"
 _MOST_PAIRS = 10  # pairs of sites that are tested one by one
 _STARTS = 10  # of the search for the maximum under shared chains
 _SMOOTH = 2.0  # steps of all clusters together that are added to each row before simulating
-_BORROWED = 10.0  # patients' worth of the shared chain in the chains that noise is drawn from
+_BORROWED = 10.0  # patients' or steps' worth of the shared chain in a site's own
 _LEAST = 1.0  # expected steps from a state that a site needs, for the state to be compared
 _NOBODY = 1e-3  # expected steps below which a row is not estimated
 _PARTS = (slice(None, -1), slice(None, -1), slice(-1, None))  # rows of each of KINDS
@@ -100,10 +100,10 @@ def shared_chain_test(
 ) -> SharedChains:
     """Test whether sites share the chains of their clusters, each with its own proportions.
 
-    The hypothesis is that a patient of a cluster begins and moves on alike at every site, whatever
-    the share of the cluster there; the alternative that each site has chains of its own, in first
-    states, in steps or in both. Nobody is assigned to a cluster: both are mixtures, so that the
-    test holds although the clusters were found in the same data.
+    The hypothesis is that there are as many chains as clusters that all sites share, whatever the
+    share of each at a site; the alternative that each site has chains of its own, in first states,
+    in steps or in both. Nobody is assigned to a cluster: both are mixtures, so that the test holds
+    although the clusters were found in the same data.
 
     Parameters
     ----------
@@ -132,12 +132,16 @@ def shared_chain_test(
     together are added to each row of each chain: rare steps that no patient of a cluster happened
     to make would otherwise never occur, and the simulated statistics be too small.
 
+    A small p-value says that no such chains describe all sites, and with many patients it says so
+    of small differences; a large one that some do, which with few patients may be others than
+    those of the clusters.
+
     *Norms.* They are those of the differences between the sites' own chains, each by EM from the
-    maximum with shared chains that EM reaches from the clusters, so that classes correspond. What
-    sampling adds is measured as in `site_differences`, but with data sets simulated from each
-    site's own mixture to which the mixture is fitted again, so that uncertain membership counts. A
-    row of probabilities that m patients inform is drawn with the weight m/(m + 10) from the site's
-    own chain and for the rest from the shared one, since what a few patients did varies too little.
+    chains of the site's patients in the clusters, so that classes correspond. What sampling adds
+    is measured as in `site_differences`, but with data sets simulated from each site's own mixture
+    to which the mixture is fitted again, so that uncertain membership counts. A row of
+    probabilities that m patients inform is drawn with the weight m/(m + 10) from the site's own
+    chain and for the rest from the shared one, since what a few patients did varies too little.
 
     Examples
     --------
@@ -180,7 +184,7 @@ class _Sites:
         labels: dict[str, NDArray[np.intp]],
         rng: np.random.Generator,
     ) -> None:
-        self.sites, self.rng = list(sites.values()), rng
+        self.sites, self.labels, self.rng = list(sites.values()), list(labels.values()), rng
         self.mixture = shared_mixture(sites, labels)
         self.n_states, self.settings = self.mixture.data.n_states, self.mixture.settings
 
@@ -233,9 +237,9 @@ class _Sites:
 
     def norms(self, n: int) -> pd.DataFrame:
         """Norms of the differences between two sites' own chains, with their intervals."""
-        table, shared = self.mixture.patterns, self._rows(self.mixture.run.cells)
-        own = self._own(table, self.mixture.run)
-        tables = [table.of_group(h) for h in range(2)]
+        shared = self._rows(self.mixture.run.cells)
+        tables = [self.mixture.patterns.of_group(h) for h in range(2)]
+        own = [self._from_clusters(h, table) for h, table in enumerate(tables)]
         visits, patients = zip(*map(self._behind, tables, own), strict=True)
         rows = [self._rows(run.cells) for run in own]
         rare = [count.sum(axis=-1, keepdims=True) < _LEAST for count in visits]
@@ -253,6 +257,16 @@ class _Sites:
         kinds = {"quantity": [q for q, _ in KINDS], "weighting": [w for _, w in KINDS]}
         limits = {"debiased": debiased, "low": low, "high": high}
         return pd.DataFrame({**kinds, "norm": noise.norm(), **limits, "rows_left_out": out})
+
+    def _from_clusters(self, h: int, table: Patterns) -> em.Run:
+        """The maximum of a site's own mixture, from the chains of its patients in the clusters.
+
+        Ten steps of the shared chain are part of each row, for clusters that few patients are in.
+        """
+        cells, shares = self.mixture.run.cells, self.mixture.run.shares[h]
+        counts = cluster_counts(self.sites[h], self.labels[h], len(cells))
+        chains = rates(self._rows(counts) + _BORROWED * self._rows(cells))
+        return em.run_em(table, chains.reshape(cells.shape), shares, self.settings)
 
     def _behind(self, table: Patterns, run: em.Run) -> tuple[Floats, Floats]:
         """Expected visits of a site's cells (K, R, S), and patients with any in a row (K, R)."""

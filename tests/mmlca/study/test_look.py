@@ -24,6 +24,7 @@ FEW = {
     "classes": {"number": 3},
     "pseudo_sites": {"per_site": 1},
     "model": {"n_init": 4, "prior": 1e-4},
+    "inference": {"simulations": 9},
     "outputs": {"bootstrap": 5, "figures": False, "table_one": ("age", "sex"), "lab": None},
 }
 

@@ -54,6 +54,8 @@ candidates = [3, 4]
 per_site = 2
 [model]
 n_init = 4
+[inference]
+simulations = 9
 [outputs]
 dpi = 60
 bootstrap = 10
@@ -581,7 +583,8 @@ def test_tables_sort_by_mouse_and_by_keyboard(browser: Any, made: Made) -> None:
 def test_missing_values_sort_last(browser: Any, made: Made) -> None:
     page = browser.open(made.page)
     table = "#section-sites .table .scroll"
-    last = f"[...document.querySelectorAll('{table} tbody tr')].map(r => r.lastChild.textContent)"
+    rows = f"document.querySelector('{table}').querySelectorAll('tbody tr')"  # of the first one
+    last = f"[...{rows}].map(r => r.lastChild.textContent)"
     for _ in range(2):
         page.click(f"{table} thead th:last-child button")
         found = page.run(last)
