@@ -82,13 +82,13 @@ class PublicAttack(System):
         self.out, self.sites, self.unit = out, sites, min_count
         self.views = [
             view
-            for view in ("ensemble", "local", "refined")
-            if (out / f"figures/state_distribution_{view}.csv").exists()
+            for view in ("", "ensemble", "local", "refined")
+            if self._file("state_distribution", view).exists()
         ]
         headline = pd.read_csv(out / "tables/headline.csv").query("kind == 'patients'")
         for site, n in zip(headline["sites"], headline["value"], strict=True):
             self.shown(("patients", site), n)
-        tables = {view: self._read(f"figures/state_distribution_{view}") for view in self.views}
+        tables = {view: self._read("state_distribution", view) for view in self.views}
         for view, table in tables.items():
             self._distribution(view, table)
             self._steps(view, table)
@@ -98,7 +98,11 @@ class PublicAttack(System):
         if "refined" in self.views:
             self._moves(tables)
         self._table_one()
-        self._survival()
+        if (out / "tables/survival_excluded.csv").exists():
+            self._survival()
+
+    def _file(self, name: str, view: str) -> Path:
+        return self.out / f"figures/{name}{f'_{view}' * bool(view)}.csv"
 
     def shown(self, name: Name, value: float) -> int:
         """An unknown that is less than the unit from what is shown; a zero may be small."""
@@ -106,8 +110,8 @@ class PublicAttack(System):
             return self.unknown(name)
         return self.unknown(name, value - self.unit + 1, value + self.unit - 1)
 
-    def _read(self, name: str) -> pd.DataFrame:
-        table = pd.read_csv(self.out / f"{name}.csv")
+    def _read(self, name: str, view: str) -> pd.DataFrame:
+        table = pd.read_csv(self._file(name, view))
         return table.assign(group=table["group"].map(number))
 
     # --- courses ----------------------------------------------------------------------------
@@ -136,7 +140,7 @@ class PublicAttack(System):
     def _steps(self, view: str, by_time: pd.DataFrame) -> None:
         """Steps of few patients are shown as the number of these, 0 or one unit."""
         times = list(dict.fromkeys(by_time["time"]))
-        table = self._read(f"figures/transitions_{view}")
+        table = self._read("transitions", view)
         for (site, group), rows in table.groupby(["site", "group"], sort=False):
             for row in rows.rename(columns={"from": "before"}).itertuples(index=False):
                 name = ("step", view, site, group, row.before, row.to)
@@ -160,7 +164,7 @@ class PublicAttack(System):
         A branch that is shown has at least a unit of patients; one that rounds to nothing is not.
         """
         first = next(iter(by_time["time"]))
-        table = self._read(f"figures/lines_{view}")
+        table = self._read("lines", view)
         for (site, group), rows in table.groupby(["site", "group"], sort=False):
             for row in rows.itertuples(index=False):
                 name = ("path", view, site, group, row.path)
@@ -171,12 +175,11 @@ class PublicAttack(System):
             for parent, parts in rows.groupby("parent", sort=False):
                 names = [("path", view, site, group, path) for path in parts["path"]]
                 self.at_most(names, ("path", view, site, group, parent))
-        file = self.out / f"figures/frequencies_{view}.csv"
-        if not file.exists():
+        if not self._file("frequencies", view).exists():
             return
         times = list(dict.fromkeys(by_time["time"]))
         part_of: dict[Name, list[Name]] = {}
-        for row in self._read(f"figures/frequencies_{view}").itertuples(index=False):
+        for row in self._read("frequencies", view).itertuples(index=False):
             name = ("course", view, row.site, row.group, row.sequence)
             self.unknown(name, self.unit)
             self.shown(name, row.count)
@@ -200,7 +203,8 @@ class PublicAttack(System):
         table = pd.read_csv(self.out / "tables/clusters.csv")
         for cluster, n in zip(table["cluster"].astype(str), table["n"], strict=True):
             self.shown(("pooled", cluster), n)
-            self.add([("size", "ensemble", s, cluster) for s in self.sites], ("pooled", cluster))
+            parts = [("size", self.views[0], site, cluster) for site in self.sites]
+            self.add(parts, ("pooled", cluster))
 
     # --- refinement -------------------------------------------------------------------------
 
@@ -241,17 +245,19 @@ class PublicAttack(System):
                 continue
             title = variable.split(",")[0]
             for column in table.columns[2:]:
-                site, group = column.split(", ", 1)
-                group = "all" if group == "all" else number(group)
+                site, group = self._place(column)
                 for level, cell in zip(rows["level"], rows[column], strict=True):
                     self.shown((title, site, level, group), count_of(cell))
-                size = ("patients", site) if group == "all" else ("size", "ensemble", site, group)
+                size = ("size", self.views[0], site, group)
+                size = ("patients", site) if group == "all" else size
                 self.add([(title, site, level, group) for level in rows["level"]], size)
-            clusters = {number(c.split(", ", 1)[1]) for c in table.columns[2:]} - {"all"}
+            clusters = {self._place(column)[1] for column in table.columns[2:]} - {"all"}
             for site in self.sites:
                 for level in rows["level"]:
                     parts = [(title, site, level, g) for g in sorted(clusters)]
                     self.add(parts, (title, site, level, "all"))
+        if not (self.out / "tables/outcomes.csv").exists():
+            return
         outcomes = pd.read_csv(self.out / "tables/outcomes.csv")
         for row in outcomes.rename(columns={"class": "group"}).itertuples(index=False):
             if row.term.startswith("share of "):
@@ -259,6 +265,12 @@ class PublicAttack(System):
                 self.shown(("cases", row.outcome, level, group), row.cases)
                 parts = [(row.outcome, site, level, group) for site in self.sites]
                 self.add(parts, ("cases", row.outcome, level, group))
+
+    def _place(self, column: str) -> tuple[str, str]:
+        """The site and the cluster of a column of Table 1."""
+        several = len(self.sites) > 1
+        site, group = column.split(", ", 1) if several else (self.sites[0], column)
+        return site, "all" if group == "all" else number(group)
 
     def _survival(self) -> None:
         excluded = pd.read_csv(self.out / "tables/survival_excluded.csv")

@@ -91,11 +91,9 @@ def _panels(
 
 def _size(part: pd.DataFrame) -> str:
     """The size of a group in words, as far as it may be shown."""
-    for column, sign in (("size", "="), ("rounded_size", "≈")):
-        if column in part:
-            known = part[column].dropna()
-            return f"n {sign} {known.iloc[0]:,.0f}" if len(known) else ""
-    raise ValueError("the table does not have the sizes of its groups.")
+    column, sign = ("rounded_size", "≈") if "rounded_size" in part else ("size", "=")
+    known = part[column].dropna()
+    return f"n {sign} {known.iloc[0]:,.0f}" if len(known) else ""
 
 
 def _patients(count: float, share: float) -> str:

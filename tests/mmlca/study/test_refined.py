@@ -123,8 +123,10 @@ def test_no_small_move_follows_from_all_tables_together(seed: int) -> None:
     moved = refined.moved_table(study_with(11), analysis, moves)
     unknown = pd.Series(np.nan, sites)
     system = moved_system(moved, sizes, refined.site_table(analysis, moves, unknown))
-    for i, site in enumerate(["all", *sites]):
-        counts = moves.counts.sum(axis=0) if i == 0 else moves.counts[i - 1]
+    pairs = {s: pd.crosstab(clusters[s], moved_to[s]) for s in sites}
+    exact = {s: t.reindex(range(1, k + 1), columns=range(1, k + 1)) for s, t in pairs.items()}
+    exact = {s: t.fillna(0).to_numpy() for s, t in exact.items()}
+    for site, counts in ({"all": sum(exact.values())} | exact).items():
         for before, after in np.argwhere(is_small(counts, 11)):
             low, high = system.range_of((site, str(before + 1), str(after + 1)))
             assert low - 1e-6 <= counts[before, after] <= high + 1e-6

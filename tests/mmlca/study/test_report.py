@@ -354,7 +354,7 @@ def test_slices_too_thin_to_see_are_one_and_all_rings_are_as_wide() -> None:
     lines += [["A", "B"], ["A", "C"], ["B", "B"], ["C", "C"]]
     paths = treatment_paths(mmlca.Sequences.from_lists(lines, states=states)).fillna({"parent": ""})
     colours = dict.fromkeys([*states, "no further"], "#000000")
-    drawn = sunburst(paths.assign(group="g"), colours)
+    drawn = sunburst(paths.assign(group="g", size=1004), colours)
     told = re.findall('data-more="([^"]*)"', drawn)
     assert [text.split(", ")[0] for text in told] == [
         "A",
@@ -364,6 +364,7 @@ def test_slices_too_thin_to_see_are_one_and_all_rings_are_as_wide() -> None:
     ]
     assert "2 rarer paths, 2 patients (0.2" in told[-1]
     both = pd.concat([paths.assign(group="g"), paths[paths["line"] == 1].assign(group="h")])
+    both = both.assign(size=1004)
     radii = [set(re.findall(r"A([\d.]+),", part)) for part in sunburst(both, colours).split("<svg")]
     assert radii[2] < radii[1]
 
@@ -513,7 +514,8 @@ def test_names_beside_blocks_end_before_the_next_block() -> None:
 
     def names(n: int) -> list[str]:
         rows = [["A", long, "A", "A"]] * (100 - n) + [[long, "A", long, "A"]] * n
-        html = sankey(treatment_paths(mmlca.Sequences.from_lists(rows)), colours)
+        paths = treatment_paths(mmlca.Sequences.from_lists(rows)).assign(size=100)
+        html = sankey(paths, colours)
         assert f"line 1: {long}" in html  # the pointer tells all of it
         return re.findall(r'class="node"[^>]*>([^<]+)<', html)
 
