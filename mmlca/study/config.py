@@ -251,7 +251,7 @@ class Privacy(Part):
 
     @model_validator(mode="after")
     def _something_to_round_to(self) -> Privacy:
-        if self.release == "public" and self.min_count < 2:
+        if self.release == "public" and self.min_count in (0, 1):
             raise ValueError(
                 f'has release = "public" with min_count = {self.min_count}, to which nothing can '
                 "be rounded; set min_count to 2 or more, such as 11"

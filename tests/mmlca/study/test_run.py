@@ -369,8 +369,8 @@ def test_nothing_is_computed_twice(
     ensembles = count_calls(monkeypatch, [Ensemble.fit])
     run_study(study, tmp_path)
     expected = {f.__name__: 2 for f in (*per_view, *per_site)} | {f.__name__: 1 for f in once}
-    # five ways to group the patients of two sites, and the clusters of both together
-    expected |= {f.__name__: 5 * 2 + 1 for f in counted}
+    # five ways to group the patients, and the clusters of all sites together
+    expected |= {f.__name__: 5 + 1 for f in counted}
     # all sites together, each site, the own classes of the two, and the refined clusters
     expected["describe_clusters"] = 2 + 2 + 1
     expected["predict"] = 6 * 2  # every model at every site
