@@ -23,6 +23,7 @@ Rows = tuple[
     NDArray[np.int32],
     NDArray[np.int32],
     NDArray[np.int32],
+    NDArray[np.int32],
 ]
 
 
@@ -253,7 +254,7 @@ def cells_of_sets(
     Parameters
     ----------
     patient … last : see `ehr_prep.states.Sets`
-    cells : patient, window, state, count, first, last
+    cells : patient, window, state, count, first, last, supply
         Of the records.
     by_records : bool
         False: always days.
@@ -271,6 +272,7 @@ def cells_of_sets(
         np.empty(n, dtype=np.int32),
         np.empty(n, dtype=np.int32),
         np.empty(n, dtype=np.int32),
+        np.empty(n, dtype=np.int32),
     )
     row = i = c = 0
     while i < len(patient):
@@ -281,31 +283,39 @@ def cells_of_sets(
             j += 1
         while c < len(cells[0]) and (cells[0][c] < p or (cells[0][c] == p and cells[1][c] < w)):
             c += 1
-        recorded = c < len(cells[0]) and cells[0][c] == p and cells[1][c] == w
         s = 0
         while union >> s:
             if union >> s & 1:
                 out[0][row], out[1][row], out[2][row] = p, w, s
-                if by_records and recorded:
-                    # a class without a record cannot win: a record of another one counts more
-                    n_counted, since, until = 0, FAR, -FAR
-                    d = c
-                    while d < len(cells[0]) and cells[0][d] == p and cells[1][d] == w:
-                        if cells[2][d] == s:
+                n_counted, since, until, supply = 0, FAR, -FAR, 0
+                d = c
+                while d < len(cells[0]) and cells[0][d] == p and cells[1][d] == w:
+                    if cells[2][d] == s:
+                        supply = cells[6][d]
+                        if by_records:
                             n_counted, since, until = cells[3][d], cells[4][d], cells[5][d]
-                        d += 1
-                else:
-                    n_counted, since, until = 0, FAR, -FAR
+                    d += 1
+                # a class without a record cannot win: a record of another one counts more
+                if not (by_records and d > c):
                     for k in range(i, j):
                         if classes[k] >> s & 1:
                             n_counted += days[k]
                             since = min(since, first[k])
                             until = max(until, last[k])
                 out[3][row], out[4][row], out[5][row] = n_counted, since, until
+                out[6][row] = supply
                 row += 1
             s += 1
         i = j
-    return out[0][:row], out[1][:row], out[2][:row], out[3][:row], out[4][:row], out[5][:row]
+    return (
+        out[0][:row],
+        out[1][:row],
+        out[2][:row],
+        out[3][:row],
+        out[4][:row],
+        out[5][:row],
+        out[6][:row],
+    )
 
 
 # --- lines of treatment ------------------------------------------------------------------

@@ -11,8 +11,6 @@ import mmlca.sequences._compiled  # noqa: F401 - readies the cache
 FIRST, LATEST, PREVIOUS = 0, 1, 2
 NO_DATE = np.iinfo(np.int32).min
 
-Triple = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
-
 
 # --- records → cells and sets -----------------------------------------------------------
 
@@ -39,6 +37,7 @@ def reduce_cells(
         NDArray[np.int64],
         NDArray[np.int16],
         NDArray[np.int8],
+        NDArray[np.int32],
         NDArray[np.int32],
         NDArray[np.int32],
         NDArray[np.int32],
@@ -72,6 +71,7 @@ def reduce_cells(
     tally = np.empty((n_windows, n_states), dtype=np.int32)
     opened = np.empty((n_windows, n_states), dtype=np.int32)
     closed = np.empty((n_windows, n_states), dtype=np.int32)
+    supply = np.empty((n_windows, n_states), dtype=np.int32)
     until = np.empty((n_windows, n_states), dtype=np.int32)
     covered = np.empty(n_states, dtype=np.int32)
     used = n_windows
@@ -80,6 +80,7 @@ def reduce_cells(
         for v in range(used):
             for s in range(n_states):
                 tally[v, s] = 0
+                supply[v, s] = 0
                 until[v, s] = NO_DATE
         for s in range(n_states):
             covered[s] = edges[p, 0] - 1
@@ -101,6 +102,7 @@ def reduce_cells(
                 s = members[state[r], i]
                 if s < 0:
                     break
+                supply[w, s] += end[r] - date[r] + 1
                 until[w, s] = max(until[w, s], end[r])
                 if not by_days:
                     used = w + 1
@@ -133,147 +135,146 @@ def reduce_cells(
                     out[3][row] = tally[v, s]
                     out[4][row] = opened[v, s]
                     out[5][row] = closed[v, s]
-                    out[6][row] = until[v, s]
+                    out[6][row] = supply[v, s]
+                    out[7][row] = until[v, s]
                     row += 1
     return row, n_before, n_late, n_beyond
 
 
 # --- cells and sets → states ------------------------------------------------------------
 
+Cells = tuple[
+    NDArray[np.int64],
+    NDArray[np.int16],
+    NDArray[np.int8],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+]
+
 
 @njit(cache=True)
-def choose_classes(
-    patient: NDArray[np.int64],
-    window: NDArray[np.int16],
-    state: NDArray[np.int8],
-    counted: Triple,
-    rule: int,
-    codes: NDArray[np.int16],
-) -> tuple[int, int]:
-    """The class of every window with cells, into `codes` (n, W), where that is −1.
+def is_member(members: NDArray[np.bool_], code: int, state: int) -> bool:
+    """Whether a code is a class or a combination with it; negative codes are neither."""
+    return code >= 0 and bool(members[code, state])
 
-    Parameters
-    ----------
-    patient, window, state : cells, sorted by these three
-    counted : count, first, last
-        See `ehr_prep.states.Cells`.
-    rule : FIRST, LATEST or PREVIOUS
-        What decides between equals.
 
-    Returns
-    -------
-    Windows with a tie, windows with several classes.
+@njit(cache=True)
+def tie_rank(
+    cells: Cells, i: int, rule: int, members: NDArray[np.bool_], previous: int, taken: int
+) -> tuple[int, int, int, int]:
+    """What decides between classes that count equally: the larger rank wins.
+
+    First the rule, then the larger days' supply, then the class already taken.
     """
-    count, first, last = counted
-    n_tied = n_several = 0
-    before = who = -1
-    i = 0
-    while i < len(patient):
-        p, w = patient[i], window[i]
-        if p != who:
-            who = p
-            before = -1
-        best, tied = i, False
-        j = i + 1
-        while j < len(patient) and patient[j] == p and window[j] == w:
-            if count[j] > count[best]:
-                best = j
-                tied = False
-            elif count[j] == count[best]:
-                tied = True
-                if rule == LATEST:
-                    wins = last[j] > last[best]
-                elif rule == PREVIOUS and (state[j] == before or state[best] == before):
-                    wins = state[j] == before
-                else:
-                    wins = first[j] < first[best]
-                if wins:
-                    best = j
-            j += 1
-        n_several += j - i > 1
-        if codes[p, w] < 0:
-            codes[p, w] = state[best]
-            n_tied += tied
-        before = codes[p, w]
-        i = j
-    return n_tied, n_several
+    _, _, state, _, first, last, supply = cells
+    stays = rule == PREVIOUS and is_member(members, previous, state[i])
+    when = int(last[i]) if rule == LATEST else -int(first[i])
+    return int(stays), when, int(supply[i]), int(is_member(members, taken, state[i]))
 
 
 @njit(cache=True)
-def carry(
-    cells: tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int8], NDArray[np.int32]],
-    edges: NDArray[np.int32],
-    last: NDArray[np.int32],
-    observed: NDArray[np.bool_],
+def assign_states(
+    cells: Cells,
+    ends: tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int8], NDArray[np.int32]],
+    frame: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]],
     members: NDArray[np.bool_],
-    rules: tuple[int, int, int],
+    rules: tuple[int, int, int, int],
     codes: NDArray[np.int16],
-) -> tuple[int, int, int]:
-    """Fill the windows in which nothing counts, in place.
+) -> tuple[int, int, int, int, int, int]:
+    """The state of every followed-up window, into `codes` (n, W), where that is −1.
+
+    A window with cells gets the class that counts most; of equals, the one of the largest
+    `tie_rank`, then the first in the order of the classes. The others are filled in.
 
     Parameters
     ----------
-    cells : patient, window, state, end
-    edges, last : see `ehr_prep.states.Frame`
-    observed : (n, W), or (1, W) if everybody's windows are alike
+    cells : patient, window, state, count, first, last, supply
+        Sorted by the first three; see `ehr_prep.states.Cells`.
+    ends : patient, window, state, end
+        When the supply of the records of each window ends, sorted likewise.
+    frame : edges, last, observed
+        See `ehr_prep.states.Frame`; `observed` is (1, W) if everybody's windows are alike.
     members : (codes, classes)
         The classes of each code.
-    rules : limit, gap, off
-        How many windows in a row may be carried; for how many days after its supply a class goes
-        on (−1: supply does not matter); the code after that, −1 for missing.
+    rules : tie rule, limit, gap, off
+        FIRST, LATEST or PREVIOUS; how many windows in a row may be carried; for how many days
+        after its supply a class goes on (−1: supply does not matter); the code after that, −1 for
+        missing.
 
     Returns
     -------
-    Windows carried, off treatment, unobserved.
+    Windows with cells, with a tie, with several classes, carried, off treatment, unobserved.
     """
-    limit, gap, off = rules
+    rule, limit, gap, off = rules
+    edges, last, observed = frame
+    patient, window, state, count = cells[0], cells[1], cells[2], cells[3]
     n_classes = members.shape[1]
     reach = np.empty(n_classes, dtype=np.int64)
-    n_carried = n_off = n_unobserved = 0
-    c = 0
+    n_counted = n_tied = n_several = n_carried = n_off = n_unobserved = 0
+    c = e = 0
     for p in range(len(codes)):
-        for s in range(n_classes):
-            reach[s] = NO_DATE
-        before = np.int16(-1)
+        reach[:] = NO_DATE
+        taken = -1
         run = 0
         row = min(p, len(observed) - 1)
         for w in range(codes.shape[1]):
             if edges[p, w] > last[p]:
                 break
-            if codes[p, w] >= 0:
-                before = codes[p, w]
+            begin = c
+            while c < len(patient) and patient[c] == p and window[c] == w:
+                c += 1
+            if c > begin:
+                n_counted += 1
+                n_several += c - begin > 1
                 run = 0
+                if codes[p, w] < 0:
+                    previous = int(codes[p, w - 1]) if w else -1
+                    best, tied = begin, False
+                    for i in range(begin + 1, c):
+                        if count[i] > count[best]:
+                            best, tied = i, False
+                        elif count[i] == count[best]:
+                            tied = True
+                            rank = tie_rank(cells, i, rule, members, previous, taken)
+                            if rank > tie_rank(cells, best, rule, members, previous, taken):
+                                best = i
+                    codes[p, w] = state[best]
+                    n_tied += tied
+                taken = int(codes[p, w])
             else:
                 run += 1
-                state = before
+                filled = taken
                 if run > limit:
-                    state = np.int16(off)
+                    filled = off
                 elif gap >= 0:
-                    supplied = bool(before >= 0)
+                    supplied = taken >= 0
                     furthest = -1
                     for s in range(n_classes):
                         goes_on = reach[s] + gap >= edges[p, w]
-                        if before >= 0 and members[before, s] and not goes_on:
+                        if is_member(members, taken, s) and not goes_on:
                             supplied = False
                         if goes_on and (furthest < 0 or reach[s] > reach[furthest]):
                             furthest = s
                     if not supplied:
-                        state = np.int16(furthest if furthest >= 0 else off)
+                        filled = furthest if furthest >= 0 else off
                 if not observed[row, w]:
                     n_unobserved += 1
-                elif state >= 0:
+                elif filled >= 0:
                     n_carried += 1
-                    codes[p, w] = state
-                    before = state
+                    codes[p, w] = taken = filled
                 else:
                     n_off += 1
-                    codes[p, w] = state
-            while c < len(cells[0]) and cells[0][c] == p and cells[1][c] <= w:
-                reach[cells[2][c]] = max(reach[cells[2][c]], cells[3][c])
-                c += 1
-        while c < len(cells[0]) and cells[0][c] == p:
+                    codes[p, w] = filled
+            while e < len(ends[0]) and ends[0][e] == p and ends[1][e] <= w:
+                reach[ends[2][e]] = max(reach[ends[2][e]], ends[3][e])
+                e += 1
+        while c < len(patient) and patient[c] == p:
             c += 1
-    return n_carried, n_off, n_unobserved
+        while e < len(ends[0]) and ends[0][e] == p:
+            e += 1
+    return n_counted, n_tied, n_several, n_carried, n_off, n_unobserved
 
 
 # --- observation ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.cohort import Cohort, choose_cohort, completed_years
-from ehr_prep.dates import to_dates, to_days
+from ehr_prep.dates import NO_DATE, day_text, to_dates, to_days
 from ehr_prep.flow import Step, add_steps
 from ehr_prep.presets import takes_preset
 from ehr_prep.pushdown import reduce_in_database
@@ -22,7 +22,7 @@ from ehr_prep.screen import Issue
 from ehr_prep.states import Frame, finish
 from ehr_prep.warehouse import WarehouseRecords
 from font.checks import whole_number
-from font.spelling import option
+from font.spelling import option, option_name
 from mmlca.sequences.account import Account
 from mmlca.sequences.type import Sequences
 
@@ -88,10 +88,11 @@ def build_sequences(
     data_cut : date, optional
         Nothing after this day counts.
     death : "end" or "state"
-        Needs a `death_date` in the patients' table, if anyone died. Death ends follow-up; or
-        every window that begins after it is in the absorbing state "dead", up to `max_windows` or
-        the common end of the data. Where the end of follow-up is stated, a later death is ignored
-        and counted.
+        Needs a `death_date` in the patients' table, if anyone died. Death ends follow-up ("end");
+        or every window that begins after it is in the absorbing state "dead" ("state"), up to
+        `max_windows` or the end of the data. See the notes on shares of the dead. Where the end of
+        follow-up is stated, a later death is ignored and counted, and so is one after the end of
+        the data.
     months : int
         Length of a window in calendar months from the index date: from a 15 January to
         14 April, and so on; from 31 January to 29 April, since April has no 31st.
@@ -103,17 +104,22 @@ def build_sequences(
         A window gets the class that counts most; or, where two or more classes were in use
         together for at least `combination_days` of its days, a state such as "A+B", with the
         classes in the order of the drug map. Of several such sets the one with the most classes
-        wins, then the one that lasted longer, then the one that began earlier. Combinations need
-        an end or a supply of the records, or a `default_supply`, see `read_records`.
+        wins, then the one that lasted longer, then the one that began earlier, then the first by
+        name. Combinations need an end or a supply of the records, or a `default_supply`, see
+        `read_records`.
     by : "records" or "days"
         What counts: records, or days covered (from a record to its end or by its supply; a day
         covered twice counts once). With combinations the days between two covers of one era
         count as covered, and a window without a record, but within an era, gets the class with
         the most days.
     ties : "first", "latest" or "previous"
-        Of classes with equally many, take the one whose first record in the window is the
-        earliest, whose last is the latest, or that was the state of the window before (else
-        as "first"); if that does not decide, the order of the states does.
+        Of classes with equally many records or days, take the one whose first in the window is
+        the earliest ("first"), whose last is the latest ("latest"), or that was the state of the
+        window before, or part of it ("previous", otherwise as "first"). The window before counts
+        as it was filled in: after a window off treatment no class was its state. If two classes
+        are still equal, because they were recorded on the same day, the one with the larger days'
+        supply in the window is taken (the sum over its records that start in it), then the class
+        that was taken last, then the first by name. The order of the drug map never decides.
     gap_days : int
         Covers of one class with at most so many uncovered days between them are one era; supply
         that ended longer ago has ended, see `impute`.
@@ -146,6 +152,17 @@ def build_sequences(
     -----
     With observation periods, a window without a class of which less than half was observed is
     missing, whatever `impute` says: nobody looked. It counts in `max_carry`.
+
+    **Shares of the dead.** With `death="state"` the end of the data is `data_cut`, or `follow_up`
+    if that is a date; otherwise the latest day on which any patient of the table is followed. A
+    patient who died leaves at the end of the data, as does a patient with the same index date who
+    lives and is followed until then. If the living leave for no other reason, the share of the
+    dead among those in a window is an estimate of the risk of death, as 1 − Kaplan–Meier is. A
+    patient who lives but whose follow-up ends earlier leaves earlier, while nobody knows when
+    the dead would have been lost to follow-up: they stay, and the share of the dead is too large.
+    `.settings["left_alive"]` is the number of such patients; with many of them take the risk of
+    death from a Kaplan–Meier curve (`mmlca.survival_curves`), or follow everyone to one day
+    (`follow_up="2019-12-31"`) if deaths up to that day are known.
 
     Examples
     --------
@@ -203,6 +220,8 @@ def build_sequences(
             "states": list(done.states),
             "windows": done.windows,
             "combinations_taken": done.combinations,
+            "follow_up_by": cohort.follow_up,
+            **_end_of_data(frame, done.lengths),
         },
     )
     sequences = Sequences.from_codes(
@@ -265,9 +284,9 @@ def check_options(records: Records | WarehouseRecords, options: dict[str, Any]) 
     smallest = {"months": 1, "max_windows": 1, "washout_days": 1}
     for name, value in smallest.items():
         if options[name] is not None:
-            whole_number(options[name], value, name)
+            whole_number(options[name], value, option_name(name))
     if options["days"] is not None and not options["days"] >= 1:
-        raise ValueError(f"days must be at least 1, found {options['days']!r}.")
+        raise ValueError(f"{option_name('days')} must be at least 1, found {options['days']!r}.")
     if rules.combine:
         need_supply(records, option("states", "combinations"))
     if rules.impute == "carry_forward_supplied":
@@ -279,8 +298,8 @@ def need_supply(records: Records | WarehouseRecords, what: str) -> None:
     if records.end is None:
         raise ValueError(
             f"{what} needs to know how long a record lasts, and the records have neither end dates "
-            f"nor days' supply; name a column as {option('end')} or {option('supply')}, or say how "
-            f"many days a record covers, as in {option('default_supply', 30)}."
+            f"nor days' supply; name a column as {option_name('end')} or {option_name('supply')}, "
+            f"or say how many days a record covers, as in {option('default_supply', 30)}."
         )
 
 
@@ -301,6 +320,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value if value is None or isinstance(value, int | float) else str(value)
+
+
+def _end_of_data(frame: Frame, lengths: NDArray[np.int64]) -> dict[str, Any]:
+    """The end of the data where death is a state, and who left alive in a window before it."""
+    if frame.died is None or frame.data_end is None:
+        return {}
+    possible = (frame.edges[:, :-1] <= frame.data_end).sum(axis=1)
+    left = (frame.died == NO_DATE) & (lengths < possible)
+    return {"data_end": day_text(frame.data_end), "left_alive": int(left.sum())}
 
 
 def _more_issues(issues: pd.DataFrame, more: list[Issue]) -> pd.DataFrame:

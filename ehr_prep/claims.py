@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ehr_prep.columns import guess_columns, named_roles
 from ehr_prep.database_scan import Source, scan
 from ehr_prep.databases import Database
 from ehr_prep.dates import day_text, one_day
@@ -16,8 +17,7 @@ from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
 from ehr_prep.lookup import Texts, look_up
 from ehr_prep.observation import OBSERVATION_ROLES
 from ehr_prep.omop_people import fetch_periods, with_ends
-from ehr_prep.patients import PATIENT_ROLES, align_patients, read_patients
-from ehr_prep.readers import guess_columns, named_roles
+from ehr_prep.patients import PATIENT_ROLES, align_patients, describe_columns, load_patients
 from ehr_prep.screen import Issue, issue_table
 from ehr_prep.supply import supply_by_text
 from ehr_prep.unmapped import unmapped_table
@@ -105,8 +105,9 @@ def read_warehouse(
     people = days = periods = None
     odd: list[Issue] = []
     own_columns = named_roles(patients_columns, PATIENT_ROLES, "patients")
+    people_roles: dict[str, str] = {}
     if patients is not None:
-        people, days = _patients(database, patients, own_columns, where)
+        people, days, people_roles = _patients(database, patients, own_columns, where)
         if "birth" in days.columns:
             births = days.select("who", "birth")
             records, days = records.left_join(births, "who").drop("who_right"), days.drop("birth")
@@ -135,7 +136,7 @@ def read_warehouse(
     del parts["n_kept"]
     table_of_people = None
     if people is not None:
-        table_of_people, lacking = _fetch_patients(database, parts, records, people, own_columns)
+        table_of_people, lacking = _fetch_patients(database, parts, records, people, people_roles)
         issues.append(Issue("patient not in the patients' table", lacking, "kept", ""))
     return WarehouseRecords(
         **{**parts, "unmapped": unmapped},
@@ -147,6 +148,9 @@ def read_warehouse(
             "source": f"{name} of {database.name}",
             "files": [],
             "columns": {role: str(column) for role, column in columns.items()},
+            "patients_columns": {}
+            if people is None
+            else describe_columns(people_roles, list(people.columns)),
             "drugs": known.ingredients,
             "dates": {},
             "earliest": day_text(span[0]),
@@ -307,10 +311,14 @@ def _patients(
     name: str,
     named: Mapping[str, str],
     where: Mapping[str, str] | None,
-) -> tuple[Any, Any]:
-    """The patients' table, and its days: `who`, `birth`, `follow_up_end`, `death`."""
+) -> tuple[Any, Any, dict[str, str]]:
+    """The patients' table; its days: `who`, `birth`, `follow_up_end`, `death`; {role: column}."""
     roles_wanted = {role: named.get(role) for role in PATIENT_ROLES}
     table, roles = _table(database, name, roles_wanted, ("patient",), where, "patients")
+    for role in [r for r in roles if r != "patient" and r not in named]:
+        kind = table[roles[role]].type()
+        if not (kind.is_date() or kind.is_timestamp() or kind.is_string()):
+            del roles[role]  # such as death = 0 or 1
     who = _ids(table[roles["patient"]])
     table = table.mutate(**{roles["patient"]: who})
     ids = table.group_by(roles["patient"]).aggregate(n=table.count())
@@ -326,19 +334,13 @@ def _patients(
         for role, column in roles.items()
         if role in days
     }
-    return table, table.select(who=table[roles["patient"]], **columns)
+    return table, table.select(who=table[roles["patient"]], **columns), roles
 
 
 def _fetch_patients(
-    database: Database, parts: Mapping[str, Any], records: Any, table: Any, named: Mapping[str, str]
+    database: Database, parts: Mapping[str, Any], records: Any, table: Any, roles: Mapping[str, str]
 ) -> tuple[pd.DataFrame, int]:
     """The patients' table of those with a usable record; how many with any record it lacks."""
-    roles = guess_columns(
-        list(table.columns),
-        {role: named[role].lower() if role in named else None for role in PATIENT_ROLES},
-        ("patient",),
-        "the patients' table",
-    )
     mine = table[roles["patient"]]
     ours = parts["usable"].select("who").distinct()
     frame = database.fetch(table.semi_join(ours, mine == ours.who), "patients' table")
@@ -352,7 +354,7 @@ def _fetch_patients(
     everyone = records.filter(records.who.notnull()).select("who").distinct()
     absent = everyone.anti_join(table, everyone.who == mine)
     lacking = database.fetch(absent.aggregate(n=absent.count()), "patients without a row")
-    people, _ = align_patients(read_patients(frame, **roles), parts["ids"])
+    people, _ = align_patients(load_patients(frame, roles)[0], parts["ids"])
     return people, int(lacking["n"].iloc[0])
 
 

@@ -13,9 +13,10 @@ from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
 from ehr_prep.flow import Step
 from ehr_prep.readers import PrivateWarning
 from ehr_prep.records import Records
+from ehr_prep.rules import DEAD
 from ehr_prep.screen import Issue
 from ehr_prep.warehouse import WarehouseRecords
-from font.spelling import option
+from font.spelling import option, option_name
 
 
 class Cohort(NamedTuple):
@@ -36,7 +37,10 @@ class Cohort(NamedTuple):
     died : (P,) int32, optional
         Day of death, `NO_DATE` for the others, where death is a state; None: it is not.
     data_end : int, optional
-        The day after which nothing is known of anyone; None: there is no such day.
+        The day after which nothing is known of anyone; None: there is no such day. Where death is
+        a state there always is one: unless stated, the latest day on which anyone is followed.
+    follow_up : str
+        What ends follow-up: "patients", "observation", "last_record" or "date".
     """
 
     eligible: NDArray[np.bool_]
@@ -46,6 +50,28 @@ class Cohort(NamedTuple):
     issues: list[Issue]
     died: NDArray[np.int32] | None
     data_end: int | None
+    follow_up: str
+
+
+_ENDS = {
+    "patients": "on the date in the patients' table, otherwise with the last record",
+    "observation": "with the last observation period",
+    "last_record": "with the last record of any kind",
+    "date": "on the same day for all",
+}
+
+
+def follow_up_text(settings: dict[str, Any]) -> str:
+    """How follow-up ends, from the settings of sequences, as a line to print."""
+    text = f"Follow-up ends {_ENDS[settings['follow_up_by']]}"
+    if settings["data_cut"]:
+        text += f", at the latest on {settings['data_cut']}"
+    if "data_end" in settings:
+        text += (
+            f"; patients who died are in the state {DEAD!r} until the end of the data, "
+            f"{settings['data_end']}, before which {settings['left_alive']:,} patients left alive"
+        )
+    return f"{text}."
 
 
 def choose_cohort(
@@ -64,13 +90,14 @@ def choose_cohort(
     """Apply the rules of `build_sequences`, in order."""
     start = None if first_on_or_after is None else one_day(first_on_or_after, "first_on_or_after")
     index, starts = _index_date(records, start, washout_days)
+    follow_up = _follow_up(records, follow_up)
     last, stated, data_end, n_without_end = _end_of_follow_up(records, follow_up, data_cut)
     issues = [Issue("patient without an end of follow-up", n_without_end, "last record taken", "")]
     died = _deaths(records.patients)
     if died is None and death == "state":
         raise ValueError(
             f"{option('death', 'state')} needs dates of death; give "
-            f"{option('patients').rstrip('=')} a table with a column death_date."
+            f"{option_name('patients')} a table with a column death_date."
         )
     if died is not None:
         late = _after_death(records, died)
@@ -81,8 +108,10 @@ def choose_cohort(
             warnings.warn(PrivateWarning(text, public), stacklevel=3)
         issues.append(late)
         if death == "state":
-            last, died, ignored = _until_death(last, died, stated, data_end)
-            issues.append(Issue("death after the end of follow-up", ignored, "death ignored", ""))
+            if data_end is None:
+                data_end = int(last.max())
+            last, died, unseen = _until_death(last, died, stated, data_end)
+            issues += [Issue(reason, n, "death ignored", "") for reason, n in unseen.items()]
         else:
             last = np.where(died == NO_DATE, last, np.minimum(last, died))
     since = "" if start is None else f" on or after {day_text(start)}"
@@ -114,9 +143,10 @@ def choose_cohort(
         out = eligible & failing
         steps.append(Step("eligible", reason, int(out.sum()), int(n_records[out].sum())))
         eligible &= ~failing
-    return Cohort(
-        eligible, index, last, steps, issues, died if death == "state" else None, data_end
-    )
+    if death != "state":
+        died = None
+    kind = follow_up if isinstance(follow_up, str) else "date"
+    return Cohort(eligible, index, last, steps, issues, died, data_end, kind)
 
 
 def _index_date(
@@ -154,49 +184,61 @@ def _known_since(
     return records.observation.start[period]
 
 
+def _follow_up(records: Records | WarehouseRecords, follow_up: Any) -> Any:
+    """What ends follow-up: "patients", "observation", "last_record", or a day number.
+
+    By default whatever is known, in this order: observation periods, the patients' table, the
+    last record.
+    """
+    in_table = records.patients is not None and "follow_up_end" in records.patients
+    if follow_up is None and records.observation is not None:
+        return "observation"
+    if follow_up is None:
+        return "patients" if in_table else "last_record"
+    if not isinstance(follow_up, str) or follow_up[:1].isdigit():
+        return one_day(follow_up, "follow_up")
+    if follow_up == "patients" and not in_table:
+        raise ValueError(
+            f"{option('follow_up', 'patients')} needs a patients' table with the end of "
+            f"follow-up; give it as {option('patients')}, or use "
+            f"{option('follow_up', 'last_record')}."
+        )
+    if follow_up == "observation" and records.observation is None:
+        raise ValueError(
+            f"{option('follow_up', 'observation')} needs observation periods; give them as "
+            f"{option('observation')}."
+        )
+    if follow_up not in ("patients", "observation", "last_record"):
+        raise ValueError(
+            f'{option_name("follow_up")} must be "patients", "observation", "last_record" or a '
+            f'date such as "2019-07-31", found {follow_up!r}.'
+        )
+    return follow_up
+
+
 def _end_of_follow_up(
-    records: Records | WarehouseRecords, follow_up: Any, data_cut: Any
+    records: Records | WarehouseRecords, follow_up: str | int, data_cut: Any
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_], int | None, int]:
     """The last day of each patient, whether it was stated, the end of all data, and how many lack.
 
     A patient's last record is not a stated end: the patient may have been followed for longer.
     """
-    people = records.patients
-    in_table = people is not None and "follow_up_end" in people
-    if follow_up is None and records.observation is not None:
-        follow_up = "observation"
-    elif follow_up is None:
-        follow_up = "patients" if in_table else "last_record"
     last, stated = records.last_seen, np.ones(len(records.ids), dtype=bool)
     n_without, data_end = 0, None
-    if not isinstance(follow_up, str) or follow_up[:1].isdigit():
-        data_end = one_day(follow_up, "follow_up")
+    if isinstance(follow_up, int):
+        data_end = follow_up
         last = np.full(len(last), data_end, dtype=np.int32)
     elif follow_up == "patients":
-        if people is None or not in_table:
-            raise ValueError(
-                f"{option('follow_up', 'patients')} needs a patients' table with the end of "
-                f"follow-up; give it as {option('patients')}, or use "
-                f"{option('follow_up', 'last_record')}."
-            )
-        end = to_days(people["follow_up_end"])
+        assert records.patients is not None
+        end = to_days(records.patients["follow_up_end"])
         stated = end != NO_DATE
         n_without = int((~stated).sum())
         last = np.where(stated, end, last)
     elif follow_up == "observation":
-        if records.observation is None:
-            raise ValueError(
-                f"{option('follow_up', 'observation')} needs observation periods; give them as "
-                f"{option('observation')}."
-            )
+        assert records.observation is not None
         last = records.observation.end[records.observation.indptr[1:] - 1]
-    elif follow_up == "last_record":
-        stated = ~stated
     else:
-        raise ValueError(
-            'follow_up must be "patients", "observation", "last_record" or a date such as '
-            f'"2019-07-31", found {follow_up!r}.'
-        )
+        stated = ~stated
     if data_cut is not None:
         cut = one_day(data_cut, "data_cut")
         last = np.minimum(last, np.int32(cut))
@@ -227,31 +269,32 @@ def _after_death(records: Records | WarehouseRecords, died: NDArray[np.int32]) -
 
 
 def _until_death(
-    last: NDArray[np.int32],
-    died: NDArray[np.int32],
-    stated: NDArray[np.bool_],
-    data_end: int | None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-    """Follow-up that ends with death, the deaths that were seen, and how many came too late.
+    last: NDArray[np.int32], died: NDArray[np.int32], stated: NDArray[np.bool_], data_end: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], dict[str, int]]:
+    """Follow-up that ends with death, the deaths that were seen, and how many were not and why.
 
     Where follow-up ends with the last record a later death still is seen; where its end was stated
-    a later death is not, or else only the dead among those lost to follow-up would be known.
+    a later death is not, or else only the dead among those lost to follow-up would be known. After
+    the end of the data nobody is seen to live.
     """
     known = died != NO_DATE
-    unseen = known & stated & (died > last)
-    if data_end is not None:
-        unseen |= known & (died > data_end)
-    seen = known & ~unseen
+    late = known & stated & (died > last)
+    beyond = known & ~late & (died > data_end)
+    seen = known & ~late & ~beyond
     died = np.where(seen, died, np.int32(NO_DATE)).astype(np.int32)
-    return np.where(seen, died, last).astype(np.int32), died, int(unseen.sum())
+    unseen = {
+        "death after the end of follow-up": int(late.sum()),
+        f"death after the end of the data, {day_text(data_end)}": int(beyond.sum()),
+    }
+    return np.where(seen, died, last).astype(np.int32), died, unseen
 
 
 def _age(people: pd.DataFrame | None, index: NDArray[np.int32]) -> NDArray[np.float64]:
     """Completed years on the index date, as whole numbers; NaN without a birth date."""
     if people is None or "birth_date" not in people:
         raise ValueError(
-            f"{option('min_age').rstrip('=')} and {option('max_age').rstrip('=')} need birth "
-            f"dates; give {option('patients').rstrip('=')} a table with a column birth_date."
+            f"{option_name('min_age')} and {option_name('max_age')} need birth "
+            f"dates; give {option_name('patients')} a table with a column birth_date."
         )
     return completed_years(to_days(people["birth_date"]), index)
 

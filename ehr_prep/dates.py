@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ehr_prep.readers import factorize
 from font.checks import some
-from font.spelling import option
+from font.spelling import option, option_name
 
 NO_DATE = np.iinfo(np.int32).min
 """The day number that stands for a missing or unreadable date."""
@@ -111,7 +111,7 @@ def one_day(date: Any, name: str) -> int:
     """The day number of a date given as an argument."""
     day = _day(date, ISO)
     if day == NO_DATE:
-        called = option(name).rstrip("=")
+        called = option_name(name)
         raise ValueError(f'{called} must be a date such as "2008-01-01", found {date!r}.')
     return day
 

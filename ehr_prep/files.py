@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
+from ehr_prep.workbooks import check_workbook
 from font.checks import some
 from font.sniff import DELIMITERS, FALLBACK, not_text, open_bytes, sniff
 
@@ -106,27 +107,25 @@ def is_text(path: Path) -> bool:
 
 
 def join_files(parts: list[Loaded]) -> tuple[pd.DataFrame, dict[str, Any], int]:
-    """One table of all files, with the columns of the first."""
+    """One table of all files; a column that a file lacks is missing in its rows.
+
+    A role has the name that it has in the first file with it.
+    """
     import pyarrow as pa
 
-    first = parts[0]
-    tables = []
+    roles: dict[str, Any] = {}
     for part in parts:
-        names = {part.roles[role]: first.roles[role] for role in part.roles if role in first.roles}
-        if isinstance(part.table, pd.DataFrame):
-            tables.append(part.table.rename(columns=names))
-        else:
-            called = [names.get(name, name) for name in part.table.column_names]
-            tables.append(part.table.rename_columns(called))
+        roles = {**part.roles, **roles}
+    tables = [_renamed(part, roles) for part in parts]
     n_broken = sum(part.n_broken for part in parts)
     if any(isinstance(table, pd.DataFrame) for table in tables):
         frames = [t if isinstance(t, pd.DataFrame) else _to_pandas(t) for t in tables]
         plain = [frame.astype(object) for frame in frames] if len(frames) > 1 else frames
         joined = pd.concat(plain, ignore_index=True).infer_objects()
-        return joined, first.roles, n_broken
+        return joined, roles, n_broken
     if len({table.schema.remove_metadata() for table in tables}) > 1:
         tables = _alike(tables)
-    return _to_pandas(pa.concat_tables(tables)), first.roles, n_broken
+    return _to_pandas(pa.concat_tables(tables)), roles, n_broken
 
 
 # --- inside ----------------------------------------------------------------------------
@@ -250,6 +249,7 @@ def read_excel(path: Path) -> dict[str, pd.DataFrame]:
             f"{path.name} is an Excel file, and openpyxl, which reads it, is not installed; "
             "install the extra with `pip install 'mmlca[files]'`, or save the sheet as CSV."
         ) from None
+    check_workbook(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # styles that openpyxl does not know
         try:
@@ -283,6 +283,22 @@ def _load_excel(path: Path, choose: Choose) -> Loaded:
     raise failed
 
 
+def _renamed(part: Loaded, roles: dict[str, Any]) -> Any:
+    """The table of a file, its columns with a role called as in all files."""
+    called = {column: roles[role] for role, column in part.roles.items()}
+    table = part.table
+    is_frame = isinstance(table, pd.DataFrame)
+    before = list(table.columns) if is_frame else table.column_names
+    after = [called.get(column, column) for column in before]
+    for role, name in roles.items():
+        if name in before and name not in called:
+            raise ValueError(
+                f"{part.written['file']} has a column {name!r}, which is the "
+                f"{role.replace('_', ' ')} in another file and not here; rename it."
+            )
+    return table.set_axis(after, axis=1) if is_frame else table.rename_columns(after)
+
+
 def _to_pandas(table: Any) -> pd.DataFrame:
     frame: pd.DataFrame = table.unify_dictionaries().to_pandas(
         date_as_object=False, ignore_metadata=True
@@ -291,16 +307,26 @@ def _to_pandas(table: Any) -> pd.DataFrame:
 
 
 def _alike(tables: list[Any]) -> list[Any]:
-    """Tables with the columns of the first, text where their types differ."""
+    """Tables with the columns of all; where types differ, numbers if all are, otherwise text."""
     import pyarrow as pa
 
-    names = [n for n in tables[0].column_names if all(n in t.column_names for t in tables)]
-    columns: list[list[Any]] = [[] for _ in tables]
+    names = dict.fromkeys(name for table in tables for name in table.column_names)
+    columns: dict[str, list[Any]] = {}
     for name in names:
-        parts = [table[name] for table in tables]
-        if len({part.type for part in parts}) > 1:
-            text = [p.cast(pa.string()) for p in parts]
-            parts = [p.dictionary_encode() for p in text]
-        for number, part in enumerate(parts):
-            columns[number].append(part)
-    return [pa.table(dict(zip(names, parts, strict=True))) for parts in columns]
+        parts = [table[name] if name in table.column_names else None for table in tables]
+        kinds = {part.type for part in parts if part is not None}
+        number = all(pa.types.is_integer(k) or pa.types.is_floating(k) for k in kinds)
+        if len(kinds) > 1 and number:
+            parts = [None if p is None else p.cast(pa.float64()) for p in parts]
+        elif len(kinds) > 1:
+            text = [None if p is None else p.cast(pa.string()) for p in parts]
+            parts = [None if p is None else p.dictionary_encode() for p in text]
+        kind = next(part.type for part in parts if part is not None)
+        columns[name] = [
+            pa.nulls(table.num_rows, kind) if part is None else part
+            for table, part in zip(tables, parts, strict=True)
+        ]
+    return [
+        pa.table({name: parts[number] for name, parts in columns.items()})
+        for number in range(len(tables))
+    ]

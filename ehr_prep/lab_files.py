@@ -62,7 +62,7 @@ def read_labs(
     check_decimal(decimal)
     name = source_name(path_or_frame)
     named = {"patient": patient, "date": date, "value": value, "test": test, "unit": unit}
-    frame, roles, _, _ = read_table(
+    frame, roles, *_ = read_table(
         path_or_frame,
         named,
         ("patient", "date", "value"),

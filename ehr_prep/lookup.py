@@ -69,7 +69,7 @@ def read_names(source: Source, **reading: Any) -> dict[str, str]:
     >>> read_names(pd.DataFrame({"concept_id": [1503297], "concept_name": ["metformin"]}))
     {'1503297': 'metformin'}
     """
-    frame, roles, _, _ = read_table(
+    frame, roles, *_ = read_table(
         source, {"code": None, "name": None}, ("code", "name"), about="drug_names", **reading
     )
     pairs = frame[[roles["code"], roles["name"]]].dropna().astype(object).to_numpy().tolist()

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import some
-from font.spelling import option
+from font.spelling import option, option_name
 
 _TOLERATED = 0.01  # share of different numbers that only the other decimal sign can read
 _COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -21,9 +21,7 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 
 def check_decimal(decimal: str | None) -> None:
     if decimal not in (None, ".", ","):
-        raise ValueError(
-            f"{option('decimal').rstrip('=')} must be a point or a comma, found {decimal!r}."
-        )
+        raise ValueError(f"{option_name('decimal')} must be a point or a comma, found {decimal!r}.")
 
 
 def decimal_sign(values: Iterable[Any], name: str) -> str:

@@ -73,7 +73,7 @@ def read_observation(
     or follow one another without a day between are one. `reading` are options of `read_table`.
     """
     named = {role: (columns or {}).get(role) for role in OBSERVATION_ROLES}
-    frame, roles, n_broken, _ = read_table(
+    frame, roles, n_broken, *_ = read_table(
         source, named, OBSERVATION_ROLES, about="observation", **reading
     )
     own, period_ids, _ = encode_ids(frame[roles["patient"]])

@@ -159,10 +159,12 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
     if result.log:
         _label_logarithmic(panels[0])
     lines = {line.get_label(): line for ax in panels for line in ax.get_lines()}
+    entry = _SMALL * (0.55 * max(len(str(group)) for group in groups) + 6) / 72  # inches
+    fitting = int(figure.get_size_inches()[0] / entry)
     figure.legend(
         handles=[lines[str(group)] for group in groups if str(group) in lines],
         loc="outside lower center",
-        ncols=max(1, min(len(groups), 2 * n_columns)),
+        ncols=max(1, min(len(groups), 2 * n_columns, fitting)),
         frameon=False,
         fontsize=_SMALL,
         handlelength=3,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ehr_prep.cohort import Cohort
 from ehr_prep.dates import NO_DATE, one_day
 from ehr_prep.rules import StateRules
-from ehr_prep.states import Cells, Reduction, Sets
+from ehr_prep.states import Cells, Reduction, Sets, members_by_name
 from ehr_prep.warehouse import (
     WarehouseRecords,
     after_gaps,
@@ -55,7 +55,7 @@ def reduce_in_database(
         every, rows = records.usable, records.rows
         if not single:
             every, rows = (between(t, records.keys, low, high) for t in (every, rows))
-        frame = _frame(records, every, rules, options)
+        frame = _frame(records, every, rules, options, cohort)
         _check(records, cohort, frame)
         start = int(cohort.eligible[:low].sum())
         stop = start + int(cohort.eligible[low:high].sum())
@@ -66,7 +66,11 @@ def reduce_in_database(
 
 
 def _frame(
-    records: WarehouseRecords, rows: Any, rules: StateRules, options: Mapping[str, Any]
+    records: WarehouseRecords,
+    rows: Any,
+    rules: StateRules,
+    options: Mapping[str, Any],
+    cohort: Cohort,
 ) -> Any:
     """One row per patient: `who`, `first` (the index date), `start` and `last`, as days."""
     import ibis
@@ -82,11 +86,11 @@ def _frame(
             first=ibis.coalesce(marked.date.min(where=marked.new), marked.date.min())
         )
     frame = frame.mutate(start=days_since_1970(frame["first"]))
-    return _with_end(records, frame, rules, options)
+    return _with_end(records, frame, rules, options["data_cut"], cohort)
 
 
 def _with_end(
-    records: WarehouseRecords, frame: Any, rules: StateRules, options: Mapping[str, Any]
+    records: WarehouseRecords, frame: Any, rules: StateRules, data_cut: Any, cohort: Cohort
 ) -> Any:
     """The frame with the last day of follow-up; the rules are those of `choose_cohort`."""
     import ibis
@@ -95,14 +99,10 @@ def _with_end(
     if records.people is not None:
         columns = tuple(c for c in records.people.columns if c != "who")
         frame = frame.left_join(records.people, "who").drop("who_right")
-    follow_up, cut = options["follow_up"], options["data_cut"]
-    if follow_up is None and records.observation is not None:
-        follow_up = "observation"
-    elif follow_up is None:
-        follow_up = "patients" if "follow_up_end" in columns else "last_record"
+    follow_up = cohort.follow_up
     if follow_up in ("patients", "last_record"):
         frame = frame.left_join(records.seen, "who").drop("who_right", "first_seen")
-    data_end, stated = None, ibis.literal(True)
+    stated = ibis.literal(True)
     if follow_up == "patients":
         stated = frame.follow_up_end.notnull()
         last = ibis.coalesce(frame.follow_up_end, frame.last_seen)
@@ -111,16 +111,12 @@ def _with_end(
     elif follow_up == "last_record":
         stated, last = ibis.literal(False), frame.last_seen
     else:
-        data_end = one_day(follow_up, "follow_up")
-        last = ibis.literal(data_end, "int32")
-    if cut is not None:
-        day = one_day(cut, "data_cut")
-        last = ibis.least(last, ibis.literal(day, "int32"))
-        data_end = day if data_end is None else min(data_end, day)
+        last = ibis.literal(cohort.data_end, "int32")
+    if data_cut is not None:
+        last = ibis.least(last, ibis.literal(one_day(data_cut, "data_cut"), "int32"))
     if "death" in columns and rules.death == "state":
         seen = frame.death.notnull() & ~(stated & (frame.death > last))
-        if data_end is not None:
-            seen &= frame.death <= data_end
+        seen &= frame.death <= cohort.data_end
         last = seen.fill_null(False).ifelse(frame.death, last)
     elif "death" in columns:
         last = frame.death.isnull().ifelse(last, ibis.least(last, frame.death))
@@ -252,6 +248,7 @@ def _reduce(
         count=placed.count().cast("int32"),
         first=placed.day.min(),
         last=placed.day.max(),
+        supply=(placed["last"] - placed.day + 1).sum().cast("int32"),
         end=placed["last"].max(),
     )
     table = _fetch(records, counted, number, "records per patient, window and class")
@@ -263,14 +260,15 @@ def _reduce(
     n_records = np.bincount(
         table["patient"] - span[0], weights=table["count"], minlength=span[1] - span[0]
     ).astype(np.int64)
-    cells = _cells(table, records.members)
+    members = members_by_name(records.members, records.states)
+    cells = _cells(table, members)
     sets = None
     usable = placed.filter(placed.window >= 0)
     if rules.by == "days" and not rules.combine:
-        cut = _by_window(_eras(usable, records.members, 0), frame, windows)
+        cut = _by_window(_eras(usable, members, 0), frame, windows)
         cells = _days(records, cut, cells, number)
     if rules.combine:
-        eras = _eras(usable, records.members, rules.gap_days)
+        eras = _eras(usable, members, rules.gap_days)
         cut = _by_window(_together(eras, len(records.states)), frame, windows)
         sets = _sets(records, cut, number)
     return Reduction(*span, cells, sets, n_records, (dropped[0], dropped[1], dropped[2]))
@@ -312,6 +310,7 @@ def _cells(table: Mapping[str, NDArray[Any]], members: NDArray[np.int8]) -> Cell
         total("count", np.add),
         total("first", np.minimum),
         total("last", np.maximum),
+        total("supply", np.add),
         total("end", np.maximum),
     )
 
@@ -319,7 +318,7 @@ def _cells(table: Mapping[str, NDArray[Any]], members: NDArray[np.int8]) -> Cell
 def _days(
     records: WarehouseRecords, cut: Any, by_record: Cells, number: NDArray[np.int64]
 ) -> Cells:
-    """Cells of covered days; the end of supply stays that of the records of the window."""
+    """Cells of covered days; supply and its end stay those of the records of the window."""
     days = cut.mutate(days=cut.stop - cut.begin + 1)
     counted = days.group_by(["who", "window", "state"]).aggregate(
         count=days.days.sum().cast("int32"), first=days.begin.min(), last=days.stop.max()
@@ -328,12 +327,14 @@ def _days(
     order = np.lexsort((table["state"], table["window"], table["patient"]))
     patient, window, state = (table[name][order] for name in ("patient", "window", "state"))
     end = np.full(len(order), NO_DATE, dtype=np.int32)
+    supply = np.zeros(len(order), dtype=np.int32)
     keys = _key(patient, window, state)
     at = np.searchsorted(keys, _key(by_record.patient, by_record.window, by_record.state))
-    end[at] = by_record.end  # a record covers its own day, so that its cell is there
+    # a record covers its own day, so that its cell is there
+    end[at], supply[at] = by_record.end, by_record.supply
     n, first, last = (table[name][order].astype(np.int32) for name in ("count", "first", "last"))
     place = patient.astype(np.int64), window.astype(np.int16), state.astype(np.int8)
-    return Cells(*place, n, first, last, end)
+    return Cells(*place, n, first, last, supply, end)
 
 
 def _key(patient: Any, window: Any, state: Any) -> NDArray[np.int64]:

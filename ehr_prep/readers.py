@@ -1,49 +1,24 @@
-"""Tables as they come from a hospital: which column plays which role, and ids."""
+"""Tables as they come from a hospital, and the ids of their patients."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from collections.abc import Mapping
-from difflib import SequenceMatcher
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ehr_prep.columns import check_by_file, columns_of_file, guess_columns, some_columns
 from ehr_prep.files import Loaded, Source, files_of, join_files, load_file, source_name
 from font.checks import some
-from font.spelling import option
+from font.spelling import option, option_name
 
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 _AS_FLOAT = re.compile(r"(0|-?[1-9]\d{0,17})\.0+")
-_DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{8}(?!\d)")
-
-# Column names as exports and the OMOP model spell them, the likeliest first.
-GUESSES = {
-    "patient": "patient_id patient person_id subject_id patientid pat_id patid patient_num mrn id",
-    "date": "date start_date start date_start drug_exposure_start_date medication_date med_date "
-    "order_date dispense_date fill_date administration_date rx_date exposure_date "
-    "lab_date measurement_date result_date collection_date",
-    "drug": "drug drug_name medication medication_name med_name ingredient drug_source_value "
-    "drug_description description rxcui rxnorm atc atc_code ndc ndc_code drug_code code "
-    "drug_concept_id",
-    "end": "end_date end stop_date stop date_end drug_exposure_end_date",
-    "supply": "days_supply supply days_supplied supply_days",
-    "site": "site hospital centre center",
-    "follow_up_end": "follow_up_end followup_end end_of_follow_up last_visit last_visit_date "
-    "last_contact observation_period_end_date censor_date",
-    "value": "value result value_as_number lab_value result_value numeric_value measurement_value",
-    "test": "test test_name lab lab_name lab_test measurement measurement_source_value component",
-    "unit": "unit units lab_unit result_unit unit_of_measure unit_source_value",
-    "death_date": "death_date date_of_death dod deathdate death_datetime death_day death",
-    "observation_start": "observation_period_start_date observation_start start_date start from",
-    "observation_end": "observation_period_end_date observation_end end_date end to",
-    "birth_date": "birth_date date_of_birth dob birthdate birth_datetime",
-    "code": "concept_id code drug_code rxcui ndc atc",
-    "name": "concept_name name drug_name drug description",
-}
 
 
 class PrivateWarning(UserWarning):
@@ -65,93 +40,16 @@ class Table(NamedTuple):
         Rows of a file with the wrong number of fields.
     files : list of dict
         How each file is written: its name, encoding and delimiter, or its sheet.
+    file_roles : {file: {role: column}}
+        The columns of each file, which may be called differently, or be absent. A file has its
+        name, or with its folder where two have the same.
     """
 
     frame: pd.DataFrame
     roles: dict[str, Any]
     n_broken: int
     files: list[dict[str, str]]
-
-
-def guess_columns(
-    columns: list[Any],
-    named: Mapping[str, Any],
-    needed: tuple[str, ...],
-    name: str,
-    rows: list[list[Any]] | None = None,
-    about: str = "",
-) -> dict[str, Any]:
-    """Which column plays which role: as given, else by its name; optional ones may be absent.
-
-    `rows` are the first rows of the table, for advice; `about` is the table that the message
-    is about, "" for the records.
-    """
-    for role, column in named.items():
-        if column is not None and column not in columns:
-            _refuse_title(rows, named, needed, name)
-            near = _ranked(role, columns, rows, column)
-            raise ValueError(
-                f"{name} has no column {column!r}; it has {some_columns(columns)}; "
-                f"{_closest(near)}; name it as in {_spelled(role, near[0], about)}."
-            )
-    plain = _plain_names(columns)
-    by_column = {column: role for role, column in named.items() if column is not None}
-    for role, column in named.items():
-        if column is not None and by_column[column] != role:
-            raise ValueError(
-                f"the column {column!r} of {name} is named both as the {_words(role)} and as the "
-                f"{_words(by_column[column])}; name a column of its own for each."
-            )
-    taken = set(by_column)
-    roles: dict[str, Any] = {}
-    for role, column in named.items():
-        matches = [plain[g] for g in GUESSES[role].split() if g in plain and plain[g] not in taken]
-        if column is None and matches:
-            column = matches[0]
-            taken.add(column)
-        if column is not None:
-            roles[role] = column
-        elif role in needed:
-            _refuse_title(rows, named, needed, name)
-            near = [c for c in _ranked(role, columns, rows) if c not in taken]
-            what = _words(role)
-            for column in (plain[g] for g in GUESSES[role].split() if g in plain):
-                if column in by_column:
-                    raise ValueError(
-                        f"the column {column!r} of {name} is named as the "
-                        f"{_words(by_column[column])}, and no other looks like the {what}; name "
-                        f"another column as the {_words(by_column[column])}, or say which one is "
-                        f"the {what}."
-                    )
-            raise ValueError(
-                f"no column of {name} looks like the {what}: it has {some_columns(columns)}; "
-                + (
-                    f"{_closest(near)}; rename it{_or_name(role, near[0], about)}."
-                    if near
-                    else f"add a column {GUESSES[role].split()[0]!r}."
-                )
-            )
-    return roles
-
-
-def named_roles(
-    named: Mapping[str, str] | None, roles: tuple[str, ...], table: str
-) -> dict[str, str]:
-    """Columns of a further table, by role."""
-    unknown = [role for role in named or {} if role not in roles]
-    if unknown:
-        called = option(f"{table}_columns").rstrip("= ")
-        raise ValueError(f"{called} names {some(unknown)}; known are {', '.join(roles)}.")
-    return dict(named or {})
-
-
-def _words(role: str) -> str:
-    return role.replace("_", " ")
-
-
-def some_columns(columns: list[Any]) -> str:
-    shown = ", ".join(repr(c) for c in columns[:20])
-    return f"{shown}, …" if len(columns) > 20 else shown
+    file_roles: dict[str, dict[str, Any]]
 
 
 def read_table(
@@ -164,6 +62,7 @@ def read_table(
     delimiter: str | None = None,
     where: Mapping[str, str] | None = None,
     about: str = "",
+    file_columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Table:
     """Read a DataFrame, a file, or several files as one table.
 
@@ -185,32 +84,44 @@ def read_table(
         those that are not there are passed over.
     about : str
         The table's name in advice, "" for the records.
+    file_columns : {file: {role: column}}, optional
+        Columns of single files, which override `named`; a file by its name or a pattern.
     """
     name = source_name(source)
     kept = dict(where or {})
+    paths = [] if isinstance(source, pd.DataFrame) else files_of(source)
+    check_by_file(file_columns or {}, paths, named)
 
-    def choose(columns: list[Any], rows: list[list[Any]], name: str) -> Any:
+    def choose(
+        columns: list[Any], rows: list[list[Any]], name: str, path: Path | None = None
+    ) -> Any:
         _need_unique(columns, name)
-        roles = guess_columns(columns, named, needed, name, rows, about)
+        own = named if path is None else columns_of_file(path, named, file_columns or {})
+        file = name if len(paths) > 1 else None
+        roles = guess_columns(columns, own, needed, name, rows, about, file)
         more = [c for c in kept if c in columns and c not in roles.values()]
         if not about and (absent := [c for c in kept if c not in columns]):
             raise ValueError(
-                f"{name} has no column {absent[0]!r}, by which {option('where').rstrip('=')} "
+                f"{name} has no column {absent[0]!r}, by which {option_name('where')} "
                 f"chooses rows; it has {some_columns(columns)}."
             )
         return roles, columns if all_columns else [*roles.values(), *more]
 
     if isinstance(source, pd.DataFrame):
         roles, columns = choose(list(source.columns), [], name)
-        table = Table(source if all_columns else source[columns], roles, 0, [])
+        table = Table(source if all_columns else source[columns], roles, 0, [], {})
     else:
         parts = [
-            load_file(path, lambda c, r, n=path.name: choose(c, r, n), encoding, delimiter)  # type: ignore[misc]
-            for path in files_of(source)
+            load_file(path, lambda c, r, p=path: choose(c, r, p.name, p), encoding, delimiter)  # type: ignore[misc]
+            for path in paths
         ]
         for part in parts:
             _tell_encoding(part)
-        table = Table(*join_files(parts), [part.written for part in parts])
+        files = [part.written for part in parts]
+        unique = len({path.name for path in paths}) == len(paths)
+        names = [path.name if unique else f"{path.parent.name}/{path.name}" for path in paths]
+        own = {name: part.roles for name, part in zip(names, parts, strict=True)}
+        table = Table(*join_files(parts), files, own)
     return _filtered(table, kept, name, all_columns) if kept else table
 
 
@@ -247,71 +158,6 @@ def _need_unique(columns: list[Any], name: str) -> None:
     if len(set(columns)) < len(columns):
         twice = [c for i, c in enumerate(columns) if c in columns[:i]]
         raise ValueError(f"{name} has several columns called {some(twice)}; rename them.")
-
-
-# --- advice ----------------------------------------------------------------------------
-
-
-def _plain_names(columns: list[Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for column in columns:
-        plain.setdefault(re.sub(r"[^0-9a-z]+", "_", str(column).casefold()).strip("_"), column)
-    return plain
-
-
-def _ranked(
-    role: str, columns: list[Any], rows: list[list[Any]] | None, wanted: str | None = None
-) -> list[Any]:
-    """The columns, the one that looks most like a role, or like a name, first."""
-    likely = [wanted.casefold()] if wanted else GUESSES[role].split()
-
-    def likeness(column: Any) -> float:
-        name = str(column).casefold()
-        alike = max(SequenceMatcher(None, name, guess).ratio() for guess in likely)
-        inside = any(word in name for guess in likely for word in (guess, guess.split("_")[0]))
-        dated = "date" in (role, *role.split("_")) or role in ("end", "follow_up_end")
-        position = columns.index(column)
-        values = [str(row[position]) for row in rows or [] if position < len(row)]
-        looks = bool(values) and all(_DATE_LIKE.match(v) for v in values if v.strip())
-        return alike + 0.2 * inside + (1.0 * looks if dated else -0.5 * looks)
-
-    return sorted(columns, key=likeness, reverse=True)
-
-
-def _closest(near: list[Any]) -> str:
-    first, *others = near[:3]
-    shown = f"are {', '.join(map(repr, [first, *others]))}" if others else f"is {first!r}"
-    return f"the closest {shown}"
-
-
-def _refuse_title(
-    rows: list[list[Any]] | None, named: Mapping[str, Any], needed: tuple[str, ...], name: str
-) -> None:
-    """An error if the header seems to stand further down, below a title."""
-    for row in rows or []:
-        header = [str(field) for field in row]
-        plain = _plain_names(header)
-        if all(
-            named[role] in header
-            if named.get(role) is not None
-            else any(guess in plain for guess in GUESSES[role].split())
-            for role in needed
-        ):
-            raise ValueError(
-                f"{name} does not begin with its header: a later line ({some(header)}) looks like "
-                "it; delete the lines above it."
-            )
-
-
-def _spelled(role: str, column: Any, about: str) -> str:
-    name = str(column)
-    return option(f"{about}_columns", {role: name}) if about else option(role, name)
-
-
-def _or_name(role: str, column: Any, about: str) -> str:
-    if about == "drug_names":  # the only table whose columns cannot be named
-        return f" to {GUESSES[role].split()[0]}"
-    return f", or say which one it is, as in {_spelled(role, column, about)}"
 
 
 # --- codes and ids ---------------------------------------------------------------------

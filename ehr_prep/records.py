@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ehr_prep.columns import named_roles
 from ehr_prep.dates import ISO, day_text, one_day, read_dates
 from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
 from ehr_prep.files import Source, source_name
@@ -24,8 +25,8 @@ from ehr_prep.lookup import look_up, read_coded, read_names
 from ehr_prep.matching import plain
 from ehr_prep.numbers import check_decimal
 from ehr_prep.observation import OBSERVATION_ROLES, Observation, read_observation
-from ehr_prep.patients import PATIENT_ROLES, align_patients, read_patients
-from ehr_prep.readers import check_matched, encode_ids, match_ids, named_roles, read_table
+from ehr_prep.patients import PATIENT_ROLES, align_patients, load_patients, patients_text
+from ehr_prep.readers import check_matched, encode_ids, match_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
@@ -109,12 +110,16 @@ class Records:
     def _text(self, flow: str = "", unmapped: str = "") -> str:
         """What was read, with hints where to see more."""
         unknown, lost = self.unmapped, self.settings["unmapped"]["lost"]
-        columns = ", ".join(f"{role} = {c!r}" for role, c in self.settings["columns"].items())
+        by_file = self.settings["file_columns"]
+        columns = [_columns_text(self.settings["columns"])]
+        if by_file:
+            columns = [f"{file}: {_columns_text(own)}" for file, own in by_file.items()][:5]
         lines = [
             f"Records: {len(self):,} records of {len(self.ids):,} patients, "
             f"{day_text(self.date.min())} to {day_text(self.date.max())}",
             *(f"  file      {_written(file)}" for file in self.settings["files"][:5]),
-            f"  columns   {columns}",
+            *(f"  columns   {text}" for text in columns),
+            *patients_text(self.settings["patients_columns"]),
             *(
                 f"  dates     {role} as {chosen['text']}: {chosen['why']}"
                 for role, chosen in self.settings["dates"].items()
@@ -155,6 +160,7 @@ def read_records(
     patients_columns: Mapping[str, str] | None = None,
     labs_columns: Mapping[str, str] | None = None,
     observation_columns: Mapping[str, str] | None = None,
+    file_columns: Mapping[str, Mapping[str, str]] | None = None,
     drug_names: Source | None = None,
     where: Mapping[str, str] | None = None,
     observation: Source | None = None,
@@ -174,7 +180,8 @@ def read_records(
     path_or_frame : path, list of paths or DataFrame
         One row per record. A CSV file (also .gz or .zst), a Parquet file or an Excel file, whose
         first sheet with the columns needed is taken; several files as a list or a pattern such
-        as "records_*.csv".
+        as "records_*.csv". Files may call their columns differently; an end or a supply that a
+        file lacks is missing in its records, and that is counted in `.issues`.
     drugs : DrugMap, dict, DataFrame or path of a two-column CSV
         See `drug_map`.
     patient, date, drug : column names, optional
@@ -200,6 +207,9 @@ def read_records(
         A patient and a date column: a lab test shows that a patient was still followed.
     patients_columns, labs_columns, observation_columns : {role: column name}, optional
         Such as {"patient": "PatNr", "birth_date": "Geb"}; see `read_patients` and `read_labs`.
+    file_columns : {file: {role: column name}}, optional
+        Columns of single files of records, such as {"b.csv": {"patient": "PatNr"}}; a file by its
+        name or a pattern such as "2019_*.csv". They override `patient`, `date` and so on.
     drug_names : path or DataFrame, optional
         What codes in the drug column stand for: a table of codes and names, such as OMOP's
         `concept`. The drug column is then `drug_concept_id` if there is one.
@@ -237,9 +247,10 @@ def read_records(
     names = None if drug_names is None else read_names(drug_names, **reading)
     span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
     named = {"patient": patient, "date": date, "drug": drug, "end": end, "supply": supply}
-    frame, columns, n_broken, files = read_coded(
-        path_or_frame, named, names, where=where, **reading
+    table = read_coded(
+        path_or_frame, named, names, where=where, file_columns=file_columns, **reading
     )
+    frame, columns, n_broken, files, file_roles = table
     if not len(frame):
         raise ValueError(f"{name} has no records: there is a header, but no row can be read.")
     who, ids, other_type = encode_ids(frame[columns["patient"]])
@@ -248,18 +259,19 @@ def read_records(
     days, formats = read_dates(dates, date_format, name)
     rows = Rows(who, days["date"], texts.codes, None)
     people, n_lacking = None, 0
+    people_columns: dict[str, Any] = {}
     if patients is not None:
-        table = read_patients(
+        known_people, people_columns = load_patients(
             patients,
-            **named_roles(patients_columns, PATIENT_ROLES, "patients"),
+            named_roles(patients_columns, PATIENT_ROLES, "patients"),
             date_format=date_format,
             where=where,
             about="patients",
             **reading,
         )
-        people, absent = align_patients(table, ids)
+        people, absent = align_patients(known_people, ids)
         n_lacking, other = int(absent.sum()), _other_name(name, patients, "the patients' table")
-        check_matched(ids, table.index, ~absent, (name, other))
+        check_matched(ids, known_people.index, ~absent, (name, other))
 
     odd_periods: list[Issue] = []
     periods, observed = None, None
@@ -288,6 +300,7 @@ def read_records(
     issues = [
         Issue("wrong number of fields", n_broken, "dropped", ""),
         Issue("patient not in the patients' table", n_lacking, "kept", ""),
+        *_without_supply(file_roles, columns, default_supply is not None),
         count_odd("id of another type", other_type, "made text", who, ids, raw_ids),
         *(
             count_odd(reason, dropped_for == number, "dropped", who, ids, raw_dates)
@@ -349,6 +362,8 @@ def read_records(
             "source": name,
             "files": files,
             "columns": {role: str(column) for role, column in columns.items()},
+            "file_columns": _differing(file_roles),
+            "patients_columns": people_columns,
             "drugs": known.ingredients,
             "dates": {role: chosen._asdict() for role, chosen in formats.items()},
             "earliest": day_text(span[0]),
@@ -390,7 +405,7 @@ def read_sites(
     roles = ("patient", "date", "drug", "end", "supply")
     named = {"site": site, **{role: options.pop(role, None) for role in roles}}
     reading: dict[str, Any] = {name: options.get(name) for name in ("encoding", "delimiter")}
-    frame, columns, n_broken, _ = read_table(
+    frame, columns, n_broken, *_ = read_table(
         path_or_frame, named, ("site", "patient", "date", "drug"), **reading
     )
     name = source_name(path_or_frame)
@@ -418,6 +433,33 @@ def _other_name(name: str, source: Source, role: str) -> str:
     return role if source_name(source) == name else source_name(source)
 
 
+def _columns_text(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{role} = {column!r}" for role, column in columns.items())
+
+
+def _differing(file_roles: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """The columns of each file where files have different ones; otherwise nothing."""
+    every = list(file_roles.values())
+    if all(roles == every[0] for roles in every):
+        return {}
+    return {
+        file: {role: str(column) for role, column in roles.items()}
+        for file, roles in file_roles.items()
+    }
+
+
+def _without_supply(
+    file_roles: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Any], default: bool
+) -> list[Issue]:
+    """Files without an end or a supply, where others have one."""
+    known = {"end", "supply"}
+    if not known & columns.keys():
+        return []
+    lacking = [file for file, roles in file_roles.items() if not known & roles.keys()]
+    action = "default supply taken" if default else "records cover one day"
+    return [Issue("file without an end or a supply", len(lacking), action, some(lacking))]
+
+
 def _written(file: Mapping[str, str]) -> str:
     """How a file is written, in words."""
     name, *others = (f"{v}" if k == "file" else f"{k} {v}" for k, v in file.items())
@@ -435,7 +477,7 @@ def _labs(
 ) -> Rows:
     """Usable lab tests of patients who have records: they show that someone was followed."""
     named = {role: chosen.get(role) for role in ("patient", "date")}
-    frame, columns, _, _ = read_table(labs, named, ("patient", "date"), about="labs", **reading)
+    frame, columns, *_ = read_table(labs, named, ("patient", "date"), about="labs", **reading)
     who, lab_ids, _ = encode_ids(frame[columns["patient"]])
     position = match_ids(lab_ids, ids)
     names = _other_name(name, labs, "the labs"), name

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ehr_prep.records import Records
 from ehr_prep.rules import StateRules
-from ehr_prep.states import Cells, Frame, Reduction, Sets
+from ehr_prep.states import Cells, Frame, Reduction, Sets, members_by_name
 
 _MOST_ROWS = 4_000_000
 """Rows of cells at most made at once, so that memory does not grow with the patients."""
@@ -41,7 +41,8 @@ def _reduce(
     edges, last = frame.edges, frame.last
     n, n_windows = len(edges), edges.shape[1] - 1
     end = records.date if records.end is None else records.end
-    columns, members = (records.date, end, records.state), records.members
+    columns = (records.date, end, records.state)
+    members = members_by_name(records.members, records.states)
     n_records = np.zeros(n, dtype=np.int64)
     by_days = rules.by == "days" and not rules.combine
     n_marks = int((span[1] - span[0]).sum()) * members.shape[1]

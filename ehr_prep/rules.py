@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from font.checks import one_of, some, whole_number
-from font.spelling import option
+from font.spelling import option, option_name
 
 STATES = ("most_frequent", "combinations")
 TIES = ("first", "latest", "previous")
@@ -47,13 +47,13 @@ def check_rules(rules: StateRules, classes: tuple[str, ...]) -> None:
     """Refuse values that a rule cannot have, and names that are taken."""
     choices = {"states": STATES, "by": ("records", "days"), "ties": TIES}
     for name, allowed in {**choices, "impute": IMPUTE, "death": DEATH}.items():
-        one_of(getattr(rules, name), allowed, name)
+        one_of(getattr(rules, name), allowed, option_name(name))
     smallest = {"gap_days": 0, "combination_days": 1, "max_combinations": 1, "max_carry": 0}
     for name, value in smallest.items():
-        whole_number(getattr(rules, name), value, name)
+        whole_number(getattr(rules, name), value, option_name(name))
     if not isinstance(rules.off_treatment, str) or not rules.off_treatment.strip():
         raise ValueError(
-            "off_treatment must be the name of a state or 'missing', found "
+            f"{option_name('off_treatment')} must be the name of a state or 'missing', found "
             f"{rules.off_treatment!r}."
         )
     taken = {"off_treatment": rules.off_treatment} if rules.has_off else {}
@@ -64,7 +64,9 @@ def check_rules(rules: StateRules, classes: tuple[str, ...]) -> None:
         )
     for name, state in taken.items():
         if state in classes:
-            raise ValueError(f"{name} {state!r} is a class of the drug map; choose another name.")
+            raise ValueError(
+                f"{option(name, state)} is a class of the drug map; choose another name."
+            )
     if rules.combine:
         if len(classes) > MOST_CLASSES:
             raise ValueError(
@@ -93,8 +95,8 @@ def named_combinations(rules: StateRules, classes: tuple[str, ...]) -> dict[int,
         unknown = [part for part in parts if part not in number]
         if unknown or len(set(parts)) < 2:
             raise ValueError(
-                f"combinations names {text!r}, which is not made of two or more of the classes "
-                f"{some(classes)}; write them as in {'+'.join(classes[:2])!r}."
+                f"{option_name('combinations')} names {text!r}, which is not made of two or more "
+                f"of the classes {some(classes)}; write them as in {'+'.join(classes[:2])!r}."
             )
         key = sum(1 << number[part] for part in set(parts))
         sets[key] = set_name(key, classes)

@@ -4,9 +4,9 @@ Records become states in two steps, and the boundary between them is a small tab
 first step may run wherever the records live:
 
 1. **Reduce.** Records → `Cells`: for each patient, window and class how often it was recorded (or
-   how many days it covered), on which day first and last, and until when it was supplied. For
-   combinations also `Sets`: for each patient, window and exact set of classes in use at the same
-   time, the days and the first and last of them. Both come in a `Reduction`.
+   how many days it covered), on which day first and last, and for how many days and until when it
+   was supplied. For combinations also `Sets`: for each patient, window and exact set of classes in
+   use at the same time, the days and the first and last of them. Both come in a `Reduction`.
    `ehr_prep.reduce.reduce_records` does this in memory, a batch of patients at a time; a
    warehouse does it with one query and returns the same table.
 2. **Finish.** `finish` turns the parts into codes: the class of each window and ties, combinations,
@@ -15,6 +15,9 @@ first step may run wherever the records live:
 
 What the reduction must keep to:
 
+- Classes are numbered in the order of their names (`name_order`), not in that of the drug map:
+  the order of the drug map decides the order of the states and the names of combinations, never
+  the state of a window.
 - Only records with `edges[p, 0] <= date <= last[p]` and `date < edges[p, W]` count, where `edges`
   and `last` are those of the `Frame`; the others are counted in `Reduction.dropped`, each once, in
   the order: after the end of follow-up, after the last window, before the index date.
@@ -29,7 +32,7 @@ What the reduction must keep to:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +59,7 @@ class Frame(NamedTuple):
     died : (n,) int32, optional
         Day of death or `NO_DATE`, where death is a state; None: it is not.
     data_end : int, optional
-        Last day on which anything, death included, is known; None: no such day.
+        Last day on which anything, death included, is known; needed with `died`.
     """
 
     edges: NDArray[np.int32]
@@ -75,11 +78,14 @@ class Cells(NamedTuple):
         Position among the n patients of the frame.
     window : int16
     state : int8
-        Position of the class among the classes.
+        Position of the class in the order of the names.
     n : int32
         Records, or days covered, as `StateRules.by` says; with combinations always records.
     first, last : int32
         First and last day that counted: of a record, or covered.
+    supply : int32
+        Days supplied by the records of this class that start in this window, added up; a record
+        that does not say how long it lasts has one.
     end : int32
         Last day covered by any record of this class that starts in this window, not cut at its
         end; `NO_DATE` if none starts in it.
@@ -91,6 +97,7 @@ class Cells(NamedTuple):
     n: NDArray[np.int32]
     first: NDArray[np.int32]
     last: NDArray[np.int32]
+    supply: NDArray[np.int32]
     end: NDArray[np.int32]
 
 
@@ -102,7 +109,8 @@ class Sets(NamedTuple):
     patient : int64
     window : int16
     classes : int64
-        The sum of 2**state over the classes in an era on these days, and no others.
+        The sum of 2**state over the classes in an era on these days, and no others; `state` as in
+        `Cells`.
     days : int32
         Days of the window with exactly this set.
     first, last : int32
@@ -172,38 +180,53 @@ class Finished(NamedTuple):
     dropped: tuple[int, int, int]
 
 
+def name_order(classes: tuple[str, ...]) -> NDArray[np.int8]:
+    """The position of each class in the order of the names.
+
+    >>> name_order(("TNFi", "JAK", "anti-CD20")).tolist()
+    [2, 1, 0]
+    """
+    order = sorted(range(len(classes)), key=lambda i: (classes[i].casefold(), classes[i]))
+    return np.argsort(order).astype(np.int8)
+
+
+def members_by_name(members: NDArray[np.int8], classes: tuple[str, ...]) -> NDArray[np.int8]:
+    """The classes of one record in the order of the names; see `Records.members`."""
+    return np.append(name_order(classes), np.int8(-1))[members]
+
+
 def finish(
     parts: Iterable[Reduction], frame: Frame, classes: tuple[str, ...], rules: StateRules
 ) -> Finished:
     """The state of every window, from what the reduction counted in it.
 
     `parts` are taken one after the other and not kept, so that they may be made as they are
-    needed. Together they hold each patient of the frame once.
+    needed. Together they hold each patient of the frame once. `classes` are those of the drug
+    map, in its order.
     """
     n, n_windows = len(frame.edges), frame.edges.shape[1] - 1
     codes = np.full((n, n_windows), -1, dtype=np.int16)
     lengths = (frame.edges[:, :-1] <= frame.last[:, None]).sum(axis=1)
-    followed = np.arange(n_windows) < lengths[:, None]
     n_records = np.zeros(n, dtype=np.int64)
     dropped = np.zeros(3, dtype=np.int64)
     keys: list[int] = []
-    windows = dict.fromkeys(("followed_up", "without_record", "tied", "several_classes"), 0)
-    windows["followed_up"] = int(lengths.sum())
-    off = -2 if rules.has_off else -1
-    carried = np.zeros(3, dtype=np.int64)
+    counts = np.zeros(6, dtype=np.int64)
     for part in parts:
         rows = slice(part.start, part.stop)
         n_records[rows] = part.n_records
         dropped += part.dropped
-        own = codes[rows]
-        tied, several = _choose(part, own, keys, rules, len(classes))
-        windows["tied"] += tied
-        windows["several_classes"] += several
-        seen = own >= 0
-        carried += _fill(part, own, frame, _members(keys, len(classes)), rules, off)
-        windows["without_record"] += int(followed[rows].sum() - seen.sum())
-    names = dict(zip(("carried", "off_treatment", "unobserved"), carried.tolist(), strict=True))
-    return _numbered(codes, lengths, keys, frame, classes, rules, windows | names)._replace(
+        counts += _assign(part, codes[rows], keys, frame, rules, len(classes))
+    counted, tied, several, carried, off, unobserved = counts.tolist()
+    windows = {
+        "followed_up": int(lengths.sum()),
+        "without_record": int(lengths.sum()) - counted,
+        "tied": tied,
+        "several_classes": several,
+        "carried": carried,
+        "off_treatment": 0 if rules.impute == "missing" else off,
+        "unobserved": unobserved,
+    }
+    return _numbered(codes, lengths, keys, frame, classes, rules, windows)._replace(
         n_records=n_records, dropped=(int(dropped[0]), int(dropped[1]), int(dropped[2]))
     )
 
@@ -211,22 +234,50 @@ def finish(
 # --- inside ----------------------------------------------------------------------------
 
 
-def _choose(
-    part: Reduction, codes: NDArray[np.int16], keys: list[int], rules: StateRules, n_classes: int
-) -> tuple[int, int]:
-    """The states of the windows in which something counts; returns tied and mixed windows.
+def _assign(
+    part: Reduction,
+    codes: NDArray[np.int16],
+    keys: list[int],
+    frame: Frame,
+    rules: StateRules,
+    n_classes: int,
+) -> NDArray[np.int64]:
+    """The states of the windows of a part, into `codes`; see `assign_states` for the counts.
 
-    Codes from `n_classes` on stand for combinations, whose sets are appended to `keys`.
+    Codes from `n_classes` on stand for combinations, whose sets are appended to `keys`; −2 is off
+    treatment where that is a state.
     """
-    from ehr_prep import _era_kernels, _kernels
+    from ehr_prep import _kernels
 
-    cells, tie_rule = part.cells, TIES.index(rules.ties)
-    patient = cells.patient - part.start
-    if not rules.combine:
-        return _kernels.choose_classes(
-            patient, cells.window, cells.state, (cells.n, cells.first, cells.last), tie_rule,
-            codes,
-        )  # fmt: skip
+    rows, n_windows = slice(part.start, part.stop), codes.shape[1]
+    cells = part.cells._replace(patient=part.cells.patient - part.start)
+    deciding: Any = cells[:7]
+    if rules.combine:
+        deciding = _combine(part, codes, keys, rules, n_classes)
+    observed = np.ones((1, n_windows), dtype=bool)
+    if frame.observed is not None:
+        observed = frame.observed[rows]
+    limit = rules.max_carry if rules.impute == "carry_forward_max" else n_windows
+    if rules.impute == "missing":
+        limit = 0
+    gap = rules.gap_days if rules.impute == "carry_forward_supplied" else -1
+    counts = _kernels.assign_states(
+        deciding,
+        (cells.patient, cells.window, cells.state, cells.end),
+        (frame.edges[rows], frame.last[rows], observed),
+        _members(keys, n_classes),
+        (TIES.index(rules.ties), limit, gap, -2 if rules.has_off else -1),
+        codes,
+    )
+    return np.array(counts)
+
+
+def _combine(
+    part: Reduction, codes: NDArray[np.int16], keys: list[int], rules: StateRules, n_classes: int
+) -> Any:
+    """Write the combinations into `codes`; returns the cells that decide in other windows."""
+    from ehr_prep import _era_kernels
+
     if part.sets is None:
         raise ValueError("combinations need the sets of classes taken together; reduce again.")
     sets = part.sets._replace(patient=part.sets.patient - part.start)
@@ -245,44 +296,15 @@ def _choose(
         )
     code_of = np.array([n_classes + place[key] for key in found.tolist()], dtype=np.int16)
     np.put(codes, at, code_of[number])
+    cells = (part.cells.patient - part.start, *part.cells[1:7])
     by_records = rules.by == "records"
-    cells_of = _era_kernels.cells_of_sets(*sets, (patient, *cells[1:6]), by_records)
-    return _kernels.choose_classes(*cells_of[:3], cells_of[3:], tie_rule, codes)
+    return _era_kernels.cells_of_sets(*sets, cells, by_records)
 
 
 def _members(keys: list[int], n_classes: int) -> NDArray[np.bool_]:
     """Which classes each code stands for, (codes, classes)."""
     sets = np.array(keys, dtype=np.int64)[:, None] >> np.arange(n_classes) & 1 == 1
     return np.concatenate([np.eye(n_classes, dtype=bool), sets])
-
-
-def _fill(
-    part: Reduction,
-    codes: NDArray[np.int16],
-    frame: Frame,
-    members: NDArray[np.bool_],
-    rules: StateRules,
-    off: int,
-) -> NDArray[np.int64]:
-    """Fill the windows in which nothing counts, in place; returns carried, off and unobserved."""
-    from ehr_prep import _kernels
-
-    rows = slice(part.start, part.stop)
-    observed = np.ones((1, codes.shape[1]), dtype=bool)
-    if frame.observed is not None:
-        observed = frame.observed[rows]
-    if rules.impute == "missing":
-        lengths = (frame.edges[rows, :-1] <= frame.last[rows, None]).sum(axis=1)
-        empty = (codes < 0) & (np.arange(codes.shape[1]) < lengths[:, None])
-        return np.array([0, 0, (empty & ~observed).sum()])
-    limit = rules.max_carry if rules.impute == "carry_forward_max" else codes.shape[1]
-    gap = rules.gap_days if rules.impute == "carry_forward_supplied" else -1
-    cells = part.cells
-    counts = _kernels.carry(
-        (cells.patient - part.start, cells.window, cells.state, cells.end),
-        frame.edges[rows], frame.last[rows], observed, members, (limit, gap, off), codes,
-    )  # fmt: skip
-    return np.array(counts)
 
 
 def _numbered(
@@ -294,15 +316,18 @@ def _numbered(
     rules: StateRules,
     windows: dict[str, int],
 ) -> Finished:
-    """Give combinations, off treatment and death their final numbers."""
+    """Give classes, combinations, off treatment and death their final numbers."""
     n_classes = len(classes)
     states = list(classes)
     counted: dict[str, int] = {}
+    in_map = np.argsort(name_order(classes))  # position in the drug map, by that in the names
     table = np.arange(-2, n_classes + len(keys), dtype=np.int16)  # by code + 2
     table[0] = -1
+    table[2 : 2 + n_classes] = in_map
     if rules.combine:
         n_windows = np.bincount(codes[codes >= n_classes] - n_classes, minlength=len(keys))
         order = sorted(range(len(keys)), key=lambda i: (-n_windows[i], keys[i]))
+        keys = [sum(1 << int(in_map[i]) for i in _positions(key)) for key in keys]
         counted = {set_name(keys[i], classes): int(n_windows[i]) for i in order}
         named = named_combinations(rules, classes)
         if rules.combinations is None:
@@ -337,13 +362,16 @@ def _positions(key: int) -> list[int]:
 def _bury(
     codes: NDArray[np.int8], lengths: NDArray[np.int64], frame: Frame, dead: int
 ) -> tuple[NDArray[np.int64], int]:
-    """Windows that begin after a death are in the state `dead`, to the last that is known."""
+    """Windows that begin after a death are in the state `dead`, to the end of the data.
+
+    A patient who died leaves when one with the same index date who is followed to the end of the
+    data does, so that both are counted in the same windows.
+    """
     assert frame.died is not None
+    assert frame.data_end is not None
     begins = frame.edges[:, :-1]
     known = frame.died != NO_DATE
-    after = known[:, None] & (begins > frame.died[:, None])
-    if frame.data_end is not None:
-        after &= begins <= frame.data_end
+    after = known[:, None] & (begins > frame.died[:, None]) & (begins <= frame.data_end)
     codes[after] = dead
     return np.maximum(lengths, np.where(after, np.arange(1, codes.shape[1] + 1), 0).max(axis=1)), (
         int(after.sum())

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ehr_prep.drugs import DrugMap
 from ehr_prep.screen import MAX_DAYS
 from font.checks import some, whole_number
+from font.spelling import option_name
 
 
 def supply_by_text(
@@ -27,18 +28,19 @@ def supply_by_text(
     """
     if default is None:
         return None
+    called = option_name("default_supply")
     days = np.ones(int(texts.index.max()) + 1 if len(texts) else 1, dtype=np.int32)
     if not isinstance(default, Mapping):
-        days[:] = _checked("default_supply", default)
+        days[:] = _checked(called, default)
         return days
     ingredients = {name for names in known.ingredients.values() for name in names}
     unknown = [name for name in default if name not in ingredients and name not in known.states]
     if unknown:
         raise ValueError(
-            f"default_supply names {some(unknown)}, which are neither classes nor ingredients of "
+            f"{called} names {some(unknown)}, which are neither classes nor ingredients of "
             f"the drug map; its classes are {some(known.states)}."
         )
-    named = {name: _checked(f"default_supply of {name!r}", n) for name, n in default.items()}
+    named = {name: _checked(f"{called} of {name!r}", n) for name, n in default.items()}
     columns = (texts[name] for name in ("ingredient", "matched", "class"))
     for number, *described in zip(texts.index, *columns, strict=True):
         parts = [part for text in described if isinstance(text, str) for part in text.split(" + ")]

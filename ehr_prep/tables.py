@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ehr_prep.columns import looks_like_dates
 from ehr_prep.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
 from ehr_prep.readers import match_ids
 from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered, round_numbers
@@ -33,6 +35,11 @@ _TESTS = {
     f"{N_PERMUTATIONS:,} random tables with the same margins.",
     "smd": "SMD: standardised mean difference, averaged over all pairs of clusters.",
 }
+
+
+def _markdown(text: str) -> str:
+    """A text without HTML: a level may be called anything, and Markdown passes tags on."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +68,9 @@ class TableOne:
         """A pipe table."""
         table = self.lines()
         rows = [list(table.columns), ["---", *["---:"] * (table.shape[1] - 1)], *table.to_numpy()]
-        lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
-        return "\n".join(lines + [f"\n{note}" for note in self.notes])
+        cells = [[" ".join(_markdown(c).splitlines()).replace("|", r"\|") for c in r] for r in rows]
+        lines = ["| " + " | ".join(row) + " |" for row in cells]
+        return "\n".join(lines + [f"\n{_markdown(note)}" for note in self.notes])
 
     def to_latex(self) -> str:
         """A tabular with booktabs rules."""
@@ -231,6 +239,15 @@ def table_one(
     return TableOne(table, tuple(notes), hidden_together)
 
 
+def check_variables(
+    patients: Mapping[str, pd.DataFrame], variables: Sequence[str] | None = None
+) -> None:
+    """Refuse what `table_one` would refuse, before there are clusters; patients by site."""
+    everyone = pd.concat(list(patients.values()), ignore_index=True)
+    for column in _variables(everyone, variables):
+        _levels(everyone[column])
+
+
 # --- inside ----------------------------------------------------------------------------
 
 
@@ -307,9 +324,13 @@ def _levels(values: pd.Series) -> list[Any] | None:
     if is_number and not categories and len(levels) > 2:
         return None
     if len(levels) > _MAX_LEVELS:
+        advice = "group them"
+        if looks_like_dates(levels):
+            named = option("patients_columns", {"birth_date": str(values.name)})
+            advice = f"if they are dates of birth, death or the last contact, say so, as in {named}"
         raise ValueError(
-            f"{values.name!r} has {len(levels):,} different values ({some(levels)}); group them, "
-            f"or leave it out with {option('variables')}."
+            f"{values.name!r} of the patients' table has {len(levels):,} different values; "
+            f"{advice}; or list the columns of Table 1, without it, with {option('variables')}."
         )
     return list(levels) if categories else ordered(np.asarray(levels, dtype=object))
 

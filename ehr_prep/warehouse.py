@@ -18,6 +18,7 @@ from ehr_prep.databases import Database
 from ehr_prep.dates import day_text
 from ehr_prep.drugs import DrugMap
 from ehr_prep.observation import Observation
+from ehr_prep.patients import patients_text
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 
@@ -85,6 +86,7 @@ class WarehouseRecords:
         lines = [
             f"WarehouseRecords: {len(self):,} records of {len(self.ids):,} patients in "
             f"{self.database.name}",
+            *patients_text(self.settings.get("patients_columns", {})),
             f"  dropped   {dropped[0]:,} records and {dropped[1]:,} patients (see .flow)",
         ]
         for way, n in self.settings.get("concepts", {}).items():
@@ -138,7 +140,12 @@ class WarehouseRecords:
             unmapped=self.unmapped,
             flow=self.flow,
             issues=self.issues,
-            settings={**self.settings, "reduced": "in memory"},
+            settings={
+                "file_columns": {},
+                "patients_columns": {},
+                **self.settings,
+                "reduced": "in memory",
+            },
             observation=self.observation,
         )
 

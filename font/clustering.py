@@ -79,9 +79,8 @@ class TooManyClusters(ValueError):
 
     def __init__(self, n_clusters: int, n_positions: int) -> None:
         super().__init__(
-            f"{n_clusters} clusters were asked for, but the label patterns differ in only "
-            f"{n_positions} ways that matter; ask for at most {n_positions}, or share rarer "
-            "patterns."
+            f"{n_clusters} clusters are too many: the label patterns differ in only {n_positions} "
+            f"ways that matter; ask for at most {n_positions}, or share rarer patterns."
         )
         self.n_positions = n_positions
 

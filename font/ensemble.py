@@ -305,7 +305,7 @@ class Ensemble:
             "says the same."
         )
         if choice.n_clusters != self.n_clusters_:
-            text += f" {self.n_clusters_} were asked for."
+            text += f" The ensemble has {self.n_clusters_}."
         if classes[0] > choice.n_clusters:
             return f"{text} The models have more classes than that. {RECORD[choice.sure]}"
         return (

@@ -122,9 +122,10 @@ def check_regular(path: Path) -> None:
 def csv_text(table: pd.DataFrame, *, index: bool = False, **options: Any) -> str:
     """A table as CSV for people, who open it in a spreadsheet.
 
-    Texts that a spreadsheet would run as formulas, those that begin with = + - or @ and are no
-    numbers, get an apostrophe before them. `options` go to `DataFrame.to_csv`. Files that this
-    program reads again, such as sequences, are not written here.
+    Texts that a spreadsheet would run as formulas, those that begin with = + - or @ and have more
+    than numbers in them, get an apostrophe before them; "-1.2 (0.4)" stays as it is. `options` go
+    to `DataFrame.to_csv`. Files that this program reads again, such as sequences, are not written
+    here.
     """
     safe = table.copy(deep=False)
     for i in range(safe.shape[1]):
@@ -136,6 +137,10 @@ def csv_text(table: pd.DataFrame, *, index: bool = False, **options: Any) -> str
     return text
 
 
+_NUMBER = r"[+-]?(?:\d[\d.,]*(?:e[+-]?\d+)?%?|inf|nan)"
+_NUMBERS = re.compile(rf"{_NUMBER}(?: ?[(\[,;–] ?{_NUMBER}[)\]]*)*")
+
+
 def _harmless_column(column: Any) -> Any:
     return column.map(_harmless) if column.dtype.kind == "O" else column
 
@@ -143,11 +148,7 @@ def _harmless_column(column: Any) -> Any:
 def _harmless(value: Any) -> Any:
     if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+    return value if _NUMBERS.fullmatch(value) else f"'{value}"
 
 
 # --- one program at a time ----------------------------------------------------------------

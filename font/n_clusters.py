@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -76,21 +75,42 @@ def read_spectrum(values: Iterable[float], threshold: float = 0.1) -> SpectrumCh
     return SpectrumChoice(1 + n_above, low, high, sure)
 
 
-def vote(choices: Mapping[Any, int] | Iterable[int]) -> int:
-    """The number of clusters that most sites chose for themselves; the smaller one in a tie.
+def vote(
+    choices: Mapping[Any, int] | Iterable[int], patients: Mapping[Any, float] | None = None
+) -> int:
+    """The number of clusters that most sites chose for themselves; of equals, the larger one.
+
+    A site with few patients sees fewer classes than there are. So a vote can count as the site's
+    patients, but never more than the votes of all others together. Of equals it is the larger one
+    because a cluster too few hides a group, while one too many can be seen to be empty or alike.
+
+    Parameters
+    ----------
+    choices : {site: number}, or numbers that count alike
+    patients : {site: number of patients}, optional
 
     Examples
     --------
     >>> vote({"MGB": 4, "VA": 5, "BWH": 4})
     4
+    >>> vote({"MGB": 4, "VA": 3, "BWH": 1}, {"MGB": 900, "VA": 700, "BWH": 100})
+    4
     """
-    values = list(choices.values() if isinstance(choices, Mapping) else choices)
-    if not values:
+    named = dict(choices) if isinstance(choices, Mapping) else dict(enumerate(choices))
+    if not named:
         raise ValueError("nobody voted: give at least one site's number of clusters.")
     bad = [
-        v for v in values if isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1
+        v
+        for v in named.values()
+        if isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1
     ]
     if bad:
         raise ValueError(f"votes must be whole numbers of at least 1; found {some(bad)}.")
-    votes = Counter(int(v) for v in values)
-    return min(votes, key=lambda k: (-votes[k], k))
+    weights = {site: 1.0 if patients is None else float(patients[site]) for site in named}
+    total = sum(weights.values())
+    votes: dict[int, float] = {}
+    for site, number in named.items():
+        others = total - weights[site]
+        counts = min(weights[site], others) if others > 0 else weights[site]
+        votes[int(number)] = votes.get(int(number), 0.0) + counts
+    return max(votes, key=lambda k: (votes[k], k))

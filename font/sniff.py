@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from font.spelling import option
+from font.spelling import option, option_name
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 FALLBACK = "cp1252"
@@ -101,7 +101,7 @@ def sniff(path: Path, encoding: str | None = None, delimiter: str | None = None)
         if len(next(csv.reader(first, delimiter=likely))) > 1:
             raise ValueError(
                 f"{path.name} does not have the delimiter {chosen!r}: its header is "
-                f"{fields[0][0]!r}; leave {option('delimiter').rstrip('= ')} out, or state it, as "
+                f"{fields[0][0]!r}; leave {option_name('delimiter')} out, or state it, as "
                 f"in {option('delimiter', likely)}."
             )
     return TextFormat(name, chosen, encoding is None, fields, sample.isascii())
@@ -115,7 +115,7 @@ def not_text(path: Path, encoding: str, detected: bool) -> str:
             f"{option('encoding', 'latin-1')}, or save it as UTF-8."
         )
     advice = option("encoding", "latin-1" if encoding.startswith("utf") else "utf-8")
-    called = option("encoding").rstrip("= ")
+    called = option_name("encoding")
     return (
         f"{path.name} is not {encoding} text; leave {called} out to have it detected, or state it, "
         f"as in {advice}."
@@ -137,7 +137,7 @@ def check_delimiter(delimiter: str) -> str:
     sign = called.get(delimiter.casefold(), delimiter)
     if len(sign) != 1 or sign.isalnum() or sign in '"\n\r':
         raise ValueError(
-            f"{option('delimiter').rstrip('=')} must be one sign such as ';' or the word tab, "
+            f"{option_name('delimiter')} must be one sign such as ';' or the word tab, "
             f"found {delimiter!r}."
         )
     return sign

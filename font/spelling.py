@@ -28,6 +28,15 @@ def option(name: str, value: object = None) -> str:
     return _spell.get()(name, value)
 
 
+def option_name(name: str) -> str:
+    """An option without a value, for a message.
+
+    >>> option_name("data_cut")
+    'data_cut'
+    """
+    return option(name).rstrip("= ")
+
+
 def spelling() -> Spell:
     """How options are spelled now, for work that is done in another process."""
     return _spell.get()

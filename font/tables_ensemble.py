@@ -160,11 +160,16 @@ class TableEnsemble(Ensemble):
         self._axes = _main_axes(metric @ root, total, len(names))
         used = counts > 0
         points = (total @ self._axes)[used] / counts[used, None]
-        mass = (counts * np.repeat(share, self._n_classes))[used]
-        labels = clustering.kmeans(points, mass, self.n_clusters_, self.seed)
+        # models without weight, whose classes may all lie in the middle, make no clusters
+        mass = (counts * np.repeat(share * (weight > 0), self._n_classes))[used]
+        labels = clustering.kmeans(points[mass > 0], mass[mass > 0], self.n_clusters_, self.seed)
+        group = np.eye(self.n_clusters_)[labels].T * mass[mass > 0]
+        self._centres = group @ points[mass > 0] / group.sum(axis=1, keepdims=True)
+        far = ((points[:, None] - self._centres) ** 2).sum(axis=-1)
+        nearest = far.argmin(axis=1)
+        nearest[mass > 0] = labels
         member = np.zeros((len(counts), self.n_clusters_))
-        member[np.flatnonzero(used), labels] = 1.0
-        self._centres = (member[used].T * mass) @ points / (member[used].T @ mass)[:, None]
+        member[np.flatnonzero(used), nearest] = 1.0
         self.proportions_, self.confusion_ = np.zeros(0), np.zeros((0, 0))
         if self.method == "latent":
             # from the K-means, and from those models' own classes that have as many

@@ -105,7 +105,8 @@ def centre(distances: Floats, counts: Floats) -> Floats:
 def agreement(distances: Sequence[Floats], tables: Floats) -> tuple[Floats, Floats]:
     """Frobenius norms ‖D̂ᵐ‖ (M,) and cosines G_ts = ⟨D̂ᵗ, D̂ˢ⟩ / (‖D̂ᵗ‖ ‖D̂ˢ‖), (M, M).
 
-    `tables` is S = ZᵀZ. The cosine with a model that separates nobody is 0.
+    `tables` is S = ZᵀZ. The cosine with a model that separates nobody is 0. Tables that were
+    rounded at random may not fit together exactly; a cosine that would exceed 1 is 1.
     """
     cuts = np.cumsum([0] + [len(delta) for delta in distances])
     blocks = [slice(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
@@ -118,7 +119,7 @@ def agreement(distances: Sequence[Floats], tables: Floats) -> tuple[Floats, Floa
     norms = np.sqrt(np.maximum(np.diag(product), 0.0))
     product[norms == 0] = product[:, norms == 0] = 0.0
     safe = np.where(norms > 0, norms, 1.0)
-    cosines = product / safe[:, None] / safe[None, :]
+    cosines = np.clip(product / safe[:, None] / safe[None, :], -1.0, 1.0)
     np.fill_diagonal(cosines, (norms > 0).astype(float))
     return norms, cosines
 

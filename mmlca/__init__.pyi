@@ -32,6 +32,7 @@ from .model.selection import vote as vote
 from .model.simulate import simulate as simulate
 from .sequences.patterns import Patterns as Patterns
 from .sequences.type import Sequences as Sequences
+from .tables.cluster_chains import cluster_memberships as cluster_memberships
 from .tables.clusters import certainty_by_class as certainty_by_class
 from .tables.clusters import describe_clusters as describe_clusters
 from .tables.describe import entropy_by_time as entropy_by_time
@@ -43,11 +44,13 @@ from .tables.describe import transition_counts as transition_counts
 from .tables.describe import transition_rates as transition_rates
 from .tables.diagnostics import Diagnostics as Diagnostics
 from .tables.diagnostics import diagnose as diagnose
-from .tables.effects import cluster_memberships as cluster_memberships
+from .tables.diagnostics import diagnose_clusters as diagnose_clusters
 from .tables.lines import treatment_lines as treatment_lines
 from .tables.lines import treatment_paths as treatment_paths
 from .tables.pooling import inverse_variance as inverse_variance
 from .tables.representatives import representative_sequences as representative_sequences
+from .tables.shared_chains import SharedChains as SharedChains
+from .tables.shared_chains import shared_chain_test as shared_chain_test
 from .tables.site_differences import SiteDifferences as SiteDifferences
 from .tables.site_differences import site_differences as site_differences
 from .tables.survival import Survival as Survival

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import ehr_prep
 import font
@@ -11,6 +12,7 @@ import mmlca
 from mmlca import Sequences
 
 
+@pytest.mark.filterwarnings("ignore::mmlca.model.inference.OverlapWarning")  # coins, two classes
 def test_tables_are_shown_and_names_are_escaped() -> None:
     codes = np.random.default_rng(1).integers(0, 2, (60, 6))
     data = Sequences.from_codes(codes, ["<b>A", "B"])

@@ -40,6 +40,7 @@ from font.files import atomic_write
 NOTE = "SYNTHETIC: made-up records of made-up patients, not data of any hospital."
 
 _BAD_DATES = ("unknown", "00/00/0000", "2013-02-31", "see chart", "")
+_SHARES = ("p_", "subtype", "class_overlap", "stay_memory")  # assumptions from 0 to 1
 _BAD_VALUES = ("<2", "hemolyzed", ">130", "see note", "")
 
 
@@ -159,7 +160,14 @@ def ra_cohort(
         the number of eligible patients is exact. Patients who are not eligible come on top
         in any case (`p_ineligible`).
     **assumptions : float
-        Any of the "assumptions" in ra_cohort.json, such as `p_gap=0.1`.
+        Any of the "assumptions" in ra_cohort.json, such as `p_gap=0.1`. By default the courses
+        are easy for a mixture of Markov chains: every class is a chain, the chains differ clearly,
+        and follow-up ends whatever the patient takes. Four assumptions make them harder:
+        `class_overlap` (0: the classes' chains, 1: all chains are their mean), `stay_memory` (by
+        what part leaving a drug is more likely in the first quarter on it and less likely after
+        a year; 0: a Markov chain), `p_lost_at_switch` (probability that follow-up ends before
+        a switch, so that nobody sees it) and `subtype_separation` (0: the class of several drugs
+        is one chain, 1: it consists of two that a model may well tell apart).
 
     Returns
     -------
@@ -198,7 +206,7 @@ def _check_settings(
     for name, value in assumptions.items():
         if name not in known:
             raise TypeError(f"{name!r} is not an assumption of the cohort; there are {[*known]}.")
-        top = 1.0 if name.startswith(("p_", "subtype")) else np.inf
+        top = 1.0 if name.startswith(_SHARES) else np.inf
         if not 0 <= value <= top or value == np.inf or (name == "p_ineligible" and value == 1):
             raise ValueError(f"{name} must be from 0 to {top:g}, found {value!r}.")
 

@@ -79,6 +79,7 @@ def draw_people(
     until = index + ((quarters - rng.random(n)) * 91.3125).astype(np.int64)
     end = np.minimum(until, one_day(_CUT, "cut")).astype(np.int32)
     states = _draw_states(site, group, leans_jak, edges[:, :-1], assume, rng)
+    end = _lose_at_switch(states, edges, end, assume["p_lost_at_switch"], rng)
     return People(group, leans_jak, eligible, treated, index, end, edges, states)
 
 
@@ -96,6 +97,17 @@ def _draw_index(
     first = np.where(several, np.maximum(lean, begin), begin)
     first, stop = np.where(eligible, first, early), np.where(eligible, end + 1, begin)
     return rng.integers(first, stop).astype(np.int32)
+
+
+def _lose_at_switch(states: NDArray[np.int8], edges: Days, end: Days, p: float, rng: Rng) -> Days:
+    """The last day of follow-up; with probability p it is the one before a switch."""
+    if not p:
+        return end
+    lost = (states[:, 1:] != states[:, :-1]) & (rng.random(states[:, 1:].shape) < p)
+    quarter = lost.argmax(axis=1) + 1
+    before = edges[np.arange(len(edges)), quarter] - 1
+    last: Days = np.where(lost.any(axis=1), np.minimum(end, before), end)
+    return last
 
 
 def _approvals() -> dict[str, int]:
@@ -119,6 +131,10 @@ def _draw_states(
     facts = parameters()
     initial = np.array([site["initial"][c] for c in facts["classes"]])
     transition = np.array([facts["transition"][c] for c in facts["classes"]])
+    alike = assume["class_overlap"]
+    initial, transition = (
+        (1 - alike) * part + alike * part.mean(axis=0) for part in (initial, transition)
+    )
     several, apart = facts["classes"].index(SEVERAL), assume["subtype_separation"]
     for subtype in facts["subtypes"].values():
         start = apart * np.array(subtype["initial"]) + (1 - apart) * initial[several]
@@ -128,11 +144,33 @@ def _draw_states(
     approved = _approvals()
     since = np.array([approved[s] for s in facts["states"]])
     states = np.empty(starts.shape, dtype=np.int8)
+    stayed = np.zeros(len(starts), dtype=np.int64)  # quarters on the present drug class before
     for quarter in range(starts.shape[1]):
-        rows = initial[chain] if quarter == 0 else transition[chain, states[:, quarter - 1]]
+        before = states[:, quarter - 1]
+        rows = initial[chain] if quarter == 0 else transition[chain, before]
+        if quarter and assume["stay_memory"]:
+            rows = _remember(rows, before, stayed, assume["stay_memory"])
         allowed = rows * (starts[:, quarter, None] >= since)
         states[:, quarter] = _draw_columns(allowed, rng)
+        stayed = np.where(states[:, quarter] == before, stayed + 1, 0) if quarter else stayed
     return states
+
+
+def _remember(
+    rows: NDArray[np.float64], state: NDArray[np.int8], stayed: NDArray[np.int64], memory: float
+) -> NDArray[np.float64]:
+    """Rows of a chain in which leaving a drug becomes less likely in the course of a year.
+
+    The probability to leave is multiplied by 1 + `memory` after the first quarter on the drug, by
+    1 − `memory` after the fourth and later ones, and by what lies between before that.
+    """
+    who = np.arange(len(rows))
+    leave = 1 - rows[who, state]
+    factor = 1 + memory * (1 - 2 * np.minimum(stayed, 3) / 3)
+    factor = np.minimum(factor, 1 / np.maximum(leave, 1e-9))
+    rows = rows * factor[:, None]
+    rows[who, state] = 1 - leave * factor
+    return rows
 
 
 def _draw_columns(weights: NDArray[np.float64], rng: Rng) -> NDArray[np.int64]:

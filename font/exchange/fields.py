@@ -5,7 +5,7 @@ The bounds hold before anything is computed from a file: what passes here needs 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -24,6 +24,15 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def size(least: int, most: int) -> Any:
+    """How many entries a list may have, for `Annotated`.
+
+    Reading ends with the first wrong entry: a file of wrong entries would else need much more
+    memory for what is said of each than it has itself.
+    """
+    return Field(min_length=least, max_length=most, fail_fast=True)
+
+
 PRINTED = r"^[^\p{C}\p{Zl}\p{Zp}]"  # nothing that hides, breaks or turns the line
 Text = Annotated[str, Field(max_length=100, pattern=PRINTED + "*$")]
 Label = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTED + "+$")]
@@ -39,16 +48,16 @@ Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Site = Annotated[str, AfterValidator(check_site)]
 Study = Annotated[str, AfterValidator(check_study)]
 Name = Annotated[str, AfterValidator(lambda name: check_site(name, numbered=True))]
-Values = Annotated[list[Number], Field(min_length=1, max_length=MOST_VARIABLES)]
-ByClass = Annotated[list[Values], Field(min_length=1, max_length=MOST_CLASSES)]
+Values = Annotated[list[Number], size(1, MOST_VARIABLES)]
+ByClass = Annotated[list[Values], size(1, MOST_CLASSES)]
 StepNumber = Annotated[int, Field(ge=0, le=50)]  # of a refinement
 Sum = Annotated[int, Field(ge=0, le=10**15)]
 SumsTable = Annotated[
-    list[Annotated[list[Sum], Field(min_length=2, max_length=20 * MOST_VARIABLES)]],
-    Field(min_length=1, max_length=MOST_CLASSES),
+    list[Annotated[list[Sum], size(2, 20 * MOST_VARIABLES)]],
+    size(1, MOST_CLASSES),
 ]
-Patients = Annotated[list[Count], Field(min_length=1, max_length=MOST_CLASSES)]
-Names = Annotated[list[Label], Field(min_length=1, max_length=MOST_VARIABLES)]
+Patients = Annotated[list[Count], size(1, MOST_CLASSES)]
+Names = Annotated[list[Label], size(1, MOST_VARIABLES)]
 
 
 class SignaturePart(Strict):
@@ -66,7 +75,7 @@ class KMeansPart(Strict):
     variables: Names
     patients: Patients
     centres: ByClass
-    precision: Annotated[list[Positive], Field(min_length=1, max_length=MOST_VARIABLES)]
+    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
 
 
 class GaussianPart(Strict):
@@ -77,11 +86,11 @@ class GaussianPart(Strict):
     variables: Names
     patients: Patients
     means: ByClass
-    precision: Annotated[list[Positive], Field(min_length=1, max_length=MOST_VARIABLES)]
+    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
     covariance_type: Literal["full", "tied", "diag", "spherical"]
     covariances: Annotated[
-        list[Annotated[list[Values], Field(min_length=1, max_length=MOST_VARIABLES)]],
-        Field(min_length=1, max_length=MOST_CLASSES),
+        list[Annotated[list[Values], size(1, MOST_VARIABLES)]],
+        size(1, MOST_CLASSES),
     ]
 
 
@@ -89,9 +98,7 @@ class ItemPart(Strict):
     """An item of a latent class model and its possible answers."""
 
     item: Label
-    categories: Annotated[
-        list[Label | bool | int | Number], Field(min_length=1, max_length=MOST_VARIABLES)
-    ]
+    categories: Annotated[list[Label | bool | int | Number], size(1, MOST_VARIABLES)]
 
 
 class LatentClassPart(Strict):
@@ -99,10 +106,10 @@ class LatentClassPart(Strict):
 
     format: Literal["font latent class"]
     version: One
-    items: Annotated[list[ItemPart], Field(min_length=1, max_length=MOST_VARIABLES)]
+    items: Annotated[list[ItemPart], size(1, MOST_VARIABLES)]
     prior: Annotated[Number, Field(ge=0)]
     patients: Patients
     answers: Annotated[
-        list[Annotated[list[Count], Field(min_length=1, max_length=10 * MOST_VARIABLES)]],
-        Field(min_length=1, max_length=MOST_CLASSES),
+        list[Annotated[list[Count], size(1, 10 * MOST_VARIABLES)]],
+        size(1, MOST_CLASSES),
     ]

@@ -35,8 +35,8 @@ def enough_patients(sizes: Any, min_count: int) -> Floats:
     patients = np.asarray(sizes, dtype=float)
     if patients.min() < min_count:
         raise ValueError(
-            f"a class of the model has about {patients.min():.1f} patients, fewer than "
-            f"{min_count}; fit fewer classes, or more patients."
+            f"a class of the model has fewer than {min_count} patients, so that the model may not "
+            "leave; fit fewer classes, or more patients."
         )
     return patients
 

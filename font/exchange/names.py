@@ -37,6 +37,8 @@ def _checked(name: str, title: str, pattern: str, most: int, also: str) -> str:
             f"the {title} {shown} needs another name: 1 to {most} letters, digits, spaces, dots, "
             f"hyphens, underscores {also}alone, the first a letter or digit"
         )
+    if name != name.rstrip():
+        raise ValueError(f"the {title} {shown} ends with a space; write {name.rstrip()!a}")
     usual = unicodedata.normalize("NFKC", name)
     if usual != name:
         raise ValueError(

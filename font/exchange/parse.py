@@ -11,13 +11,14 @@ import gc
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from font.files import check_regular
 
 FILE_LIMIT = 8 * 2**20
 _MOST_VALUES, _MOST_TEXTS, _DEEPEST = 600_000, 100_000, 12
@@ -32,11 +33,10 @@ def read_bytes(source: Source) -> bytes:
         data = source
     else:
         path = Path(source)
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):  # before it is opened: a pipe would wait for ever
-            raise ValueError(f"{path} is not a regular file; give an exchange file.")
-        if about.st_size > FILE_LIMIT:
-            raise _too_large(str(path), about.st_size)
+        size = path.stat().st_size
+        check_regular(path)  # before it is opened: a pipe would wait for ever
+        if size > FILE_LIMIT:
+            raise _too_large(str(path), size)
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)  # it may have grown
     if len(data) > FILE_LIMIT:

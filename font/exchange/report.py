@@ -13,6 +13,7 @@ from font.cross_tables import AddedTables
 from font.exchange.files import ModelFile
 from font.exchange.names import ALL_SITES, look_alikes
 from font.exchange.privacy import MIN_COUNT
+from font.spelling import option
 from font.tables_ensemble import TableEnsemble
 
 
@@ -32,10 +33,12 @@ def round_report(
     study: str,
     absent: Iterable[Absent] = (),
     min_count: int = MIN_COUNT,
+    votes: Mapping[str, int] | None = None,
 ) -> str:
     """The round as Markdown: who took part, who is missing, weights, agreement, sizes.
 
     Numbers of patients are estimates from rounded counts; those below `min_count` do not show.
+    `votes` are the sites' own numbers of clusters, if they decided about it.
     """
     sites = list(dict.fromkeys(model.site for model in models.values()))
     patients = tables.n_patients()
@@ -73,7 +76,7 @@ def round_report(
         f"{len(models)} models of {len(sites)} sites, {ensemble.n_clusters_} clusters (method "
         f"{ensemble.method}, weights {ensemble.weights}, distance "
         f"{ensemble.distance if isinstance(ensemble.distance, str) else 'function'}, seed "
-        f"{ensemble.seed}).",
+        f"{ensemble.seed}). {_number_in_words(votes)}",
         "## Who took part",
         _markdown(pd.DataFrame(rows).T, "site"),
         "## Who is missing",
@@ -99,10 +102,41 @@ def round_report(
         _markdown(ensemble.agreement_.map("{:.3f}".format), "model"),
         "## What to be careful about",
         "\n".join(
-            f"- {_plain(line)}" for line in [*_cautions(sites, patients), *ensemble.cautions()]
+            f"- {_plain(line)}"
+            for line in [
+                *_cautions(sites, patients),
+                *_small_clusters(total, min_count),
+                *ensemble.cautions(),
+            ]
         ),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _number_in_words(votes: Mapping[str, int] | None) -> str:
+    if votes is None:
+        return "The number of clusters was given to the centre."
+    shown = ", ".join(f"{_plain(site)} {number}" for site, number in votes.items())
+    return (
+        f"The number of clusters is the sites' vote ({shown}), in which a site counts as its "
+        "patients, but not more than all others together; of equals the larger number wins."
+    )
+
+
+def _small_clusters(total: pd.Series, min_count: int) -> list[str]:
+    """A sentence on clusters with few patients at all sites together, or with none."""
+    small = total.index[total < min_count] + 1
+    if not len(small):
+        return []
+    names = f"Cluster{'s' * (len(small) > 1)} {', '.join(map(str, small))}"
+    have = "have" if len(small) > 1 else "has"
+    least = "no patients" if not total[small - 1].any() else f"fewer than {min_count} patients"
+    fewer = max(len(total) - len(small), 1)
+    return [
+        f"{names} {have} {least} at all sites together, so that the models do not tell "
+        f"{len(total)} groups of patients apart; combine again with "
+        f"{option('n_clusters', fewer)}."
+    ]
 
 
 def _cautions(sites: list[str], patients: pd.Series) -> list[str]:

@@ -158,7 +158,15 @@ def run_round(
         )
     known = {site for site, _ in heard.values()}
     absent += [Absent(s, "fit", "sent no model that can be used") for s in sites if s not in known]
-    text = round_report(ensemble, models, tables, study=study, absent=absent, min_count=min_count)
+    text = round_report(
+        ensemble,
+        models,
+        tables,
+        study=study,
+        absent=absent,
+        min_count=min_count,
+        votes=site_votes(models).by_site if n_clusters is None else None,
+    )
     atomic_write(out / "report.md", text.encode())
     return Round(ensemble, models, tables, tuple(absent), text, shared)
 
@@ -201,6 +209,27 @@ def _refine(
             sent = share(before, parts, path=path, **about, **same).data
 
 
+class Votes(NamedTuple):
+    """How many clusters the sites' models speak for: together, and by site."""
+
+    n_clusters: int
+    by_site: dict[str, int]
+
+
+def site_votes(models: Mapping[str, ModelFile]) -> Votes:
+    """The sites' vote on the number of clusters, each weighted by its patients; see `font.vote`.
+
+    A site votes for the number of classes that most of its models say: of lowest BIC where the site
+    compared, else the model's own.
+    """
+    own: dict[str, list[ModelFile]] = {}
+    for model in models.values():
+        own.setdefault(model.site, []).append(model)
+    votes = {site: vote([model.vote for model in part]) for site, part in own.items()}
+    patients = {site: max(sum(m.content["patients"]) for m in part) for site, part in own.items()}
+    return Votes(vote(votes, patients), votes)
+
+
 def combine(
     models: Mapping[str, ModelFile],
     parts: Iterable[CrossTables],
@@ -214,16 +243,15 @@ def combine(
 
     The tables are added up as they come, and their order does not matter. Sites count alike: the
     models of a site share its weight, no site's patients count more than those of all the others
-    together, and without `n_clusters` each site has one vote, for the number of classes that most
-    of its models say (of lowest BIC, where the site compared).
+    together, and without `n_clusters` they vote (`site_votes`).
 
     Parameters
     ----------
     models : {name: ModelFile}
     parts : CrossTables of each site, such as an iterator that reads one file after the other
     n_clusters, seed, settings
-        For `TableEnsemble`; unless given, the method is "latent", with fewer than three models
-        "kmeans".
+        For `TableEnsemble`; unless given, the method is "latent", with fewer than three models of
+        two or more classes "kmeans".
     unequal : bool
         Sites may have different numbers of models.
     """
@@ -240,10 +268,9 @@ def combine(
             "as many, or say that the study wants it so (unequal=True)."
         )
     if n_clusters is None:
-        votes = [vote([model.vote for model in own]) for own in of_site.values()]
-        n_clusters = int(vote(votes))
-    if len(models) < 3:  # two readings do not tell whose error a difference is
-        settings.setdefault("method", "kmeans")
+        n_clusters = site_votes(models).n_clusters
+    if sum(model.n_classes > 1 for model in models.values()) < 3:
+        settings.setdefault("method", "kmeans")  # two do not tell whose error a difference is
     ensemble = TableEnsemble(n_clusters, seed=seed, **settings)
     sites = {name: model.site for name, model in models.items()}
     return ensemble.fit(models, tables, sites), tables

@@ -37,6 +37,7 @@ from font.exchange.fields import (
     Study,
     SumsTable,
     Text,
+    size,
 )
 from font.exchange.parse import (
     FILE_LIMIT,
@@ -101,7 +102,7 @@ class ModelPayload(Strict):
 
     name: Name
     min_count: Least
-    bic: Annotated[list[BicPart], Field(max_length=MOST_CLASSES)]
+    bic: Annotated[list[BicPart], size(0, MOST_CLASSES)]
     model: dict[str, Any]
 
 
@@ -119,10 +120,10 @@ CountsText = Annotated[str, Field(pattern=r"^[0-9]{1,10}( [0-9]{1,10})*$")]
 class LabelsPayload(Strict):
     """A site's cross-tables of labels."""
 
-    models: Annotated[list[ModelName], Field(min_length=1, max_length=MOST_MODELS)]
+    models: Annotated[list[ModelName], size(1, MOST_MODELS)]
     min_count: Least
-    classes: Annotated[list[Patients], Field(min_length=1, max_length=MOST_MODELS)]
-    tables: Annotated[list[CountsText], Field(max_length=MOST_CLASSES_IN_ALL)]
+    classes: Annotated[list[Patients], size(1, MOST_MODELS)]
+    tables: Annotated[list[CountsText], size(0, MOST_CLASSES_IN_ALL)]
 
 
 class SettingsPart(Strict):
@@ -135,8 +136,8 @@ class SettingsPart(Strict):
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
-Numbers = Annotated[list[Number], Field(max_length=MOST_CLASSES_IN_ALL)]
-Shares = Annotated[list[Annotated[Number, Field(ge=0)]], Field(max_length=MOST_CLASSES_IN_ALL)]
+Numbers = Annotated[list[Number], size(0, MOST_CLASSES_IN_ALL)]
+Shares = Annotated[list[Annotated[Number, Field(ge=0)]], size(0, MOST_CLASSES_IN_ALL)]
 
 
 class EnsemblePart(Strict):
@@ -145,29 +146,31 @@ class EnsemblePart(Strict):
     format: Literal["font ensemble"]
     version: Annotated[int, Field(ge=2, le=2)]
     settings: SettingsPart
-    models: Annotated[list[Name], Field(min_length=1, max_length=MOST_MODELS)]
-    n_classes: Annotated[list[Size], Field(min_length=1, max_length=MOST_MODELS)]
+    models: Annotated[list[Name], size(1, MOST_MODELS)]
+    n_classes: Annotated[list[Size], size(1, MOST_MODELS)]
     shares: Shares
     weights: Shares
     centred_weights: Numbers
-    agreement: Annotated[list[Numbers], Field(max_length=MOST_MODELS)]
+    agreement: Annotated[list[Numbers], size(0, MOST_MODELS)]
     spectrum: Numbers
-    n_clusters_choice: Annotated[
-        list[Number | Literal["clear", "fair", "doubtful"]], Field(min_length=4, max_length=4)
-    ]
-    axes: Annotated[list[Numbers], Field(min_length=1, max_length=MOST_CLASSES_IN_ALL)]
-    centres: Annotated[list[Numbers], Field(min_length=1, max_length=MOST_CLASSES)]
+    n_clusters_choice: Annotated[list[Number | Literal["clear", "fair", "doubtful"]], size(4, 4)]
+    axes: Annotated[list[Numbers], size(1, MOST_CLASSES_IN_ALL)]
+    centres: Annotated[list[Numbers], size(1, MOST_CLASSES)]
     proportions: Shares
-    confusion: Annotated[list[Shares], Field(max_length=MOST_CLASSES_IN_ALL)]
-    votes: Annotated[list[Annotated[int, Field(ge=-1, lt=MOST_CLASSES)]], Field(min_length=1)]
-    sites: Annotated[list[Site], Field(min_length=1, max_length=MOST_SITES)]
-    cluster_sizes: Annotated[list[list[Count]], Field(max_length=MOST_CLASSES)]
+    confusion: Annotated[list[Shares], size(0, MOST_CLASSES_IN_ALL)]
+    votes: Annotated[
+        list[Annotated[int, Field(ge=-1, lt=MOST_CLASSES)]], size(1, MOST_CLASSES_IN_ALL)
+    ]
+    sites: Annotated[list[Site], size(1, MOST_SITES)]
+    cluster_sizes: Annotated[
+        list[Annotated[list[Count], size(1, MOST_SITES)]], size(1, MOST_CLASSES)
+    ]
 
 
 class EnsemblePayload(Strict):
     """The centre's result and the models it rests on."""
 
-    models: Annotated[list[ModelPayload], Field(min_length=1, max_length=MOST_MODELS)]
+    models: Annotated[list[ModelPayload], size(1, MOST_MODELS)]
     ensemble: EnsemblePart
 
 
@@ -183,6 +186,13 @@ class SumsPayload(Strict):
     sums: SumsTable
 
 
+class LabelledPart(Strict):
+    """The most patients that a site can have labelled."""
+
+    site: Site
+    patients: Count
+
+
 class SharedPayload(Strict):
     """The sums of all sites, and the model content that says how to read them."""
 
@@ -192,7 +202,8 @@ class SharedPayload(Strict):
     of: Hash
     min_count: Least
     model: dict[str, Any]
-    sites: Annotated[list[Site], Field(min_length=1, max_length=MOST_SITES)]
+    labelled: Annotated[list[LabelledPart], size(1, MOST_SITES)]
+    sites: Annotated[list[Site], size(1, MOST_SITES)]
     scale: Least
     sums: SumsTable
 
@@ -217,7 +228,7 @@ class MaskedPayload(Strict):
     what: Literal["labels", "sums"]
     of: Hash
     min_count: Least
-    sites: Annotated[list[MaskKey], Field(min_length=3, max_length=MOST_SITES)]
+    sites: Annotated[list[MaskKey], size(3, MOST_SITES)]
     values: Annotated[str, Field(min_length=12, max_length=FILE_LIMIT)]
 
 
@@ -230,7 +241,7 @@ class VariablePart(Strict):
     """A covariate: a number, or levels of which the first is the reference."""
 
     name: Label
-    levels: Annotated[list[Label], Field(min_length=2, max_length=MOST_CLASSES)] | None
+    levels: Annotated[list[Label], size(2, MOST_CLASSES)] | None
 
 
 class EffectsPayload(Strict):
@@ -238,16 +249,16 @@ class EffectsPayload(Strict):
 
     of: Hash
     min_count: Least
-    variables: Annotated[list[VariablePart], Field(min_length=1, max_length=MOST_TERMS)]
-    terms: Annotated[list[Label], Field(min_length=2, max_length=MOST_TERMS)]
+    variables: Annotated[list[VariablePart], size(1, MOST_TERMS)]
+    terms: Annotated[list[Label], size(2, MOST_TERMS)]
     clusters: Annotated[
         list[Annotated[int, Field(ge=1, lt=MOST_CLASSES)]],
-        Field(min_length=1, max_length=MOST_CLASSES),
+        size(1, MOST_CLASSES),
     ]
-    estimates: Annotated[list[Effect], Field(min_length=2, max_length=MOST_EFFECTS)]
-    errors: Annotated[list[EffectError], Field(min_length=2, max_length=MOST_EFFECTS)]
+    estimates: Annotated[list[Effect], size(2, MOST_EFFECTS)]
+    errors: Annotated[list[EffectError], size(2, MOST_EFFECTS)]
     correlations: Annotated[
-        list[Annotated[Number, Field(ge=-1, le=1)]], Field(max_length=MOST_EFFECTS**2 // 2)
+        list[Annotated[Number, Field(ge=-1, le=1)]], size(0, MOST_EFFECTS**2 // 2)
     ]
 
 

@@ -10,8 +10,8 @@ sites; the centre rounds it by `font.exchange.privacy` before anything of it goe
 
 At least three sites take part: of two, each could subtract its own part from the sum. If a site
 drops out, the masks that the others share with it do not cancel, and the sum is noise; the others
-then answer again as a smaller set, with other masks. The threat model is in the documentation
-("Secure sums").
+can then answer once more as a smaller set, with other masks. The threat model is in the
+documentation ("Secure sums").
 
 The masks themselves are made in `font.exchange.masks`. Everything that writes, reads and adds
 masked files is here, for cross-tables and for sums of a refinement, so that who checks what the
@@ -48,7 +48,15 @@ from font.exchange.registry import kind_of
 from font.exchange.rules import later_models, masked_values
 from font.exchange.schema import read_file, write_file
 from font.exchange.signatures import Keys
-from font.exchange.sums import Rounds, SharedFile, Step, exact_sums, n_statistics, write_shared
+from font.exchange.sums import (
+    Rounds,
+    SharedFile,
+    Step,
+    check_claim,
+    exact_sums,
+    n_statistics,
+    write_shared,
+)
 from font.types import Floats
 
 # each site sends secret numbers along; their sum, which only the centre reads, seeds the rounding
@@ -453,6 +461,7 @@ def share_masked(
             "the sites run `mmlca site refine --secure` again."
         )
     sums, support, shares = total.values[:-_N_SEEDS].reshape(3, *shape) / EXACT
+    check_claim(before, sites, float(sums[:, 0].sum()), unit=0)
     seed = hashlib.sha256(total.values[-_N_SEEDS:].tobytes()).digest()
     blocks = _refined_kind(before).blocks(before.content)
     draws = SecretDraws(seed, "sums")

@@ -2,12 +2,14 @@
 
 A site makes a pair of keys once (`mmlca site keys`, or `make_keys`). The private key stays in the
 site's folder and signs every file that leaves; the public key, 64 digits, goes to the others by
-another way than the files, such as the telephone or the contract. Whoever knows a public key *pins*
-it: in the study file (`key` of a site, or of the centre under `[centre]`), in a file of keys, or as
-the argument `keys`. From then on a file in that site's name that lacks a signature, or that
-another key signed, or that was changed, is refused. Files of sites whose key is not pinned are read
-as before, signed or not; a signature that does not fit its own file is refused in any case. Where
-the centre's key is pinned, no other may sign an ensemble, whatever name the file gives.
+another way than the files, such as the telephone or the contract. Whoever knows public keys *pins*
+them: in the study file (`key` of a site, or of the centre under `[centre]`), in a file of keys, or
+as the argument `keys`. Once any key is pinned, every file must be signed with the pinned key of its
+sender. That is the site that the file names, and the centre for ensembles and shared models,
+whatever name these give. So a file in an invented name is refused like any other forgery, and a
+list of models or a set of sites for a secure sum has no member whose key is not pinned. Where no
+key is pinned, files are read signed or not; a signature that does not match its own file is refused
+in any case.
 
 The signature is Ed25519 (RFC 8032) over a fixed line and the canonical JSON of all fields but the
 payload and the signature itself. Among them is the payload's SHA-256, which the reader has compared
@@ -33,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from font.checks import some
 from font.exchange.names import check_site
 from font.exchange.parse import Path_, parse
-from font.files import atomic_write
+from font.files import atomic_write, check_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 KEY_FILE, PUBLIC_FILE = "signing.key", "signing.pub"
 Keys = Mapping[str, str] | None
 """Public keys by site; the centre's as "centre"."""
+
+_FROM_CENTRE = ("ensemble", "shared")  # kinds that the centre alone sends
 
 _FIRST_LINE = b"font exchange file, signed\n"
 _DIGITS = re.compile("[0-9a-f]{64}")
@@ -99,7 +103,7 @@ def sign_file(data: bytes, path: Path_) -> bytes:
 
 
 def verify(envelope: Mapping[str, Any], keys: Keys, origin: str) -> None:
-    """Refuse a file whose signature is not its own, or not that of the site's pinned key.
+    """Refuse a file whose signature is not its own, or not that of its sender's pinned key.
 
     Parameters
     ----------
@@ -107,11 +111,16 @@ def verify(envelope: Mapping[str, Any], keys: Keys, origin: str) -> None:
     keys : {site: public key}, optional
     origin : what messages call the file
     """
-    site, signature = envelope["site"], envelope.get("signature")
+    signature = envelope.get("signature")
+    site = "centre" if envelope["kind"] in _FROM_CENTRE else envelope["site"]
     known = check_keys(keys)
-    if envelope["kind"] == "ensemble" and "centre" in known:
-        site = "centre"  # whatever name the file gives: sites take ensembles from no one else
     pinned = known.get(site)
+    if known and pinned is None:
+        raise ValueError(
+            f"{origin} comes from {site!r}, whose key is not among the known ones ({some(known)}); "
+            f"where keys are known, every sender needs one: add the key of {site!r} if it belongs "
+            "to the study."
+        )
     if signature is None:
         if pinned is not None:
             raise ValueError(
@@ -171,6 +180,7 @@ def read_keys(path: Path_) -> dict[str, str]:
     ...     list(read_keys(Path(folder, "keys.toml")))
     ['MGB']
     """
+    check_regular(Path(path))
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

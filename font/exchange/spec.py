@@ -109,8 +109,11 @@ min_count           the lowest of the sums files; of masked files, the largest, 
                     rounds their sum
 model               content of the first model of the ensemble; its states or items and its prior
                     are those of the clusters
+labelled            list of {site, patients}: the most that each site can have labelled, given
+                    its rounded counts in the ensemble; sums of more are refused
 sites               whose sums are in it
-sums                K × P, totals; the model is made of them as of its own statistics. Of masked
+sums                K × P, totals, in which of three or more sites none counts for more than all
+                    others together; the model is made of them as of its own statistics. Of masked
                     files, sums behind which stand few patients are what their patients' number is
                     when it is spread evenly, see `font.exchange.privacy.round_total`
 =================== =========================================================================

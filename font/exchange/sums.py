@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from font.checks import some, whole_number
 from font.exchange.files import EnsembleFile, read_ensemble
+from font.exchange.names import ALL_SITES
 from font.exchange.parse import Path_, Source, name_of
-from font.exchange.privacy import MIN_COUNT, Draws, SecretDraws, round_sums
+from font.exchange.privacy import MIN_COUNT, Draws, SecretDraws, label_unit, round_sums
 from font.exchange.registry import kind_of
 from font.exchange.schema import read_file, write_file
 from font.exchange.signatures import Keys
@@ -114,6 +115,9 @@ class Step(NamedTuple):
     n_clusters : int
     origin : str
         Fingerprint of the ensemble that the refinement began with.
+    labelled : {site: patients}
+        The most that each site can have labelled, given its rounded counts in the ensemble; after
+        secure sums the most of all sites together, under `ALL_SITES`.
     ensemble, shared : the file, one of the two
     """
 
@@ -122,6 +126,7 @@ class Step(NamedTuple):
     content: dict[str, Any]
     n_clusters: int
     origin: str
+    labelled: dict[str, int]
     ensemble: EnsembleFile | None = None
     shared: SharedFile | None = None
 
@@ -135,7 +140,12 @@ def read_step(
         shared = read_shared(source, study=study, round=round, keys=keys)
         part = shared.payload
         return Step(
-            *(file.sha256, shared.step + 1, part["model"], len(part["sums"]), part["ensemble"]),
+            fingerprint=file.sha256,
+            step=shared.step + 1,
+            content=part["model"],
+            n_clusters=len(part["sums"]),
+            origin=part["ensemble"],
+            labelled={row["site"]: row["patients"] for row in part["labelled"]},
             shared=shared,
         )
     if file.kind != "ensemble":
@@ -151,8 +161,16 @@ def read_step(
             f"{name_of(source)} has models of different kinds ({some(formats)}); models of one "
             "kind can be refined."
         )
+    sizes = ensemble.ensemble.cluster_sizes_.sum()
+    unit = max(model["min_count"] for model in file.payload["models"])
+    rounding = max(file.payload["ensemble"]["n_classes"]) * label_unit(unit, len(contents))
     return Step(
-        *(file.sha256, 0, contents[0], ensemble.ensemble.n_clusters_, file.sha256),
+        fingerprint=file.sha256,
+        step=0,
+        content=contents[0],
+        n_clusters=ensemble.ensemble.n_clusters_,
+        origin=file.sha256,
+        labelled={str(site): int(n) + rounding for site, n in sizes.items()},
         ensemble=ensemble,
     )
 
@@ -258,6 +276,12 @@ def share(
     path : where to write the file, optional
     about
         round, site, software, created, signing_key, as in `write_ensemble`.
+
+    Notes
+    -----
+    A site's sums may count no more patients than it labelled, and of three or more sites none
+    counts for more than all the others together, as in `combine`: larger sums are scaled down. So a
+    site that makes up its sums can outweigh the others neither by their size nor alone.
     """
     check_rounds(rounds)
     sums = sorted(parts, key=lambda part: part.site)
@@ -268,9 +292,14 @@ def share(
             f"the sites' sums have different scales ({some(sorted(scales))}); use the same "
             "release of mmlca and the same min_count at all sites."
         )
-    total = np.sum([np.array(part.payload["sums"], dtype=object) for part in sums], axis=0)
+    largest, factor = capped_site([float(part.sums[:, 0].sum()) for part in sums])
+    tables = [np.array(part.payload["sums"], dtype=object) for part in sums]
+    tables[largest] = np.rint(tables[largest].astype(float) * factor).astype(np.int64)
     return write_shared(
-        *(path, before, total, scales.pop()),
+        path,
+        before,
+        np.sum(tables, axis=0),
+        scales.pop(),
         sites=[part.site for part in sums],
         min_count=min(part.payload["min_count"] for part in sums),
         study=study,
@@ -323,6 +352,7 @@ def write_shared(
         "of": before.fingerprint,
         "min_count": min_count,
         "model": before.content,
+        "labelled": [{"site": name, "patients": n} for name, n in before.labelled.items()],
         "sites": list(sites),
         "scale": scale,
         "sums": total.tolist(),
@@ -395,6 +425,53 @@ def check_parts(before: Step, parts: Sequence[SumsFile]) -> None:
                 f"{part.payload['format']!r}, where {shape} of {before.content['format']!r} is "
                 "needed; have the site run `mmlca site refine` with the file given."
             )
+
+    for part in parts:
+        check_claim(before, [part.site], float(part.sums[:, 0].sum()), part.payload["min_count"])
+
+
+def check_claim(before: Step, sites: Sequence[str], patients: float, unit: int) -> None:
+    """Refuse sums of more patients than these sites labelled, but for what rounding may add.
+
+    Parameters
+    ----------
+    before : Step
+    sites : whose sums they are
+    patients : number of patients in the sums of all clusters
+    unit : of the sums
+    """
+    names = [ALL_SITES] if ALL_SITES in before.labelled else sites  # labels came as one sum
+    absent = [name for name in names if name not in before.labelled]
+    if absent:
+        raise ValueError(
+            f"the ensemble has no counts of labels from {some(absent)}, so the sums of these sites "
+            "cannot be compared with them; leave their sums out."
+        )
+    most = sum(before.labelled[name] for name in names)
+    if patients > most + before.n_clusters * unit:
+        raise ValueError(
+            f"the sums of {some(sites)} count about {patients:,.0f} patients, but at most "
+            f"{most:,} were labelled there; have the site check what it sent, or leave it out."
+        )
+
+
+def capped_site(patients: Sequence[float]) -> tuple[int, float]:
+    """The site with most patients, and the factor by which its sums count.
+
+    With three sites or more none counts for more than all the others together.
+
+    Examples
+    --------
+    >>> capped_site([300, 3300, 300, 300])
+    (1, 0.2727272727272727)
+    >>> capped_site([2172, 3150])
+    (1, 1.0)
+    """
+    largest = int(np.argmax(patients))
+    others = sum(patients) - patients[largest]
+    if len(patients) < 3 or patients[largest] <= others:
+        return largest, 1.0
+    return largest, others / patients[largest]
 
 
 def check_members(before: Step, sites: Iterable[str]) -> None:

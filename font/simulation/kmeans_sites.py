@@ -83,7 +83,7 @@ def k_fed(
     *,
     n_local: int | None = None,
     assign: str = "faithful",
-    n_init: int = 1,
+    n_init: int = 10,
     rounds: int | None = 1,
     first: Any = None,
     seed: int = 0,
@@ -107,8 +107,10 @@ def k_fed(
         "faithful", as published: a patient follows the own local cluster. "nearest": each
         patient goes to the nearest of the final centres.
     n_init : int
-        Of K-means on the projected rows, seeded by plain k-means++. One start already is an
-        approximation of the kind the algorithm asks for; more make it stronger than published.
+        Starts of K-means on the projected rows, of which the best is kept, seeded as in
+        `local_kmeans`. The algorithm asks for a solution whose sum of squares is within a constant
+        factor of the smallest, and leaves open how to find it; ten starts are what the other
+        methods have.
     rounds : int or None
         Of Lloyd at the centre. The paper says one; 0 groups the sites' centres by those chosen
         first, and None goes on until nothing changes, as the authors' own program does.
@@ -144,7 +146,7 @@ def k_fed_assignments(
     n_clusters: int,
     *,
     n_local: int | None = None,
-    n_init: int = 1,
+    n_init: int = 10,
     rounds: int | None = 1,
     first: Any = None,
     seed: int = 0,

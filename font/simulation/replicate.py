@@ -209,7 +209,7 @@ def _competitor(
     both = kmeans_sites.k_fed_assignments(
         sites.data,
         k,
-        n_init=options["k_fed_n_init"],
+        n_init=options["n_init"],
         rounds=options["k_fed_rounds"],
         seed=seed,
     )

@@ -43,7 +43,7 @@ def simulation_text(
 
     Parameters
     ----------
-    results : {starts of local and pooled models: as `run_simulation` returns}
+    results : {starts of each model fitted to patients: as `run_simulation` returns}
     extensions : as `run_extensions` returns, optional
     """
     parts = []

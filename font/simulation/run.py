@@ -27,7 +27,7 @@ METHODS = GaussianSource.methods
 ALL_METHODS = (*METHODS, *VARIANTS)
 SITES = (5, 10, 50)
 
-_VERSION = 3  # of what a finished scenario means; raise it when the numbers change
+_VERSION = 4  # of what a finished scenario means; raise it when the numbers change
 _BATCH = 50  # replicates of a scenario after which it is written
 
 
@@ -38,7 +38,6 @@ def run_simulation(
     n_jobs: int = 1,
     *,
     n_init: int = 10,
-    k_fed_n_init: int = 1,
     k_fed_rounds: int | None = 1,
     methods: Iterable[str] | None = None,
     precision: float | None = None,
@@ -68,9 +67,10 @@ def run_simulation(
     n_jobs : int
         Processes. A script that asks for more than one needs `if __name__ == "__main__":`.
     n_init : int
-        Starts of local and pooled models, of which the best is kept.
-    k_fed_n_init, k_fed_rounds
-        Starts of the local K-means inside k-FED, and rounds of Lloyd at its centre, see `k_fed`.
+        Starts of every model fitted to patients, of which the best is kept: those of the sites,
+        the K-means of each site inside k-FED, and the pooled models.
+    k_fed_rounds : int or None
+        Rounds of Lloyd at the centre of k-FED, see `k_fed`.
     methods : names among `METHODS` and `VARIANTS`, the former unless given
         "local" is the mean over the models, what a site chosen at random would give; "FONT
         equal" is the ensemble with equal weights; "FONT refined 0", "FONT refined 1" and "FONT
@@ -130,7 +130,6 @@ def run_simulation(
         "source": type(source).__name__,
         "seed": whole_number(seed, 0, "seed"),
         "n_init": whole_number(n_init, 1, "n_init"),
-        "k_fed_n_init": whole_number(k_fed_n_init, 1, "k_fed_n_init"),
         "k_fed_rounds": k_fed_rounds,
         "methods": methods,
     }

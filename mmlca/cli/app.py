@@ -27,6 +27,7 @@ from mmlca.cli.simulate import simulate
 from mmlca.cli.site import site_app
 from mmlca.cli.study import demo, study_app
 
+_LONGEST = 2_000  # letters of a message
 UsageError: Any = typer.BadParameter.__base__  # typer has no other public name for it
 
 
@@ -67,12 +68,15 @@ def _one_sentence() -> Iterator[None]:
     except (ValueError, TypeError) as error:
         sentence = f"{error}"
     except RecursionError:
-        sentence = "a file is nested too deeply to be read; mend it."
+        sentence = "a file is nested too deeply to be read; ask its sender for another."
     except MemoryError:
         sentence = "the memory of this computer is too small for this; give it less data."
     except KeyboardInterrupt as error:
         code, sentence = 1, f"{error}" or STOPPED
-    typer.echo(f"mmlca: {' '.join(sentence.splitlines())}", err=True)
+    line = " ".join(sentence.splitlines())
+    if len(line) > _LONGEST:  # a name in a file may have millions of letters
+        line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
+    typer.echo(f"mmlca: {line}", err=True)
     raise typer.Exit(code)
 
 

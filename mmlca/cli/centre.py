@@ -20,6 +20,7 @@ from mmlca.cli.options import (
     StudyName,
     StudySeed,
     from_study,
+    listed_sites,
 )
 from mmlca.cli.site import make_key_pair
 from mmlca.cli.site_input import read_keys_file, study_name
@@ -94,7 +95,7 @@ def centre_combine(
     from font.exchange.files import read_labels, read_models, write_ensemble
     from font.exchange.privacy import MIN_COUNT
     from font.exchange.report import Absent, round_report
-    from font.exchange.rounds import combine
+    from font.exchange.rounds import combine, site_votes
     from font.exchange.schema import claimed_kind
     from font.exchange.secure import read_masked, sum_of_labels
     from font.files import atomic_write, keep_inputs
@@ -110,7 +111,7 @@ def centre_combine(
         "seed": seed,
     }
     settings = {key: value for key, value in options.items() if value is not None}
-    expected = [site.strip() for site in (expect or "").split(",") if site.strip()]
+    expected = listed_sites(expect)
     if study_file is not None:
         from mmlca.study.config import read_study
 
@@ -159,7 +160,13 @@ def centre_combine(
     heard = {model.site for model in models.values()} | counted
     absent = [Absent(site, "fit", "no model came") for site in expected if site not in heard]
     text = round_report(
-        result, models, tables, study=name, absent=absent, min_count=rules["min_count"]
+        result,
+        models,
+        tables,
+        study=name,
+        absent=absent,
+        min_count=rules["min_count"],
+        votes=None if "n_clusters" in settings else site_votes(models).by_site,
     )
     write_ensemble(path, result, models, study=name, software=SOFTWARE, signing_key=signing_key)
     atomic_write(out / "report.md", text.encode())
@@ -223,7 +230,7 @@ def centre_refine(
     from mmlca.federation.hospital import SOFTWARE
 
     name = study_name(study, study_file)
-    expected = [site.strip() for site in (expect or "").split(",") if site.strip()]
+    expected = listed_sites(expect)
     number: int | str | None = None if rounds is None else _rounds(rounds)
     if study_file is not None:
         from mmlca.study.config import read_study

@@ -118,9 +118,9 @@ def fit(
     with working("Fitting (the first fit also compiles)", quiet=quiet) as show:
         model.fit(data, covariates=table, formula=formula)
         results = _inference(model, data, table, se, bootstrap, seed, n_jobs, show)
+        summary = model.summary()
     private_folder(out)
     model.save(files["model.json"])
-    summary = model.summary()
     if n_empty := int((summary["patients"] == 0).sum()):
         note(quiet, f"{n_empty} of {classes} classes are no patient's likeliest; ask for fewer.")
     write_table(summary.reset_index(), files["summary.csv"])

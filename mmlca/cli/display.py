@@ -58,7 +58,7 @@ def note(quiet: bool, text: str) -> None:
 
 
 def say(quiet: bool, *lines: str) -> None:
-    if not quiet:
+    if lines and not quiet:
         typer.echo("\n".join(lines))
 
 

@@ -85,6 +85,14 @@ DrugNames = Annotated[
         **FILE,
     ),
 ]
+FileColumn = Annotated[
+    list[str] | None,
+    Option(
+        "--file-column",
+        metavar="FILE:WHAT=COLUMN",
+        help="Column of one of several files of records, such as b.csv:patient=PatNr.",
+    ),
+]
 PatientsFile = Annotated[
     Path | None,
     Option("--patients", help="Patients' table that goes with the records.", **FILE),
@@ -126,7 +134,7 @@ KeysFile = Annotated[
 # --- analysis -------------------------------------------------------------------------
 
 _SEED: dict[str, Any] = {"min": 0, "help": "The same seed gives the same result."}
-_N_INIT: dict[str, Any] = {"min": 1, "help": "Number of random starts of each fit."}
+_N_INIT: dict[str, Any] = {"min": 1, "help": "Number of starts of each search."}
 _SEARCH: dict[str, Any] = {
     "help": "A thorough search takes several times as long and misses the best maximum less often."
 }
@@ -188,9 +196,12 @@ _CALLED = {
     "patients_columns": "--patients-column",
     "labs_columns": "--labs-column",
     "observation_columns": "--observation-column",
+    "file_columns": "--file-column",
     "first_on_or_after": "--since",
     "combinations": "--combination",
     "max_windows": "--windows",
+    "n_classes": "--classes",
+    "n_clusters": "--clusters",
 }
 
 
@@ -212,16 +223,44 @@ def roles(texts: list[str] | None, option: str) -> dict[str, str] | None:
     return named or None
 
 
+def by_file(texts: list[str] | None) -> dict[str, dict[str, str]] | None:
+    """What --file-column b.csv:patient=PatNr names, by file and role.
+
+    >>> by_file(["b.csv:patient=PatNr", "b.csv:date=Tag"])
+    {'b.csv': {'patient': 'PatNr', 'date': 'Tag'}}
+    """
+    named: dict[str, dict[str, str]] = {}
+    for text in texts or []:
+        place, _, column = text.partition("=")
+        file, sign, role = place.rpartition(":")
+        if not (file.strip() and sign and role.strip() and column):
+            raise ValueError(
+                "--file-column takes a file, what a column is and its name, as in "
+                f"b.csv:patient=PatNr; found {text!r}."
+            )
+        named.setdefault(file.strip(), {})[role.strip()] = column
+    return named or None
+
+
 def as_option(name: str, value: object) -> str:
     """A Python argument as an option of a command; see `font.spelling`.
 
     >>> as_option("date_format", "%d %m %Y")
     "--date-format '%d %m %Y'"
+    >>> as_option("file_columns", {"b.csv": {"patient": "PatNr", "date": "Tag"}})
+    '--file-column b.csv:patient=PatNr --file-column b.csv:date=Tag'
     """
     called = _CALLED.get(name, f"--{name.replace('_', '-')}")
     if isinstance(value, dict):
-        value = " ".join(f"{role}={column}" for role, column in value.items())
-    return called if value in (None, True) else f"{called} {shlex.quote(str(value))}"
+        pairs = {
+            f"{part}:{role}": column
+            for part, columns in value.items()
+            if isinstance(columns, dict)
+            for role, column in columns.items()
+        }
+        each = (f"{role}={column}" for role, column in (pairs or value).items())
+        return " ".join(f"{called} {shlex.quote(text)}" for text in each)
+    return called if value is None or value is True else f"{called} {shlex.quote(str(value))}"
 
 
 def as_key(name: str, value: object) -> str:
@@ -229,13 +268,46 @@ def as_key(name: str, value: object) -> str:
 
     >>> as_key("patients_columns", {"birth_date": "Geb"})
     '[patients.columns] birth_date = "Geb"'
+    >>> as_key("file_columns", {"b.csv": {"patient": "PatNr"}})
+    '[sites.NAME.file_columns."b.csv"] patient = "PatNr"'
     """
+    if name == "file_columns":
+        files = value if isinstance(value, dict) else {}
+        tables = {f'[sites.NAME.file_columns."{f}"]': columns for f, columns in files.items()}
+        return (
+            " ".join(" ".join([table, *_assignments(columns)]) for table, columns in tables.items())
+            or "[sites.NAME.file_columns]"
+        )
     if name.endswith("_columns"):
         table = f"[{name.removesuffix('_columns')}.columns]"
-        named = value if isinstance(value, dict) else {}
-        keys = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in named.items()]
-        return " ".join([table, *keys])
+        return " ".join([table, *_assignments(value if isinstance(value, dict) else {})])
     if name in ("patient", "date", "drug", "end", "supply"):
         return as_key("records_columns", {name: value}) if value else f"[records.columns] {name}"
-    name = {"test": "lab", "variables": "outputs.table_one"}.get(name, name)
-    return name if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"
+    called = {"test": "outputs.lab", "variables": "outputs.table_one"}.get(name) or _section(name)
+    return called if value is None else f"{called} = {json.dumps(value, ensure_ascii=False)}"
+
+
+def _section(name: str) -> str:
+    """A key of a study file with its section, where it has one.
+
+    >>> _section("death"), _section("default_supply"), _section("patients")
+    ('rules.death', 'records.default_supply', 'sites.NAME.patients')
+    """
+    from mmlca.study.config import Rules
+    from mmlca.study.site_files import Reading, Site
+
+    sections = {
+        "rules": Rules.model_fields,
+        "records": Reading.model_fields,
+        "sites.NAME": Site.model_fields,
+    }
+    return next((f"{section}.{name}" for section, keys in sections.items() if name in keys), name)
+
+
+def _assignments(values: dict[str, Any]) -> list[str]:
+    return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+
+
+def listed_sites(text: str | None) -> list[str]:
+    """The sites of an option such as --expect MGB,VA."""
+    return [site.strip() for site in (text or "").split(",") if site.strip()]

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mmlca.cli.display import note, say, working, wrote
-from mmlca.cli.options import FILE, DrugNames, DrugsFile, Preset, Quiet, roles, rule
+from mmlca.cli.options import (
+    FILE,
+    DrugNames,
+    DrugsFile,
+    FileColumn,
+    Preset,
+    Quiet,
+    by_file,
+    roles,
+    rule,
+)
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
@@ -99,6 +109,7 @@ def prep(
         str | None,
         typer.Option(help="Column of the days supplied.", show_default="by its name, if any"),
     ] = None,
+    file_column: FileColumn = None,
     patients_column: Annotated[
         list[str] | None,
         typer.Option(
@@ -149,6 +160,16 @@ def prep(
     since: Annotated[
         str | None,
         rule("any day", help="Patients whose first treatment is on or after this day."),
+    ] = None,
+    follow_up: Annotated[
+        str | None,
+        rule(
+            "whatever is known",
+            help="Where follow-up ends: patients (their table), observation, last_record or a day.",
+        ),
+    ] = None,
+    data_cut: Annotated[
+        str | None, rule("none", help="End of the data: nothing after this day counts.")
     ] = None,
     months: Annotated[int | None, rule(3, min=1, help="Length of a window in months.")] = None,
     windows: Annotated[int | None, rule(16, min=1, help="Largest number of windows.")] = None,
@@ -201,6 +222,7 @@ def prep(
     """
     from ehr_prep.build import build_sequences
     from ehr_prep.claims import read_warehouse
+    from ehr_prep.cohort import follow_up_text
     from ehr_prep.drugs import RA_DRUGS, drug_map
     from ehr_prep.omop import read_omop
     from ehr_prep.records import read_records
@@ -212,7 +234,7 @@ def prep(
         **{"--patients": patients, "--observation": observation, "--labs": labs},
         **{"--drug-names": drug_names, "--date-format": date_format, "--encoding": encoding},
         **{"--delimiter": delimiter, "--decimal": decimal, "--labs-column": labs_column or None},
-        "--strict": strict or None,
+        **{"--strict": strict or None, "--file-column": file_column or None},
     }
     for_columns = {
         **{"--patient-column": patient_column, "--date-column": date_column},
@@ -247,6 +269,8 @@ def prep(
     rules: dict[str, Any] = {
         "preset": preset,
         "first_on_or_after": since,
+        "follow_up": follow_up,
+        "data_cut": data_cut,
         "months": months,
         "max_windows": windows,
         "states": window_states,
@@ -308,6 +332,7 @@ def prep(
                 patients_columns=roles(patients_column, "--patients-column"),
                 labs_columns=roles(labs_column, "--labs-column"),
                 observation_columns=roles(observation_column, "--observation-column"),
+                file_columns=by_file(file_column),
                 drug_names=drug_names,
                 default_supply=_supplies(default_supply),
                 observation=observation,
@@ -316,7 +341,7 @@ def prep(
         built = build_sequences(read, **{k: v for k, v in rules.items() if v is not None})
     private_folder(out.parent)
     written = built.write_all(out)
-    lines = [f"{read}\n", built.flow.to_string(index=False)]
+    lines = [f"{read}\n", built.flow.to_string(index=False), f"\n{follow_up_text(built.settings)}"]
     if "reduced" in built.settings:
         lines.append(f"\nThe records were counted {built.settings['reduced']}.")
     if len(built.issues):

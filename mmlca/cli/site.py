@@ -24,6 +24,7 @@ from mmlca.cli.options import (
     StudySearch,
     StudySeed,
     from_study,
+    listed_sites,
     whole_numbers,
 )
 from mmlca.cli.site_input import (
@@ -33,6 +34,7 @@ from mmlca.cli.site_input import (
     Secure,
     SiteOut,
     SiteSequences,
+    Without,
     all_inputs,
     list_unmapped,
     nobody,
@@ -99,7 +101,7 @@ def site_fit(
     if classes is None and also_try is None and home.study_file is None:
         raise ValueError("the number of classes is missing; give --classes, or --try several.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients), release),
+        *(home, site_data(sequences, patients, quiet=quiet), release),
         n_classes=classes,
         candidates=None if also_try is None else whole_numbers(also_try, "--try"),
         pseudo_sites=pseudo_sites,
@@ -145,8 +147,9 @@ def site_mask_key(
     say(
         quiet,
         wrote([path]),
-        "Withheld: everything; the file has no patients' numbers. The private key comes from "
-        f"{hospital.ledger().path}: keep it.",
+        "Withheld: everything; the file has no patients' numbers. The private key stays "
+        f"in {hospital.ledger().path.parent}: keep that folder, and do not copy it, because masks "
+        "must not be used twice.",
         f"Next: send {path.name} to all sites; when you have everyone's, and the model files, run "
         "`mmlca site label --secure` with all of them. `mmlca site refine --secure` takes the same "
         "key files.",
@@ -175,6 +178,7 @@ def site_label(
         ),
     ] = None,
     secure: Secure = False,
+    without: Without = None,
     release: Release,
     patients: Patients,
     keys: KeysFile = None,
@@ -190,8 +194,9 @@ def site_label(
     if not lists:
         raise ValueError("there are no model files among these; give those of all sites.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, lists[0]), release),
+        *(home, site_data(sequences, patients, lists[0], quiet=quiet), release),
         agreed=agreed,
+        without=listed_sites(without),
         keys=read_keys_file(keys, home.study_file),
     )
     place = home.folder / "to_centre" if out is None else out
@@ -242,12 +247,13 @@ def site_assign(
 ) -> None:
     """Give this site's patients their clusters. The result stays here."""
     from font.files import keep_inputs
+    from mmlca.federation.ledger import UNNAMED
 
     path = home.folder / "clusters.csv" if out is None else out
     keep_inputs([path], all_inputs(home, patients, ensemble, sequences))
     if home.site is None and home.study_file is None:
-        home = replace(home, site="this site")  # nothing leaves, so that no name is needed
-    data = site_data(sequences, patients, ensemble)
+        home = replace(home, site=UNNAMED)
+    data = site_data(sequences, patients, ensemble, quiet=quiet)
     hospital = open_hospital(home, data, keys=read_keys_file(keys, home.study_file))
     table = hospital.assign(ensemble, path)
     sizes = table["cluster"].value_counts().sort_index()
@@ -275,6 +281,7 @@ def site_refine(
     sequences: SiteSequences = None,
     home: Home,
     secure: Secure = False,
+    without: Without = None,
     release: Release,
     patients: Patients,
     keys: KeysFile = None,
@@ -294,7 +301,8 @@ def site_refine(
         )
     file = answered[0]
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, file), release),
+        *(home, site_data(sequences, patients, file, quiet=quiet), release),
+        without=listed_sites(without),
         keys=read_keys_file(keys, home.study_file),
     )
     place = home.folder / "to_centre" if out is None else out
@@ -361,7 +369,7 @@ def site_effects(
     from font.files import keep_inputs
     from mmlca.sequences.files import read_table
 
-    data = site_data(sequences, patients, file)
+    data = site_data(sequences, patients, file, quiet=quiet)
     hospital = open_hospital(home, data, release, keys=read_keys_file(keys, home.study_file))
     place = home.folder / "to_centre" if out is None else out
     inputs = all_inputs(home, patients, file, covariates, sequences)

@@ -17,11 +17,13 @@ import typer
 
 from font.spelling import spelled
 from mmlca.cli.data import read_sequences
+from mmlca.cli.display import say
 from mmlca.cli.options import (
     FILE,
     Columns,
     DrugsFile,
     PatientsFile,
+    Preset,
     RecordsFiles,
     SiteName,
     States,
@@ -78,6 +80,15 @@ Secure = Annotated[
         "--secure", help="Send exact numbers under masks, of which the centre reads only the sum."
     ),
 ]
+Without = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SITES",
+        help="Sites that dropped out of a secure sum, as you have confirmed with them; answer once "
+        "more without them.",
+        show_default="none",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +117,7 @@ class Patients:
     records: RecordsFiles = None
     patients: PatientsFile = None
     drugs: DrugsFile = None
+    preset: Preset = None
     columns: Columns = None
     states: States = None
 
@@ -222,19 +234,23 @@ def all_inputs(home: Home, patients: Patients, *files: Path | None) -> list[Path
 
 
 def site_data(
-    sequences: Path | None, patients: Patients, exchange_file: Path | None = None
+    sequences: Path | None,
+    patients: Patients,
+    exchange_file: Path | None = None,
+    *,
+    quiet: bool = False,
 ) -> Sequences | pd.DataFrame | None:
     """The site's patients as the options name them; None leaves them to the study file.
 
     An exchange file with models of another kind than Markov chains says which columns of a table
-    to read.
+    to read. Records become sequences as `mmlca prep` makes them, and the rules are printed.
     """
     records = patients.records
     if sequences is not None and records:
         raise ValueError(f"found both sequences ({sequences}) and --records; give one.")
-    for name, file in (("--patients", patients.patients), ("--drugs", patients.drugs)):
-        if file is not None and not records:
-            raise ValueError(f"{name} goes with --records; give both, or neither.")
+    for name in ("patients", "drugs", "preset"):
+        if getattr(patients, name) is not None and not records:
+            raise ValueError(f"--{name} goes with --records; give both, or neither.")
     if records:
         from ehr_prep.build import build_sequences
         from ehr_prep.drugs import RA_DRUGS, drug_map
@@ -247,12 +263,34 @@ def site_data(
                 RA_DRUGS if drugs is None else drug_map(drugs),
                 patients=patients.patients,
             )
-            return build_sequences(read, preset="ra" if drugs is None else None)
+            built = build_sequences(read, preset=patients.preset)
+        say(quiet, _rules_text(built.settings))
+        return built
     if sequences is None:
         return None
     if exchange_file is not None and (variables := _variables(exchange_file)):
         return _table(sequences, variables)
     return read_sequences(sequences, patients.columns, patients.states)
+
+
+_RULES = (
+    "first_on_or_after",
+    "months",
+    "max_windows",
+    "by",
+    "ties",
+    "impute",
+    "max_carry",
+    "death",
+)
+
+
+def _rules_text(settings: dict[str, Any]) -> str:
+    """The rules by which records became sequences, as a sentence to print."""
+    preset = settings["preset"]
+    whose = "the defaults of `mmlca prep`" if preset is None else f"those of --preset {preset}"
+    values = ", ".join(f"{name} = {settings[name]}" for name in _RULES)
+    return f"Rules for the sequences: {whose} ({values}); for other rules run `mmlca prep` first."
 
 
 def nobody() -> pd.DataFrame:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from font.spelling import spelled
-from mmlca.cli.display import note, say, working
+from font.spelling import option_name, spelled
+from mmlca.cli.display import say, working
 from mmlca.cli.options import (
     PLAIN,
     DrugNames,
     DrugsFile,
+    FileColumn,
     Json,
     NoProgress,
     Out,
@@ -23,6 +24,8 @@ from mmlca.cli.options import (
     Seed,
     StudyArgument,
     as_key,
+    as_option,
+    by_file,
     whole_numbers,
 )
 
@@ -101,6 +104,11 @@ def _made_up_study(
     return read_study(folder / "study.toml")
 
 
+def _by(what: str, text: str) -> Any:
+    """An option that may be given for each site."""
+    return typer.Option(metavar=f"[SITE=]{what}", help=text, show_default="as the files show")
+
+
 @study_app.command("init")
 def study_init(
     path: Annotated[
@@ -125,6 +133,35 @@ def study_init(
     ] = None,
     drugs: DrugsFile = None,
     drug_names: DrugNames = None,
+    patient_column: Annotated[list[str] | None, _by("COLUMN", "Column of the patient id.")] = None,
+    date_column: Annotated[list[str] | None, _by("COLUMN", "Column of the date.")] = None,
+    drug_column: Annotated[list[str] | None, _by("COLUMN", "Column of the drug.")] = None,
+    end_column: Annotated[
+        list[str] | None, _by("COLUMN", "Column of the last day covered, if any.")
+    ] = None,
+    supply_column: Annotated[
+        list[str] | None, _by("COLUMN", "Column of the days supplied, if any.")
+    ] = None,
+    file_column: FileColumn = None,
+    patients_column: Annotated[
+        list[str] | None,
+        _by("WHAT=COLUMN", "Column of the patients' table, such as death_date=Tod."),
+    ] = None,
+    labs_column: Annotated[
+        list[str] | None, _by("WHAT=COLUMN", "Column of the labs, such as value=Wert.")
+    ] = None,
+    date_format: Annotated[
+        list[str] | None, _by("FORMAT", "Format of dates, such as %d/%m/%Y.")
+    ] = None,
+    encoding: Annotated[
+        list[str] | None, _by("NAME", "Encoding of the files, such as latin-1.")
+    ] = None,
+    delimiter: Annotated[
+        list[str] | None, _by("SIGN", "Sign between two fields, or the word tab.")
+    ] = None,
+    decimal: Annotated[
+        list[str] | None, _by("SIGN", "Decimal sign of supplies and lab values, . or ,")
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the study.")] = "Treatment courses",
     preset: Preset = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -133,17 +170,35 @@ def study_init(
     """Write a commented study file to start from.
 
     With --records it looks at the files, writes what it saw (columns, dates, drugs) into the study
-    file, and prints a preview: the flow so far and ten patients' sequences, without their ids.
+    file, and prints a preview: what each column was taken for, the flow so far and ten patients'
+    sequences, without their ids. If a file cannot be read, it says everything that is needed and
+    writes nothing. Options with [SITE=] hold for one site, or for all without it.
     """
     from font.files import keep_inputs
     from mmlca.study.config import write_study_file
 
     if path.exists() and not force:
         raise ValueError(f"{path} exists; choose another name, or replace it with --force.")
+    columns = {
+        "patient": patient_column,
+        "date": date_column,
+        "drug": drug_column,
+        "end": end_column,
+        "supply": supply_column,
+    }
+    written = {
+        "date_format": date_format,
+        "encoding": encoding,
+        "delimiter": delimiter,
+        "decimal": decimal,
+    }
+    tables = {"patients_columns": patients_column, "labs_columns": labs_column}
     if not records:
-        for option, given in (("--patients", patients), ("--labs", labs), ("--drugs", drugs)):
+        belonging = {"patients": patients, "labs": labs, "drugs": drugs, "drug_names": drug_names}
+        belonging |= {**columns, **written, **tables, "file_columns": file_column}
+        for option, given in belonging.items():
             if given:
-                raise ValueError(f"{option} goes with --records; give both, or neither.")
+                raise ValueError(f"{option_name(option)} goes with --records; give both.")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_study_file(path, site or ("MGB", "VA"), name=name, preset=preset)
         say(quiet, f"Wrote {path}. Change the paths in it, then: {_next(path)}")
@@ -157,9 +212,19 @@ def study_init(
     files = [f for table in (by_site, people, tests) for part in table.values() for f in part]
     keep_inputs([path], [*files, drugs, drug_names])
     shared = {"drugs": drugs, "drug_names": drug_names}
-    with working("Reading", quiet=quiet), spelled(as_key):
-        known = {key: file for key, file in shared.items() if file is not None}
-        looks = look_at_sites(by_site, people, tests, known, path.parent, preset)
+    options: dict[str, dict[str, Any]] = {key: {"": f} for key, f in shared.items() if f}
+    options |= {key: _values(texts) for key, texts in (columns | written).items() if texts}
+    options |= {key: _roles(texts, key) for key, texts in tables.items() if texts}
+    if file_column:
+        options["file_columns"] = {"": by_file(file_column)}
+    with working("Reading", quiet=quiet):
+        looks = look_at_sites(by_site, people, tests, options, path.parent, preset)
+    read = {site: look for site, look in looks.items() if look.records is not None}
+    say(quiet, *(f"--- {site}\n{look.preview()}\n" for site, look in read.items()))
+    unread = {site: look.problems for site, look in looks.items() if look.records is None}
+    if unread:
+        problems = " ".join(f"{site}: {text}" for site, part in unread.items() for text in part)
+        raise ValueError(f"{path} was not written, since files cannot be read. {problems}")
     path.parent.mkdir(parents=True, exist_ok=True)
     relative = {k: Path(os.path.relpath(f, path.parent)).as_posix() for k, f in shared.items() if f}
     write_study_file(
@@ -170,11 +235,42 @@ def study_init(
         records=relative,
         notes={site: look.notes() for site, look in looks.items()},
     )
-    say(quiet, *(f"--- {site}\n{look.preview()}\n" for site, look in looks.items()))
-    unread = [site for site, look in looks.items() if look.sequences is None]
-    if unread:
-        note(quiet, f"{', '.join(unread)} cannot be used yet; mend what is said above in {path}.")
+    empty = {site: look.problems for site, look in looks.items() if look.sequences is None}
+    if empty:
+        problems = " ".join(f"{site}: {text}" for site, part in empty.items() for text in part)
+        raise ValueError(f"wrote {path}, but its rules leave no sequences. {problems}")
     say(quiet, f"Wrote {path}. Look through it, then: {_next(path)}")
+
+
+def _values(texts: list[str]) -> dict[str, str]:
+    """What options such as --patient-column MGB=PatNr say, by site; "" stands for all sites.
+
+    >>> _values(["MGB=PatNr", "patient_id"])
+    {'MGB': 'PatNr', '': 'patient_id'}
+    """
+    values = {}
+    for text in texts:
+        site, _, value = text.rpartition("=")
+        values[site.strip()] = value
+    return values
+
+
+def _roles(texts: list[str], name: str) -> dict[str, dict[str, str]]:
+    """What options such as --labs-column MGB=value=Wert say, by site and role.
+
+    >>> _roles(["value=Wert", "MGB=value=result"], "labs_columns")
+    {'': {'value': 'Wert'}, 'MGB': {'value': 'result'}}
+    """
+    named: dict[str, dict[str, str]] = {}
+    for text in texts:
+        *site, role, column = text.split("=") if "=" in text else ["", text]
+        if len(site) > 1 or not (role.strip() and column):
+            raise ValueError(
+                f"{as_option(name, None)} takes what a column is and its name, as in "
+                f"patient=PatNr, or for one site MGB=patient=PatNr; found {text!r}."
+            )
+        named.setdefault("".join(site).strip(), {})[role.strip()] = column
+    return named
 
 
 def _next(path: Path) -> str:

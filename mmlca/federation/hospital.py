@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 
 from mmlca import __version__
 from mmlca.federation.refusals import (
+    refuse_contradiction,
     refuse_fall,
     refuse_foreign_models,
     refuse_foreign_sums,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from font.exchange.sums import Step
     from mmlca.federation.ledger import Ledger
-    from mmlca.federation.refining import Refinement
+    from mmlca.federation.refining import Notes, Refinement
     from mmlca.sequences.type import Sequences
 
 SOFTWARE = f"mmlca {__version__}"
@@ -76,7 +77,8 @@ class Hospital:
         See `select_n_classes`.
     fewer_classes : bool
         Where a class would have fewer than `min_count` patients, fit one class fewer, and so on;
-        otherwise that is an error.
+        otherwise that is an error. Where a class is left with hardly any patients (fewer than
+        2), one class fewer is fitted in either case, with a warning.
     pseudo_sites, fraction
         Fit so many resamples of that size; 0: the patients themselves.
     min_count : int
@@ -94,14 +96,18 @@ class Hospital:
         The private key to sign with; default: `signing.key` in `folder`, if it is there.
     override : str, optional
         Why something else than before should leave for the same study and round, in words.
-    prior : float
-        Pseudo-count of each probability, see `MixtureMarkov`. Half a patient serves ensembles,
+    prior : float, optional
+        Pseudo-count of each probability, see `MixtureMarkov`. Default: half a patient, with more
+        than six states less (`mmlca.federation.fitting.local_prior`). That serves ensembles,
         because chains of a few patients are steadied: at 10 simulated sites of 50 to 150 patients
         it raised the adjusted Rand index of the ensemble with the simulated classes from 0.870
         (with 10⁻⁴) to 0.923, at 5 sites of 50 to 500 from 0.884 to 0.923, at 2 of 2,000 to 3,200
         from 0.934 to 0.940 (40 replicates each, standard errors of the gains up to 0.005).
     starts, search, seed, n_jobs
         See `MixtureMarkov`; `starts` is its n_init.
+    without : list of str
+        Sites of a secure sum that have dropped out, as a person at this site has confirmed with
+        them: once per round it answers again as the smaller set without them.
     """
 
     study: str
@@ -121,9 +127,10 @@ class Hospital:
     keys: Mapping[str, str] | None = None
     signing_key: str | os.PathLike[str] | None = None
     override: str | None = None
+    without: Sequence[str] = ()
     starts: int = 40
     search: str = "default"
-    prior: float = 0.5
+    prior: float | None = None
     seed: int = 1
     n_jobs: int = 1
 
@@ -196,6 +203,7 @@ class Hospital:
         request = request_of(
             self._sequences(),
             **{name: getattr(self, name) for name in _DECIDES},
+            prior=self.used_prior,
         )
         return self._release_models(request, lambda: fit_models(self, self._sequences()), out)
 
@@ -219,7 +227,7 @@ class Hospital:
     def mask_key(self, out: Path | None = None) -> Path:
         """Write this site's public key for secure sums, which all sites need before they label.
 
-        The private one comes from the ledger, and is another in each study and round.
+        The private one is another in each study and round; it stays in the site's folder.
         """
         from font.exchange.files import file_name
         from font.exchange.masks import mask_key
@@ -258,7 +266,8 @@ class Hospital:
         secure : key files of all sites that take part, optional
             At least three, this site's own among them (`mask_key`). The counts then leave exact but
             masked, and the centre learns their sum over these sites only. If a site drops out, all
-            others label again without its key file. See `font.exchange.secure`.
+            others label again without its key file, once per round, and with its name in
+            `without`. See `font.exchange.secure`.
         """
         from font.cross_tables import CrossTables
         from font.exchange.files import list_fingerprint, read_models, write_labels
@@ -280,7 +289,7 @@ class Hospital:
 
                 secret = ledger.mask_secret()
                 return masked_labels(None, tables, files, secret, keys, **about).data
-            draws = ledger.draws(f"labels {request}")
+            draws = ledger.draws("labels")
             return write_labels(None, tables, files, draws=draws, **about).data
 
         settings: dict[str, Any] = {"min_count": self.min_count, "models": list_fingerprint(files)}
@@ -331,15 +340,16 @@ class Hospital:
         -----
         All steps are rounded with the same draws. A shared file is refused whose refinement began
         with another ensemble than this site's, that this site has no part in, whose sums are
-        smaller than what this site sent, or under which the log-likelihood of the site's patients
-        falls by more than 5 % from one step to the next; nothing is written then.
+        smaller than what this site sent, under which the log-likelihood of the site's patients
+        falls by more than 5 % from one step to the next, or, of the first step, under which more
+        than 30 % of the site's patients change their cluster; nothing is written then.
         """
         from font.exchange.sums import check_members, read_step
         from mmlca.federation.ledger import request_of
-        from mmlca.federation.refining import Refinement, make_sums, write_likelihoods
+        from mmlca.federation.refining import Refinement, make_sums, write_notes
 
         step = read_step(source, **self._rules())
-        table, logliks = self._refined(step)
+        table, notes = self._refined(step)
         path = None
         if step.shared is None or not step.shared.last:
             keys = self._mask_keys(secure)
@@ -353,11 +363,11 @@ class Hospital:
                 lambda: make_sums(self, step, keys, self._about()),
                 out,
             )
+        write_notes(self, step.origin, notes)
         if table is None or step.shared is None:
             return Refinement(step.step, path, None)
         _write_table(self.folder / "clusters.csv", table)
-        write_likelihoods(self.folder, step.shared, self.round, logliks)
-        return Refinement(step.step if path else step.shared.step, path, table, logliks)
+        return Refinement(step.step if path else step.shared.step, path, table, notes.loglik)
 
     @_alone
     def effects(
@@ -462,26 +472,33 @@ class Hospital:
         if self.override is None:
             refuse_other_way(kind, ledger)
         if keys:
-            released = ledger.look_up_masked(kind, request, list(keys), self.override)
+            released = ledger.look_up_masked(kind, request, list(keys), self.without)
         else:
             released = ledger.look_up(kind, request, self.override)
         if released is None:
             released = {file_name(self.site, kind.replace(" ", "-")): make()}
-            ledger.record(kind, request, released, self.override)
+            consent = f"without {', '.join(self.without)}" if keys and self.without else None
+            ledger.record(kind, request, released, self.override or consent)
+            if keys:
+                ledger.note_masked()
         return self._write(self.folder / "to_centre" if out is None else out, released)[0]
 
-    def _refined(self, step: Step) -> tuple[pd.DataFrame | None, dict[int, float]]:
-        """The patients' table under a shared model that may be answered, and log-likelihoods."""
-        from mmlca.federation.refining import read_likelihoods, refined_table
+    def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
+        """The patients' table under a shared model that may be answered, and the site's notes."""
+        from mmlca.federation.refining import Notes, read_notes, refined_table, step_memberships
 
         self._refuse_foreign_step(step)
         if step.shared is None:
-            return None, {}
-        logliks = read_likelihoods(self.folder, step.shared, self.round)
+            _, membership = step_memberships(self, step)
+            return None, Notes(membership.argmax(axis=1).tolist(), {})
+        notes, number = read_notes(self, step.origin), step.shared.step
         table, now = refined_table(step.shared.model, self.sequences)
         if self.override is None:
-            refuse_fall(logliks.get(step.shared.step - 1), now, step.shared.step)
-        return table, logliks | {step.shared.step: now}
+            refuse_fall(notes.loglik.get(number - 1), now, number)
+            if number == 0 and notes.clusters:
+                refuse_contradiction(notes.clusters, (table["cluster"] - 1).tolist())
+        before = {at: value for at, value in notes.loglik.items() if at < number}
+        return table, notes._replace(loglik=before | {number: now})
 
     def _refuse_foreign_step(self, step: Step) -> None:
         """Answer an ensemble or a shared model only if this site has a part in it."""
@@ -520,6 +537,13 @@ class Hospital:
             raise TypeError("fitting needs treatment sequences; found a table of columns.")
         return self.sequences
 
+    @property
+    def used_prior(self) -> float:
+        """The prior, or else the default for as many states."""
+        from mmlca.federation.fitting import local_prior
+
+        return local_prior(self._sequences().n_states) if self.prior is None else self.prior
+
     def _write(self, folder: Path, files: Mapping[str, bytes]) -> list[Path]:
         """The files where they are sent from, signed if this site has a key."""
         from font.exchange.signatures import KEY_FILE, sign_file
@@ -535,7 +559,7 @@ class Hospital:
 
 _DECIDES = (
     *("n_classes", "candidates", "criterion", "fewer_classes", "pseudo_sites", "fraction"),
-    *("min_count", "starts", "search", "prior", "seed"),
+    *("min_count", "starts", "search", "seed"),
 )
 
 

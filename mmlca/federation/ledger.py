@@ -11,7 +11,6 @@ old and new files tell more than either.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from font.checks import some
+from font.exchange.names import look_alikes
 from font.exchange.privacy import SecretDraws
 from font.files import atomic_write
+from mmlca.federation.mask_secret import make_mask_secret, read_mask_secret
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
 
 FILE = "ledger.json"
+UNNAMED = "this site"  # where nothing leaves, no name is needed
 
 
 class Release(BaseModel):
@@ -72,6 +75,27 @@ class Ledger:
         self.path = Path(folder) / FILE
         self.study, self.site, self.round = study, site, round
         self._content = self._read()
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Refuse a name that looks like one in the ledger, and a second site in one ledger.
+
+        What was released is compared by these names: with another spelling of the study, or as
+        another site, the same patients could be counted twice.
+        """
+        studies = [release.study for release in self._content.releases]
+        alike = [a for a, b in look_alikes([*studies, self.study]) if b == self.study]
+        if alike:
+            raise ValueError(
+                f"{self.path} has a study {alike[0]!r}, which looks like {self.study!r}; use the "
+                "name under which files have left already, or one that nobody takes for it."
+            )
+        other = {release.site for release in self._content.releases} - {self.site}
+        if other and self.site != UNNAMED:
+            raise ValueError(
+                f"{self.path} is the ledger of {some(sorted(other))}, not of {self.site!r}; a "
+                "ledger belongs to the patients of one site: use its name, or another --folder."
+            )
 
     def _read(self) -> _Content:
         if not self.path.exists():
@@ -87,18 +111,45 @@ class Ledger:
             ) from None
 
     def draws(self, topic: str) -> SecretDraws:
-        """Random numbers for this study and round that only this site can repeat."""
-        whole = json.dumps([self.study, self.round, self.site, topic])
-        return SecretDraws(bytes.fromhex(self._content.secret), whole)
+        """Random numbers that only this site can repeat.
+
+        They are the same in every study and round: otherwise studies of the same patients under
+        several names could be averaged.
+        """
+        return SecretDraws(bytes.fromhex(self._content.secret), topic)
 
     def mask_secret(self) -> bytes:
         """32 bytes, the private key for masks of this study and round; see `font.exchange.secure`.
 
-        They come from the ledger's secret: with another ledger a site has another key, so that
-        nothing is ever masked twice alike.
+        They are made when the site writes its key file, and kept in a file that must be neither
+        copied nor restored, see `mmlca.federation.mask_secret`.
         """
-        whole = json.dumps([self.study, self.round, self.site, "masks"]).encode()
-        return hmac.digest(bytes.fromhex(self._content.secret), whole, "sha256")
+        whole = json.dumps([self.study, self.round, self.site]).encode()
+        path = self.path.with_name(f"masks-{hashlib.sha256(whole).hexdigest()[:16]}.key")
+        if self.released("key") is None:
+            make_mask_secret(path)
+        secret = read_mask_secret(path, [release.request for release in self._masked()])
+        if secret is None:
+            raise ValueError(
+                f"{self.path.parent} was copied or restored from a backup after the key of "
+                f"{self.site} for round {self.round} of the study {self.study!r} was made, so that "
+                "the same masks could be used for two different tables; begin a new round."
+            )
+        return secret
+
+    def note_masked(self) -> None:
+        """Note beside the secret what has been masked with it, as soon as the ledger has it."""
+        self.mask_secret()
+
+    def _masked(self) -> list[Release]:
+        """What left under masks in this study and round, oldest first."""
+        mine = (self.study, self.round, self.site)
+        return [
+            release
+            for release in self._content.releases
+            if (release.study, release.round, release.site) == mine
+            and release.kind.startswith("masked ")
+        ]
 
     def released(self, kind: str, any_site: bool = False) -> Release | None:
         """The last release of a kind for the study and round, if there was one."""
@@ -135,35 +186,49 @@ class Ledger:
         return None
 
     def look_up_masked(
-        self, kind: str, request: str, sites: Sequence[str], override: str | None
+        self, kind: str, request: str, sites: Sequence[str], without: Sequence[str]
     ) -> dict[str, bytes] | None:
-        """As `look_up`, for masked files: one answer for each set of sites.
+        """As `look_up`, for masked files, in which no override helps.
 
-        Another set is answered only if sites of the last one dropped out and no new ones came. An
-        answer that would go out under masks that were used before is never made anew, whatever the
-        override says: the difference of the two would be readable.
+        All answers of a round are for one set of sites. If sites drop out, the others answer once
+        more as a smaller set, if a person has confirmed who is gone: from the sums of two sets that
+        the centre can both read, it could subtract the table of whoever is in one of them only.
+
+        Parameters
+        ----------
+        kind, request : str
+        sites : the set of sites
+        without : those that a person has confirmed to have dropped out
         """
-        last = self.released(kind)
-        if last is None or last.request == request:
-            return self.look_up(kind, request, override)
-        former = [release for release in self._content.releases if self._is_of(release, kind)]
-        sets = [_sites_of(release) for release in former]
-        if sorted(sites) in sets:
-            if former[sets.index(sorted(sites))].request == request:
-                files = former[sets.index(sorted(sites))].files
-                return {name: text.encode() for name, text in files.items()}
+        former = self._masked()
+        for release in former:
+            if (release.kind, release.request) == (kind, request):
+                return {name: text.encode() for name, text in release.files.items()}
+        chosen = sorted(sites)
+        sets = list(dict.fromkeys(tuple(_sites_of(release)) for release in former))
+        if any(release.kind == kind and _sites_of(release) == chosen for release in former):
             raise ValueError(
                 f"{self.site} has answered this set of sites in round {self.round} of the study "
                 f"{self.study!r} already, with other patients, models or settings; the two answers "
                 "would have the same masks, so begin a new round."
             )
-        if set(sites) < set(sets[-1]):
+        if not sets or sets[-1] == tuple(chosen):
             return None
-        return self.look_up(kind, request, override)
-
-    def _is_of(self, release: Release, kind: str) -> bool:
-        mine = (self.study, self.round, self.site, kind)
-        return (release.study, release.round, release.site, release.kind) == mine
+        gone = sorted(set(sets[0]) - set(chosen))
+        if len(sets) > 1 or not set(chosen) < set(sets[0]):
+            raise ValueError(
+                f"{self.site} has masked for the sites {some(sets[-1])} in round {self.round} of "
+                f"the study {self.study!r}; a round has one set of sites, and one smaller one if "
+                "some drop out, since sums of several sets can be subtracted: begin a new round."
+            )
+        if gone != sorted(without):
+            raise ValueError(
+                f"{self.site} has masked for a larger set of sites, with {some(gone)}; if the "
+                f"centre has the files of {some(gone)} all the same, it can subtract the two sums "
+                "and read their tables. Ask these sites whether they sent nothing, and if so, name "
+                f"them: --without {','.join(gone)} (in Python `without`)."
+            )
+        return None
 
     def record(
         self, kind: str, request: str, files: Mapping[str, bytes], override: str | None

@@ -40,6 +40,7 @@ from font.exchange.fields import (
     One,
     Patients,
     Strict,
+    size,
 )
 from font.exchange.kinds import (
     enough_patients,
@@ -63,8 +64,8 @@ FORMAT = "mmlca markov counts"
 PRIOR = 1.0  # see the notes of `markov_content`
 _DIGITS = 2  # decimals of the mean number of steps
 
-Counts = Annotated[list[Count], Field(min_length=1, max_length=MOST_STATES)]
-Steps = Annotated[list[Annotated[Number, Field(ge=0)]], Field(min_length=1, max_length=MOST_STATES)]
+Counts = Annotated[list[Count], size(1, MOST_STATES)]
+Steps = Annotated[list[Annotated[Number, Field(ge=0)]], size(1, MOST_STATES)]
 
 
 class MarkovPart(Strict):
@@ -72,13 +73,13 @@ class MarkovPart(Strict):
 
     format: Literal["mmlca markov counts"]
     version: One
-    states: Annotated[list[Label], Field(min_length=1, max_length=MOST_STATES)]
+    states: Annotated[list[Label], size(1, MOST_STATES)]
     prior: Annotated[Number, Field(gt=0)]
     patients: Patients
-    first: Annotated[list[Counts], Field(min_length=1, max_length=MOST_CLASSES)]
+    first: Annotated[list[Counts], size(1, MOST_CLASSES)]
     steps: Annotated[
-        list[Annotated[list[Steps], Field(max_length=MOST_STATES)]],
-        Field(min_length=1, max_length=MOST_CLASSES),
+        list[Annotated[list[Steps], size(0, MOST_STATES)]],
+        size(1, MOST_CLASSES),
     ]
     steps_per_patient: Annotated[Number, Field(ge=1)]
 

@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from font.exchange.sums import SharedFile, Step
+    from font.exchange.sums import Step
     from font.types import Floats
     from mmlca.federation.hospital import Hospital
 
-LIKELIHOODS = "refinement.json"
+NOTES = "refinement.json"
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,34 @@ def refined_table(model: Any, sequences: Any) -> tuple[pd.DataFrame, float]:
     return table, site_step(model, fewer(model, sequences)).loglik
 
 
-def read_likelihoods(folder: Path, shared: SharedFile, round: int) -> dict[int, float]:
-    """The site's log-likelihoods of the steps before, in this refinement."""
-    path = folder / LIKELIHOODS
-    if not path.exists():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content["of"] != [shared.study, round, shared.payload["ensemble"]]:
-        return {}
-    return {int(k): float(v) for k, v in content["loglik"].items() if int(k) < shared.step}
+class Notes(NamedTuple):
+    """What a site keeps of a refinement for its own checks; it stays in the site's folder.
+
+    Parameters
+    ----------
+    clusters : list of int
+        The patients' clusters by the ensemble, with which the refinement began.
+    loglik : {step: log-likelihood of the site's patients under the shared model}
+    """
+
+    clusters: list[int]
+    loglik: dict[int, float]
 
 
-def write_likelihoods(
-    folder: Path, shared: SharedFile, round: int, logliks: Mapping[int, float]
-) -> None:
-    """Keep them for the next step; they stay at the site."""
+def read_notes(hospital: Hospital, origin: str) -> Notes:
+    """The notes of the refinement of an ensemble with this fingerprint; empty if there are none."""
+    path = hospital.folder / NOTES
+    if path.exists():
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["of"] == [hospital.study, hospital.round, origin]:
+            logliks = {int(step): float(value) for step, value in content["loglik"].items()}
+            return Notes(content["clusters"], logliks)
+    return Notes([], {})
+
+
+def write_notes(hospital: Hospital, origin: str, notes: Notes) -> None:
+    """Keep the notes for the next step."""
     from font.files import atomic_write
 
-    content = {"of": [shared.study, round, shared.payload["ensemble"]], "loglik": dict(logliks)}
-    atomic_write(folder / LIKELIHOODS, json.dumps(content, indent=1).encode(), private=True)
+    content = {"of": [hospital.study, hospital.round, origin], **notes._asdict()}
+    atomic_write(hospital.folder / NOTES, json.dumps(content).encode(), private=True)

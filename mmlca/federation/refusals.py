@@ -6,7 +6,7 @@ sent before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from font.types import Floats
     from mmlca.federation.ledger import Ledger, Release
 
+LEAST_SAME = 0.7  # of a site's patients that keep their cluster under the first shared model
 MOST_FALL = 0.05  # of a site's log-likelihood from one step of a refinement to the next
 
 
@@ -98,8 +99,6 @@ def refuse_other_way(kind: str, ledger: Ledger) -> None:
 
 def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
     """Only a shared model that this site's own sums are part of."""
-    import numpy as np
-
     from font.exchange.schema import read_file
 
     first, last = (_sent_sums(step, ledger) for step in (0, shared.step))
@@ -122,10 +121,29 @@ def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
             f"the shared model of step {shared.step} was made without the sums that this site "
             "sent; ask the centre for the file that they are part of."
         )
-    if (total.ravel() < np.asarray(least) - 1e-9).any():
+    own = float(least.reshape(total.shape)[:, 0].sum())
+    capped = len(shared.sites) > 2 and own > 0  # see `font.exchange.sums.capped_site`
+    counted = min(1.0, float(total[:, 0].sum()) / 2 / own) if capped else 1.0
+    if (total.ravel() < counted * least - 1 / shared.payload["scale"]).any():
         raise ValueError(
             f"the shared model of step {shared.step} has smaller sums than this site alone "
             "sent, so it is not their total; ask the centre to write it again."
+        )
+
+
+def refuse_contradiction(before: Sequence[int], now: Sequence[int]) -> None:
+    """Refuse a first shared model that gives many of this site's patients another cluster.
+
+    Among honest sites the first model moves few patients, since it describes the clusters that the
+    ensemble gave them. One site that makes up its sums moves many.
+    """
+    same = sum(a == b for a, b in zip(before, now, strict=True)) / max(len(now), 1)
+    if same < LEAST_SAME:
+        raise ValueError(
+            f"under the first shared model {1 - same:.0%} of this site's patients have another "
+            f"cluster than in the ensemble, and honest sums move less than {1 - LEAST_SAME:.0%}; "
+            "nothing was written: ask the centre what it added up, or give an override that says "
+            "in words why to go on."
         )
 
 

@@ -23,7 +23,8 @@ def make_effects(
     """The file with the effects of covariates (one row per patient) on membership at the site."""
     from font.exchange.effects import write_effects
     from mmlca.federation.refining import step_memberships
-    from mmlca.tables.effects import cluster_memberships, site_effects
+    from mmlca.tables.cluster_chains import cluster_memberships
+    from mmlca.tables.effects import site_effects
 
     _, membership = step_memberships(hospital, step)
     clusters = membership.argmax(axis=1)

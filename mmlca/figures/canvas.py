@@ -180,6 +180,17 @@ class Page:
         figure.set_size_inches(wide + width, high + height)
 
 
+def title_lines(text: str, letters: int) -> str:
+    """A title in lines of at most so many letters; an arrow stays with the state before it.
+
+    >>> title_lines("2: mixed: TNFi → anti-CD20, TNFi", 22)
+    '2: mixed: TNFi →\\nanti-CD20, TNFi'
+    """
+    together = text.replace(" →", "\u00a0→")
+    lines = textwrap.wrap(together, letters, break_on_hyphens=False)
+    return "\n".join(lines).replace("\u00a0", " ")
+
+
 def even_lines(text: str, letters: int) -> list[str]:
     """Lines of at most so many letters and of about the same length, so that no word is alone.
 
@@ -339,7 +350,7 @@ def wrapped(n: int, most: int) -> tuple[int, int]:
 
 def _title(panel: Panel, letters: int, table: pd.DataFrame | None) -> str:
     """The name of a panel's group, and its size as far as it may be shown."""
-    name, n = textwrap.fill(group_name(panel.keys), letters), f"n = {len(panel.data):,}"
+    name, n = title_lines(group_name(panel.keys), letters), f"n = {len(panel.data):,}"
     if (panel.data.weights != 1).any():
         n += f" (weight {panel.data.weights.sum():,.0f})"
     for column, sign in (("size", "="), ("rounded_size", "≈")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from mmlca.figures.canvas import (
     legend_columns,
     named,
     style,
+    title_lines,
     wrapped,
 )
 from mmlca.figures.colours import INK, MISSING, state_colours, text_colour
@@ -30,7 +30,7 @@ from mmlca.tables.suppress import check_min_count, few_patients, hides
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST, _AMISS = 4.0, 2.0  # standard errors
+_MOST, _MARKED = 4.0, 2.0  # standard errors
 _MOST_IN_A_ROW = 5
 
 
@@ -44,9 +44,9 @@ def plot_residuals(
 ) -> Figure:
     """Residuals of the states over time, one panel per class. Draws `result.states`.
 
-    Blue: more patients in the state than the chains expect, red: fewer, in standard errors; beyond
-    2 something is amiss, and a + or − says so. Grey: nobody is expected there, or the patients are
-    too few to show.
+    Blue: more patients in the state than the chains expect, red: fewer, in standard errors; a
+    + or − marks those beyond 2, as about one in twenty is by chance alone. Grey: nobody is expected
+    there, or the patients are too few to show.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def plot_residuals(
     figure, panels = _panels(figure, len(classes), 0.55 + 0.2 * len(states))
     colours = mpl.colormaps["RdBu"].with_extremes(bad=MISSING)
     wide = 72 * figure.bbox.width / figure.dpi * 0.7 / min(len(classes), _MOST_IN_A_ROW)
-    any_grey = any_amiss = False
+    any_grey = any_marked = False
     for ax, name in zip(panels, classes, strict=True):
         mine = table[table["class"] == name]
         grid = mine["residual"].to_numpy().reshape(len(times), len(states)).T
@@ -78,9 +78,9 @@ def plot_residuals(
         )
         any_grey |= bool(np.isnan(grid).any())
         if wide / len(times) > 0.7 * (SMALL - 1):
-            for i, j in np.argwhere(np.abs(np.nan_to_num(grid)) > _AMISS):
+            for i, j in np.argwhere(np.abs(np.nan_to_num(grid)) > _MARKED):
                 shade = text_colour(image.to_rgba(grid[i, j]))
-                any_amiss = True
+                any_marked = True
                 cell_text(ax, j, i, "+" if grid[i, j] > 0 else "−", shade)
         rows = states if _begins_row(ax) else [""] * len(states)
         _name_axes(ax, _title(name, names), rows, times)
@@ -88,7 +88,8 @@ def plot_residuals(
     bar = colour_bar(image, panels, "Residual (standard errors)", beyond=largest > _MOST)
     bar.set_ticks(np.arange(-_MOST, _MOST + 1, 2))
     few = f", or {few_patients(min_count)}" if hides(min_count) else ""
-    notes = [f"+ and −: beyond {_AMISS:g} standard errors"] * any_amiss
+    chance = "as about one in twenty is by chance"
+    notes = [f"+ and −: beyond {_MARKED:g} standard errors, {chance}"] * any_marked
     notes += [f"grey: nobody is expected{few}"] * any_grey
     note = "; ".join(notes)
     figure.supxlabel("\n".join([xlabel, *_lines(note, figure)]), fontsize=TEXT)
@@ -191,7 +192,7 @@ def _begins_row(ax: Any) -> bool:
 
 
 def _title(name: Any, names: Mapping[Any, str] | None) -> str:
-    return named(name, "Class") if names is None else textwrap.fill(names[name], 26)
+    return named(name, "Class") if names is None else title_lines(names[name], 26)
 
 
 def _name_axes(ax: Any, title: str, states: list[str], times: list[str]) -> None:

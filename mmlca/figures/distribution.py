@@ -31,6 +31,7 @@ from mmlca.figures.canvas import (
     time_axis,
 )
 from mmlca.figures.colours import INK, MISSING, Colours, group_colour, state_colours
+from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import state_patients
 from mmlca.tables.describe import entropy_by_time, modal_states, state_distribution, time_in_state
@@ -59,7 +60,8 @@ def plot_state_distribution(
 ) -> Axes | Figure:
     """Share of each state at each time among those observed, as 100 % stacked bars.
 
-    The number observed is under the axis. Draws `state_distribution`.
+    The number observed is under the axis; who is in an absorbing state such as "dead" counts among
+    them, and the axis says so. Draws `state_distribution`.
 
     Parameters
     ----------
@@ -114,7 +116,7 @@ def plot_state_distribution(
     page.hidden(n_hidden, "time")
     grey = few_patients(min_count) if any_grey else ""
     legend = only(colour, drawn)
-    return page.finish(f"{xlabel} (below: number observed)", "Patients (%)", legend, grey)
+    return page.finish(_observed_label(page, xlabel), "Patients (%)", legend, grey)
 
 
 def plot_modal_states(
@@ -154,9 +156,15 @@ def plot_modal_states(
             drawn.add(state)
         _finish_time_panel(page, panel, rows["n"].to_numpy(dtype=float), patients.sum(axis=1))
     page.hidden(n_hidden, "time")
-    return page.finish(
-        f"{xlabel} (below: number observed)", "Most frequent state (%)", only(colour, drawn)
-    )
+    legend = only(colour, drawn)
+    return page.finish(_observed_label(page, xlabel), "Most frequent state (%)", legend)
+
+
+def _observed_label(page: Page, xlabel: str) -> str:
+    """The label of an axis of times with the number of patients under it: whom it counts."""
+    final = list(dict.fromkeys(s for panel in page.panels for s in panel.data.absorbing))
+    included = f", {listed(final)} included" if final else ""
+    return f"{xlabel} (below: number observed{included})"
 
 
 def time_bars(

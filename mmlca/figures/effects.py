@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from mmlca.figures.canvas import (
     legend_columns,
     named,
     style,
+    title_lines,
     wrapped,
 )
 from mmlca.figures.colours import INK, group_colour
@@ -93,7 +93,7 @@ def plot_effects(
                 mine["estimate"], at, marker, color=colour, markersize=3.4, label=label, zorder=3
             )
         title = f"{named(name, 'Class')} against the first"
-        ax.set_title(textwrap.fill(title, letters), fontsize=TEXT, color=INK)
+        ax.set_title(title_lines(title, letters), fontsize=TEXT, color=INK)
         ax.set_yticks(range(len(terms)), terms)
         ax.grid(axis="x", linewidth=0.4, alpha=0.5)
     panels[0].set_ylim(len(terms) - 0.5, -0.5)

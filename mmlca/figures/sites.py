@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text
+from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text, title_lines
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import of_type, some
-from mmlca.tables.norm_texts import p_text
 from mmlca.tables.site_differences import SiteDifferences
 from mmlca.tables.suppress import check_min_count, few_patients, hides
 
@@ -189,7 +187,7 @@ def difference_text(value: float) -> str:
 
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
     letters = max(12, int(72 * ax.get_position().width * _inches(ax) / (0.5 * TEXT)))
-    lines = [textwrap.fill(line, letters) for line in title.split("\n")]
+    lines = [title_lines(line, letters) for line in title.split("\n")]
     ax.set_title("\n".join(lines), fontsize=TEXT, pad=3)
     turn = 45 if max(map(len, columns), default=0) > 3 else 0
     align = "right" if turn else "center"
@@ -222,13 +220,10 @@ def _row_text(name: str, norms: pd.DataFrame, pair: str) -> str:
 
 
 def _norm_text(label: str, row: dict[Hashable, Any], digits: int) -> str:
-    norm, debiased, low, high = (
-        f"{row[column]:.{digits}f}" for column in ("norm", "debiased", "low", "high")
-    )
-    if np.isnan(row["p_value"]):
+    norm, debiased = (f"{row[column]:.{digits}f}" for column in ("norm", "debiased"))
+    if np.isnan(row["debiased"]):
         return f"{label} {norm}"
-    p = p_text(row["p_value"], row["n_boot"])
-    return f"{label} {norm}, without sampling noise {debiased} (95 % interval {low} to {high}), {p}"
+    return f"{label} {norm}, without what sampling adds {debiased}"
 
 
 def _write(ax: Axes, text: str) -> None:

@@ -6,7 +6,6 @@ sites × groups.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +22,7 @@ from mmlca.figures.canvas import (
     Panel,
     cell_text,
     lay_out,
+    title_lines,
     wrapped,
 )
 from mmlca.figures.colours import INK, MISSING, Colours, state_colours, text_colour
@@ -279,7 +279,7 @@ def plot_estimates(
             cell_text(panel, j, i, text, text_colour(shades(rate)), SMALL - less, linespacing=0.95)
         panel.axhline(0.5, color="white", linewidth=2)
         name = f"Class {k + 1}" if names is None else names[k]
-        panel.set_title(textwrap.fill(f"{name}{share}", 26), fontsize=TEXT, color=INK)
+        panel.set_title(title_lines(f"{name}{share}", 26), fontsize=TEXT, color=INK)
         every = max(1, size // 25)
         turn = 90 if max(map(len, states)) > 3 else 0
         panel.set_xticks(range(0, size, every), states[::every], rotation=turn)

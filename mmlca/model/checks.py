@@ -48,6 +48,29 @@ def in_states(data: AnySequences, states: tuple[str, ...]) -> Sequences:
     ).absorb(*sequences.absorbing)
 
 
+def count_patients(data: Sequences) -> tuple[Sequences, float]:
+    """The sequences with weights that count patients, and the unit they were divided by.
+
+    The unit is the mean of all positive weights, at most 1. So the prior and all tolerances, which
+    are in patients, mean the same for weights that sum to 1, say, as without weights.
+    """
+    positive = data.weights[data.weights > 0]
+    unit = min(float(positive.mean()), 1.0) if len(positive) else 1.0
+    return (data if unit == 1 else data.reweight(data.weights / unit)), unit
+
+
+def late_start(data: Sequences) -> str:
+    """A sentence where nobody is observed at the first times; else nothing."""
+    first = int((data.codes[data.weights > 0] >= 0).any(axis=0).argmax())
+    if not first:
+        return ""
+    return (
+        f"nobody is observed before {data.times[first]}, so that the probabilities of the first "
+        "states are inferred from later ones alone; leave out the times before "
+        f"{data.times[first]} to begin with what is observed."
+    )
+
+
 def group_numbers(labels: pd.Series) -> tuple[NDArray[np.intp], tuple[Any, ...]]:
     """The number of each patient's group, and the groups: texts or whole numbers, sorted."""
     if isinstance(labels.dtype, pd.CategoricalDtype):

@@ -14,6 +14,7 @@ from mmlca.model.params import MarkovParams
 Criterion = Literal["bic", "aic", "sabic", "caic", "icl"]
 CRITERIA = get_args(Criterion)
 Count = Literal["sequences", "timepoints"]
+OVERLAP = 0.7  # entropy R² below which intervals were seen to cover less than they say
 
 
 class InformationCriteria:
@@ -56,10 +57,7 @@ class InformationCriteria:
         The entropy R² of Ramaswamy et al. (1993): 1 − Σᵢ Σₖ −pᵢₖ log pᵢₖ / (n log K); 1 if K = 1.
         """
         check_is_fitted(self)
-        k = self.params_.n_classes
-        if k == 1:
-            return 1.0
-        return 1 - self.classification_entropy_ / (self.n_sequences_ * float(np.log(k)))
+        return _r_squared(self.classification_entropy_, self.n_sequences_, self.params_.n_classes)
 
     def _n(self, n: str) -> float:
         check_is_fitted(self)
@@ -72,6 +70,16 @@ def classification_entropy(posterior: NDArray[np.float64], weights: NDArray[np.f
     """−Σᵢ wᵢ Σₖ pᵢₖ log pᵢₖ: how uncertain the patterns' classes are altogether."""
     logs = np.log(posterior, out=np.zeros_like(posterior), where=posterior > 0)
     return float(-(weights @ (posterior * logs).sum(axis=1))) + 0.0
+
+
+def entropy_r_squared(posterior: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """The entropy R² of memberships (n, K), see `InformationCriteria.entropy`."""
+    total = float(weights.sum())
+    return _r_squared(classification_entropy(posterior, weights), total, posterior.shape[1])
+
+
+def _r_squared(entropy: float, n: float, n_classes: int) -> float:
+    return 1.0 if n_classes == 1 else 1 - entropy / (n * float(np.log(n_classes)))
 
 
 def count_parameters(

@@ -27,9 +27,11 @@ from mmlca.model.checks import (
     as_sequences,
     check_init,
     check_settings,
+    count_patients,
     forbidden_cells,
     group_numbers,
     in_states,
+    late_start,
     zero_cells,
 )
 from mmlca.model.covariates import AnyCovariates
@@ -204,7 +206,8 @@ class MixtureMarkov(
         ----------
         sequences : Sequences, DataFrame (wide) or integer array (n, T) with −1 for missing
         weights : (n,), optional
-            In place of the sequences' own.
+            In place of the sequences' own. They count patients: the prior is in their units. Where
+            their mean is below 1, as that of weights which sum to 1, it is in units of their mean.
         covariates : DataFrame, optional
             What makes classes more or less probable: one row per patient, matched by a column or
             an index of ids (a table with the plain index 0 … n − 1 is in the patients' order).
@@ -228,7 +231,8 @@ class MixtureMarkov(
                 "covariate."
             )
         data, design, matrix = self._covariates_of(data, covariates, formula)
-        names, patterns = self._grouped(data, groups)
+        counted, unit = count_patients(data)
+        names, patterns = self._grouped(counted, groups)
         if not patterns.weights.sum() > 0:
             raise ValueError(
                 "there is nothing to fit: "
@@ -264,17 +268,19 @@ class MixtureMarkov(
             result = fit_from(patterns, self.init, settings)
         rows = None
         if design is not None:
-            result, rows = self._fit_coefficients(data, design, matrix, settings, result)
+            result, rows = self._fit_coefficients(counted, design, matrix, settings, result)
         if not np.isfinite(result.path[-1, 0]):
             patients = data.ids[_impossible(data, result.params)]
             raise ValueError(
                 "some patients are impossible under the starting values or the forbidden steps "
                 f"(patients {some(patients)}); allow what they do."
             )
-        self._keep(data, patterns, names, result, settings, rows)
+        self._keep(data, patterns, names, result, settings, rows, unit)
         self.__dict__.pop("_intervals", None)
         self._fitted_to = data, None if design is None else matrix, groups
         self._warn(result)
+        if late := late_start(data):
+            warnings.warn(late, stacklevel=2)
         return self
 
     def fit_predict(
@@ -306,7 +312,9 @@ class MixtureMarkov(
         result: Fit,
         settings: em.Settings,
         rows: Rows | None,
+        unit: float,
     ) -> None:
+        """Set the attributes of the fit; log-likelihoods are in the weights as given."""
         self._set_params_(result.params, data.states, names, result.shares)
         self._forbidden = settings.zeros
         self.n_parameters_ = count_parameters(
@@ -316,12 +324,12 @@ class MixtureMarkov(
             self.__dict__.pop("coefficients_", None)
         else:
             self.n_parameters_ += (rows.design.shape[1] - 1) * (self.n_classes - 1)
-        self.loglik_path_ = result.path[:, 0]
-        self.penalised_path_ = result.path[:, 1]
-        self.loglik_ = float(result.path[-1, 0])
+        self.loglik_path_ = result.path[:, 0] * unit
+        self.penalised_path_ = result.path[:, 1] * unit
+        self.loglik_ = float(self.loglik_path_[-1])
         self.n_iter_ = len(result.path) - 1
         self.converged_ = result.converged
-        self.starts_ = result.starts
+        self.starts_ = result.starts.assign(loglik=result.starts["loglik"] * unit)
         self.n_replicated_ = result.n_replicated
         self.n_searches_ = result.n_searches
         self.n_sequences_ = float(data.weights.sum())
@@ -332,7 +340,8 @@ class MixtureMarkov(
             {"class": classes + 1, "state": [data.states[s] for s in states]}
         )
         alike = patterns if rows is None else rows  # patients with the same memberships
-        self.classification_entropy_ = classification_entropy(result.posterior, alike.weights)
+        entropy = classification_entropy(result.posterior, alike.weights)
+        self.classification_entropy_ = entropy * unit
         self._pattern_posterior = result.posterior
         self._inverse, self._ids = alike.inverse, data.ids
         self._patient_weights = data.weights

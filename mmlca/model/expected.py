@@ -64,13 +64,6 @@ class Visits:
             visits += sum_over_gaps(self.gaps, passed, self.rows(cells)).reshape(cells.shape)
         return visits
 
-    def within(self, cells: Floats, patterns: NDArray[np.intp]) -> Floats:
-        """Visits (len(patterns), C) of some patterns, given that they are of a class (C,)."""
-        visits: Floats = self.plain[patterns].toarray()
-        if len(self.gaps):
-            visits += self.over[patterns] @ passes(self.gaps, self.rows(cells))
-        return visits
-
 
 def gap_chances(gaps: Gaps, rows: NDArray[Any]) -> NDArray[Any]:
     """Probability (…, G) of each gap under rows (…, S + 1, S): (rows · T^g)[before, after]."""

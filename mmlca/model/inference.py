@@ -13,8 +13,9 @@ from scipy.stats import chi2, norm
 from sklearn.utils.validation import check_is_fitted
 
 from mmlca.model import em
-from mmlca.model.checks import AnySequences, forbidden_cells, in_states
+from mmlca.model.checks import AnySequences, count_patients, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design, align
+from mmlca.model.criteria import OVERLAP, entropy_r_squared
 from mmlca.model.expected import Floats, Visits
 from mmlca.model.information import (
     Kind,
@@ -29,6 +30,10 @@ from mmlca.model.membership import Mixture, make_rows
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.checks import some
 from mmlca.sequences.type import Labels, Sequences
+
+
+class OverlapWarning(UserWarning):
+    """Classes overlap so much that standard errors may be too small."""
 
 
 class Inference:
@@ -50,7 +55,7 @@ class Inference:
         covariates: AnyCovariates | None = None,
         groups: Labels | None = None,
         *,
-        information: Kind = "opg",
+        information: Kind = "sandwich",
         level: float = 0.95,
     ) -> pd.DataFrame:
         """Standard errors and intervals of all probabilities.
@@ -62,15 +67,19 @@ class Inference:
         from 0 to 1. The prior counts as in the fit: for every row of the chains and for the class
         proportions, in each group if there are groups.
 
+        All this is a normal approximation. Where classes overlap (entropy R² below 0.7) and
+        patients are few, intervals are too narrow, and a warning says so; `mmlca.bootstrap` is
+        better there.
+
         Parameters
         ----------
         sequences : those of the fit, with the same weights
         covariates, groups : those of the fit, if there were any
-        information : "observed", "opg" or "sandwich"
-            "opg" sums the outer products of the patterns' scores. "observed" is the curvature of
-            the log-likelihood (Louis 1982). Both cover equally well where each row of each chain
-            has many visits; where many are rare, "opg" is wider and covers better. "sandwich" also
-            holds where weights are not counts of patients, or the chains are not quite Markov.
+        information : "sandwich", "observed" or "opg"
+            "observed" is the curvature of the log-likelihood (Louis 1982), "opg" sums the outer
+            products of the patterns' scores, and "sandwich" puts the latter between two inverses
+            of the former. "sandwich" covers best where classes overlap, and also holds where
+            weights are not counts of patients or the chains are not quite Markov.
         level : of the intervals
 
         Returns
@@ -100,7 +109,7 @@ class Inference:
     def _own_intervals(self) -> pd.DataFrame:
         """The intervals for the patients of the fit, which the model still holds."""
         data, matrix, groups = self._fitted_to
-        return self._intervals_at(self._point_of(data, matrix, groups), data, "opg", 0.95)
+        return self._intervals_at(self._point_of(data, matrix, groups), data, "sandwich", 0.95)
 
     def _intervals_at(
         self, point: Point, data: Sequences, information: Kind, level: float
@@ -122,7 +131,7 @@ class Inference:
         sequences: AnySequences,
         covariates: AnyCovariates,
         *,
-        information: Kind = "observed",
+        information: Kind = "sandwich",
         conditional: bool = False,
         level: float = 0.95,
     ) -> pd.DataFrame:
@@ -132,8 +141,7 @@ class Inference:
         ----------
         sequences, covariates : those of the fit
         information : as in `standard_errors`
-            The default differs: for coefficients the curvature is the usual choice, and other
-            programs report it.
+            Other programs report "observed".
         conditional : bool
             Take the classes as known, as some programs do; such standard errors are too small.
         level : of the intervals
@@ -178,7 +186,7 @@ class Inference:
         sequences: AnySequences,
         covariates: AnyCovariates,
         *,
-        information: Kind = "observed",
+        information: Kind = "sandwich",
     ) -> pd.DataFrame:
         """Covariance of the coefficients, (class, term) × (class, term), classes from 2.
 
@@ -201,7 +209,7 @@ class Inference:
         covariates: AnyCovariates,
         *,
         test: Literal["wald", "lr"] = "wald",
-        information: Kind = "observed",
+        information: Kind = "sandwich",
     ) -> pd.DataFrame:
         """Whether each covariate matters at all, over all classes and levels together.
 
@@ -268,6 +276,7 @@ class Inference:
 
     def _point_of(self, data: Sequences, matrix: Floats | None, groups: Labels | None) -> Point:
         """The point of data in this model's states, with the columns of their covariates."""
+        data, _ = count_patients(data)
         if groups is not None:
             number = self._group_numbers(data, groups)  # type: ignore[attr-defined]
             each = np.eye(len(self.group_weights_))[number]  # an intercept for each group
@@ -291,6 +300,15 @@ class Inference:
         return point
 
     def _covariance(self, point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
+        clarity = entropy_r_squared(point.posterior, point.rows.weights)
+        if clarity < OVERLAP:
+            warnings.warn(
+                f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so that "
+                "intervals from standard errors may be too narrow; those of the bootstrap are "
+                "safer (mmlca.bootstrap, or --bootstrap 500 of `mmlca fit`).",
+                OverlapWarning,
+                stacklevel=4,
+            )
         spread, lost = covariance(information(point), kind)
         if lost.any():
             warnings.warn(

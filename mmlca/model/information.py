@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
 from mmlca.model.em import cells_of
-from mmlca.model.expected import Floats, Visits, sum_over_gaps
+from mmlca.model.expected import Floats, Gaps, Visits, passes, sum_over_gaps
 from mmlca.model.membership import Rows, by_pattern, class_joint, logit_information
 from mmlca.model.params import MarkovParams
 
@@ -26,6 +26,8 @@ Kind = Literal["observed", "opg", "sandwich"]
 
 FEW = 0.5  # expected visits below which a cell lies on the boundary
 _BLOCK = 2048
+_CELLS = 1 << 20  # numbers in a table of all cells for some gaps or free cells at a time
+_MOST = 6000  # free parameters, whose matrices take 0.3 GB each
 _SINGULAR = 1e-9  # smallest eigenvalue of the information scaled to a diagonal of ones
 _PRIOR_ALONE = 1e-3  # information of the data below this part of the prior's counts as none
 _LOST = 1e-2  # part of a parameter that lies in directions without information
@@ -105,11 +107,20 @@ class Information(NamedTuple):
 def information(point: Point) -> Information:
     """Observed information and outer products of scores, in one pass over the rows."""
     size, n_first = point.size, point.n_coefficients
+    if size > _MOST:
+        raise ValueError(
+            f"standard errors of {size:,} free parameters would take too much memory (at most "
+            f"{_MOST:,} are possible); ask for fewer classes, merge rare states, or use the "
+            "bootstrap."
+        )
     outer, squares, missing = (np.zeros((size, size)) for _ in range(3))
     k_all = len(point.cells)
     rows, unit = point.rows, point.unit
     all_weights = rows.weights / unit
     all_squares = rows.squares * (rows.each.max(initial=0.0) / unit) ** 2
+    tokens = np.unique(point.visits.patterns.cell)  # the cells and gaps that somebody visits
+    counts = point.visits.patterns.token_counts[:, tokens]
+    tables = [_score_table(point, k, tokens) for k in range(k_all)]
     for begin in range(0, len(all_weights), _BLOCK):
         part = slice(begin, begin + _BLOCK)
         posterior, weights = point.posterior[part], all_weights[part]
@@ -117,7 +128,7 @@ def information(point: Point) -> Information:
         scores[:, :n_first] = _logit_scores(rows.design[part], posterior - point.shares[part])
         for k in range(k_all):
             place = point.place(k)
-            inner = _class_scores(point, k, rows.pattern[part])
+            inner = counts[rows.pattern[part]] @ tables[k]
             scores[:, place] = posterior[:, k, None] * inner
             # the spread of the complete data's scores over classes: what not knowing them costs
             weighted = (weights * posterior[:, k])[:, None] * inner
@@ -189,13 +200,27 @@ def _logit_scores(design: Floats, residual: Floats) -> Floats:
     return scores.reshape(len(design), -1)
 
 
-def _class_scores(point: Point, k: int, patterns: NDArray[np.intp]) -> Floats:
-    """Scores of the free cells of class k, given that the patterns are of that class."""
-    visits = point.visits.within(point.cells[k], patterns)
-    table = point.visits.rows(visits)
-    scores = visits - point.cells[k] * np.repeat(table.sum(axis=-1), table.shape[-1], axis=-1)
-    free: Floats = scores[:, point.free[k]]
-    return free
+def _score_table(point: Point, k: int, tokens: NDArray[np.int32]) -> Floats:
+    """What one visit of a cell, or one pass of a gap, adds to the scores of the free cells.
+
+    (tokens, free cells of class k), given that the patient is of that class: the visits that the
+    free cell gets from it, less what its row of the chain expects. Only cells that somebody visits
+    are tokens, and gaps are taken some at a time, so that many states do not need much memory.
+    """
+    visits, cells, s = point.visits, point.cells[k], point.visits.n_states
+    free = np.flatnonzero(point.free[k])
+    plain, gaps = (tokens[tokens < visits.n_cells], tokens[tokens >= visits.n_cells])
+    table = np.empty((len(tokens), len(free)))
+    table[: len(plain)] = plain[:, None] == free
+    table[: len(plain)] -= (plain[:, None] // s == free // s) * cells[free]
+    n_block = max(1, _CELLS // visits.n_cells)
+    for begin in range(0, len(gaps), n_block):
+        numbers = gaps[begin : begin + n_block] - visits.n_cells
+        through = passes(Gaps(visits.patterns.gaps[numbers]), visits.rows(cells))
+        left = visits.rows(through).sum(axis=-1)  # visits of each row of the chain
+        place = slice(len(plain) + begin, len(plain) + begin + len(numbers))
+        table[place] = through[:, free] - cells[free] * left[:, free // s]
+    return table
 
 
 def _complete(point: Point, expected: Floats, weights: Floats) -> Floats:
@@ -205,11 +230,13 @@ def _complete(point: Point, expected: Floats, weights: Floats) -> Floats:
     if n_first:
         result[:n_first, :n_first] = logit_information(point.rows.design, weights, point.shares)
     s = point.visits.n_states
-    for k, cells in enumerate(point.cells):
-        totals = np.repeat(point.visits.rows(expected[k]).sum(axis=-1), s)
-        same_row = np.kron(np.eye(s + 1), np.ones((s, s)))
-        block = (np.diag(cells) - np.outer(cells, cells) * same_row) * totals[:, None]
-        result[point.place(k), point.place(k)] = block[np.ix_(point.free[k], point.free[k])]
+    for k in range(len(point.cells)):
+        free = np.flatnonzero(point.free[k])
+        row, cells = free // s, point.cells[k, free]
+        totals = point.visits.rows(expected[k]).sum(axis=-1)[row]
+        block = -np.outer(cells * totals, cells) * (row[:, None] == row)
+        block[np.diag_indices(len(free))] += cells * totals
+        result[point.place(k), point.place(k)] = block
     return result
 
 
@@ -224,13 +251,17 @@ def _gap_curvature(point: Point, k: int) -> Floats:
         return np.zeros((0, 0))
     passed = point.visits.over.T @ point.memberships[:, k]
     chain = visits.rows(point.cells[k])
-    moved = np.repeat(chain[None].astype(complex), len(free), axis=0)
-    for f, cell in enumerate(free):
-        i, j = divmod(int(cell), visits.n_states)
-        moved[f, i] += 1j * step * chain[i, j] * ((np.arange(visits.n_states) == j) - chain[i])
-    slope: NDArray[Any] = sum_over_gaps(visits.gaps, passed, moved).imag / step
-    score = slope - chain * slope.sum(axis=-1, keepdims=True)
-    curvature: Floats = score.reshape(len(free), -1)[:, free]
+    curvature = np.empty((len(free), len(free)))
+    n_block = max(1, _CELLS // visits.n_cells)
+    for begin in range(0, len(free), n_block):
+        some = free[begin : begin + n_block]
+        moved = np.repeat(chain[None].astype(complex), len(some), axis=0)
+        for f, cell in enumerate(some):
+            i, j = divmod(int(cell), visits.n_states)
+            moved[f, i] += 1j * step * chain[i, j] * ((np.arange(visits.n_states) == j) - chain[i])
+        slope: NDArray[Any] = sum_over_gaps(visits.gaps, passed, moved).imag / step
+        score = slope - chain * slope.sum(axis=-1, keepdims=True)
+        curvature[begin : begin + len(some)] = score.reshape(len(some), -1)[:, free]
     return (curvature + curvature.T) / 2
 
 

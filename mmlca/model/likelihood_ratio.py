@@ -25,7 +25,7 @@ from font.checks import whole_number
 from mmlca.model.checks import AnySequences, as_sequences
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams, Seed
-from mmlca.model.simulate import simulate
+from mmlca.model.simulate import draw_like
 from mmlca.sequences.type import Sequences
 
 _ALPHA = 0.05  # the level that a test that ends early is clear about
@@ -168,13 +168,7 @@ def _simulated(
     rng: np.random.Generator,
 ) -> float:
     """The statistic of simulated data; 0 where they are too alike for k classes."""
-    drawn, _ = simulate(
-        params, len(data), np.maximum(data.lengths, 1), states=data.states, seed=rng
-    )
-    codes = np.full(data.codes.shape, -1, dtype=np.int8)
-    codes[:, : drawn.shape[1]] = drawn.codes
-    codes[data.codes < 0] = -1
-    copy = Sequences.from_codes(codes, data.states, weights=data.weights)
+    copy = Sequences.from_codes(draw_like(params, data, rng), data.states, weights=data.weights)
     if k > len(copy.patterns):
         return 0.0
     seed = int(rng.integers(2**63))

@@ -20,6 +20,7 @@ from mmlca.model import outcome_inputs as inputs
 from mmlca.model import third_step as parts
 from mmlca.model.checks import AnySequences, in_states
 from mmlca.model.covariates import separation
+from mmlca.model.criteria import OVERLAP, entropy_r_squared
 from mmlca.model.first_step import FirstStep, first_step
 from mmlca.model.outcome_table import estimate_table, rows_of, wald_tests
 from mmlca.model.third_step import Floats, Part
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 Correction = Literal["BCH", "ML"] | None
 _SHIFT = 0.2
-_OVERLAP = 0.7  # entropy R² below which intervals were seen to cover less than they say
 _MAX_EM, _MAX_POLISH = 2_000, 20
 
 
@@ -229,14 +229,11 @@ def _overlap(step: _Step) -> str:
     """A sentence on classes that overlap so much that the correction itself is in doubt."""
     if step.correction is None:
         return ""
-    k = step.posterior.shape[1]
-    logs = np.log(step.posterior, out=np.zeros_like(step.posterior), where=step.posterior > 0)
-    each = -(step.posterior * logs).sum(axis=1)
-    clarity = 1 - float(np.average(each, weights=step.case)) / float(np.log(k))
-    if clarity >= _OVERLAP:
+    clarity = entropy_r_squared(step.posterior, step.case)
+    if clarity >= OVERLAP:
         return ""
     return (
-        f"the classes overlap (entropy R² {clarity:.2f}, below {_OVERLAP:g}), so that corrected "
+        f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so that corrected "
         "estimates lean towards each other and their intervals are too narrow in small samples; "
         "read small differences with caution, or use fewer classes."
     )

@@ -68,6 +68,24 @@ class Fit(NamedTuple):
     n_searches: int
 
 
+def search_text(n_init: int, thorough: bool) -> str:
+    """How `fit_search` finds a maximum, in two sentences for a methods section."""
+    share = {kind: KINDS.count(kind) / len(KINDS) for kind in dict.fromkeys(KINDS)}
+    agree = "not all" if thorough else "fewer than half"
+    more = (_MORE if thorough else 1) * _SEARCHES
+    return (
+        f"Each search for the maximum began from {n_init} starts ({share['seeded']:.0%} from "
+        f"groups around patients with unlike courses, {share['random']:.0%} from random "
+        f"probabilities and {share['partition']:.0%} from random groups of patients), of which "
+        f"the best {min(_FOLLOWED, n_init)} were followed to their maxima. Where {agree} of "
+        "these ended at the best one, or where perturbations of it (patients moved between "
+        "classes, classes split, or exchanged with those of another maximum) led to a better one, "
+        f"up to {more} independent searches perturbed their maxima until this brought no further "
+        "gain, and unless all reached the same maximum theirs were put together and searched "
+        "further."
+    ).replace("%", " %")
+
+
 def is_confirmed(n_replicated: int, n_searches: int) -> bool:
     """Whether two searches, and half of all, reached the maximum: two of six may be wrong."""
     return n_replicated >= max(2, n_searches / 2)
@@ -244,7 +262,8 @@ class Maximum:
 
     def is_near(self, run: Run) -> bool:
         """Whether a run that left from here has returned."""
-        return bool(np.abs(run.cells - self.run.cells)[self._compared].max() < _RETURNED)
+        moved = np.abs(run.cells - self.run.cells)[self._compared]
+        return bool(moved.max(initial=0.0) < _RETURNED)
 
 
 class Search:

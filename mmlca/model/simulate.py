@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mmlca.model.params import MarkovParams, Seed
 from mmlca.sequences.type import Sequences
@@ -48,20 +48,36 @@ def simulate(
     length = np.broadcast_to(np.asarray(lengths), (n,))
     if length.dtype.kind not in "iu" or length.min() < 1:
         raise ValueError("lengths must be whole numbers of at least 1.")
-    rng = np.random.default_rng(seed)
-    s = params.n_states
+    codes, classes = draw_codes(params, length, np.random.default_rng(seed))
+    sequences = Sequences.from_codes(codes, range(params.n_states) if states is None else states)
+    return sequences, pd.Series(classes, index=sequences.ids, name="class")
+
+
+def draw_like(params: MarkovParams, data: Sequences, rng: np.random.Generator) -> NDArray[np.int8]:
+    """Codes of as many patients as in `data`, each as long and with the same states missing."""
+    codes: NDArray[np.int8] = np.full(data.codes.shape, -1, dtype=np.int8)
+    drawn, _ = draw_codes(params, np.maximum(data.lengths, 1), rng)
+    codes[:, : drawn.shape[1]] = drawn
+    codes[data.codes < 0] = -1
+    return codes
+
+
+def draw_codes(
+    params: MarkovParams, lengths: NDArray[Any], rng: np.random.Generator
+) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
+    """Codes (n, longest) of patients with these lengths, and the class of each."""
+    n, s = len(lengths), params.n_states
     # one sorted array holds every row's cumulated probabilities, row r between r and r + 1
     rows = np.concatenate([params.initial, params.transition.reshape(-1, s)])
     steps = (np.cumsum(rows / rows.sum(axis=1, keepdims=True), axis=1)).clip(max=1)
     steps[:, -1] = 1
     ladder = (steps + np.arange(len(rows))[:, None]).ravel()
     classes = rng.choice(params.n_classes, size=n, p=params.weights / params.weights.sum())
-    codes = np.full((n, int(length.max())), -1, dtype=np.int8)
+    codes = np.full((n, int(lengths.max())), -1, dtype=np.int8)
     row = classes
     for t in range(codes.shape[1]):
         state = np.searchsorted(ladder, row + rng.random(n), side="right") - row * s
         state = np.minimum(state, s - 1)  # rounding of row + random number
-        codes[:, t] = np.where(t < length, state, -1)
+        codes[:, t] = np.where(t < lengths, state, -1)
         row = params.n_classes + classes * s + state
-    sequences = Sequences.from_codes(codes, range(s) if states is None else states)
-    return sequences, pd.Series(classes, index=sequences.ids, name="class")
+    return codes, classes

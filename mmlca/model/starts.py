@@ -173,6 +173,8 @@ class Starter:
 
     def _own_likelihoods(self) -> NDArray[np.float64]:
         """Each pattern's log-likelihood under a chain fitted to it alone, smoothed."""
+        if not self.counts.nnz:  # all patterns consist of gaps alone
+            return np.zeros(len(self.weights))
         row = np.repeat(np.arange(len(self.weights)), np.diff(self.counts.indptr))
         state = self.counts.indices // self.n_states
         left = sparse.csr_array(

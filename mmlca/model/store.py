@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from font.files import atomic_write
+from font.files import atomic_write, check_regular
 from mmlca import __version__
 from mmlca.model.covariates import Design
 from mmlca.model.params import MarkovParams
@@ -200,6 +200,7 @@ def write(content: Mapping[str, Any], path: Path) -> None:
 
 def read(path: Path) -> Any:
     """The content of a JSON file of reasonable size."""
+    check_regular(path)
     if path.stat().st_size > _FILE_LIMIT:
         raise ValueError(f"{path} is larger than {_FILE_LIMIT // 2**20} MB: not a model.")
     try:

@@ -31,6 +31,8 @@ from mmlca.sequences.checks import (
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
 
+_DATES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "period")
+
 
 class Fields(NamedTuple):
     """The fields of `Sequences`, checked; the arrays are read-only."""
@@ -240,6 +242,12 @@ def from_spells(
     need_columns(frame, [c for c in (id, start, end, state, weights) if c is not None])
     bounds = {}
     for name in (start, end):
+        if pd.api.types.infer_dtype(frame[name], skipna=True) in _DATES:
+            raise ValueError(
+                f"the column {name!r} holds dates, and spells are counted in windows; give whole "
+                "numbers, such as quarters since the patient's first date, or let "
+                "ehr_prep.build_sequences make windows of dated records."
+            )
         numbers = pd.to_numeric(frame[name], errors="coerce")
         bad = (numbers.isna() | (numbers != numbers.round())).to_numpy()
         if bad.any():

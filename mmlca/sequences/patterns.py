@@ -104,6 +104,12 @@ class Patterns:
         table = replace(self, starts=None).take(rows, summed)
         return replace(table, inverse=inverse.astype(np.int32), starts=starts)
 
+    def of_group(self, group: int) -> Self:
+        """The patterns of one group of a table `by_group`, as a table without groups."""
+        assert self.starts is not None
+        rows = np.arange(self.starts[group], self.starts[group + 1])
+        return replace(self, starts=None).take(rows, self.weights[rows])
+
     @cached_property
     def token_counts(self) -> Any:
         """How often each pattern visits each cell, as a sparse (U, cells) table of floats."""

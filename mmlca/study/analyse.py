@@ -31,6 +31,7 @@ from mmlca.study.words import group_name
 from mmlca.tables.course_tables import Courses, courses_by_group
 from mmlca.tables.matching import memberships
 from mmlca.tables.rounding import EVERYONE, Rounding
+from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 from mmlca.tables.site_differences import SiteDifferences, site_differences
 from mmlca.tables.suppress import is_small
 
@@ -108,8 +109,8 @@ class Findings:
     """Everything that a study computes, for its tables, figures and texts.
 
     `choice` is the table of numbers of classes, None if the number was given; `suggested` is what
-    models with more classes suggest (see `free_numbers`); `differences` and `influence` are None
-    if there is one site; `trends` holds a lab's course by view (see
+    models with more classes suggest (see `free_numbers`); `differences`, `shared` and `influence`
+    are None if there is one site; `trends` holds a lab's course by view (see
     `views`); `described` describes the clusters in numbers and words; `inference` is how sure
     all this is, and what follows from the clusters.
     """
@@ -126,6 +127,7 @@ class Findings:
     trends: dict[str | None, Trend]
     inference: Inference
     refined_differences: SiteDifferences | None = None
+    shared: SharedChains | None = None
 
 
 # --- models -------------------------------------------------------------------------------
@@ -294,15 +296,16 @@ def combine(
         for site, table in certainty.items()
     }
     analysis = Analysis(dict(data), models, own, ensemble, labels, clusters, local, patients)
-    return analysis if rules.refine == "none" else refined(analysis, rules.refine)
+    return analysis if rules.refine == "none" else refined(analysis, rules.refine, study.seed)
 
 
-def refined(analysis: Analysis, rounds: int | str) -> Analysis:
+def refined(analysis: Analysis, rounds: int | str, seed: int) -> Analysis:
     """The same with the refinement of the ensemble, which leads in the patients' files."""
     data = analysis.sequences
     begin = {site: part.to_numpy() - 1 for site, part in analysis.clusters.items()}
     n_clusters = max(int(part.max()) for part in begin.values()) + 1
-    result = refine_clusters(check_family(analysis.models), data, begin, n_clusters, rounds)
+    template = check_family(analysis.models)
+    result = refine_clusters(template, data, begin, n_clusters, rounds, seed)
     members = {site: result.predict_proba(part, site) for site, part in data.items()}
     clusters = {site: result.predict(part, site) + 1 for site, part in data.items()}
     patients = {}
@@ -336,6 +339,14 @@ def compare_sites(study: Study, analysis: Analysis, n_boot: int) -> SiteDifferen
     return site_differences(
         sites, analysis.clusters, models=everywhere, n_boot=n_boot, seed=study.seed
     )
+
+
+def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
+    """Whether the sites share the chains of the clusters, each with its own proportions."""
+    if len(analysis.sequences) == 1:
+        return None
+    n = study.inference.simulations_for(1)  # enough for the pairs of sites that are tested
+    return shared_chain_test(analysis.sequences, analysis.clusters, n=n, seed=study.seed)
 
 
 def course_tables(
@@ -439,16 +450,7 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
     """Table 1: the patients of each cluster."""
     from ehr_prep.tables import table_one
 
-    wanted = study.outputs.table_one
     patients = {s: read.patients_of(study, s, part) for s, part in analysis.sequences.items()}
-    if wanted is not None:
-        known = set.intersection(*(set(frame) for frame in patients.values()))
-        absent = [name for name in wanted if name not in known]
-        if absent:
-            raise ValueError(
-                f"outputs.table_one names {', '.join(absent)}, but the patients' tables of all "
-                f"sites have {', '.join(sorted(known)) or 'no columns'}."
-            )
     view, clusters = views(analysis)[0]
     groups: Any = named_groups(analysis, clusters, view)
     texts = zip(described["cluster"], described["description"], strict=True)
@@ -456,7 +458,7 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
     return table_one(
         patients if others else patients[site],
         groups if others else groups[site],
-        variables=wanted,
+        variables=study.outputs.table_one,
         descriptions={group_name(study, c, analysis.names): text for c, text in texts},
         min_count=study.privacy.min_count,
         together=study.outcomes.columns,

@@ -10,9 +10,14 @@ from font.ensemble import site_of
 from font.n_clusters import RECORD
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
-from mmlca.study.inference_texts import cautions_about_number, inference_cautions
+from mmlca.study.inference_texts import (
+    cautions_about_number,
+    inference_cautions,
+    shared_cautions,
+)
 from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes
 from mmlca.study.words import (
+    dead_included,
     groups_word,
     share_of_patients,
     windows_name,
@@ -37,8 +42,9 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
     notes.append(
         f"The {groups_word(study)} are made from the treatment courses: that their patients take "
         "the drug classes which describe them is how they were formed, not a finding. Shares at "
-        "the last time are of those still observed then."
+        f"the last time are of those still observed then{dead_included(analysis.sequences)}."
     )
+    notes += _about_deaths(study, analysis)
     notes += _about_choice(study, findings)
     notes += cautions_about_number(study, findings)
     notes += _about_fits(study, analysis)
@@ -55,10 +61,11 @@ def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:
         if analysis.ensemble is not None:
             notes += findings.differences.cautions()
         notes.append(
-            "Intervals and p-values of the site differences hold the clusters fixed; the "
-            "uncertainty of the clustering is not in them. The norms themselves are larger than 0 "
-            "by sampling alone: compare the debiased ones."
+            "Norms of the differences between groups of patients are larger than 0 by sampling, "
+            "and because patients are assigned with errors. Whether the sites differ is what the "
+            "test of shared courses answers, in which nobody is assigned."
         )
+        notes += shared_cautions(findings)
         if study.published is not None:
             notes.append(
                 "The published numbers come from other patients; they stand beside these for "
@@ -155,6 +162,26 @@ def _about_choice(study: Study, findings: Findings) -> list[str]:
             "the column “converged” of their table)."
         )
     return notes
+
+
+_MANY_LEFT = 0.05
+
+
+def _about_deaths(study: Study, analysis: Analysis) -> list[str]:
+    """Where death is a state: sites whose living patients leave before the end of the data."""
+    parts = []
+    for site, data in analysis.sequences.items():
+        left = (data.account and data.account.settings.get("left_alive")) or 0
+        few = is_small([left, len(data) - left], study.privacy.min_count).any()
+        if left > _MANY_LEFT * len(data) and not few:
+            parts.append(f"{percent_text(left / len(data))} at {site}")
+    if not parts:
+        return []
+    return [
+        f"Of all patients, {listed(parts)} left alive before the end of the data, while patients "
+        "who died are counted until then: shares of the dead are larger than the risk of death. "
+        "Kaplan–Meier curves, from outcomes.event, are not affected."
+    ]
 
 
 def _about_windows(study: Study, analysis: Analysis) -> list[str]:

@@ -24,7 +24,8 @@ from pydantic import (
 )
 
 from font.checks import one_of
-from font.spelling import option
+from font.files import check_regular
+from font.spelling import option_name
 from mmlca.study.site_files import (
     AllReading,
     Count,
@@ -148,7 +149,7 @@ class EnsembleRules(Part):
     method: Literal["kmeans", "kmeans-distance", "average", "complete", "ward", "spectral"] = (
         "kmeans"
     )
-    refine: Annotated[int, Field(ge=0, le=50)] | Literal["converge", "none"] = 1
+    refine: Annotated[int, Field(ge=0, le=50)] | Literal["held-out", "converge", "none"] = 1
 
 
 class Outputs(Part):
@@ -163,18 +164,32 @@ class Outputs(Part):
     bootstrap: Annotated[int, Field(ge=0)] = 1000
     table_one: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     time: Text | None = None
-    names: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
+    names: dict[Text, Text] | Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     lab: Text | None = None
     lab_label: Text | None = None
     lab_bands: Literal["pointwise", "simultaneous"] = "pointwise"
 
+    @model_validator(mode="after")
+    def _different_names(self) -> Outputs:
+        several = isinstance(self.names, dict)
+        given = list(self.names.values() if isinstance(self.names, dict) else self.names or ())
+        twice = [text for text in dict.fromkeys(given) if given.count(text) > 1]
+        if twice:
+            what = "two names for the course" if several else "twice the name"
+            raise ValueError(f"has {what} {twice[0]!r} in names; each may stand there once")
+        return self
+
 
 class InferenceRules(Part):
-    """How sure the models are, and how well they fit."""
+    """How sure the models are, and how well they fit.
+
+    Without `simulations` there are 199, or as many as p-values that are adjusted for the number of
+    tests need to fall below 0.05.
+    """
 
     standard_errors: bool = True
     diagnostics: bool = True
-    simulations: Count = 99
+    simulations: Count | None = None
     bootstrap: Annotated[int, Field(ge=0)] = 0
     blrt: Annotated[int, Field(ge=0)] = 0
 
@@ -183,6 +198,10 @@ class InferenceRules(Part):
         if self.bootstrap == 1:
             raise ValueError("has bootstrap = 1; at least 2 refits are needed, or 0 for none")
         return self
+
+    def simulations_for(self, n_tests: int) -> int:
+        """Simulated data sets behind each of so many tests."""
+        return self.simulations or max(199, 20 * n_tests - 1)
 
 
 Correction = Annotated[Literal["BCH", "ML"] | None, BeforeValidator(_or_none)]
@@ -232,7 +251,7 @@ class Privacy(Part):
 
     @model_validator(mode="after")
     def _something_to_round_to(self) -> Privacy:
-        if self.release == "public" and self.min_count < 2:
+        if self.release == "public" and self.min_count in (0, 1):
             raise ValueError(
                 f'has release = "public" with min_count = {self.min_count}, to which nothing can '
                 "be rounded; set min_count to 2 or more, such as 11"
@@ -421,6 +440,7 @@ def read_study(
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no study file {path}; `mmlca study init` writes one.")
+    check_regular(path)
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
@@ -495,7 +515,7 @@ def write_study_file(
     except ValidationError as error:
         raise ValueError(_one_sentence(error, settings)) from None
     if preset is not None:
-        one_of(preset, PRESETS, option("preset").rstrip("="))
+        one_of(preset, PRESETS, option_name("preset"))
     rules = {**Rules().model_dump(), **PRESETS.get(preset or "", {})}
     about = {"seed": seed, "synthetic": synthetic, "rules": rules, "notes": dict(notes or {})}
     text = render(
@@ -591,7 +611,8 @@ def _keys_at(place: Sequence[str]) -> list[str]:
     if place[:1] == ("sites",):
         kind = Site
         for part in place[2:]:
-            kind = _part_of(kind.model_fields[part].annotation)
+            if part in kind.model_fields:  # others are names of files
+                kind = _part_of(kind.model_fields[part].annotation)
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 

@@ -23,7 +23,7 @@ from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Layout, Plain
-from mmlca.study.words import group_word, window_name, windows_name
+from mmlca.study.words import dead_included, group_word, window_name, windows_name
 from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.course_tables import Courses, courses_by_group, rounded_frequencies
 from mmlca.tables.describe import sequence_frequencies
@@ -40,9 +40,9 @@ SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would
 _WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
-    "local": "Each site's own model. Its classes have the names of the clusters that they match if "
-    "at every site at least half of the patients who are in either are in both; others are called "
-    "“own class”, with a name from their own courses if that is the same at all sites.",
+    "local": "Each site's own model. A class is “like cluster 1” if at every site at least half of "
+    "the patients who are in either are in both, and has the cluster's name if that is true of its "
+    "own patients too; others have a name from their own courses if it is the same at all sites.",
     "refined": "Clusters of the refined model.",
 }
 
@@ -111,6 +111,7 @@ def draw_single_courses(study: Study, analysis: Analysis, site: str) -> Callable
 
 
 _IN_FILE_ONLY = ("n_boot", "rows_left_out", "clusters")
+_FOR_KNOWN_CLUSTERS = ["low", "high"]  # intervals that do not hold where clusters are estimated
 _SHOWN_COURSES = ("site", "group", "rank", "sequence", "count", "share")
 
 
@@ -161,8 +162,9 @@ def _courses(
     yield item(
         "state_distribution",
         f"Treatment by {window}",
-        f"Share of each drug class in each {window} among the patients still observed (below the "
-        f"axis: the {window}, and their number), by {group}{' and site' * (len(data) > 1)}."
+        f"Share of each drug class in each {window} among the patients observed in that {window}"
+        f"{dead_included(data)} (below the axis: the {window}, and their number), by "
+        f"{group}{' and site' * (len(data) > 1)}."
         + f" Grey: drug classes of fewer than {min_count} patients; where their number would "
         "follow from the rest, the share of the most common class is a lower bound."
         * (hides(min_count) and not courses.rounded),
@@ -310,7 +312,7 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
     found = findings.differences
     if found is None:
         return
-    norms, n_boot, earlier = found.norms, study.outputs.bootstrap, ""
+    norms, earlier = found.norms.drop(columns=_FOR_KNOWN_CLUSTERS), ""
     if study.published is not None:
         earlier = f" Published: numbers of an earlier study ({study.published.source})."
         known = [published_norm(study, row) for row in norms.to_dict("records")]
@@ -320,12 +322,14 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
         "sites",
         "Size of the differences",
         "Frobenius norms of the differences, averaged over clusters. Debiased: without the part "
-        "that sampling adds, with its 95 % interval. p: permutation test that the sites do not "
-        "differ. By chance: the mean norm if they do not. Memberships are held fixed; "
-        f"{n_boot:,} bootstrap samples and permutations.{earlier}",
+        f"that sampling adds, from {study.outputs.bootstrap:,} bootstrap samples. These numbers "
+        "describe the groups as they were formed. They have neither interval nor p-value: patients "
+        "are assigned with errors, and not with the same ones at each site, so that norms are "
+        f"above 0 even where the sites share all courses.{earlier}",
         norms,
         Plain(n_keys=2, columns=tuple(name for name in norms if name not in _IN_FILE_ONLY)),
     )
+    yield from _shared_items(findings)
     whose = "by cluster, for the ensemble and for the sites' own models"
     if findings.analysis.ensemble is None:
         whose = "of all patients"
@@ -369,6 +373,40 @@ def difference_items(study: Study, findings: Findings) -> Iterator[Item]:
                 found, sites=pair, min_count=min_count, table=shown
             ),
             f"Heat maps of the differences {pair} in transition probabilities by cluster.",
+        )
+
+
+def _shared_items(findings: Findings) -> Iterator[Item]:
+    """The test of shared chains, and how far the sites' own chains are apart."""
+    shared = findings.shared
+    assert shared is not None
+    several = len(shared.tests) > 1
+    adjusted = " Adjusted: for the number of pairs of sites (Holm)." * several
+    columns = ("sites", "statistic", "typical", "p_value", *["p_holm"] * several)
+    yield Item(
+        "shared_chains",
+        "sites",
+        "Do the sites share the courses of the clusters?",
+        "Likelihood-ratio tests of chains that all sites share, with proportions of their own, "
+        "against chains of each site's own; first states and steps together. Memberships are "
+        "probabilities, so that nobody is assigned. Statistic: twice the difference of the "
+        f"log-likelihoods; typical: its mean in {shared.n:,} data sets simulated from the shared "
+        "chains, to which both were fitted; p: the share of these with a larger one. A small p "
+        f"says that the sites differ, not that they differ much.{adjusted}",
+        shared.tests,
+        Plain(columns=columns),
+    )
+    if len(shared.norms):
+        yield Item(
+            "own_chains",
+            "sites",
+            "How far the sites' own chains are apart",
+            "Norms as above, of the differences between the chains that each site's own mixture "
+            "has, with memberships as probabilities. Debiased: without the part that sampling and "
+            f"uncertain membership add, with its 95 % interval, from {shared.n:,} data sets "
+            "simulated from each site's own mixture.",
+            shared.norms,
+            Plain(n_keys=1, columns=tuple(c for c in shared.norms if c != "rows_left_out")),
         )
 
 

@@ -103,7 +103,7 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
             "classes",
             f"{name} by number of classes",
             f"{name} of models with different numbers of classes, {whose}; {study.model.n_init} "
-            "random starts per fit. Smaller is better; filled marks show the choice. The table has "
+            "starts per search. Smaller is better; filled marks show the choice. The table has "
             f"the sizes of all classes in percent.{together}",
             shown_fits(choice, findings.analysis.n_patients(), min_count, rounding),
             Plain(shares=("smallest",)),
@@ -192,7 +192,7 @@ def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
 _DECIMALS: dict[str, int] = {
     **dict.fromkeys(("loglik", "bic", "aic", "sabic", "caic", "icl"), 0),
     **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
-    **dict.fromkeys(("norm", "debiased", "low", "high", "chance", "estimate", "difference"), 3),
+    **dict.fromkeys(("norm", "debiased", "low", "high", "estimate", "difference"), 3),
 }
 _DIGITS = 3
 

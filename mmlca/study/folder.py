@@ -213,6 +213,7 @@ class Results:
                 self._keep_key()
             if private:
                 self._keep_private(self.folder / Path(name).parts[0])
+            _refuse_link(path.parent)
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic(path, private=private) as file:
                 file.write(content)
@@ -224,12 +225,15 @@ class Results:
 
     def _keep_private(self, folder: Path) -> None:
         """A folder of private files: no link to another place, and closed to others."""
-        if folder.is_symlink():
-            raise OSError(
-                errno.ELOOP, "it is a link, and patients' ids would go to another place", folder
-            )
+        _refuse_link(folder)
         private_folder(folder)
         folder.chmod(0o700)
+
+
+def _refuse_link(folder: Path) -> None:
+    """A folder inside the results must not be a link: its files would go to another place."""
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, f"{folder.name} is a link to another place", folder)
 
 
 def open_results(study: Study, out: str | os.PathLike[str]) -> tuple[Results, str]:
@@ -302,7 +306,29 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
             for path in paths:
                 more = f" ({path.name})" if len(paths) > 1 else ""
                 files[f"{place}.{role}{more}"] = path
+        condition = getattr(part, "condition", None)
+        if isinstance(condition, str):  # a file of Atlas
+            files[f"{place}.condition"] = folder / condition
+    for state, concepts in (study.concepts or {}).items():
+        for concept in concepts:
+            if str(concept).lower().endswith(".json"):
+                files[f"concepts.{state} ({Path(str(concept)).name})"] = folder / str(concept)
     return files
+
+
+NO_RESULT = ("n_jobs", "sensitivity", "centre")
+"""Sections of a study file that change no result of a study."""
+
+
+def settings_key(study: Study, *irrelevant: str) -> str:
+    """A hash of all settings of a study, less the sections that are declared irrelevant.
+
+    A step depends on every setting unless it says otherwise, so that a new one is never forgotten.
+    """
+    settings = study.plain()
+    for section in (*NO_RESULT, *irrelevant):
+        settings.pop(section, None)
+    return make_key(settings)
 
 
 def software() -> dict[str, str]:

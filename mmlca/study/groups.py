@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from mmlca.study.words import group_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.matching import memberships
+from mmlca.tables.suppress import is_small
 
 if TYPE_CHECKING:
+    from mmlca.sequences.type import Sequences
     from mmlca.study.analyse import Analysis
     from mmlca.study.config import Study
 
@@ -31,22 +34,55 @@ def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Seri
     return [*views(analysis), *more]
 
 
+def same_as_own(analysis: Analysis, min_count: int) -> pd.Series:
+    """Share of patients whose refined cluster is the one by their site's own model, and of "all".
+
+    It needs no courses that the sites share, so that it tells how far probabilities under such
+    courses can be believed. Missing where few patients are, or are not, in the same cluster.
+    """
+    same = pd.DataFrame(
+        {
+            site: [(part.to_numpy() == analysis.local[site].to_numpy()).sum(), len(part)]
+            for site, part in analysis.refined_clusters.items()
+        },
+        index=["same", "patients"],
+    ).T
+    same.loc["all"] = same.sum()
+    few = is_small(same["same"], min_count) | is_small(same["patients"] - same["same"], min_count)
+    few = pd.Series(np.asarray(few), same.index)
+    few["all"] |= few.any()  # a site's number would follow
+    return (same["same"] / same["patients"]).mask(few)
+
+
 GOOD_MATCH = 0.5
 """The smallest Jaccard index at which a class of a site's own model has a cluster's name."""
 
 
-def with_names(study: Study, analysis: Analysis, names: Mapping[Any, str]) -> Analysis:
+def with_names(
+    study: Study, analysis: Analysis, names: Mapping[Any, str], courses: Mapping[Any, str]
+) -> Analysis:
     """The same with the clusters' short names, and what all other groups are called.
 
-    A class of a site's own model has the name of the cluster that it matches where the match is
-    good: at every site where either has patients, at least half of those who are in one of the
-    two are in both. Any other class is "own class 3", with a short name from its own courses if
-    that is the same at all sites.
+    A class of a site's own model matches a cluster if at every site where either has patients at
+    least half of those who are in one of the two are in both. It has the cluster's name if its
+    own patients have the same course at every site; otherwise it is "like cluster 3". A class
+    without a match is "own class 3", with a short name from its own courses if that is the same
+    at all sites. A refined cluster has the cluster's name if its own patients have the same
+    course.
+
+    Parameters
+    ----------
+    study, analysis
+    names : {cluster: short name}
+    courses : {cluster: course}, the names by `name_clusters`
     """
-    own = {site: _own_names(study, analysis, site) for site in analysis.sequences}
+    own = {
+        site: _courses(study, analysis.sequences[site], analysis.local, site)
+        for site in analysis.sequences
+    }
     analysis = replace(analysis, names=dict(names), own_names=own)
     rules = all_memberships(analysis)
-    groups = {view: _group_names(study, analysis, view, rules[view]) for view in rules}
+    groups = {view: _group_names(study, analysis, view, rules[view], courses) for view in rules}
     return replace(analysis, group_names=groups)
 
 
@@ -67,7 +103,11 @@ def all_memberships(analysis: Analysis) -> dict[str | None, dict[str, pd.Series]
 
 
 def _group_names(
-    study: Study, analysis: Analysis, view: str | None, groups: Mapping[str, pd.Series]
+    study: Study,
+    analysis: Analysis,
+    view: str | None,
+    groups: Mapping[str, pd.Series],
+    courses: Mapping[Any, str],
 ) -> dict[Any, str]:
     """The names of the groups of one membership, in the order of their numbers."""
     # a class that matches no cluster may have a name instead of a number
@@ -75,26 +115,37 @@ def _group_names(
         {group for part in groups.values() for group in part.unique()},
         key=lambda group: (isinstance(group, str), group),
     )
-    if view in (None, "ensemble", "refined"):
+    if view in (None, "ensemble"):
         return {group: group_name(study, group, analysis.names) for group in order}
-    names = {
-        group: group_name(study, group, analysis.names)
-        for group in order
-        if match(groups, analysis.clusters, group) >= GOOD_MATCH
-    }
-    for group in (group for group in order if group not in names):
+    if view == "refined":
+        refined = _courses(study, analysis.sequences, groups, "all")
+        same = {group: analysis.names[group] for group in analysis.names
+                if refined.get(group) == courses[group]}  # fmt: skip
+        return {group: group_name(study, group, same) for group in order}
+    names = {}
+    for group in order:
         shorts = analysis.own_names.values() if view == "local" else ()
         own = {short[group] for short in shorts if group in short}
+        if match(groups, analysis.clusters, group) >= GOOD_MATCH:
+            names[group] = f"like cluster {group}"
+            if own == {courses.get(group)}:
+                names[group] = group_name(study, group, analysis.names)
+            continue
         different = "differs between the sites" if len(own) > 1 else next(iter(own), "")
         names[group] = f"own class {group}: {different}".removesuffix(": ")
-    return {group: names[group] for group in order}
+    return names
 
 
-def _own_names(study: Study, analysis: Analysis, site: str) -> dict[Any, str]:
-    """Short names of the site's own classes from their courses; none for hidden sizes."""
+def _courses(
+    study: Study,
+    data: Sequences | Mapping[str, Sequences],
+    groups: Mapping[str, pd.Series],
+    site: str,
+) -> dict[Any, str]:
+    """Short names of the groups of a site, or of "all", from their courses; none if hidden."""
     min_count = study.privacy.min_count
-    described = describe_clusters(analysis.sequences[site], analysis.local[site])
-    hidden = hidden_sizes(analysis.local, min_count).loc[site]
+    described = describe_clusters(data, groups if site == "all" else groups[site])
+    hidden = hidden_sizes(groups, min_count).loc[site]
     return {
         group: short
         for group, short in zip(
@@ -141,18 +192,12 @@ def own_classes(analysis: Analysis) -> dict[str, pd.Series]:
 
 
 def class_names(analysis: Analysis, site: str) -> dict[int, str]:
-    """The classes of a site's own model, with short names.
-
-    These are the names of the clusters that they match well at this site, or come from their own
-    courses.
-    """
+    """The classes of a site's own model, with short names from their own courses."""
     labels, matched = analysis.labels[site][site], analysis.local[site]
     classes = {}
     for k in range(analysis.own[site].params_.n_classes):
         here = matched[labels == k]
-        group = here.iloc[0] if len(here) else None
-        good = match({site: matched}, analysis.clusters, group) >= GOOD_MATCH
-        short = analysis.names.get(group) if good else analysis.own_names[site].get(group)
+        short = analysis.own_names[site].get(here.iloc[0]) if len(here) else None
         classes[k + 1] = f"class {k + 1}" if short is None else f"class {k + 1}: {short}"
     return classes
 

@@ -13,19 +13,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from mmlca.model.criteria import OVERLAP
+from mmlca.model.inference import OverlapWarning
 from mmlca.model.likelihood_ratio import bootstrap_lrt
 from mmlca.model.outcomes import ThreeStep, three_step
-from mmlca.model.resampling import bootstrap
+from mmlca.model.resampling import Bootstrap, bootstrap
 from mmlca.study import read
 from mmlca.study.groups import own_classes, with_cluster_names
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of
 from mmlca.study.words import group_name, groups_word
+from mmlca.tables.cluster_chains import cluster_chains, cluster_memberships
 from mmlca.tables.describe import state_distribution, transition_counts
-from mmlca.tables.diagnostics import Diagnostics, diagnose
+from mmlca.tables.diagnostics import (
+    N_TESTS,
+    Diagnostics,
+    adjust_together,
+    diagnose,
+    diagnose_clusters,
+)
 from mmlca.tables.effects import (
-    cluster_chains,
-    cluster_memberships,
     hide_effects,
     hide_outcomes,
     one_step_effects,
@@ -38,6 +45,8 @@ if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis
     from mmlca.study.config import Study
 
+SHARED = "all sites"
+"""Whose fit it is, where it is that of the model that the sites share."""
 _YEAR = 365.25
 _MONTH = _YEAR / 12
 _NO_ESTIMATE = (
@@ -50,15 +59,17 @@ _NO_ESTIMATE = (
 class Inference:
     """What `infer` found; parts that a study does not ask for are empty or None.
 
-    Small numbers are hidden in `parameters`, `effects`, `pooled`, `outcomes` and `tests`, and not
-    yet in `diagnostics` and `survival`, which have `shown`. `left_out` are sentences on what
-    could not be estimated.
+    `diagnostics` are those of each site's own model, `shared_fit` those of the model that the sites
+    share. Small numbers are hidden in `parameters`, `effects`, `pooled`, `outcomes` and `tests`,
+    and not yet in `diagnostics`, `shared_fit` and `survival`, which have `shown`. `left_out` are
+    sentences on what could not be estimated.
     """
 
     parameters: pd.DataFrame | None = None
     class_tests: pd.DataFrame | None = None
     stability: pd.DataFrame | None = None
     diagnostics: dict[str, Diagnostics] = field(default_factory=dict)
+    shared_fit: Diagnostics | None = None
     effects: pd.DataFrame | None = None
     pooled: pd.DataFrame | None = None
     outcomes: pd.DataFrame | None = None
@@ -70,15 +81,22 @@ class Inference:
 def diagnostics(
     study: Study, analysis: Analysis, processes: Processes
 ) -> Callable[[], dict[str, Diagnostics]]:
-    """How well each site's own model fits, once it is called for; empty if it is not wanted."""
-    rules = study.inference
-    check = partial(diagnose, n_sim=rules.simulations, seed=study.seed)
-    tasks = {
-        site: processes.submit(check, analysis.own[site], data)
-        for site, data in analysis.sequences.items()
-        if rules.diagnostics
-    }
-    return lambda: {site: task() for site, task in tasks.items()}
+    """How well each site's own model fits, and under `SHARED` the one that they share.
+
+    Once it is called for; empty if it is not wanted.
+    """
+    rules, sites = study.inference, analysis.sequences
+    if not rules.diagnostics:
+        return dict
+    n_models = len(sites) + (analysis.ensemble is not None)
+    n_sim = rules.simulations_for(N_TESTS * n_models)
+    settings: dict[str, Any] = {"n_sim": n_sim, "seed": study.seed}
+    own = partial(diagnose, **settings)
+    tasks = {site: processes.submit(own, analysis.own[site], data) for site, data in sites.items()}
+    if analysis.ensemble is not None:
+        shared = partial(diagnose_clusters, **settings)
+        tasks[SHARED] = processes.submit(shared, sites, analysis.clusters)
+    return lambda: adjust_together({name: task() for name, task in tasks.items()})
 
 
 def infer(
@@ -95,12 +113,16 @@ def infer(
     rules, notes = study.inference, list[str]()
     sites, own = analysis.sequences, analysis.own
     parts: dict[str, Any] = {}
-    if rules.standard_errors:
-        parts["parameters"] = _by_site({s: _parameters(study, own[s], sites[s]) for s in sites})
-    if rules.blrt:
-        parts["class_tests"] = _by_site({s: _class_tests(study, own[s], sites[s]) for s in sites})
+    refits: dict[str, Bootstrap] = {}
     if rules.bootstrap:
         refits = {s: bootstrap(own[s], sites[s], rules.bootstrap, study.seed) for s in sites}
+    if rules.standard_errors:
+        parts["parameters"] = _by_site(
+            {s: _parameters(study, own[s], sites[s], refits.get(s)) for s in sites}
+        )
+    if rules.blrt:
+        parts["class_tests"] = _by_site({s: _class_tests(study, own[s], sites[s]) for s in sites})
+    if refits:
         found = _by_site({site: result.stability for site, result in refits.items()})
         parts["stability"] = hide_parts(
             found,
@@ -112,11 +134,10 @@ def infer(
         if rounding := rounding_of(study, own_classes(analysis)):
             n = rounding.column(found.rename(columns={"class": "group"}), "patients")
             parts["stability"]["patients"] = n
-    parts["diagnostics"] = dict(diagnosed)
+    parts["diagnostics"] = {name: part for name, part in diagnosed.items() if name != SHARED}
+    parts["shared_fit"] = diagnosed.get(SHARED)
     if study.covariates.columns or study.outcomes.columns:
         people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
-        _need_columns("covariates.columns", study.covariates.columns, people)
-        _need_columns("outcomes.columns", study.outcomes.columns, people)
         third = _ThirdStep(study, analysis, people, hidden, notes)
         if study.covariates.columns:
             parts["effects"], parts["pooled"] = third.effects()
@@ -145,25 +166,31 @@ def _by_site(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return frame[["site", *(name for name in frame if name != "site")]]
 
 
-def _need_columns(key: str, wanted: tuple[str, ...], people: Mapping[str, pd.DataFrame]) -> None:
-    known = set.intersection(*(set(frame) for frame in people.values()))
-    absent = [name for name in wanted if name not in known]
-    if absent:
-        raise ValueError(
-            f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
-            f"{', '.join(sorted(known)) or 'no columns'}."
-        )
-
-
 # --- the models' own parameters -------------------------------------------------------------
 
 
-def _parameters(study: Study, model: Any, data: Any) -> pd.DataFrame:
+def uses_refits(study: Study, model: Any) -> bool:
+    """Whether the intervals of a model are from the bootstrap: its classes overlap."""
+    return study.inference.bootstrap > 0 and model.entropy() < OVERLAP
+
+
+def _intervals(study: Study, model: Any, data: Any, refits: Bootstrap | None) -> pd.DataFrame:
+    """Probabilities with standard errors and limits, on the boundary always the exact ones."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OverlapWarning)  # `inference_cautions` says so
+        table: pd.DataFrame = model.standard_errors(data)
+    if refits is not None and uses_refits(study, model):
+        inside, numbers = ~table["boundary"].to_numpy(), ["se", "low", "high"]
+        table.loc[inside, numbers] = refits.intervals[numbers].to_numpy()[: len(table)][inside]
+    return table
+
+
+def _parameters(study: Study, model: Any, data: Any, refits: Bootstrap | None) -> pd.DataFrame:
     """Probabilities with their intervals; those that rest on few patients are blank.
 
     They rest on the patients assigned to the class who begin in the state, or make the step.
     """
-    table = model.standard_errors(data).drop(columns=["boundary", "note"])
+    table = _intervals(study, model, data, refits).drop(columns=["boundary", "note"])
     k, classes = model.params_.n_classes, pd.Series(model.predict(data) + 1, data.ids)
     labels = classes.astype(pd.CategoricalDtype(list(range(1, k + 1))))
     first = state_distribution(data, labels)
@@ -229,9 +256,8 @@ class _ThirdStep:
         self.clusters = {site: part.map(names) for site, part in clusters.items()}
         self.memberships = {}
         if self.analysis.ensemble is not None:
-            refined = self.analysis.memberships  # clusters from 0
-            known = {s: p.rename(columns=lambda c: c + 1) for s, p in refined.items()}
-            known = known or cluster_memberships(sites, clusters)
+            # at convergence: after a few rounds memberships are too sure, and effects too small
+            known = cluster_memberships(sites, clusters)
             self.memberships = {s: p.rename(columns=names) for s, p in known.items()}
 
     def _at_site(self, site: str, correction: Any, **data: Any) -> ThreeStep:
@@ -404,18 +430,7 @@ def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | 
     assert rules.event is not None
     frames = {}
     for site, data in analysis.sequences.items():
-        if data.account is None:
-            raise ValueError(
-                f"outcomes.event needs dates, and the sequences of {site} come from a file without "
-                "any; give records instead, or leave outcomes.event out."
-            )
         known = data.patients
-        absent = [n for n in (rules.event, rules.competing) if n and n not in known]
-        if absent:
-            raise ValueError(
-                f"outcomes names the dates {', '.join(absent)}, but the patients' table of {site} "
-                f"has {', '.join(known)}."
-            )
         frame = read.event_times(known, rules.event, rules.competing)
         for name in study.covariates.columns:
             frame[f"covariate {name}"] = known[name]

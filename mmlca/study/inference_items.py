@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from scipy.special import ndtr, ndtri
 
 from mmlca.figures.diagnostics import plot_residuals, plot_stays
 from mmlca.figures.effects import plot_effects
 from mmlca.figures.survival import plot_survival
 from mmlca.figures.transitions import plot_estimates
 from mmlca.study.groups import class_names, own_classes
+from mmlca.study.inference import SHARED, uses_refits
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
@@ -23,19 +25,47 @@ from mmlca.study.words import (
     window_name,
     windows_name,
 )
+from mmlca.tables.diagnostics import N_TESTS
 from mmlca.tables.suppress import hidden_note, hides
 
 if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
     from mmlca.study.analyse import Findings
     from mmlca.study.config import Study
     from mmlca.tables.diagnostics import Diagnostics
     from mmlca.tables.rounding import Rounding
 
+_ALL_SITES = (
+    ", and under “all sites” the model of the ensemble and its refinement: courses that all sites "
+    "share, with proportions of their own, fitted from the ensemble's clusters to convergence"
+)
 _CORRECTED = {
     "BCH": "corrected for wrong assignments (BCH)",
     "ML": "corrected for wrong assignments (maximum likelihood)",
     None: "not corrected for wrong assignments",
 }
+
+
+def _beyond(states: pd.DataFrame) -> str:
+    """How many residuals are large, against how many would be by chance."""
+    residual = states["residual"].dropna().abs()
+    if not len(residual):
+        return ""
+    chance, bound = 2 * ndtr(-2) * len(residual), -ndtri(0.025 / len(residual))
+    return (
+        f"Of {len(residual):,} residuals about {chance:.0f} would be beyond 2 by chance alone; "
+        f"{(residual > 2).sum():,} are, and {(residual > bound).sum():,} beyond {bound:.1f}, where "
+        "in 19 of 20 such tables there would be none (Bonferroni)."
+    )
+
+
+def _limits_from(study: Study, model: MixtureMarkov) -> str:
+    if uses_refits(study, model):
+        return (
+            f"from {study.inference.bootstrap:,} refits to patients drawn with replacement "
+            "(bootstrap), because the classes overlap"
+        )
+    return "from robust (sandwich) standard errors"
 
 
 def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -46,21 +76,28 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
     whose = "Each site's own model" if several else "The model"
     own = "the site's own model" if several else "the model"
     shown = {site: part.shown(min_count) for site, part in found.diagnostics.items()}
+    shared = {} if found.shared_fit is None else {SHARED: found.shared_fit.shown(min_count)}
     names = {site: class_names(findings.analysis, site) for site in findings.analysis.own}
     if shown:
         yield Item(
             "fit_tests",
             "fit",
             "Do the models fit?",
-            f"{whose} against its patients. Memory: does the next state depend on "
-            "the one before the present? Stays: does leaving a state depend on how long a patient "
-            "has been in it? States: are their shares over time as expected? Statistic, its "
-            f"typical value in {study.inference.simulations} sets of sequences drawn from the "
-            "model and fitted again, and the share of these with a larger one (p). A small p "
-            "speaks against the model.",
+            f"{whose} against its patients{_ALL_SITES * bool(shared)}. Memory: does the next state "
+            "depend on the one before the present? Stays: does leaving a state depend on how long "
+            "a patient has been in it? States: are their shares over time as expected of those "
+            "still observed, whose follow-up may end for reasons that depend on the time and the "
+            "state then? Halves: are steps as likely in the second half of the time as in the "
+            "first? Statistic, its typical value in "
+            f"{next(iter(shown.values())).n_sim} sets of sequences drawn from the model and fitted "
+            "again, the size of the effect (0.1 is called small, 0.3 medium, 0.5 large), the share "
+            "of the sets with a larger statistic (p), and p adjusted for the "
+            f"{N_TESTS * len(shown | shared)} tests of this table by Holm's method. A small p "
+            "speaks against the model; with many patients it does so for small effects, too.",
             pd.concat(
-                [part.tests.assign(site=site) for site, part in shown.items()], ignore_index=True
-            )[["site", "test", "statistic", "typical", "p_value"]],
+                [part.tests.assign(site=site) for site, part in (shown | shared).items()],
+                ignore_index=True,
+            )[["site", "test", "statistic", "typical", "effect", "p_value", "p_holm"]],
             Plain(n_keys=2),
         )
         yield Item(
@@ -68,7 +105,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit",
             "How sure the assignments are",
             f"For the patients assigned to a class of {own} (row): their number, and their mean "
-            f"probability of each class (columns). {count_note(study)}".rstrip(),
+            "probability of each class (columns), which holds if the model is right: see the tests "
+            f"above. {count_note(study)}".rstrip(),
             _classification(
                 {site: part.classification for site, part in shown.items()},
                 names,
@@ -84,8 +122,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit",
             f"States against what the model expects, {site}",
             f"By class of {own} and {window_name(study)}: observed less expected "
-            "share of each state, in standard errors. Blue: more than expected; red: fewer. Beyond "
-            f"2 something is amiss. {note}".rstrip(),
+            "share of each state, in standard errors, among those still observed. Blue: more than "
+            f"expected; red: fewer. {_beyond(part.states)} {note}".rstrip(),
             _with_names(part.states, names[site]),
             Grid(
                 ("class", "state"),
@@ -123,8 +161,8 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit",
             f"Steps in the first and the second half, {site}",
             "Transition rates by class in either half of the time, and the model's, which is the "
-            "same in both. Steps that are both rare and rarely expected (below 0.5 %) are left "
-            f"out. {note}".rstrip(),
+            "same in both; the table of tests has that of the halves. Steps that are both rare and "
+            f"rarely expected (below 0.5 %) are left out. {note}".rstrip(),
             _with_names(_common_steps(part.steps), names[site]),
             Plain(
                 shares=("observed", "expected"),
@@ -141,7 +179,7 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             "fit",
             f"Estimated probabilities, {site}",
             f"First states and transition probabilities of each class of {own}, with "
-            "95 % limits from outer products of scores. They hold if the model is right and the "
+            f"95 % limits {_limits_from(study, model)}. They hold if the model is right and the "
             f"maximum was found. The table has standard errors. {note}".rstrip(),
             _with_names(table, names[site]),
             Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),

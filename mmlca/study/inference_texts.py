@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mmlca.model.criteria import OVERLAP
 from mmlca.model.selection import compare_criteria
 from mmlca.sequences.checks import listed
+from mmlca.study.inference import uses_refits
 from mmlca.study.words import group_word, groups_word, in_words
+from mmlca.tables.norm_texts import p_text
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Findings
@@ -29,8 +32,8 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
     model = "each site's own model" if several else "the model"
     if found.parameters is not None:
         text.append(
-            f"Standard errors of the probabilities of {model} are from the outer products "
-            "of the patients' scores, with intervals on the logit scale."
+            f"Standard errors of the probabilities of {model} are robust (sandwich), with "
+            f"intervals on the logit scale{_bootstrapped(study, findings)}."
         )
     if found.class_tests is not None:
         text.append(
@@ -48,8 +51,12 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
         text.append(
             f"The fit of {model} was judged by the mean probabilities of assigned classes, by "
             "residuals of the states over time, and by tests of memory beyond one "
-            "step, of lengths of stays and of the states over time, with reference values from "
-            f"{rules.simulations} sets of sequences drawn from the model and fitted again."
+            "step, of lengths of stays, of the states over time and of steps in the two halves of "
+            "the time, with reference values from "
+            f"{next(iter(found.diagnostics.values())).n_sim} sets of sequences drawn from the "
+            "model and fitted again; follow-up ended in them after each state and time as often as "
+            f"in the data{', and the model that the sites share was judged alike' * several}. "
+            "P-values were adjusted for the number of these tests by Holm's method."
         )
     one_step = study.covariates.method == "one-step"
     if (found.effects is not None and not one_step) or found.outcomes is not None:
@@ -59,8 +66,8 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
         if one_step:
             how = (
                 "inside the mixture, estimated together with the chains from those of the "
-                f"{groups_word(study)} on, with standard errors from the observed information that "
-                "allow for unknown classes"
+                f"{groups_word(study)} on, with robust (sandwich) standard errors that allow for "
+                "unknown classes"
             )
         together = " and pooled with inverse-variance weights" if found.pooled is not None else ""
         text.append(
@@ -78,23 +85,29 @@ def inference_methods(study: Study, findings: Findings) -> list[str]:
     return text
 
 
+def _bootstrapped(study: Study, findings: Findings) -> str:
+    own = findings.analysis.own
+    sites = [site for site, model in own.items() if uses_refits(study, model)]
+    if not sites:
+        return ""
+    where = f"at {listed(sites)}, " if len(own) > 1 else ""
+    return (
+        f"; {where}where the classes overlap (entropy R² below {OVERLAP:g}), they are from "
+        f"{study.inference.bootstrap:,} refits to patients drawn with replacement"
+    )
+
+
 def _memberships(findings: Findings) -> str:
     if findings.analysis.ensemble is None:
         return (
             "Classification errors are those that the model's memberships imply, and the "
             "uncertainty of the model is part of the standard errors."
         )
-    if findings.analysis.refined is not None:
-        return (
-            "The clusters of an ensemble have no memberships of their own; in their place stand "
-            "those of the refined model, with the proportions of each site. They are taken as "
-            "known, so that standard errors leave out the uncertainty of the clustering."
-        )
     return (
         "The clusters of an ensemble have no memberships of their own; in their place stand those "
-        "of Markov chains estimated in each cluster over all sites and improved by one EM update, "
-        "with the shares of each site. They are taken as known, so that standard errors leave out "
-        "the uncertainty of the clustering."
+        "of Markov chains that all sites share, estimated by EM from the clusters to convergence, "
+        "with the proportions of each site. They are taken as known, so that standard errors leave "
+        "out the uncertainty of the clustering."
     )
 
 
@@ -165,6 +178,21 @@ def _said_of_sites(sentences: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     return [(listed(names), text) for text, names in sites.items()]
 
 
+def shared_cautions(findings: Findings) -> list[str]:
+    """What it means for the clusters if the sites do not share their chains."""
+    shared, analysis = findings.shared, findings.analysis
+    if shared is None or analysis.ensemble is None or not len(shared.rejected()):
+        return []
+    p = p_text(shared.tests["p_holm"].iloc[0], shared.n)
+    return [
+        f"The sites do not share all courses of the clusters ({p}). The ensemble, its refinement, "
+        "and effects and outcomes by cluster take it that they do, up to proportions of their own. "
+        "The more the sites differ, the less the probabilities of clusters can be believed, and "
+        "the more a cluster may stand for another group of patients at each site. Do not refine "
+        "to convergence then, and compare the clusters with each site's own model."
+    ]
+
+
 def inference_cautions(study: Study, findings: Findings) -> list[str]:
     """What a reader should know before believing errors, effects and outcomes."""
     found = findings.inference
@@ -172,7 +200,18 @@ def inference_cautions(study: Study, findings: Findings) -> list[str]:
         site: part.shown(study.privacy.min_count).cautions()
         for site, part in found.diagnostics.items()
     }
+    if found.shared_fit is not None:
+        doubts["all sites together"] = found.shared_fit.shown(study.privacy.min_count).cautions()
     notes = [f"At {sites}: {text[0].lower()}{text[1:]}" for sites, text in _said_of_sites(doubts)]
+    own = findings.analysis.own
+    overlapping = [site for site, model in own.items() if model.entropy() < OVERLAP]
+    if found.parameters is not None and overlapping and not study.inference.bootstrap:
+        where = f" at {listed(overlapping)}" if len(own) > 1 else ""
+        notes.append(
+            f"The classes{where} overlap (entropy R² below {OVERLAP:g}), so that the intervals of "
+            "their probabilities may be too narrow; bootstrap = 500 under [inference] takes them "
+            "from refits instead."
+        )
     if found.effects is not None or found.outcomes is not None:
         notes.append(
             f"Effects and outcomes of the {groups_word(study)} are associations: patients were not "

@@ -198,17 +198,21 @@ def shown_clusters(
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The clusters in numbers, and who their patients are."""
     analysis, groups = findings.analysis, groups_word(study)
-    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "first", "still", "switches")
-    shown += ("until_switch", "path", "path_share", "end", "end_share")
-    shares = ("share", "first_share", "still", "switch_share", "path_share", "end_share")
+    shown: tuple[str, ...] = ("cluster", "name", "n", "share", "path", "path_share")
+    shown += ("second_path", "second_path_share", "end", "end_share", "switches", "followed")
+    shares: tuple[str, ...] = ("share", "first_share", "still", "switch_share", "path_share")
+    shares += ("second_path_share", "end_share")
     labels, several = {"cluster": group_word(study)}, len(analysis.sequences) > 1
-    digits = {"switches": 2, "until_switch": 1}
+    digits = {"switches": 2, "followed": 0}
     layout = Plain(shares=shares, n_keys=2, digits=digits, labels=labels)
     yield Item(
         "clusters_in_words",
         "clusters",
         f"The {groups} in words",
-        "Names are made from the courses, or come from the study file (outputs.names).",
+        f"Names follow from the table “The {groups} in numbers”: at least three quarters of "
+        "“persisters” never leave their drug class while they are observed, at least half of “A → "
+        "B” take exactly this path, and all others are mixed, with their two most common paths (or "
+        "one, if two are long). Other names come from the study file (outputs.names).",
         findings.described[["cluster", "name", "description"]],
         Plain(n_keys=2, sortable=False, labels=labels),
     )
@@ -216,12 +220,10 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         "clusters",
         "clusters",
         f"The {groups} in numbers",
-        f"{'All sites together: patients' if several else 'Patients'}; the most common first drug "
-        "class, and of those "
-        f"still observed in the last {window_name(study)} the share on it; the mean number of "
-        f"switches per patient; the median number of {windows_name(study)} before the first "
-        "switch, of those who switched; the most common path and last drug class, with their "
-        "shares.",
+        f"{'All sites together: patients' if several else 'Patients'}; the two most common paths "
+        "and the most common last drug class, with their shares; the mean number of switches per "
+        f"patient; and the median number of {windows_name(study)} up to the last observed one. The "
+        "file has more.",
         printable(findings.described),
         replace(layout, columns=shown),
     )
@@ -233,7 +235,8 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
             "clusters_by_site",
             "clusters",
             f"The {groups} at each site",
-            "The same at each site.",
+            "The same at each site. The names are those of all sites together; at one of them the "
+            "shares may be others.",
             printable(
                 shown_clusters(study, analysis, by_site, next(iter(findings.courses.values())))
             ),

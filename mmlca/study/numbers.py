@@ -21,6 +21,7 @@ from mmlca.tables.suppress import hides, is_small
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis
     from mmlca.study.config import Study
+    from mmlca.tables.shared_chains import SharedChains
     from mmlca.tables.site_differences import SiteDifferences
 
 DOUBTFUL = 0.6
@@ -42,6 +43,8 @@ class Kind(StrEnum):
     VOTE_SHARE = "mean vote share"
     DOUBTFUL = "patients with a vote share below 0.6"
     DIFFERENCE = "site difference"
+    APART = "difference of the sites' own chains"
+    SHARED = "test of shared chains"
     TRUTH = "adjusted Rand index against the truth"
 
 
@@ -51,6 +54,8 @@ _UNITS: dict[Kind, Unit] = {
     Kind.VOTE_SHARE: "share",
     Kind.DOUBTFUL: "share",
     Kind.DIFFERENCE: "index",
+    Kind.APART: "index",
+    Kind.SHARED: "index",
     Kind.TRUTH: "index",
 }
 
@@ -72,14 +77,15 @@ class Number:
         Of a difference between sites: "transition" or "initial"; "plain" or "occupancy".
     membership : str
         The rule that groups the patients: "ensemble", "local", "MGB everywhere".
-    debiased, low, high : float
-        A difference between sites without the part that sampling adds, and its 95 % interval.
+    debiased : float
+        A difference between sites without the part that sampling adds.
+    low, high : float
+        Its 95 % interval, for differences of the sites' own chains.
     p_value : float
-        Of the permutation test that the sites do not differ.
+        Of the test that the sites share the chains of the clusters, adjusted for the number of
+        pairs of sites; `value` is then its statistic.
     n_boot : int
-        Number of bootstrap samples and of permutations behind them.
-    chance : float
-        The difference that sampling alone would give if the sites did not differ.
+        Number of bootstrap samples, or of simulated data sets, behind them.
     published : float
         The number of an earlier study.
     n : float
@@ -98,7 +104,6 @@ class Number:
     high: float = np.nan
     p_value: float = np.nan
     n_boot: int = 0
-    chance: float = np.nan
     published: float = np.nan
     n: float = np.nan
 
@@ -140,6 +145,7 @@ def headline(
     analysis: Analysis,
     choice: pd.DataFrame | None,
     differences: SiteDifferences | None,
+    shared: SharedChains | None = None,
 ) -> list[Number]:
     """All headline numbers of a study."""
     numbers, rounding = [], rounding_of(study, analysis.clusters)
@@ -174,6 +180,8 @@ def headline(
         numbers.append(Number(Kind.DOUBTFUL, float(doubtful[0] / max(doubtful.sum(), 1))))
     if differences is not None:
         numbers += [_difference(study, row) for row in differences.norms.to_dict("records")]
+    if shared is not None:
+        numbers += _shared(shared)
     numbers += compared_with_truth(study, analysis)
     if not hides(study.privacy.min_count):
         return numbers
@@ -181,10 +189,13 @@ def headline(
 
 
 def _coarse(number: Number) -> Number:
-    """An index with three decimals: more would tell counts that are not shown."""
-    if number.kind not in (Kind.DIFFERENCE, Kind.TRUTH, Kind.VOTE_SHARE, Kind.STABILITY):
+    """An index with three decimals, or a statistic with one: more would tell hidden counts."""
+    indices = (Kind.DIFFERENCE, Kind.APART, Kind.TRUTH, Kind.VOTE_SHARE, Kind.STABILITY)
+    if number.kind is Kind.SHARED:
+        return replace(number, value=round(number.value, 1))
+    if number.kind not in indices:
         return number
-    names = ("value", "debiased", "low", "high", "chance")
+    names = ("value", "debiased", "low", "high")
     return replace(number, **{name: round(getattr(number, name), 3) for name in names})
 
 
@@ -217,13 +228,19 @@ def _difference(study: Study, row: Mapping[str, Any]) -> Number:
         weighting=row["weighting"],
         membership=row["membership"],
         debiased=row["debiased"],
-        low=row["low"],
-        high=row["high"],
-        p_value=row["p_value"],
         n_boot=row["n_boot"],
-        chance=row["chance"],
         published=published_norm(study, row),
     )
+
+
+def _shared(shared: SharedChains) -> Iterator[Number]:
+    """The tests of shared chains, and how far the sites' own chains are apart."""
+    for row in shared.tests.to_dict("records"):
+        p, n = row["p_holm"], shared.n
+        yield Number(Kind.SHARED, row["statistic"], row["sites"], p_value=p, n_boot=n)
+    for row in shared.norms.to_dict("records"):
+        fields = ("sites", "quantity", "weighting", "debiased", "low", "high")
+        yield Number(Kind.APART, row["norm"], n_boot=shared.n, **{f: row[f] for f in fields})
 
 
 def published_norm(study: Study, row: Mapping[str, Any]) -> float:

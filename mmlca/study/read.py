@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from font.spelling import option, spelled, spelling
 from mmlca.sequences.checks import some
 from mmlca.tables.suppress import is_small
 
@@ -120,7 +121,7 @@ def _common_combinations(study: Study, data: Mapping[str, Sequences]) -> tuple[s
     for part in data.values():
         if part.account is not None:
             windows.update(part.account.settings["combinations_taken"])
-    order = sorted(windows, key=lambda name: (-windows[name], name))
+    order = sorted(windows, key=lambda name: (-windows[name], sorted(name.split("+"))))
     return tuple(order[: study.rules.max_combinations])
 
 
@@ -145,9 +146,15 @@ def database_hashes(
 
 @contextmanager
 def _at(site: str) -> Iterator[None]:
-    """Name the site in errors."""
+    """Name the site in errors, and in the keys of the study file that they name."""
+    spell = spelling()
+
+    def spell_here(name: str, value: object) -> str:
+        return spell(name, value).replace("sites.NAME", f"sites.{site}")
+
     try:
-        yield
+        with spelled(spell_here):
+            yield
     except (ValueError, TypeError) as error:
         raise ValueError(f"site {site}: {error}") from None
 
@@ -172,6 +179,48 @@ def patients_of(study: Study, site: str, sequences: Sequences) -> pd.DataFrame:
             )
             known, _ = align_patients(table, sequences.ids)
     return known.drop(columns=dates, errors="ignore")
+
+
+def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
+    """Refuse columns of the patients' tables that the study needs and cannot have.
+
+    Called before anything is fitted, so that nobody waits for a model to hear it.
+    """
+    from ehr_prep.tables import check_variables
+
+    people = {site: patients_of(study, site, part) for site, part in sequences.items()}
+    known = set.intersection(*(set(frame) for frame in people.values()))
+    wanted = {
+        "outputs.table_one": study.outputs.table_one or (),
+        "covariates.columns": study.covariates.columns,
+        "outcomes.columns": study.outcomes.columns,
+    }
+    for key, names in wanted.items():
+        if absent := [name for name in names if name not in known]:
+            age = (
+                "; age needs a date of birth, whose column is named as in "
+                f"{option('patients_columns', {'birth_date': 'Geb'})}"
+                if "age" in absent
+                else ""
+            )
+            raise ValueError(
+                f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
+                f"{', '.join(sorted(known)) or 'no columns'}{age}."
+            )
+    check_variables(people, study.outputs.table_one)
+    rules = study.outcomes
+    for site, part in sequences.items() if rules.event is not None else ():
+        if part.account is None:
+            raise ValueError(
+                f"outcomes.event needs dates, and the sequences of {site} come from a file without "
+                "any; give records instead, or leave outcomes.event out."
+            )
+        if absent := [n for n in (rules.event, rules.competing) if n and n not in part.patients]:
+            raise ValueError(
+                f"outcomes names the dates {', '.join(absent)}, but the patients' table of {site} "
+                f"has {', '.join(part.patients)}."
+            )
+        event_times(part.patients, str(rules.event), rules.competing)
 
 
 def read_labs(study: Study, site: str) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from font.metrics import compare_clusterings, reliability
 from mmlca.study.analyse import Analysis, Findings
+from mmlca.study.groups import same_as_own
 from mmlca.study.read import read_truth
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
@@ -57,9 +58,12 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         "refined",
         "Patients who moved, by site",
         "Patients whose refined group is another than that of the ensemble; the mean probability "
-        f"of the refined group, over all patients of the site. {note}".rstrip(),
-        site_table(analysis, moves),
-        Plain(shares=("share",)),
+        "of the refined group, over all patients of the site, which holds if the model is right; "
+        "and the share of patients with the same group by the site's own model, which needs no "
+        "courses that sites share. Where that share is much lower, the probability is too high. "
+        f"{note}".rstrip(),
+        site_table(analysis, moves, same_as_own(analysis, min_count)),
+        Plain(shares=("share", "same by own model")),
     )
     if findings.differences is not None and findings.refined_differences is not None:
         yield Item(
@@ -67,7 +71,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
             "refined",
             "Differences between sites, by the ensemble and refined",
             "Mean norms of the differences between sites within groups, see the section on sites; "
-            "a common rule lowers them, whether it is a good one or not.",
+            "a common rule often lowers them, whether it is a good one or not.",
             difference_table(findings),
             Plain(n_keys=3),
         )
@@ -269,8 +273,11 @@ def moved_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
     return pd.DataFrame(moves.pairs, columns=names).assign(ensemble=names)[["ensemble", *names]]
 
 
-def site_table(analysis: Analysis, moves: Moves) -> pd.DataFrame:
-    """How many patients moved at each site, and how certain the refined clusters are."""
+def site_table(analysis: Analysis, moves: Moves, same: pd.Series) -> pd.DataFrame:
+    """How many patients moved at each site, and how certain the refined clusters are.
+
+    `same` is the share of each site's patients with the same cluster by its own model.
+    """
     return pd.DataFrame(
         {
             "site": moves.sites,
@@ -278,6 +285,7 @@ def site_table(analysis: Analysis, moves: Moves) -> pd.DataFrame:
             "moved": moves.movers,
             "probability": [analysis.certainty[s]["probability"].mean() for s in moves.sites],
             "share": moves.share,
+            "same by own model": same[moves.sites].to_numpy(),
         }
     )
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from font.files import hold
 from mmlca.model.estimator import MixtureMarkov
+from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 from mmlca.study import analyse, inference, items, read
 from mmlca.study.analyse import Analysis, Findings, Models
@@ -21,9 +22,17 @@ from mmlca.study.cautions import cautions
 from mmlca.study.config import Study
 from mmlca.study.courses import draw_single_courses
 from mmlca.study.data_items import shown_fits
-from mmlca.study.folder import Progress, Results, make_key, open_results, plain_records
+from mmlca.study.folder import (
+    Progress,
+    Results,
+    make_key,
+    open_results,
+    plain_records,
+    settings_key,
+)
 from mmlca.study.groups import course_views, with_names
 from mmlca.study.methods import methods
+from mmlca.study.names import courses_of_names, short_names
 from mmlca.study.numbers import headline
 from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.processes import Processes
@@ -32,12 +41,22 @@ from mmlca.study.report.content import Item, Report
 from mmlca.study.report.page import lay_out_sections, render_report
 from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
-from mmlca.study.words import groups_word, period, short_names, window_name
-from mmlca.tables.clusters import describe_clusters
-from mmlca.tables.suppress import is_small
+from mmlca.study.words import groups_word, period, window_name
+from mmlca.tables.clusters import describe_clusters, name_clusters
 
 Drawings = dict[str, Callable[[], Pictures]]
 """What waits for the pictures of each figure that is being drawn, by name."""
+
+_AFTER_FITS = (
+    *("name", "synthetic", "labs", "ensemble", "inference", "covariates", "outcomes", "outputs"),
+    *("privacy", "published"),
+)
+IRRELEVANT: dict[str, tuple[str, ...]] = {
+    "choose": _AFTER_FITS,
+    "fit": (*_AFTER_FITS, "classes"),  # the number of classes has a place of its own in the key
+    "suggest": tuple(section for section in _AFTER_FITS if section != "ensemble"),
+}
+"""The sections of a study file that a step does not depend on; any other step depends on all."""
 
 
 def run_study(
@@ -119,37 +138,34 @@ class _Run:
         self.names.append(name)
         return self.results.step(name, key)
 
+    def key_of(self, step: str, key: str, *more: Any) -> str:
+        """The key of a step: the data and all settings less those irrelevant to it."""
+        settings = settings_key(self.study, *IRRELEVANT.get(step, ()))
+        return make_key(key, settings, secret_key(self.study), *more)
+
     def all_steps(self, key: str) -> tuple[Report, str]:
         """Everything but the pictures, and the key of these."""
         study = self.study
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            key = make_key(key, study.plain()["sites"], study.records.options(), study.rules)
             sequences, key = self.read(key)
             resamples = analyse.resample(study, sequences)
             data = {**sequences, **resamples}
-            key = make_key(key, study.seed, study.pseudo_sites, study.model)
             stability = study.classes.stability
-            choice, fits = self.choose(
-                make_key(key, study.classes), data if stability else sequences
-            )
+            choice, fits = self.choose(key, data if stability else sequences)
             n_classes = analyse.chosen_number(study, choice)
-            key = make_key(key, n_classes)
             known = {name: fits[name, n_classes] for name in data if (name, n_classes) in fits}
             fitted = self.fit(key, data, n_classes, known)
             suggested = None
             free = choice is not None and n_classes < choice["classes"].max()
             if free and stability and len(sequences) > 1:
-                suggested = self.suggest(
-                    make_key(key, study.ensemble), sequences, resamples, fits, n_classes
-                )
+                suggested = self.suggest(key, sequences, resamples, fits, n_classes)
             self.tell("Combining", 0.4)
             models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
             analysis = analyse.combine(study, sequences, models, own, n_classes)
-            key = make_key(key, study.classes, study.ensemble, study.outputs, study.privacy)
-            key = make_key(key, secret_key(study))
-            key = make_key(key, study.published, study.inference, study.covariates, study.outcomes)
+            key = self.key_of("describe", key, n_classes)
             findings = self.describe(analysis, choice, suggested)
+            key = make_key(key, findings.analysis.names)
         warned = _public(caught)
         shown = items.all_items(study, findings)
         self.begin_single_courses(key, findings.analysis)
@@ -183,14 +199,15 @@ class _Run:
     # --- what is computed ------------------------------------------------------------------
 
     def read(self, key: str) -> tuple[dict[str, Sequences], str]:
-        """The sequences, always read again since every step needs them, and the key of the rest."""
+        """The sequences, always read again since every step needs them, and the key of the data."""
         study = self.study
         sources = {site: read.read_source(study, site) for site in study.sites}
         sequences = read.build_sites(study, sources)
         analyse.check_number(study, sequences)
+        read.check_columns(study, sequences)
         if hashes := read.database_hashes(sources, sequences):
             key = make_key(key, hashes)
-        with self.step("read", key) as needed:
+        with self.step("read", self.key_of("read", key)) as needed:
             for site, part in sequences.items() if needed else ():
                 self.results.table(f"patients/{site}_sequences.csv", part.to_frame(), index=True)
                 if part.account is not None:
@@ -216,32 +233,39 @@ class _Run:
             self.tell(f"Comparing numbers of classes: {text}", 0.05 + 0.3 * next(numbers) / n_fits)
 
         file = "models/selection.json"
-        key = make_key(key, self.study.privacy, secret_key(self.study))
-        with self.step("choose", key) as needed:
+        with self.step("choose", self.key_of("choose", key)) as needed:
+            fits: analyse.Fits = {}
             if needed:
                 table, fits = analyse.compare_numbers(self.study, data, self.processes, tell)
-                self.results.json(file, plain_records(table))
+                params = {
+                    site: {k: m.params_.to_dict() for (name, k), m in fits.items() if name == site}
+                    for site in self.study.sites
+                }
+                self.results.json(file, {"fits": plain_records(table), "params": params})
+            stored = self.results.read_json(file)
+        table = pd.DataFrame(stored["fits"]).astype({"site": str})
+        with self.step("selection", self.key_of("selection", key)) as needed:
+            if needed:
                 n = {name: float(part.weights.sum()) for name, part in data.items()}
                 everyone = {site: pd.Series("", data[site].ids) for site in self.study.sites}
                 rounding = rounding_of(self.study, everyone)
                 shown = shown_fits(table, n, self.study.privacy.min_count, rounding)
                 self.results.table("tables/selection.csv", shown)
-                self._draw_alternatives(fits, data)
-                return table, fits
-        return pd.DataFrame(self.results.read_json(file)).astype({"site": str}), {}
+                self._draw_alternatives(stored["params"], data)
+        return table, fits
 
-    def _draw_alternatives(self, fits: analyse.Fits, data: Mapping[str, Sequences]) -> None:
+    def _draw_alternatives(
+        self, params: Mapping[str, Mapping[str, Any]], data: Mapping[str, Sequences]
+    ) -> None:
         """The courses of models with other numbers of classes, for the eyes of the hospital."""
         from mmlca.figures.models import plot_alternatives
 
         study, drawings = self.study, Drawings()
         for site in study.sites if study.outputs.figures else ():
-            models = {k: model for (name, k), model in fits.items() if name == site}
-            one = next(iter(models.values()))
-            params = {k: model.params_ for k, model in models.items()}
+            models = {int(k): MarkovParams.from_dict(part) for k, part in params[site].items()}
             draw = partial(
                 plot_alternatives,
-                *(params, one.states_, data[site].shape[1]),
+                *(models, data[site].states, data[site].shape[1]),
                 xlabel=window_name(study).capitalize(),
             )
             drawings[site] = self.processes.submit(to_pictures, draw, study.outputs.dpi)
@@ -257,7 +281,7 @@ class _Run:
         def tell(text: str) -> None:
             self.tell(f"Fitting: {text}", 0.35 + 0.05 * next(numbers) / len(missing))
 
-        with self.step("fit", key) as needed:
+        with self.step("fit", self.key_of("fit", key, n_classes)) as needed:
             if not needed:
                 return {n: MixtureMarkov.load(self.results.folder / f) for n, f in files.items()}
             models = known | analyse.fit_models(
@@ -277,7 +301,7 @@ class _Run:
     ) -> pd.DataFrame:
         """The number of clusters that models with more classes suggest."""
         file = "models/suggested.json"
-        with self.step("suggest", key) as needed:
+        with self.step("suggest", self.key_of("suggest", key, n_classes)) as needed:
             if not needed:
                 return pd.DataFrame(self.results.read_json(file))
             self.tell("Asking models with more classes", 0.38)
@@ -291,11 +315,12 @@ class _Run:
         self, analysis: Analysis, choice: pd.DataFrame | None, suggested: pd.DataFrame | None
     ) -> Findings:
         """Numbers and tables of the clusters, the sites and the labs."""
-        study, min_count, processes = self.study, self.study.privacy.min_count, self.processes
+        study, processes = self.study, self.processes
         self.tell("Comparing the sites", 0.42)
         differences = processes.submit(
             analyse.compare_sites, study, analysis, study.outputs.bootstrap
         )
+        shared = processes.submit(analyse.compare_chains, study, analysis)
         refined_differences = processes.submit(analyse.compare_sites_refined, study, analysis)
         diagnosed = inference.diagnostics(study, analysis, processes)
         described = describe_clusters(
@@ -303,18 +328,21 @@ class _Run:
             after=period(study, analysis.sequences),
             window=window_name(study),
         )
-        names = short_names(study, described)  # they say what most patients of a cluster do
-        few = is_small(described["n"], min_count)
-        names = pd.Series(names, described.index, dtype=object).mask(few, None)
-        known = dict(zip(described["cluster"], names, strict=True))
-        known = {c: name for c, name in known.items() if name is not None}
-        analysis = with_names(study, analysis, known)
+        described = items.shown_clusters(study, analysis, described)
+        courses = name_clusters(described)  # from the numbers that are shown beside the names
+        names = short_names(study, courses, self.record_names(courses))
+        analysis = with_names(
+            study,
+            analysis,
+            *(
+                {c: name for c, name in zip(described["cluster"], part, strict=True) if name}
+                for part in (names, courses)
+            ),
+        )
+        described.insert(1, "name", pd.Series(names, described.index, dtype=object))
         course_tables = analyse.course_tables(study, analysis, processes)
         self.tell("Fitting the laboratory values", 0.45)
         trends = analyse.lab_trends(study, analysis)
-        courses = course_tables()
-        described = items.shown_clusters(study, analysis, described)
-        described.insert(1, "name", names)
         self.tell("Standard errors, fit and outcomes", 0.47)
         table_one = analyse.describe_patients(study, analysis, described)
         inferred = inference.infer(study, analysis, table_one.hidden_together, diagnosed())
@@ -322,16 +350,31 @@ class _Run:
             analysis=analysis,
             choice=choice,
             suggested=suggested,
-            numbers=headline(study, analysis, choice, differences()),
+            numbers=headline(study, analysis, choice, differences(), shared()),
             described=described,
             table_one=table_one,
-            courses=courses,
+            courses=course_tables(),
             differences=differences(),
             influence=analyse.site_influence(study, analysis),
             trends=trends,
             refined_differences=refined_differences(),
+            shared=shared(),
             inference=inferred,
         )
+
+    def record_names(self, courses: list[str | None]) -> dict[str, str]:
+        """The course of each name of the study file; those of a list are kept for later runs."""
+        file = "models/names.json"
+        try:
+            earlier = self.results.read_json(file)
+        except (OSError, ValueError):
+            earlier = {}
+        given = courses_of_names(self.study, courses, earlier)
+        if given and not isinstance(self.study.outputs.names, Mapping):
+            with self.step("names", make_key(given)) as needed:
+                if needed:
+                    self.results.json(file, given)
+        return given
 
     # --- what is written -------------------------------------------------------------------
 

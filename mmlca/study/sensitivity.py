@@ -20,7 +20,7 @@ from font.metrics import compare_clusterings, match_labels
 from mmlca.study import analyse, read
 from mmlca.study.analyse import Analysis
 from mmlca.study.config import Study
-from mmlca.study.folder import Progress, make_key, open_results, plain_records
+from mmlca.study.folder import Progress, make_key, open_results, plain_records, settings_key
 from mmlca.study.numbers import headline
 from mmlca.study.pictures import to_pictures
 from mmlca.study.processes import Processes
@@ -135,13 +135,12 @@ def _run_alone(
     tell("Reading", 0.0)
     results, key = open_results(study, out)
     sources = {site: read.read_source(study, site) for site in study.sites}
-    key = make_key(key, study.records, study.plain()["sites"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # `run_study` reports them
         sequences = read.build_sites(study, sources)
         if hashes := read.database_hashes(sources, sequences):
             key = make_key(key, hashes)
-        with results.step("choose", make_key(key, study.classes, _settings(study))) as needed:
+        with results.step("choose", _key_of(study, key)) as needed:
             if needed:
                 tell("Choosing the number of classes", 0.02)
                 n_classes = _chosen(study, sequences, processes)
@@ -150,15 +149,14 @@ def _run_alone(
                 n_classes = int(results.read_json("choice.json"))
         main_study = study.changed(classes={"number": n_classes})
         others = variants(main_study)
-        key = make_key(key, _settings(main_study), study.privacy)  # all are compared with it
-        key = make_key(key, secret_key(study))
+        key = _key_of(main_study, key)  # all are compared with it
         tell("Main analysis", 0.1)
         main = _analyse(main_study, sequences, processes)
         outcomes = []
         files = [f"variants/{i:03d}.json" for i in range(1, len(others) + 1)]
         for i, (variant, file) in enumerate(zip(others, files, strict=True)):
             tell(variant.name, 0.1 + 0.85 * i / len(others))
-            with results.step(file, make_key(key, _settings(variant.study))) as needed:
+            with results.step(file, _key_of(variant.study, key)) as needed:
                 if needed:
                     outcomes.append(_compared(variant.study, main, sources, processes))
                     results.json(file, asdict(outcomes[-1]))
@@ -217,8 +215,8 @@ def variants(study: Study) -> list[Variant]:
     others: dict[str, Variant] = {}
     for choices in filter(None, chosen):
         other = _changed(study, choices)
-        others.setdefault(make_key(_settings(other)), Variant(choices, other))
-    others.pop(make_key(_settings(study)), None)
+        others.setdefault(settings_key(other), Variant(choices, other))
+    others.pop(settings_key(study), None)
     if not others:
         raise ValueError("[sensitivity] names nothing that differs from the study itself.")
     if len(others) > _MOST:
@@ -270,10 +268,14 @@ def _changed(study: Study, choices: Mapping[str, Any]) -> Study:
     return study.validated(settings)
 
 
-def _settings(study: Study) -> list[Any]:
-    """The settings that an analysis depends on."""
-    rules = [study.rules, study.pseudo_sites, study.model, study.ensemble]
-    return [study.seed, study.classes.number, *rules]
+_IRRELEVANT = (
+    *("name", "synthetic", "labs", "inference", "covariates", "outcomes", "outputs", "published"),
+)
+
+
+def _key_of(study: Study, key: str) -> str:
+    """The key of an analysis: the data and all settings less those that it does not depend on."""
+    return make_key(key, settings_key(study, *_IRRELEVANT), secret_key(study))
 
 
 # --- analyses ----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ Day = Annotated[dt.date, Field(strict=False)]
 # what belongs to files, what an OMOP database says itself, and what belongs to databases
 _FILES_ONLY = (
     *("columns", "patients", "observation", "drug_names", "date_format", "encoding", "delimiter"),
-    *("decimal", "strict", "labs_columns"),
+    *("decimal", "strict", "labs_columns", "file_columns"),
 )
 _NOT_OMOP = (
     *("patient", "date", "drug", "end", "supply", "default_supply", "where"),
@@ -153,12 +153,19 @@ class Site(Reading):
     key: Key | None = None
     where: dict[Text, Text] = {}
     records_columns: RecordColumns = RecordColumns()
+    file_columns: dict[Text, RecordColumns] = {}
     patients_columns: PatientColumns = PatientColumns()
     observation_columns: ObservationColumns = ObservationColumns()
     labs_columns: LabColumns = LabColumns()
 
     def options(self) -> dict[str, Any]:
-        return {**super().options(), **self.records_columns.model_dump(exclude_none=True)}
+        options = {**super().options(), **self.records_columns.model_dump(exclude_none=True)}
+        if self.file_columns:
+            options["file_columns"] = {
+                file: columns.model_dump(exclude_none=True)
+                for file, columns in self.file_columns.items()
+            }
+        return options
 
     @property
     def database(self) -> str | None:

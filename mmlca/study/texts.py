@@ -9,6 +9,7 @@ import pandas as pd
 
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
+from mmlca.study.groups import same_as_own
 from mmlca.study.numbers import Kind, pick, votes
 from mmlca.study.release import count_text, rounding_of
 from mmlca.study.words import (
@@ -18,8 +19,17 @@ from mmlca.study.words import (
     period,
     share_of_patients,
     span,
+    window_name,
 )
-from mmlca.tables.clusters import percent_text, rate_text, shown_sizes
+from mmlca.tables.clusters import (
+    Course,
+    course_of,
+    course_text,
+    end_text,
+    percent_text,
+    rate_text,
+    shown_sizes,
+)
 from mmlca.tables.norm_texts import p_text
 
 if TYPE_CHECKING:
@@ -60,20 +70,23 @@ def summary(study: Study, findings: Findings) -> list[str]:
 
 def _course_sentence(study: Study, findings: Findings) -> str:
     """The share, name and main numbers of each cluster, in one sentence."""
-    courses, after = [], period(study, findings.analysis.sequences)
+    courses, window = [], window_name(study)
+    given = study.outputs.names is not None
     for row in findings.described.to_dict("records"):
-        name = group_name(study, row["cluster"])
+        group = group_name(study, row["cluster"])
         if row["name"] is None or pd.isna(row["name"]) or pd.isna(row["switches"]):
-            courses.append(f"{name}: {row['description']}")
+            courses.append(f"{group}: {row['description']}")
             continue
-        still = ""
-        if row["still"] >= 0.5:
-            still = f"{percent_text(row['still'])} of those still observed after {after} are on "
-            still += f"{row['first']}; "
-        told = f"{still}{rate_text(row['switches'])} switches per patient"
+        name = f"“{row['name']}”" if given else str(row["name"])
+        if not given and course_of(row) is Course.MIXED:
+            name = "mixed"  # its paths follow with their shares
+        parts = [course_text(row, window)]
+        if course_of(row) is Course.MIXED and row["end_share"] >= 0.5:
+            parts.append(end_text(row))
+        told = "; ".join([*parts, f"{rate_text(row['switches'])} switches per patient"])
         if len(findings.described) == 1:
-            return f"Together their course is “{row['name']}” ({told})."
-        courses.append(f"{percent_text(row['share'])} are {row['name']} ({name}; {told})")
+            return f"Together their course is {name} ({told})."
+        courses.append(f"{percent_text(row['share'])} are {name} ({group}; {told})")
     return f"{listed(courses)}."
 
 
@@ -118,10 +131,9 @@ def _of_one_class(findings: Findings) -> list[str]:
         return []
     mean = np.mean([norm.value for norm in norms])
     each = "" if len(norms) == 1 else "; mean over pairs of sites"
-    p = "" if np.isnan(norms[0].p_value) else f"; {p_text(norms[0].p_value, norms[0].n_boot)}"
-    more = f"{p} for no difference" if p and len(norms) == 1 else ""
     return [
-        f"What patients take next differs between the sites by {mean:.3f} ({_NORM}{each}{more})."
+        f"What patients take next differs between the sites by {mean:.3f} ({_NORM}{each})"
+        f"{_apart(findings)}."
     ]
 
 
@@ -134,9 +146,18 @@ def _of_one_model(findings: Findings) -> list[str]:
         confirmed += ", so that a better model may exist"
     return [
         f"Patients belong to their class with a mean probability of "
-        f"{certainty['probability'].mean():.2f} (entropy R² {model.entropy():.2f}).",
+        f"{certainty['probability'].mean():.2f} (entropy R² {model.entropy():.2f}), if the model "
+        f"is right{_against(findings)}.",
         f"{confirmed}{'' if model.converged_ else '; the best of them did not converge'}.",
     ]
+
+
+def _against(findings: Findings) -> str:
+    """How many tests of its fit speak against the model of a single site."""
+    for found in findings.inference.diagnostics.values():
+        n = int((found.tests["p_holm"] <= 0.05).sum())
+        return f"; {n or 'none'} of the {len(found.tests)} tests of its fit say that it is not"
+    return ""
 
 
 def _of_sites(study: Study, findings: Findings) -> list[str]:
@@ -144,13 +165,13 @@ def _of_sites(study: Study, findings: Findings) -> list[str]:
     most = findings.influence["share"].max()
     changed = f"{'' if np.isnan(most) else 'at most '}{share_of_patients(study, most)}"
     return [
-        f"{_certainty(findings)}; {changed} would change cluster if one of the sites had not taken "
-        "part.",
+        f"{_certainty(study, findings)}; {changed} would change cluster if one of the sites had "
+        "not taken part.",
         _site_sentence(findings),
     ]
 
 
-def _certainty(findings: Findings) -> str:
+def _certainty(study: Study, findings: Findings) -> str:
     """How certain patients' clusters are under the refined model, if there is one."""
     if findings.analysis.refined is None:
         (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
@@ -158,9 +179,11 @@ def _certainty(findings: Findings) -> str:
         return f"On average {share} of the models' weight votes for a patient's cluster"
     tables = findings.analysis.memberships.values()
     sure = np.concatenate([table.to_numpy().max(axis=1) for table in tables])
+    same = same_as_own(findings.analysis, study.privacy.min_count)["all"]
+    told = f"; {percent_text(same)} have the same cluster by their site's own model"
     return (
         f"Patients belong to their cluster with a mean probability of {sure.mean():.2f} (refined "
-        "model, as far as it holds)"
+        f"model, if it is right{'' if np.isnan(same) else told})"
     )
 
 
@@ -173,20 +196,32 @@ def _site_sentence(findings: Findings) -> str:
     )
     ours, theirs = (np.mean([one.value for one in part]) for part in (ensemble, local))
     each = "" if len(ensemble) == 1 else "; mean over pairs of sites"
-    more, own = "", ""
-    if len(ensemble) == 1 and not np.isnan(ensemble[0].debiased):
-        first, own = ensemble[0], f" ({local[0].debiased:.3f} without it)"
-        more = (
-            f", or by {first.debiased:.3f} without what sampling adds (95 % interval "
-            f"{first.low:.3f} to {first.high:.3f}; {p_text(first.p_value, first.n_boot)} for no "
-            "difference)"
-        )
     reserve = (
-        ", but any common rule lowers such a number, so that this does not show that the clusters "
-        "are better"
+        ", but a common rule often lowers such a number, so that this does not show that the "
+        "clusters are better"
     )
     return (
         f"Within the clusters, what patients take next differs between the sites by {ours:.3f} "
-        f"({_NORM}{each}){more}; under each site's own model by {theirs:.3f}{own}"
-        f"{reserve if ours < theirs else ''}."
+        f"({_NORM}{each}); under each site's own model by {theirs:.3f}"
+        f"{reserve if ours < theirs else ''}{_apart(findings)}."
     )
+
+
+def _apart(findings: Findings) -> str:
+    """Whether sites share the chains, and how far these are apart: more to end a sentence with."""
+    first, *pairs = pick(findings.numbers, Kind.SHARED)
+    p = p_text(first.p_value, first.n_boot)
+    kinds = {"quantity": "transition", "weighting": "occupancy"}
+    norms = pick(findings.numbers, Kind.APART, **kinds)
+    if len(norms) == 1:
+        (norm,) = norms
+        return (
+            ". Without assigning anybody to a cluster, and without what sampling adds, the "
+            f"difference is {norm.debiased:.3f} (95 % interval {norm.low:.3f} to {norm.high:.3f}); "
+            f"a likelihood-ratio test that the sites share all courses gives {p}"
+        )
+    differ = sum(pair.p_value <= 0.05 for pair in pairs)
+    verb = "differs" if differ == 1 else "differ"
+    told = f"; {differ} of the {len(pairs)} pairs of sites {verb} (adjusted by Holm's method)"
+    text = f". A likelihood-ratio test that all sites share all courses gives {p}"
+    return text + told * bool(pairs)

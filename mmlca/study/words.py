@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmlca.tables.clusters import name_clusters, percent_text, plural
+from mmlca.tables.clusters import percent_text, plural
 from mmlca.tables.suppress import few_patients
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from mmlca.sequences.type import Sequences
     from mmlca.study.config import Study
 
@@ -40,19 +38,6 @@ def group_name(study: Study, group: Any, names: Mapping[Any, str] | None = None)
     return f"{group_word(study)} {group}" if name is None else f"{group}: {name}"
 
 
-def short_names(study: Study, described: pd.DataFrame) -> list[str | None]:
-    """The clusters' short names: those of the study file, or made from their courses."""
-    names = study.outputs.names
-    if names is None:
-        return name_clusters(described, study.privacy.min_count)
-    if len(names) != len(described):
-        raise ValueError(
-            f"outputs.names has {len(names)} names, but there are {len(described)} "
-            f"{groups_word(study)}; give one for each, or leave the setting out."
-        )
-    return list(names)
-
-
 def window_name(study: Study) -> str:
     """What one window of the sequences is called, such as "quarter"."""
     if study.outputs.time is not None:
@@ -77,6 +62,12 @@ def period(study: Study, data: Mapping[str, Sequences]) -> str:
         return f"{n} {windows_name(study).split(' ')[0]}"
     months = n * study.rules.months
     return f"{months // 12} year{'s' * (months > 12)}" if months % 12 == 0 else f"{months} months"
+
+
+def dead_included(data: Mapping[str, Sequences]) -> str:
+    """Who else is among the patients observed in a window, if death is a state."""
+    is_state = any("dead" in part.absorbing for part in data.values())
+    return ", the dead included until the end of the data" if is_state else ""
 
 
 def share_of_patients(study: Study, share: float) -> str:

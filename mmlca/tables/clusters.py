@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from enum import StrEnum
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mmlca.sequences.checks import need_columns, numbers_for, of_type
+from mmlca.sequences.checks import listed, need_columns, numbers_for, of_type
 from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.lines import ARROW, line_codes
 from mmlca.tables.matching import common_membership
 from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import Guarded, add_totals, hidden_grid, is_small
+from mmlca.tables.suppress import Guarded, add_totals, hidden_grid, hides, is_small
 
+PATHS = ("path", "second_path")
+"""Columns of the two most common paths; the columns of their shares end in "_share"."""
+GOES_ON = "…"
+"""Stands for whatever follows the third state of a path."""
+PERSIST, HALF = 0.75, 0.5
+"""Shares of a cluster's patients from which on it is named by one state, or by one path."""
 _SURE = 0.8
-_PATH = 3
+_LONGEST_NAME = 45  # letters of two paths; longer ones would fill the titles of figures
+_LONGEST = (3, 2)  # states of a path that are told: of one that half take, of others
 
 
 def describe_clusters(
@@ -53,15 +62,19 @@ def describe_clusters(
         is observed), `n_then` (observed then) and `still` (share of these in the state `first`);
         `switch_to` (where switches out of `first` most often go) with `switch_share` (of such
         switches); `switches` (mean number per patient); `path` (the most common states in their
-        order, without repetition, of at most three) with `path_share`; `until_switch` (median
-        number of times before the first switch, of the `switchers` who switched); `end` (most
-        common last observed state) with `end_share`; and `description`.
+        order, without repetition: up to three if half of the patients take this path, else up to
+        two; "A → B → …" goes on) and `second_path` (the next most common one), with `path_share`
+        and `second_path_share`; `until_switch` (median number of times before the first switch, of
+        the `switchers` who switched); `followed` (median number of times up to the last observed
+        one) with its quartiles `followed_q25` and `followed_q75`; `end` (most common last observed
+        state) with `end_share`; and `description`.
 
     Examples
     --------
     >>> s = Sequences.from_lists([["A", "A", "A"], ["A", "A", "A"], ["A", "B", "B"]])
-    >>> print(describe_clusters(s, [1, 1, 2], after="2 years")["description"][0])
-    67 %: stay on A; 100 % of those still observed after 2 years are on A; 0 switches per patient
+    >>> print(describe_clusters(s, [1, 1, 2], after="3 years", window="year")["description"][0])
+    67 %: 100 % never leave A during a median follow-up of 3 years, quartiles 3 and 3; 100 % of \
+those still observed after 3 years are on A; 0 switches per patient
     """
     several = isinstance(sequences, Mapping)
     sites = checked_sites(sequences if several else {"": sequences}, at_least=1)
@@ -157,10 +170,14 @@ def _described(data: Sequences, total: float, after: str | None, window: str) ->
     if not n > 0:
         nothing = {"first": None, "first_share": np.nan, "time": None, "n_then": 0.0}
         nothing |= {"still": np.nan, "switch_to": None, "switch_share": np.nan}
-        nothing |= {"switches": np.nan, "path": None, "path_share": np.nan, "switchers": 0.0}
-        nothing |= {"until_switch": np.nan, "end": None, "end_share": np.nan}
+        nothing |= {"switches": np.nan, "path": None, "path_share": np.nan, "second_path": None}
+        nothing |= {"second_path_share": np.nan, "switchers": 0.0, "until_switch": np.nan}
+        nothing |= {"followed": np.nan, "followed_q25": np.nan, "followed_q75": np.nan}
+        nothing |= {"end": None, "end_share": np.nan}
         return row | nothing | {"description": "no patients"}
-    begins = _weight_by_state(data, data.codes[:, 0])
+    data = data[data.weights > 0]
+    lines = line_codes(data, max(_LONGEST) + 1)
+    begins = _weight_by_state(data, lines[:, 0])
     first = int(begins.argmax())
     last = int(np.flatnonzero((data.codes >= 0).any(axis=0))[-1])
     then = _weight_by_state(data, data.codes[:, last])
@@ -175,27 +192,45 @@ def _described(data: Sequences, total: float, after: str | None, window: str) ->
         "switch_to": data.states[int(to.argmax())] if to.sum() > 0 else None,
         "switch_share": _ratio(to.max(), to.sum()),
         "switches": switches.sum() / n,
-        **_course(data, n),
+        **_paths(data, lines, n),
+        **_course(data, lines),
     }
     return row | {"description": wording(row, after, window)}
 
 
-def _course(data: Sequences, n: float) -> dict[str, Any]:
-    """The most common path, the time to the first switch, and the most common last state."""
-    lines = line_codes(data, _PATH)
-    paths, number = np.unique(lines, axis=0, return_inverse=True)
-    weight = np.bincount(number.ravel(), weights=data.weights, minlength=len(paths))
-    best = paths[weight.argmax()]
-    switched = (lines[:, 1] >= 0) & (data.weights > 0)
-    changed = (data.codes != data.codes[:, :1]) & (data.codes >= 0)
+def _paths(data: Sequences, lines: NDArray[np.int8], n: float) -> dict[str, Any]:
+    """The two most common paths, of at most three states where half take one, else of two."""
+    for longest in _LONGEST:
+        cut = lines[:, : longest + 1].astype(np.intp)
+        cut[cut[:, longest] >= 0, longest] = data.n_states  # goes on, wherever
+        paths, number = np.unique(cut, axis=0, return_inverse=True)
+        weight = np.bincount(number.ravel(), weights=data.weights, minlength=len(paths))
+        if weight.max() >= HALF * n:
+            break
+    names = [*data.states, GOES_ON]
+    row: dict[str, Any] = {"second_path": None, "second_path_share": np.nan}
+    for kind, i in zip(PATHS, np.argsort(-weight, kind="stable"), strict=False):
+        row[kind] = ARROW.join(names[code] for code in paths[i] if code >= 0)
+        row[f"{kind}_share"] = _ratio(weight[i], n)
+    return row
+
+
+def _course(data: Sequences, lines: NDArray[np.int8]) -> dict[str, Any]:
+    """The time to the first switch, the length of follow-up, and the most common last state."""
+    switched = lines[:, 1] >= 0
+    changed = (data.codes != lines[:, :1]) & (data.codes >= 0)
     until = changed.argmax(axis=1)[switched]
-    last = data.codes[np.arange(len(data)), _last_observed(data)]
-    ends = _weight_by_state(data, last)
+    last = _last_observed(data)
+    ends = _weight_by_state(data, data.codes[np.arange(len(data)), last])
+    followed = np.quantile(
+        last + 1.0, [0.25, 0.5, 0.75], weights=data.weights, method="inverted_cdf"
+    )
     return {
-        "path": ARROW.join(data.states[code] for code in best[best >= 0]),
-        "path_share": _ratio(weight.max(), n),
         "switchers": float(switched.sum()),
         "until_switch": float(np.median(until)) if len(until) else np.nan,
+        "followed": float(followed[1]),
+        "followed_q25": float(followed[0]),
+        "followed_q75": float(followed[2]),
         "end": data.states[int(ends.argmax())],
         "end_share": _ratio(ends.max(), ends.sum()),
     }
@@ -207,74 +242,95 @@ def _last_observed(data: Sequences) -> NDArray[np.intp]:
     return last
 
 
+class Course(StrEnum):
+    """What the numbers of a cluster allow to say about its patients."""
+
+    PERSISTERS = "at least three quarters never leave one state"
+    ONCE = "the same, but half or more were observed once only, so that they could not leave"
+    PATH = "at least half take the same path from one state to others"
+    MIXED = "neither"
+
+
+def course_of(row: Mapping[Any, Any]) -> Course:
+    """The kind of course of a cluster, from its row of `describe_clusters`.
+
+    Every number that a name would rest on has to bear it out: the share of the path, and those of
+    the states in which it begins and ends. In exact numbers the latter follow from the former; in
+    rounded ones they may not.
+    """
+    path, first, end = row["path"], row["first"], row["end"]
+    if not _is_known(path):
+        return Course.MIXED
+    if path == first == end and min(row[f"{c}_share"] for c in ("path", "first", "end")) >= PERSIST:
+        return Course.PERSISTERS if row["followed"] >= 2 else Course.ONCE
+    begins = path.startswith(f"{first}{ARROW}") and row["first_share"] >= HALF
+    ends = path.endswith(f"{ARROW}{end}") and row["end_share"] >= HALF
+    open_end = path.endswith(f"{ARROW}{GOES_ON}")
+    return (
+        Course.PATH if begins and (ends or open_end) and row["path_share"] >= HALF else Course.MIXED
+    )
+
+
 def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | None]:
     """A short name for each cluster, from its row of `describe_clusters`.
 
-    "A persisters" stay on A; "mostly A" end on it too, but with at least one switch per patient (or
-    they have the name of the path that most of them take, such as "A → B → A"); "A → B" switch from
-    A to B more often than to all others together; "A → several" go on to several states. Clusters
-    that would have the same name are called by their most common path, or if that is the same too
-    by their last state, or else by how early they switch. A cluster without a description has no
-    name, and paths and last states of fewer than `min_count` patients are not told.
+    "A persisters": at least three quarters of the cluster's patients begin on A and never leave it
+    while they are observed. "A → B": at least half take exactly this path. All others are "mixed",
+    with their two most common paths, or with one where two would be too long. Clusters that would
+    have the same name are told apart by how early they switch ("early", "late"), or else by
+    numbers. A cluster without a description has no name, and paths of fewer than `min_count`
+    patients are not told.
 
     Examples
     --------
     >>> s = Sequences.from_lists([["A", "A", "A"], ["A", "B", "B"], ["A", "A", "B"]])
     >>> name_clusters(describe_clusters(s, [1, 2, 3]))
     ['A persisters', 'A → B (early)', 'A → B (late)']
+    >>> name_clusters(describe_clusters(s, [1, 1, 3]))
+    ['mixed: A, A → B', 'A → B']
     """
-    names: list[str | None] = []
-    for row in described.to_dict("records"):
-        first, to = row["first"], row["switch_to"]
-        if first is None or pd.isna(first):
-            names.append(None)
-        elif to is None or pd.isna(to) or row["still"] >= 0.5:
-            names.append(_name_of_stayers(row, min_count))
-        elif row["switch_share"] >= 0.5:
-            names.append(f"{first}{ARROW}{to}")
-        else:
-            names.append(f"{first}{ARROW}several")
-    for name in {n for n in names if n is not None and names.count(n) > 1}:
-        same = [i for i, other in enumerate(names) if other == name]
-        others = _told_apart(name, described.iloc[same], {*names} - {name}, min_count)
-        for i, other in zip(same, others, strict=True):
-            names[i] = other
-        same = [i for i, other in enumerate(names) if other == name]
-        until = described["until_switch"].iloc[same]
-        if len(same) < 2:
-            continue
-        order = np.array(same)[np.argsort(until.fillna(np.inf), kind="stable")]
-        kinds = ["early", "late"] if len(same) == 2 else [str(k + 1) for k in range(len(same))]
-        for i, kind in zip(order, kinds, strict=True):
-            names[i] = f"{name} ({kind})"
-    return names
+    rows = [_without_rare_paths(row, min_count) for row in described.to_dict("records")]
+    names = [_name(row) if _is_known(row["first"]) else None for row in rows]
+    unlike: list[str | None] = []
+    for row, name in zip(rows, names, strict=True):
+        same = [other for other, n in zip(rows, names, strict=True) if n == name]
+        kinds = [None] if name is None else _kinds(name, row, same)
+        unlike.append(next(kind for kind in kinds if kind is None or kind not in unlike))
+    return unlike
 
 
-def _name_of_stayers(row: Mapping[Any, Any], min_count: int) -> str:
-    """The name of a cluster most of whose patients are on its first state at the end."""
-    first = row["first"]
-    if not row["switches"] >= 1:
-        return f"{first} persisters"
-    common = row["path_share"] >= 0.5 and not is_small(
-        round(row["path_share"] * row["n"], 6), min_count
-    )
-    return str(row["path"]) if common and row["path"] != first else f"mostly {first}"
+def _kinds(
+    name: str, row: Mapping[Any, Any], same: list[dict[Hashable, Any]]
+) -> Iterator[str | None]:
+    """What a cluster of this name may be called beside others that have the same, best first."""
+    until = [other["until_switch"] for other in same]
+    if len(same) == 1:
+        yield name
+    elif course_of(row) is Course.PATH and len(same) == 2 and min(until) < max(until):
+        yield f"{name} ({'early' if row['until_switch'] == min(until) else 'late'})"
+    yield from (f"{name} ({number})" for number in count(1))
 
 
-def _told_apart(name: str, rows: pd.DataFrame, taken: set[str | None], min_count: int) -> list[str]:
-    """Names by path or last state where these differ; otherwise the common name again."""
-    if ARROW not in name:  # those who stay, and those who most often leave and return
-        few = is_small((rows["path_share"] * rows["n"]).round(6), min_count)
-        new = rows["path"].where(rows["path"] != rows["first"], name).mask(few, name)
-        if new.is_unique and not taken & {*new}:
-            return list(new)
-    if ARROW in name:
-        kinds = {"path": rows["path"], "end": name + ", ending on " + rows["end"]}
-        for kind, new in kinds.items():
-            few = is_small((rows[f"{kind}_share"] * rows["n"]).round(6), min_count)
-            if new.mask(few).notna().all() and new.is_unique and not taken & {*new}:
-                return list(new)
-    return [name] * len(rows)
+def _without_rare_paths(row: dict[Hashable, Any], min_count: int) -> dict[Hashable, Any]:
+    if not hides(min_count):
+        return row
+    n = {path: round(float(row[f"{path}_share"]) * float(row["n"]), 6) for path in PATHS}
+    return row | {path: None for path in PATHS if is_small(n[path], min_count)}
+
+
+def _name(row: Mapping[Any, Any]) -> str:
+    kind, path = course_of(row), row["path"]
+    if kind is Course.PATH:
+        return str(path)
+    if kind is not Course.MIXED:
+        return f"{path} persisters" if kind is Course.PERSISTERS else f"{path} only"
+    paths = [row[name] for name in PATHS if _is_known(row[name])]
+    both = ", ".join(paths)
+    return f"mixed: {both if len(both) <= _LONGEST_NAME else paths[0]}" if paths else "mixed"
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not pd.isna(value)
 
 
 def _switch_counts(data: Sequences) -> NDArray[np.float64]:
@@ -298,30 +354,62 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def wording(row: Mapping[Any, Any], after: str | None, window: str = "time") -> str:
-    """A row of `describe_clusters` in words."""
-    first, to = row["first"], row["switch_to"]
-    path = row["path"]
-    moves = row["switches"] >= 1 or (path is not None and not pd.isna(path) and path != first)
-    if row["still"] >= 0.5 or to is None:
-        course = f"mostly on {first}" if moves else f"stay on {first}"
-    elif row["switch_share"] >= 0.5:
-        course = f"start on {first}, then {to}"
-    else:
-        course = f"start on {first}, then go on to several, most often {to}"
+    """A row of `describe_clusters` in words; each statement comes with its number."""
+    kind, parts = course_of(row), [course_text(row, window)]
+    if kind in (Course.MIXED, Course.PATH):
+        if _is_known(row["followed"]):
+            parts.append(_follow_up(row, window))
+        if _is_known(row["first_share"]):
+            parts.append(f"{percent_text(row['first_share'])} start on {row['first']}")
+        if _is_known(row["until_switch"]):
+            switch = f"first switch after {_times(row['until_switch'], window)}"
+            parts.append(f"{switch} (median of those who switch)")
+        if _is_known(row["end"]):
+            parts.append(end_text(row))
     when = f"observed at time {row['time']}" if after is None else f"still observed after {after}"
-    if not course.startswith("stay"):
-        if row["until_switch"] == row["until_switch"]:
-            n = row["until_switch"]
-            course += ", with a first switch" if course.startswith("mostly") else ","
-            course += f" after {n:g} {window if n == 1 else plural(window)} (median)"
-        if row["path"] is not None and not pd.isna(row["path"]):
-            course += f"; the most common path is {row['path']} ({percent_text(row['path_share'])})"
-        if row["end"] is not None and not pd.isna(row["end"]):
-            course += f"; {percent_text(row['end_share'])} end on {row['end']}"
-    return (
-        f"{percent_text(row['share'])}: {course}; {percent_text(row['still'])} of those "
-        f"{when} are on {first}; {rate_text(row['switches'])} switches per patient"
-    )
+    parts.append(f"{percent_text(row['still'])} of those {when} are on {row['first']}")
+    parts.append(f"{rate_text(row['switches'])} switches per patient")
+    return f"{percent_text(row['share'])}: {'; '.join(parts)}"
+
+
+def course_text(row: Mapping[Any, Any], window: str = "time") -> str:
+    """What most patients of a cluster do, with the share of those who do it.
+
+    Examples
+    --------
+    >>> s = Sequences.from_lists([["A", "A", "A"], ["A", "B"], ["A", "C"]])
+    >>> rows = describe_clusters(s, [1, 2, 2]).to_dict("records")
+    >>> course_text(rows[0], "quarter")
+    '100 % never leave A during a median follow-up of 3 quarters, quartiles 3 and 3'
+    >>> course_text(rows[1])
+    '50 % take A → B'
+    """
+    kind, path = course_of(row), row["path"]
+    if kind is Course.PATH:
+        return f"{percent_text(row['path_share'])} take {path}"
+    if kind is not Course.MIXED:
+        return f"{percent_text(row['path_share'])} never leave {path} during a " + _follow_up(
+            row, window, " of"
+        )
+    paths = [
+        f"{row[name]} ({percent_text(row[f'{name}_share'])})"
+        for name in PATHS
+        if _is_known(row[name])
+    ]
+    return f"most often {listed(paths)}" if paths else "no path is common enough to be shown"
+
+
+def end_text(row: Mapping[Any, Any]) -> str:
+    return f"{percent_text(row['end_share'])} end on {row['end']}"
+
+
+def _follow_up(row: Mapping[Any, Any], window: str, of: str = "") -> str:
+    quartiles = f"quartiles {row['followed_q25']:g} and {row['followed_q75']:g}"
+    return f"median follow-up{of} {_times(row['followed'], window)}, {quartiles}"
+
+
+def _times(n: float, window: str) -> str:
+    return f"{n:g} {window if n == 1 else plural(window)}"
 
 
 def plural(window: str) -> str:

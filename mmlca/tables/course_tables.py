@@ -312,7 +312,7 @@ def _rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: StateKeys) -> 
     The first line is the first state, so that it is rounded as that is in other tables.
     """
     pairs = zip(table["site"], table["group"], table["path"], strict=True)
-    first = [(site or EVERYONE, str(group), path) in keys for site, group, path in pairs]
+    first = np.array([(s or EVERYONE, str(g), path) in keys for s, g, path in pairs], dtype=bool)
     count = pd.Series(rounding.column(table, "count", ["path"], "path"), table.index)
     count[first] = _by_state(table[first], "path", rounding, keys)
     part = shares_of(count, table, ["site", "group", "parent"]).fillna(0.0)

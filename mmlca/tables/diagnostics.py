@@ -1,27 +1,32 @@
 """Does the model fit? Classes as assigned, states and steps as expected, memory, and stays.
 
 Counts of a class are sums over all patients of their probability of the class. What the model
-expects follows from its chains, for the patients and times that were observed. Reference values of
-the tests come from sequences drawn from the model itself, as long and with the same gaps.
+expects follows from its chains, for those who are still observed. Reference values of the tests
+come from sequences drawn from the model itself. Follow-up may end for reasons that depend on the
+state: in what is expected, and in what is drawn, it ends after each state and time as often as it
+did in the data.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mmlca.model import em
 from mmlca.model.checks import AnySequences, in_states
-from mmlca.model.em import Settings
+from mmlca.model.outcome_table import holm
 from mmlca.model.params import MarkovParams, Seed
-from mmlca.model.search import fit_from
-from mmlca.model.simulate import simulate
+from mmlca.model.simulate import draw_codes
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
+from mmlca.tables.cluster_chains import shared_mixture
 from mmlca.tables.event_counts import Counts
+from mmlca.tables.groups import LabelsBySite, SequencesBySite
 from mmlca.tables.suppress import (
     add_totals,
     hidden_grid,
@@ -38,6 +43,18 @@ _LEAST = 1.0  # memberships that a share of leavers needs
 _SHOWN_DIGITS = 2  # decimals of shares where small numbers are hidden
 _REFIT = 50  # EM updates on the sequences drawn for the tests
 _HALVES = ("first half", "second half")
+N_TESTS = 4
+_WORDS = {
+    "memory beyond one step": "The next state depends on more than the present one and the class "
+    "({}): chains of first order are a simplification here, or there are more classes.",
+    "length of stays": "How likely patients leave a state changes with the time they have been in "
+    "it ({}); the model takes it as constant, so that lengths of treatment follow from it only "
+    "roughly.",
+    "states over time": "The shares of the states over time differ from what the chains expect of "
+    "those still observed ({}).",
+    "steps by half": "Steps are not as likely in the second half of the time as in the first ({}); "
+    "the model takes them as equally likely throughout.",
+}
 Floats = NDArray[np.float64]
 
 
@@ -51,7 +68,8 @@ class Diagnostics:
         One row per assigned class: `patients` assigned to it, and their mean probability of
         each class; the diagonal should be high.
     states : DataFrame
-        class, time, state, `observed` and `expected` (shares of those observed then), `n`
+        class, time, state, `observed` and `expected` (shares of those observed then, if follow-up
+        ends after each state and time as often as it does), `n`
         (memberships of those), `residual` (standardised), `patients` (assigned to the class,
         in the state then).
     steps : DataFrame
@@ -63,8 +81,10 @@ class Diagnostics:
         the class), `left_ever` and `stayed_ever` (the same at any duration). Durations of fewer
         than one membership are left out.
     tests : DataFrame
-        What is tested, `statistic`, `typical` (its mean in sequences drawn from the model) and
-        `p_value`.
+        What is tested, `statistic`, `typical` (its mean in sequences drawn from the model),
+        `effect` (its size: √((statistic − typical)/n) for n events, at least 0; Cohen called 0.1
+        small, 0.3 medium and 0.5 large), `p_value`, and `p_holm`, adjusted for the number of tests
+        by Holm's method.
     alike : float
         Smallest distance between two classes (mean total variation of their rows, weighted by
         how often these are visited): 0 if equal.
@@ -104,25 +124,11 @@ class Diagnostics:
                 f"{len(table)} classes look too many: {listed(reasons)}; compare a model with one "
                 "class less."
             )
-        p = self.tests.set_index("test")["p_value"]
-        if p["memory beyond one step"] <= _DOUBT:
-            notes.append(
-                "The next state depends on more than the present one and the class (p = "
-                f"{p['memory beyond one step']:.2g}): chains of first order are a "
-                "simplification here, or there are more classes."
-            )
-        if p["length of stays"] <= _DOUBT:
-            notes.append(
-                "How likely patients leave a state changes with the time they have been in it (p = "
-                f"{p['length of stays']:.2g}); the model takes it as constant, so that lengths of "
-                "treatment follow from it only roughly."
-            )
-        if p["states over time"] <= _DOUBT:
-            notes.append(
-                "The shares of the states over time differ from what the chains expect (p = "
-                f"{p['states over time']:.2g}): steps may become more or less likely with time, or "
-                "patients may leave observation for reasons that depend on their state."
-            )
+        tests = self.tests.set_index("test")
+        for name in tests.index[tests["p_holm"] <= _DOUBT]:
+            row = tests.loc[name]
+            size = f"adjusted p = {row['p_holm']:.2g}, effect {row['effect']:.2f}"
+            notes.append(_WORDS[name].format(size))
         return notes
 
     def shown(self, min_count: int) -> Diagnostics:
@@ -156,10 +162,10 @@ class Diagnostics:
             expected=stays["expected"].round(_SHOWN_DIGITS).mask(few),
         )
         stays = stays.drop(columns=["n", "left_ever", "stayed_ever", *tiny])
-        tests = self.tests.assign(**self.tests[["statistic", "typical"]].round(1))
-        return Diagnostics(
-            classification, states, steps, stays, tests, self.alike, self.shares, self.n_sim
-        )
+        digits = {"statistic": 1, "typical": 1, "effect": _SHOWN_DIGITS}
+        tests = self.tests.round(digits)
+        shown = {"classification": classification, "states": states, "steps": steps}
+        return replace(self, **shown, stays=stays, tests=tests)
 
 
 def _hidden(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
@@ -208,7 +214,7 @@ def diagnose(
 
     Examples
     --------
-    >>> from mmlca import MarkovParams, MixtureMarkov
+    >>> from mmlca import MarkovParams, MixtureMarkov, simulate
     >>> chains = MarkovParams([0.5, 0.5], [[1, 0], [0, 1]], [[[0.9, 0.1], [0.5, 0.5]],
     ...                                                      [[0.5, 0.5], [0.1, 0.9]]])
     >>> data, _ = simulate(chains, 500, 12, seed=1)
@@ -220,21 +226,69 @@ def diagnose(
     2         0.0   1.0
     """
     data = in_states(sequences, model.states_)
+    posterior = model.predict_proba(data)
+    chains = _Chains(model.params_, model.params_.weights[None], float(model.prior))
+    one = np.zeros(len(data), dtype=np.intp)
+    return _compare(chains, Counts(data, posterior, one), posterior, n_sim, seed)
+
+
+def diagnose_clusters(
+    sequences: SequencesBySite, clusters: LabelsBySite, *, n_sim: int = 99, seed: Seed = None
+) -> Diagnostics:
+    """Compare clusters of several sites with the sequences: those of an ensemble, or refined ones.
+
+    Clusters stand for a model: Markov chains that all sites share, with proportions of each site's
+    own. It is fitted by EM from the clusters to convergence, and then compared as in `diagnose`,
+    all sites together. If it does not fit, neither do the clusters' chains before convergence.
+
+    Parameters
+    ----------
+    sequences : {site: Sequences}
+    clusters : {site: cluster of each patient}
+    n_sim, seed
+        As in `diagnose`.
+    """
+    mixture = shared_mixture(sequences, clusters)
+    step = em.e_step(mixture.patterns, mixture.params, mixture.run.shares)
+    posterior = step.posterior[mixture.patterns.inverse]
+    chains = _Chains(mixture.params, mixture.run.shares, 0.0)
+    return _compare(chains, Counts(mixture.data, posterior, mixture.site), posterior, n_sim, seed)
+
+
+def adjust_together(found: Mapping[str, Diagnostics]) -> dict[str, Diagnostics]:
+    """The same with `p_holm` adjusted for the number of tests of all these models together."""
+    p = np.concatenate([part.tests["p_value"] for part in found.values()])
+    adjusted = np.split(holm(p.tolist()), len(found))
+    return {
+        name: replace(part, tests=part.tests.assign(p_holm=values))
+        for (name, part), values in zip(found.items(), adjusted, strict=True)
+    }
+
+
+class _Chains(NamedTuple):
+    """Chains, the proportions of each site (sites, K), and the prior that they were fitted with."""
+
+    params: MarkovParams
+    shares: Floats
+    prior: float
+
+
+def _compare(
+    chains: _Chains, counts: Counts, posterior: Floats, n_sim: int, seed: Seed
+) -> Diagnostics:
+    data, params = counts.data, chains.params
     if not data.weights.sum() > 0:
         raise ValueError("there is nothing to compare: no sequences, or every weight is 0.")
     if n_sim < 1:
         raise ValueError(f"n_sim must be at least 1, found {n_sim}.")
-    params = model.params_
-    posterior = model.predict_proba(data)
-    counted = Counts(data, posterior)
     assigned = posterior.argmax(axis=1)
     return Diagnostics(
         _classification(posterior, assigned, data.weights),
-        _states(counted, params, assigned),
-        _steps(counted, params, assigned),
-        _stays(counted, params, assigned),
-        _tests(model, data, counted, n_sim, np.random.default_rng(seed)),
-        _alike(counted, params),
+        _states(counts, params, assigned),
+        _steps(counts, params, assigned),
+        _stays(counts, params, assigned),
+        _tests(chains, counts, n_sim, np.random.default_rng(seed)),
+        _alike(counts, params),
         np.asarray(params.weights),
         n_sim,
     )
@@ -277,21 +331,38 @@ def _residual(observed: Floats, expected: Floats, n: Floats) -> Floats:
     return result
 
 
-def expected_states(params: MarkovParams, n_times: int) -> Floats:
-    """Share of each state at each time in each class, (K, T, S)."""
+def expected_states(params: MarkovParams, endings: Floats) -> Floats:
+    """Share of each state at each time in each class among those still observed, (K, T, S).
+
+    `endings` (T, S) are the shares of those in a state at a time whose follow-up ends then.
+    """
     rows = [np.asarray(params.initial)]
-    for _ in range(n_times - 1):
-        rows.append(np.einsum("ka,kab->kb", rows[-1], params.transition))
+    for ends in endings[:-1]:
+        stay = rows[-1] * (1 - ends)
+        left = stay.sum(axis=1, keepdims=True)
+        stay = np.divide(stay, left, out=rows[-1].copy(), where=left > 0)
+        rows.append(np.einsum("ka,kab->kb", stay, params.transition))
     return np.stack(rows, axis=1)
+
+
+def _expected_counts(counts: Counts, params: MarkovParams) -> Floats:
+    """Memberships expected by time and state, given how many are observed at each, (K, T, S)."""
+    there = counts.at_sites().sum(axis=3, keepdims=True)
+    shares = np.stack([expected_states(params, ends) for ends in counts.endings()], axis=1)
+    expected: Floats = (there * shares).sum(axis=1)
+    return expected
 
 
 def _states(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
     data, (k, t, s) = counts.data, (counts.n_classes, counts.data.shape[1], counts.n_states)
     events = counts.states()
     observed, n = _rates(counts.total(*events, t * s).reshape(k, t, s))
+    expected, _ = _rates(_expected_counts(counts, params))
+    unseen = np.isnan(expected)  # at a time at which nobody is observed
+    expected[unseen] = expected_states(params, np.zeros((t, s)))[unseen]
     keys = {"time": list(data.times), "state": list(data.states)}
     patients = counts.different(assigned, *events, t * s)
-    return _frame(keys, observed, expected_states(params, t), n, patients)
+    return _frame(keys, observed, expected, n, patients)
 
 
 def _steps(counts: Counts, params: MarkovParams, assigned: NDArray[np.intp]) -> pd.DataFrame:
@@ -365,8 +436,12 @@ def _alike(counts: Counts, params: MarkovParams) -> float:
 # --- tests ----------------------------------------------------------------------------------
 
 
-def memory_statistic(triples: Floats) -> float:
-    """G² of the state before last against the next one, given the present one and the class."""
+def dependence(triples: Floats) -> float:
+    """G² of the second axis against the last, given the third and the class, (K, …, S, S).
+
+    With the state before last on the second axis it is the memory beyond one step, with the half of
+    the time the change of steps with time.
+    """
     pairs, steps = triples.sum(axis=3, keepdims=True), triples.sum(axis=1, keepdims=True)
     middle = triples.sum(axis=(1, 3), keepdims=True)
     seen = triples > 0
@@ -392,45 +467,103 @@ def _stay_statistic(counts: Counts) -> float:
 
 
 def _state_statistic(counts: Counts, params: MarkovParams) -> float:
-    """χ² of the states over time against what the chains expect."""
-    k, t, s = counts.n_classes, counts.data.shape[1], counts.n_states
-    observed = counts.total(*counts.states(), t * s).reshape(k, t, s)
-    expected = expected_states(params, t) * observed.sum(axis=2, keepdims=True)
+    """χ² of the states over time against what the chains expect of those still observed."""
+    observed = counts.at_sites().sum(axis=1)
+    expected = _expected_counts(counts, params)
     ok = expected > 1
     return float((((observed - expected)[ok] / np.sqrt(expected[ok])) ** 2).sum())
 
 
-def _tests(
-    model: Any, data: Sequences, counts: Counts, n_sim: int, rng: np.random.Generator
-) -> pd.DataFrame:
-    def statistics(these: Counts, params: MarkovParams) -> list[float]:
-        with np.errstate(over="ignore"):  # absurdly large weights may make them infinite
-            return [
-                memory_statistic(these.triples()),
-                _stay_statistic(these),
-                _state_statistic(these, params),
-            ]
+def _statistics(counts: Counts, params: MarkovParams) -> list[float]:
+    """The four statistics, in the order of `_WORDS`."""
+    s = counts.n_states
+    halves = counts.total(*counts.steps(), 2 * s * s).reshape(-1, 2, s, s)
+    with np.errstate(over="ignore"):  # absurdly large weights may make them infinite
+        return [
+            dependence(counts.triples()),
+            _stay_statistic(counts),
+            _state_statistic(counts, params),
+            dependence(halves),
+        ]
 
-    params, unknown, drawn = model.params_, data.codes < 0, []
-    allowed = np.zeros(data.n_states * (data.n_states + 1), dtype=bool)
-    settings = Settings(float(model.prior), allowed, _REFIT, tol=0, accelerate=True)
+
+def _n_events(counts: Counts) -> Floats:
+    """How many events each of the four statistics is about, by weight."""
+    weights = counts.data.weights
+    return np.array(
+        [
+            counts.triples().sum(),
+            weights[counts.durations()[0]].sum(),
+            weights[counts.states()[0]].sum(),
+            weights[counts.steps()[0]].sum(),
+        ]
+    )
+
+
+def _tests(chains: _Chains, counts: Counts, n_sim: int, rng: np.random.Generator) -> pd.DataFrame:
+    params, data = chains.params, counts.data
+    zeros = np.zeros(data.n_states * (data.n_states + 1), dtype=bool)
+    settings = em.Settings(chains.prior, zeros, _REFIT, tol=0, accelerate=True)
+    cells, endings = em.cells_of(params), counts.endings()
+    drawn = []
     for _ in range(n_sim):
-        codes = simulate(params, len(data), data.shape[1], seed=rng)[0].codes.copy()
-        codes[unknown] = -1
-        alike = codes.view(np.dtype((np.void, codes.shape[1]))).ravel()  # a row is one value
+        codes = _drawn(chains, counts, endings, rng)
+        keys = np.hstack([codes, counts.site.astype(np.int32)[:, None].view(np.int8)])
+        alike = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.shape[1]))).ravel()
         _, first, number = np.unique(alike, return_index=True, return_inverse=True)
-        weights = np.bincount(number, data.weights)
+        site, weights = counts.site[first], np.bincount(number, data.weights).astype(float)
         other = Sequences.from_codes(codes[first], data.states, weights=weights)
+        table = other.patterns.by_group(site, counts.n_sites, weights)
         # since the model was fitted to its data, it is fitted to these
-        again = fit_from(other.patterns, params, settings)
-        posterior = again.posterior[other.patterns.inverse]
-        drawn.append(statistics(Counts(other, posterior), again.params))
-    value, reference = np.array(statistics(counts, params)), np.array(drawn)
+        again = em.run_em(table, cells, chains.shares, settings, zeros=cells == 0)
+        found = em.params_of(again.cells, again.overall)
+        posterior = em.e_step(table, found, again.shares).posterior[table.inverse]
+        drawn.append(_statistics(Counts(other, posterior, site), found))
+    value, reference = np.array(_statistics(counts, params)), np.array(drawn)
+    typical = reference.mean(axis=0)
+    p = (1 + (reference >= value - 1e-9).sum(axis=0)) / (n_sim + 1)
+    with np.errstate(invalid="ignore"):
+        excess = np.maximum(value - typical, 0.0) / np.maximum(_n_events(counts), 1e-300)
     return pd.DataFrame(
         {
-            "test": ["memory beyond one step", "length of stays", "states over time"],
+            "test": list(_WORDS),
             "statistic": value,
-            "typical": reference.mean(axis=0),
-            "p_value": (1 + (reference >= value - 1e-9).sum(axis=0)) / (n_sim + 1),
+            "typical": typical,
+            "effect": np.sqrt(excess),
+            "p_value": p,
+            "p_holm": holm(p.tolist()),
         }
     )
+
+
+def _drawn(
+    chains: _Chains, counts: Counts, endings: Floats, rng: np.random.Generator
+) -> NDArray[np.int8]:
+    """Codes of as many patients at each site, whose follow-up ends as often after each state.
+
+    States inside the follow-up are missing as in the data: patients in the order of their lengths
+    have the gaps of the patients who have them in the data.
+    """
+    data, n_times = counts.data, counts.data.shape[1]
+    codes = np.full(data.codes.shape, -1, dtype=np.int8)
+    for h in range(counts.n_sites):
+        here = np.flatnonzero((counts.site == h) & (data.codes >= 0).any(axis=1))
+        if not len(here):
+            continue
+        share = em.params_of(em.cells_of(chains.params), chains.shares[h])
+        drawn, _ = draw_codes(share, np.full(len(here), n_times), rng)
+        ends = endings[h][np.arange(n_times), drawn.astype(np.intp)]
+        over = rng.random(drawn.shape) < ends
+        over[:, -1] = True
+        length = over.argmax(axis=1) + 1
+        seen = data.codes[here] >= 0
+        last = n_times - seen[:, ::-1].argmax(axis=1)
+        time = np.arange(n_times)
+        gaps = ~seen & (time < last[:, None])
+        if gaps.any():
+            missing = np.zeros_like(gaps)
+            missing[np.argsort(length, kind="stable")] = gaps[np.argsort(last, kind="stable")]
+            drawn[missing & (time < length[:, None] - 1)] = -1
+        drawn[time >= length[:, None]] = -1
+        codes[here] = drawn
+    return codes

@@ -1,8 +1,7 @@
-"""Outcomes and covariates of clusters at several sites: memberships, effects, small numbers.
+"""Outcomes and covariates of clusters at several sites: effects, and small numbers.
 
-The clusters of an ensemble have no memberships of their own. In their place stand those of Markov
-chains, estimated in each cluster over all sites and improved by one EM update, with each site's own
-shares of the clusters. `mmlca.three_step` takes them with the clusters as the assignment.
+The memberships of an ensemble's clusters come from `mmlca.tables.cluster_chains`;
+`mmlca.three_step` takes them with the clusters as the assignment.
 """
 
 from __future__ import annotations
@@ -15,96 +14,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from mmlca.model import em
-from mmlca.model.checks import forbidden_cells
 from mmlca.model.covariates import complete, learn
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.outcome_inputs import design
 from mmlca.model.outcomes import Correction, ThreeStep, three_step
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
-from mmlca.tables.counts import pattern_steps
-from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
-from mmlca.tables.matching import common_membership
+from mmlca.tables.cluster_chains import open_cells
 from mmlca.tables.suppress import hidden_parts, hide_rows, is_small
 
 _Z95 = 1.959963984540054
-_PRIOR = 1e-2  # pseudo-count of each cell, so that no step that someone makes is impossible
-_ROUNDS = 50
-
-
-def cluster_memberships(
-    sequences: SequencesBySite, clusters: LabelsBySite
-) -> dict[str, pd.DataFrame]:
-    """Probability of each cluster for each patient under chains estimated in the clusters.
-
-    Parameters
-    ----------
-    sequences : {site: Sequences}
-    clusters : {site: cluster of each patient}
-
-    Returns
-    -------
-    {site: DataFrame}
-        Patients × clusters, with the clusters' names as columns.
-
-    Examples
-    --------
-    >>> one = Sequences.from_lists([["A", "A", "A"]] * 30 + [["B", "B", "A"]] * 10)
-    >>> p = cluster_memberships({"X": one}, {"X": np.repeat([1, 2], [30, 10])})["X"]
-    >>> p.iloc[[0, -1]].round(2).to_numpy().tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
-    sites = checked_sites(sequences, at_least=1)
-    members = common_membership(sites, clusters, "clusters")
-    k, patients = len(members.labels), {site: len(data) for site, data in sites.items()}
-    counts = np.sum(
-        [_cluster_counts(data, members.codes[site], k) for site, data in sites.items()], axis=0
-    )
-    shares = {
-        site: np.bincount(members.codes[site], minlength=k) / n for site, n in patients.items()
-    }
-    params = {site: _chains(counts, shares[site], data.n_states) for site, data in sites.items()}
-    steps = {site: em.e_step(data.patterns, params[site]) for site, data in sites.items()}
-    counts = np.sum([step.visits for step in steps.values()], axis=0)
-    result = {}
-    for site, data in sites.items():
-        share, weight = shares[site], data.patterns.weights
-        for _ in range(_ROUNDS):
-            step = em.e_step(data.patterns, _chains(counts, share, data.n_states))
-            share = weight @ step.posterior / weight.sum()
-        rows = step.posterior[data.patterns.inverse]
-        result[site] = pd.DataFrame(rows, data.ids, members.labels)
-    return result
-
-
-def _cluster_counts(data: Sequences, codes: NDArray[np.intp], k: int) -> NDArray[np.float64]:
-    """First states and steps of each cluster's patients, (K, S·(S + 1))."""
-    weight = np.zeros((k, len(data.patterns)))
-    np.add.at(weight, (codes, data.patterns.inverse), data.weights)
-    counts: NDArray[np.float64] = weight @ pattern_steps(data)
-    return counts
-
-
-def _chains(
-    counts: NDArray[np.float64], shares: NDArray[np.float64], n_states: int
-) -> MarkovParams:
-    table = (counts + _PRIOR).reshape(len(counts), -1, n_states)
-    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(counts.shape)
-    share = np.maximum(shares, 1e-6)
-    return em.params_of(cells, share / share.sum())
-
-
-def cluster_chains(sequences: SequencesBySite, clusters: LabelsBySite) -> MarkovParams:
-    """The Markov chains of the clusters over all sites, in the order of their names."""
-    sites = checked_sites(sequences, at_least=1)
-    members = common_membership(sites, clusters, "clusters")
-    k, n_states = len(members.labels), next(iter(sites.values())).n_states
-    counts = np.sum(
-        [_cluster_counts(data, members.codes[site], k) for site, data in sites.items()], axis=0
-    )
-    sizes = np.bincount(np.concatenate(list(members.codes.values())), minlength=k)
-    return _chains(counts, sizes / sizes.sum(), n_states)
 
 
 # --- covariates inside the model ------------------------------------------------------------
@@ -147,7 +66,7 @@ def one_step_effects(
     labels : names of the clusters; the first is the reference
     prior : as in `MixtureMarkov`
     """
-    start = _open_cells(chains, sequences)
+    start = open_cells(chains, sequences)
     model = MixtureMarkov(len(labels), init=start, prior=prior, missing="drop")
     model.fit(sequences, covariates=covariates)
     paired = clusters.reindex(model.posterior_["id"])
@@ -173,14 +92,6 @@ def one_step_effects(
         }
     )
     return OneStep(table, covariance)
-
-
-def _open_cells(chains: MarkovParams, data: Sequences) -> MarkovParams:
-    """The chains without what is impossible in these sequences, such as to leave death."""
-    zeros = np.broadcast_to(forbidden_cells(None, data), em.cells_of(chains).shape)
-    table = np.where(zeros, 0.0, em.cells_of(chains)).reshape(len(zeros), -1, data.n_states)
-    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(zeros.shape)
-    return em.params_of(cells, chains.weights)
 
 
 # --- what a site sends ----------------------------------------------------------------------

@@ -11,12 +11,16 @@ Floats = NDArray[np.float64]
 
 
 class Counts:
-    """Sequences and memberships (n, K), and sums of memberships over what patients do."""
+    """Sequences and memberships (n, K), and sums of memberships over what patients do.
 
-    def __init__(self, data: Sequences, posterior: Floats) -> None:
+    `site` (n,) tells the site of each patient, where there are several.
+    """
+
+    def __init__(self, data: Sequences, posterior: Floats, site: NDArray[np.intp]) -> None:
         self.data, self.codes = data, data.codes.astype(np.intp)
         self.members = posterior * data.weights[:, None]
         self.n_classes, self.n_states = posterior.shape[1], data.n_states
+        self.site, self.n_sites = site, int(site.max(initial=0)) + 1
 
     def total(self, patient: NDArray[np.intp], event: NDArray[np.intp], n_events: int) -> Floats:
         """Memberships of those with each event, (K, n_events)."""
@@ -38,6 +42,26 @@ class Counts:
         """Every observed state: whose, and time · S + state."""
         patient, time = np.nonzero(self.codes >= 0)
         return patient, time * self.n_states + self.codes[patient, time]
+
+    def at_sites(self) -> Floats:
+        """Memberships by site, time and state, (K, sites, T, S)."""
+        n_times, s = self.data.shape[1], self.n_states
+        patient, event = self.states()
+        event = self.site[patient] * (n_times * s) + event
+        total = self.total(patient, event, self.n_sites * n_times * s)
+        return total.reshape(-1, self.n_sites, n_times, s)
+
+    def endings(self) -> Floats:
+        """Of those in a state at a time, the share not observed any more, (sites, T, S)."""
+        n_times, s = self.data.shape[1], self.n_states
+        patient, event = self.states()
+        last = np.append(patient[1:] != patient[:-1], True)[: len(patient)]
+        event = self.site[patient] * (n_times * s) + event
+        weights, n = self.data.weights[patient], self.n_sites * n_times * s
+        there = np.bincount(event, weights, minlength=n)
+        ended = np.bincount(event[last], weights[last], minlength=n)
+        share = np.divide(ended, there, out=np.zeros(n), where=there > 0)
+        return share.reshape(-1, n_times, s)
 
     def steps(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Every step: whose, and (half · S + from) · S + to."""

@@ -20,9 +20,9 @@ def summary_of_pair(norms: pd.DataFrame, replicates: pd.DataFrame) -> str:
     lines = [f"Differences between the sites, {pair}: norms averaged over clusters."]
     if n:
         lines[0] += (
-            " In brackets: without what sampling adds, its 95 % interval, and the p-value of no "
-            f"difference; from {n:,} samples and permutations (Monte-Carlo error of p at most "
-            f"{0.5 / np.sqrt(n):.3f})."
+            " In brackets: without what sampling adds, with its 95 % interval, as if the clusters "
+            f"were known; from {n:,} samples. Whether the sites differ is tested by "
+            "shared_chain_test."
         )
     for name, rows in norms.groupby("membership", sort=False):
         texts = [
@@ -51,15 +51,13 @@ def cautions_of_pairs(pairs: list[pd.DataFrame]) -> list[str]:
 
 
 def _norm_text(row: pd.Series) -> str:
-    if np.isnan(row["p_value"]):
+    if np.isnan(row["debiased"]):
         return "not known" if np.isnan(row["norm"]) else f"{row['norm']:.3f}"
-    p = p_text(row["p_value"], row["n_boot"])
-    interval = f"{row['low']:.3f} to {row['high']:.3f}"
-    return f"{row['norm']:.3f} [{row['debiased']:.3f}, {interval}, {p}]"
+    return f"{row['norm']:.3f} [{row['debiased']:.3f}, {row['low']:.3f} to {row['high']:.3f}]"
 
 
 def p_text(p_value: float, n_boot: int) -> str:
-    """A permutation p-value in words; the smallest possible one is an upper bound.
+    """A p-value by simulation in words; the smallest possible one is an upper bound.
 
     Examples
     --------
@@ -81,7 +79,7 @@ def _ensemble_against_others(replicates: pd.DataFrame, rows: pd.DataFrame, kind:
             less = replicates[own] < replicates[other]
             text += f" ({100 * less.mean():.0f} % of samples)"
         (lower if rows.at[own, "norm"] < rows.at[other, "norm"] else not_lower).append(text)
-    parts = [f"less than with {listed(lower)} (as any common rule makes them)"] if lower else []
+    parts = [f"less than with {listed(lower)} (as a common rule often makes them)"] if lower else []
     parts += [f"no less than with {listed(not_lower)}"] if not_lower else []
     return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []
 
@@ -90,7 +88,7 @@ _MOST_PAIRS = 3
 
 
 def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
-    text = "Any common rule lowers the difference, because it cuts the sites alike"
+    text = "A common rule often lowers the difference, because it cuts the sites alike"
     shown, holds = list[str](), True
     for norms in pairs:
         norm = norms.iloc[:: len(KINDS)].set_index("membership")["norm"]
@@ -100,7 +98,7 @@ def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
             pair = f"{norms['sites'].iloc[0]}: " if len(pairs) > 1 else ""
             shown.append(f"{pair}{values}, local {norm['local']:.3f}")
             holds = holds and bool((everywhere < norm["local"]).all())
-    text += "" if holds else ", though not always"
+    text += "" if holds else ", though not each does"
     if shown:
         more = f"; and {len(shown) - _MOST_PAIRS} more pairs" if len(shown) > _MOST_PAIRS else ""
         text += f" (here {'; '.join(shown[:_MOST_PAIRS])}{more})"

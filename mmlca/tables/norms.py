@@ -1,4 +1,4 @@
-"""Norms of the differences between two sites, with intervals and tests by resampling patients.
+"""Norms of the differences between two sites, with intervals by resampling patients.
 
 Counts have the shape (…, K, R, S) for K clusters, R = S + 1 rows and S states: row i < S holds
 the steps from state i, row S the first states. Patients that are alike in all that is counted
@@ -48,8 +48,6 @@ class Comparison(NamedTuple):
     debiased: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    p_value: NDArray[np.float64]
-    chance: NDArray[np.float64]
     replicates: NDArray[np.float64]
 
 
@@ -134,6 +132,73 @@ def _mean_norm(square: NDArray[np.float64], weights: NDArray[np.float64]) -> NDA
     return mean
 
 
+class Noise:
+    """What sampling adds to the differences D (K, R, S) of the rows: deviations E.
+
+    Kept are `size`, ‖D‖² by cluster and row (K, R), and of each sample `square`, ‖E‖², and `cross`,
+    ⟨D, E⟩ (n_boot, K, R). `weights` (3, K, R) are those of the rows in each kind of norm.
+    """
+
+    def __init__(self, difference: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+        self.difference, self.weights = difference, weights
+        self.size = (difference**2).sum(axis=-1)
+        self.square, self.cross = np.empty((2, 0, *self.size.shape))
+
+    def add(self, deviations: NDArray[np.float64]) -> None:
+        """Deviations of more samples, (n, K, R, S)."""
+        self.square = np.concatenate([self.square, (deviations**2).sum(axis=-1)])
+        self.cross = np.concatenate([self.cross, (self.difference * deviations).sum(axis=-1)])
+
+    def replace_row(self, k: int, i: int, deviations: NDArray[np.float64]) -> None:
+        """Other deviations (n, S) of row i of cluster k, in all samples."""
+        self.square[:, k, i] = (deviations**2).sum(axis=-1)
+        self.cross[:, k, i] = deviations @ self.difference[k, i]
+
+    def norm(self) -> NDArray[np.float64]:
+        """The norms of the differences themselves, (3,)."""
+        return _mean_norm(self._total(self.size), self.weights)
+
+    def interval(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """The debiased norms and both limits, (3,) each.
+
+        Debiased is √(‖D‖² − mean ‖E‖²) of each cluster, at least 0, averaged. The limits are those
+        of factors c at which few of ‖c·D + E‖ lie above, or below, the norm. With few patients many
+        of them equal it; these count for neither limit, so that the interval is rather too wide. No
+        norm is larger than if all rows had nothing in common.
+        """
+        norm = self.norm()
+        low, high = (
+            norm * self._factor(norm + slack, tail)
+            for slack, tail in zip((-1e-9, 1e-9), _TAILS, strict=True)
+        )
+        high = np.minimum(high, _mean_norm(2 * self.weights.sum(axis=-1), self.weights))
+        debiased = _mean_norm(self._total(self.size - self.square.mean(axis=0)), self.weights)
+        return np.clip(debiased, low, high), low, high
+
+    def _total(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weighted sums over rows, (…, 3, K)."""
+        total: NDArray[np.float64] = np.einsum("...kr,jkr->...jk", rows, self.weights)
+        return total
+
+    def _factor(self, norm: NDArray[np.float64], tail: float) -> NDArray[np.float64]:
+        """The smallest c ≥ 0 at which a share `tail` of ‖c·D + E‖ reaches the norm."""
+        size, cross, square = (self._total(part) for part in (self.size, self.cross, self.square))
+
+        def enough(c: NDArray[np.float64]) -> NDArray[np.bool_]:
+            squares = c[:, None] ** 2 * size + 2 * c[:, None] * cross + square
+            reached = (_mean_norm(squares, self.weights) >= norm).mean(axis=0)
+            return np.asarray(reached >= tail)
+
+        low, high = np.zeros(len(norm)), np.ones(len(norm))
+        for _ in range(20):
+            high = np.where(enough(high), high, 2 * high)
+        for _ in range(40):
+            middle = (low + high) / 2
+            passed = enough(middle)
+            low, high = np.where(passed, low, middle), np.where(passed, middle, high)
+        return np.where(enough(np.zeros(len(norm))), 0.0, high)
+
+
 # --- resampling --------------------------------------------------------------------------
 
 
@@ -142,51 +207,24 @@ def compare_sites(
 ) -> Comparison:
     """Norms under the membership `name`, with what resampling says about them.
 
-    Seeds are those of the bootstrap samples of either site and that of the permutations.
+    Seeds are those of the bootstrap samples of either site, and that of the rare rows.
     """
     count_a, count_b = (group_counts(g, name, n_clusters, g.size[None])[0] for g in (a, b))
     norm = count_norms(count_a, count_b)
     if not n_boot:
         none = np.full(len(KINDS), np.nan)
-        return Comparison(norm, none, none, none, none, none, np.empty((0, len(KINDS))))
+        return Comparison(norm, none, none, none, np.empty((0, len(KINDS))))
     most = max(len(a.size) + len(b.size), count_a.size)
     blocks = np.diff([*range(0, n_boot, max(1, _BLOCK // most)), n_boot])
-    rng = np.random.default_rng(seeds[2])
-    permuted = np.concatenate([_permuted_norms(a, b, name, n_clusters, n, rng) for n in blocks])
-    noise = _Noise(a, b, name, count_a, count_b)
+    resampled = _Resampled(a, b, name, count_a, count_b)
     streams = (np.random.default_rng(seeds[0]), np.random.default_rng(seeds[1]))
-    replicates = np.concatenate([noise.add_bootstrap(n, streams) for n in blocks])
-    noise.exchange_rare_rows(n_boot, rng)
-    low, high = noise.limits(norm)
-    reached = (~(permuted < norm - 1e-9)).sum(axis=0)  # an unknown norm counts as reached
-    p_value = np.where(np.isnan(norm), np.nan, (1 + reached) / (1 + n_boot))
-    known = np.maximum((~np.isnan(permuted)).sum(axis=0), 1)
-    chance = np.where(np.isnan(norm), np.nan, np.nansum(permuted, axis=0) / known)
-    debiased = np.clip(noise.debiased(), low, high)
-    return Comparison(norm, debiased, low, high, p_value, chance, replicates)
+    replicates = np.concatenate([resampled.add(n, streams) for n in blocks])
+    resampled.exchange_rare_rows(n_boot, np.random.default_rng(seeds[2]))
+    return Comparison(norm, *resampled.noise.interval(), replicates)
 
 
-def _permuted_norms(
-    a: Grouped, b: Grouped, name: str, n_clusters: int, n: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """The norms if, within each cluster, patients are dealt to the two sites at random, (n, 3)."""
-    s = a.n_states
-    first, second = np.zeros((2, n, n_clusters, s + 1, s))
-    for k in range(n_clusters):
-        in_a, in_b = (np.flatnonzero(g.member[name] == k) for g in (a, b))
-        size = np.concatenate([a.size[in_a], b.size[in_b]])
-        dealt = rng.multivariate_hypergeometric(size, a.size[in_a].sum(), n, method="marginals")
-        for table, patients in ((first, dealt), (second, size - dealt)):
-            at_a, at_b = patients[:, : len(in_a)], patients[:, len(in_a) :]
-            table[:, k] = (at_a @ a.steps[in_a] + at_b @ b.steps[in_b]).reshape(n, s + 1, s)
-    return count_norms(first, second)
-
-
-class _Noise:
-    """What sampling adds to the rows' differences D: deviations E.
-
-    `size` holds ‖D‖² by cluster and row (K, R), `square` ‖E‖² and `cross` ⟨D, E⟩ (n_boot, K, R).
-    """
+class _Resampled:
+    """The noise in the differences of two sites, by drawing their patients again."""
 
     def __init__(
         self,
@@ -197,13 +235,11 @@ class _Noise:
         count_b: NDArray[np.float64],
     ) -> None:
         self.groups, self.name, self.counts = (a, b), name, (count_a, count_b)
-        self.difference = np.nan_to_num(rates(count_a) - rates(count_b))
-        self.size = (self.difference**2).sum(axis=-1)
-        self.weights = row_weights(count_a, count_b)
-        self.square, self.cross = np.empty((2, 0, *self.size.shape))
+        difference = np.nan_to_num(rates(count_a) - rates(count_b))
+        self.noise = Noise(difference, row_weights(count_a, count_b))
         self.patients = [leaving_patients(g, name, len(count_a)) for g in (a, b)]
 
-    def add_bootstrap(
+    def add(
         self, n: int, streams: tuple[np.random.Generator, np.random.Generator]
     ) -> NDArray[np.float64]:
         """Draw each site's patients with replacement n times; return the samples' norms, (n, 3).
@@ -220,8 +256,7 @@ class _Noise:
             samples.append(group_counts(g, self.name, len(count), drawn))
             wider = np.sqrt(m / np.maximum(m - 1, 1))[..., None]
             deviation = deviation + sign * wider * np.nan_to_num(rates(samples[-1]) - rates(count))
-        self.square = np.concatenate([self.square, (deviation**2).sum(axis=-1)])
-        self.cross = np.concatenate([self.cross, (self.difference * deviation).sum(axis=-1)])
+        self.noise.add(deviation)
         return count_norms(*samples)
 
     def exchange_rare_rows(self, n: int, rng: np.random.Generator) -> None:
@@ -236,8 +271,7 @@ class _Noise:
             parts, size = self._leavers(k, i)
             dealt = rng.multivariate_hypergeometric(size, m_a[k, i], n, method="marginals")
             deviation = rates(dealt @ parts) - rates((size - dealt) @ parts)
-            self.square[:, k, i] = (deviation**2).sum(axis=-1)
-            self.cross[:, k, i] = deviation @ self.difference[k, i]
+            self.noise.replace_row(k, i, deviation)
 
     def _leavers(self, k: int, i: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Distinct counts of row i of both sites' patients in cluster k, and how many have them."""
@@ -251,53 +285,3 @@ class _Noise:
             sizes.append(g.size[rows][leaves])
         distinct, number = np.unique(np.concatenate(parts), axis=0, return_inverse=True)
         return distinct, np.bincount(number.ravel(), np.concatenate(sizes)).astype(np.intp)
-
-    def debiased(self) -> NDArray[np.float64]:
-        """√(‖D‖² − mean ‖E‖²) of each cluster, at least 0, averaged."""
-        return _mean_norm(self._total(self.size - self.square.mean(axis=0)), self.weights)
-
-    def limits(self, norm: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Both limits: factors c at which few of ‖c·D + E‖ lie above, or below, the norm.
-
-        With few patients many of them equal it; these count for neither limit, so that the
-        interval is rather too wide. No norm is larger than if all rows had nothing in common.
-        """
-        parts = (self._total(self.size), self._total(self.cross), self._total(self.square))
-        slack = 1e-9 * np.array([-1, 1])
-        low, high = (
-            norm * _factor(norm + s, parts, self.weights, tail)
-            for s, tail in zip(slack, _TAILS, strict=True)
-        )
-        return low, np.minimum(high, _mean_norm(2 * self.weights.sum(axis=-1), self.weights))
-
-    def _total(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weighted sums over rows, (…, 3, K)."""
-        total: NDArray[np.float64] = np.einsum("...kr,jkr->...jk", rows, self.weights)
-        return total
-
-
-def _factor(
-    norm: NDArray[np.float64],
-    parts: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
-    weights: NDArray[np.float64],
-    tail: float,
-) -> NDArray[np.float64]:
-    """The smallest c ≥ 0 at which a share `tail` of ‖c·D + E‖ reaches the norm.
-
-    `parts` are ‖D‖² (3, K), and ⟨D, E⟩ and ‖E‖² (n_boot, 3, K), summed over rows.
-    """
-    size, cross, square = parts
-
-    def enough(c: NDArray[np.float64]) -> NDArray[np.bool_]:
-        squares = c[:, None] ** 2 * size + 2 * c[:, None] * cross + square
-        reached: NDArray[np.bool_] = (_mean_norm(squares, weights) >= norm).mean(axis=0) >= tail
-        return reached
-
-    low, high = np.zeros(len(norm)), np.ones(len(norm))
-    for _ in range(20):
-        high = np.where(enough(high), high, 2 * high)
-    for _ in range(40):
-        middle = (low + high) / 2
-        passed = enough(middle)
-        low, high = np.where(passed, low, middle), np.where(passed, middle, high)
-    return np.where(enough(np.zeros(len(norm))), 0.0, high)

@@ -31,6 +31,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from mmlca.tables.suppress import hides
+
 EVERYONE = "all"
 """All groups of a site, or all sites together."""
 
@@ -61,7 +63,7 @@ class Rounding:
     """
 
     def __init__(self, secret: bytes, min_count: int, groups: Mapping[str, pd.Series]) -> None:
-        if min_count < 2:
+        if not hides(min_count):
             raise ValueError(f"min_count must be at least 2 to round to it, found {min_count}.")
         self.unit, self._secret = min_count, secret
         self._hashes: dict[str, Key] = {}

@@ -2,7 +2,8 @@
 
 Everything here rests on counts: how often the patients of a site and cluster begin in each
 state and step from each state to each other one. `mmlca.tables.norms` has the norms of their
-differences, with intervals and tests, and `mmlca.tables.norm_texts` puts them into words.
+differences, with intervals, and `mmlca.tables.norm_texts` puts them into words. Whether sites
+differ at all is tested in `mmlca.tables.shared_chains`, without assigning anybody to a cluster.
 """
 
 from __future__ import annotations
@@ -50,10 +51,9 @@ class SiteDifferences:
     norms : DataFrame
         membership, sites ("MGB − VA"), quantity ("transition" or "initial"), weighting
         ("plain" or "occupancy"), `norm`, `debiased` (the norm without what sampling adds to
-        it) with its 95 % interval `low` to `high`, `p_value` of no difference between the
-        sites, `chance` (the mean norm if there is none), `n_boot` (number of samples, and of
-        permutations), `rows_left_out` (rows that nobody leaves at one of the sites) and
-        `clusters` (how many the norm averages over).
+        it) with its 95 % interval `low` to `high` for clusters that are known, `n_boot` (number of
+        samples), `rows_left_out` (rows that nobody leaves at one of the sites) and `clusters` (how
+        many the norm averages over).
     matrices : DataFrame
         membership, site, cluster, quantity, from (missing for first states), to, `probability`
         (NaN in a row never visited), `count`, `count_patients` (different patients behind it),
@@ -157,8 +157,8 @@ def site_differences(
     share of the steps of the cluster, of both sites together, that begin in i. For first states
     the norm is ‖u_A − u_B‖. Each is averaged over the clusters that both sites have.
 
-    A common rule cuts both sites alike and so lowers these norms, whether it is a good one or
-    not. Give `models` to see by how much any site's own model does so.
+    A common rule cuts both sites alike and so often lowers these norms, whether it is a good one
+    or not. Give `models` to see by how much any site's own model does so.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def site_differences(
         Adds the memberships "MGB everywhere" and so on, that model used at every site; and
         without `local` also "local", if each site has a model.
     n_boot : int
-        Number of bootstrap samples, and of permutations; 0 gives neither intervals nor p-values.
+        Number of bootstrap samples; 0 gives neither debiased norms nor intervals.
     seed : int or Generator, optional
     min_support : float
         Rows with fewer steps than this at a site are not `supported`.
@@ -188,7 +188,11 @@ def site_differences(
     Notes
     -----
     All memberships are taken as they are: the uncertainty of the clustering itself is in none of
-    these numbers.
+    these numbers. If clusters were found in the same patients, a cluster holds some patients of the
+    others, and not the same share of them at each site, so that these norms describe the groups as
+    they were formed. They are no evidence that sites treat alike patients unlike; no p-value is
+    given for that reason. `shared_chain_test` tests it, and has norms whose intervals hold under
+    estimated clusters.
 
     *Debiased norm.* Sampling alone makes a norm larger than 0. With D the difference in a cluster
     and E its deviations by sampling, ‖D‖² is too large by the mean of ‖E‖², so that the debiased
@@ -205,13 +209,8 @@ def site_differences(
     arthritis (two sites of 400 and 500, or 2,000 and 3,000 patients; 200 data sets each) the
     intervals held true plain norms of 0, 0.105 and 0.315 in 91 to 98 % of the data sets, and the
     norms by occupancy in 94 to 99 %. Plain norms err on the low side where sites differ much, since
-    those of rare states can hardly be told from noise.
-
-    *p-value.* Within each cluster patients are dealt to the two sites at random, as many to each
-    as it has; p is the share of the norms that reach the observed one, (1 + number)/(1 +
-    n_boot). Its Monte-Carlo standard error is √(p (1 − p)/n_boot), at most 0.016 for 1,000.
-    `chance` is the mean of these norms. This tests whether the sites' patients have the same
-    distribution, with the norm as its statistic.
+    those of rare states can hardly be told from noise. With estimated clusters they hold the norms
+    of the true classes far less often; the table in the documentation has both.
 
     Examples
     --------
@@ -301,8 +300,6 @@ def _norm_table(
             "debiased": comparison.debiased,
             "low": comparison.low,
             "high": comparison.high,
-            "p_value": comparison.p_value,
-            "chance": comparison.chance,
             "n_boot": len(comparison.replicates),
             "rows_left_out": [*[(~transitions).sum()] * 2, (~first).sum()],
             "clusters": [*[transitions.any(axis=1).sum()] * 2, first.sum()],

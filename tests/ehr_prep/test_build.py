@@ -102,8 +102,8 @@ def test_edges_of_windows_in_days_are_those_of_floor_division() -> None:
         ("2010-01-01t 2010-01-02c 2010-01-03c", "first", "C"),
         ("2010-01-01t 2010-01-02c", "first", "T"),
         ("2010-01-01c 2010-01-02t", "first", "C"),
-        ("2010-01-01c 2010-01-01t", "first", "T"),
-        ("2010-01-01j 2010-01-01c 2010-01-01t", "first", "T"),
+        ("2010-01-01t 2010-01-01c", "first", "C"),
+        ("2010-01-01j 2010-01-01t 2010-01-01c", "first", "C"),
         ("2010-01-01t 2010-01-02c", "latest", "C"),
         ("2010-01-01t 2010-01-03c 2010-01-04c 2010-01-05t", "latest", "T"),
         ("2010-01-01j 2010-01-01c", "latest", "C"),
@@ -117,6 +117,54 @@ def test_edges_of_windows_in_days_are_those_of_floor_division() -> None:
 )
 def test_most_records_then_the_rule_for_ties(text: str, ties: str, expected: str) -> None:
     assert words(build(text, ties=ties)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "ties", "expected"),
+    [
+        # the larger supply, although another class comes first by name and is taken already
+        ("2010-01-01j+30 2010-04-02j+90 2010-04-02t+90 2010-04-02c+91", "first", "JC"),
+        ("2010-01-01c+30 2010-04-02c+30 2010-04-02t+30 2010-04-02j+90", "latest", "CJ"),
+        # the days of all records of the window are added up: 60 against 31
+        ("2010-01-01t 2010-01-20t+30 2010-01-01j+30 2010-01-20j+30", "first", "J"),
+        # equal supplies: the class already taken
+        ("2010-01-01j+30 2010-04-02c+30 2010-04-02t+30 2010-04-02j+30", "first", "JJ"),
+        ("2010-01-01t+30 2011-01-02c+30 2011-01-02t+30", "latest", "TTTTT"),
+        # nothing but the name is left
+        ("2010-01-01j 2010-04-02t 2010-04-02c", "first", "JC"),
+        # "previous" goes before the day and the supply
+        ("2010-01-01t+30 2010-04-01c+90 2010-04-02t+30", "previous", "TT"),
+    ],
+)
+def test_ties_on_one_day_go_by_supply_then_the_class_taken_then_the_name(
+    text: str, ties: str, expected: str
+) -> None:
+    """They once went by the order of the drug map, here T, C, J."""
+    assert words(build(text, ties=ties)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        # T was carried into the window before
+        ({"impute": "carry_forward"}, "TTTTT"),
+        ({"impute": "carry_forward_max", "max_carry": 3}, "TTTTT"),
+        # the window before was off treatment or missing: C was recorded first
+        ({"impute": "carry_forward_max", "max_carry": 2}, "TTT0C"),
+        ({"impute": "missing"}, "T???C"),
+    ],
+)
+def test_previous_is_the_state_of_the_window_before_as_it_was_filled_in(
+    rules: dict[str, Any], expected: str
+) -> None:
+    """It was the last class taken, however long ago."""
+    text = "2010-01-01t 2011-01-02c 2011-01-03t"
+    assert words(build(text, ties="previous", **rules)) == [expected]
+
+
+def test_the_class_already_taken_is_known_after_a_time_off_treatment() -> None:
+    rules = {"impute": "carry_forward_max", "max_carry": 0}
+    assert words(build("2010-01-01t 2011-01-02c 2011-01-02t", **rules)) == ["T000T"]
 
 
 def test_ties_and_empty_windows_are_counted() -> None:

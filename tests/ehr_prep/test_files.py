@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gzip
 import sys
+import tracemalloc
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pytest
 import zstandard
@@ -86,6 +90,54 @@ def test_excel_takes_the_sheet_with_the_columns(tmp_path: Path) -> None:
         ehr_prep.read_records(path, drug="Wirkstoff")
 
 
+def stray_cell(path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["patient_id", "date", "drug"])
+    book.active["XFD1048576"] = "x"
+    book.save(path)
+
+
+def zip_bomb(path: Path) -> None:
+    """A sheet with 200 MB of spaces, which are 0.2 MB in the archive."""
+    book = openpyxl.Workbook()
+    book.active.append(["patient_id", "date", "drug"])
+    book.save(path.with_name("good.xlsx"))
+    with (
+        zipfile.ZipFile(path.with_name("good.xlsx")) as good,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in good.namelist():
+            content = good.read(name)
+            with bomb.open(name, "w") as file:
+                file.write(content[: -len("</worksheet>")])
+                if "worksheets" in name:
+                    file.writelines([b" " * 1_000_000] * 200)
+                file.write(content[-len("</worksheet>") :])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (stray_cell, r"reaches to row 1,048,576 and column 16,384 but has 4 cells; delete"),
+        (zip_bomb, "unpacks to more than 200 times its size"),
+    ],
+)
+def test_workbooks_that_would_fill_the_memory_are_refused(
+    make: Callable[[Path], None], words: str, tmp_path: Path
+) -> None:
+    """A table of 17 billion cells from one stray cell, or gigabytes from a small archive."""
+    path = tmp_path / "records.xlsx"
+    make(path)
+    assert path.stat().st_size < 500_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=words):
+            ehr_prep.read_records(path, drugs=ehr_prep.RA_DRUGS)
+        assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
 def test_without_openpyxl_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,29 +204,167 @@ def test_rows_of_one_site_among_several() -> None:
 # --- columns ------------------------------------------------------------------------------
 
 
-def test_advice_names_the_likeliest_column_as_the_user_writes_it(tmp_path: Path) -> None:
-    columns = {"patient_id": "PatNr", "date": "Tag", "drug": "Arznei", "days_supply": "x"}
+def test_advice_names_the_likeliest_columns_as_the_user_writes_them(tmp_path: Path) -> None:
+    columns = {"patient_id": "Kennung", "date": "Tag", "drug": "Arznei", "days_supply": "x"}
     path = tmp_path / "r.csv"
     path.write_text(
-        GOOD.rename(columns=columns)[["x", "Arznei", "Tag", "PatNr"]].to_csv(index=False)
+        GOOD.rename(columns=columns)[["x", "Arznei", "Tag", "Kennung"]].to_csv(index=False)
     )
 
     def said(**named: str) -> str:
-        with pytest.raises(ValueError, match="the closest are") as caught:
+        with pytest.raises(ValueError, match="looks like the") as caught:
             ehr_prep.read_records(path, **named)
         return str(caught.value)
 
-    assert said().endswith("as in patient='PatNr'.")
+    everything = said()  # all that is needed in one message, not one column at a time
+    assert "looks like the patient, the date or the drug: it has 'x', " in everything
+    assert everything.endswith("as in patient='Kennung', date='Tag' and drug='Arznei'.")
     with spelled(as_option):
-        assert said(patient="PatNr").endswith("as in --date-column Tag.")  # its values are dates
+        text = said(patient="Kennung")
+        assert text.endswith("as in --date-column Tag and --drug-column Arznei.")
+        assert said(patient="Kennung", drug="Arznei").endswith("as in --date-column Tag.")
     with spelled(as_key):
-        text = said(patient="PatNr", date="Tag")
+        text = said(patient="Kennung", date="Tag")
+        assert "the closest are 'Arznei', 'x'" in text
         assert text.endswith('as in [records.columns] drug = "Arznei".')
-        people = pd.DataFrame({"PatNr": [1], "sex": ["F"]})
-        with pytest.raises(ValueError, match=r'as in \[patients.columns\] patient = "PatNr"\.'):
+        people = pd.DataFrame({"Kennung": [1], "sex": ["F"]})
+        with pytest.raises(ValueError, match=r'as in \[patients.columns\] patient = "Kennung"\.'):
             ehr_prep.read_records(GOOD, patients=people)
     with pytest.raises(ValueError, match=r"has no column 'drugs'; .* the closest are 'drug', "):
         ehr_prep.read_records(GOOD, drug="drugs")
+    with pytest.raises(ValueError, match=r"no columns 'dat' and 'drugs'; .* name them as in date="):
+        ehr_prep.read_records(GOOD, drug="drugs", date="dat")
+
+
+@pytest.mark.parametrize(
+    ("role", "column"),
+    [
+        *(("death_date", name) for name in ("DateOfDeath", "DeathDate", "dod", "death_dt")),
+        *(("death_date", name) for name in ("deceased_date", "Date of death", "PATIENT_DEATH_DT")),
+        *(("death_date", name) for name in ("died_on", "deathtime", "DTHDTC")),
+        *(("follow_up_end", name) for name in ("LastContact", "FollowUpEnd", "last_seen")),
+        *(("follow_up_end", name) for name in ("last_encounter", "last_visit", "LastFollowupDate")),
+        *(("follow_up_end", name) for name in ("end_of_followup", "enrollment_end", "CensorDate")),
+        *(("follow_up_end", name) for name in ("disenrollment_date", "exit_dt", "DTEND")),
+        *(("birth_date", name) for name in ("DateOfBirth", "BirthDate", "patient_dob", "BIRTH_DT")),
+    ],
+)
+def test_dates_of_patients_are_recognised(role: str, column: str) -> None:
+    """Death and follow-up in columns of other names were ignored without a word."""
+    people = pd.DataFrame({"id": [1, 2], column: ["2001-02-03", None], "sex": ["F", "M"]})
+    table = ehr_prep.read_patients(people)
+    assert list(table.columns) == [role, "sex"]
+    assert str(table.loc[1, role])[:10] == "2001-02-03"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ("PatNr", "admin_datetime", "Medication"),
+        ("member_id", "SERVICE_DATE", "NDC"),
+        ("ENROLID", "svcdate", "ndcnum"),
+        ("BENE_ID", "SRVC_DT", "PROD_SRVC_ID"),
+        ("Subject ID", "starttime", "DrugName"),
+    ],
+)
+def test_records_of_ehrs_and_claims_are_recognised(columns: tuple[str, str, str]) -> None:
+    frame = GOOD[["patient_id", "date", "drug"]].set_axis(list(columns), axis=1)
+    read = ehr_prep.read_records(frame)
+    assert tuple(read.settings["columns"].values()) == columns
+
+
+def test_a_column_that_says_whether_somebody_died_is_not_a_date() -> None:
+    people = pd.DataFrame({"id": range(1, 9), "death": [0, 1] * 4, "born": ["1950-01-01"] * 8})
+    read = ehr_prep.read_records(GOOD, patients=people)
+    assert read.patients is not None
+    assert read.patients["death"].to_list() == [(i - 1) % 2 for i in read.ids]
+    assert read.settings["patients_columns"] == {
+        "patient": "id",
+        "follow_up_end": None,
+        "birth_date": "born",
+        "death_date": None,
+        "others": ["death"],
+    }
+    assert (
+        "birth_date = 'born', death_date = none found\n            other columns: 'death'"
+        in str(read)
+    )
+    both = people.assign(dod=["2020-01-01", None] * 4)
+    assert "death_date" in ehr_prep.read_patients(both)
+
+
+def test_another_column_than_the_one_with_the_usual_name() -> None:
+    """It was "cannot insert death_date, already exists"."""
+    people = pd.DataFrame({"id": [1], "death_date": ["2001-01-01"], "registry": ["2002-02-02"]})
+    table = ehr_prep.read_patients(people, death_date="registry")
+    assert [str(value)[:10] for value in table.loc[1]] == ["2002-02-02", "2001-01-01"]
+    assert list(table.columns) == ["death_date", "other_death_date"]
+
+
+# --- several files ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_days_of_supply_in_one_of_two_files(
+    ending: str, order: tuple[str, str], tmp_path: Path
+) -> None:
+    """They were lost if the first file had none, and a KeyError if the second had none."""
+    first = GOOD[: N // 2].drop(columns="days_supply")
+    second = GOOD[N // 2 :].rename(columns={"patient_id": "person_id", "days_supply": "supply"})
+    for name, frame in (("a", first), ("b", second)):
+        path = tmp_path / f"{name}.{ending}"
+        if ending == "csv":
+            frame.to_csv(path, index=False)
+        elif ending == "parquet":
+            frame.to_parquet(path)
+        else:
+            frame.to_excel(path, index=False)
+    paths = [tmp_path / f"{name}.{ending}" for name in order]
+    whole = GOOD.assign(days_supply=[None] * (N // 2) + [30.5] * (N // 2))
+    assert same(ehr_prep.read_records(paths), ehr_prep.read_records(whole))
+    read = ehr_prep.read_records(paths, default_supply=14)
+    assert same(read, ehr_prep.read_records(whole, default_supply=14))
+    issue = read.issues.set_index("issue").loc["file without an end or a supply"]
+    assert (issue["n"], issue["examples"]) == (1, f"'a.{ending}'")
+    assert f"columns   b.{ending}: patient = 'person_id'" in str(read)
+
+
+def test_columns_of_single_files(tmp_path: Path) -> None:
+    """Two files with columns of other names could not be read together."""
+    first, second = GOOD[: N // 2], GOOD[N // 2 :]
+    second = second.rename(columns={"patient_id": "Kennung", "date": "Tag", "drug": "Arznei"})
+    first.to_csv(tmp_path / "a.csv", index=False)
+    second.to_csv(tmp_path / "b_2019.csv", index=False)
+    paths = [tmp_path / "a.csv", tmp_path / "b_2019.csv"]
+    named = {"patient": "Kennung", "date": "Tag", "drug": "Arznei"}
+    whole = ehr_prep.read_records(GOOD)
+    assert same(ehr_prep.read_records(paths, file_columns={"b_2019.csv": named}), whole)
+    assert same(ehr_prep.read_records(paths, file_columns={"b_*.csv": named}), whole)
+    with spelled(as_option), pytest.raises(ValueError, match="looks like") as caught:
+        ehr_prep.read_records(paths)
+    assert str(caught.value).endswith(
+        "as in --file-column b_2019.csv:patient=Kennung --file-column b_2019.csv:date=Tag "
+        "--file-column b_2019.csv:drug=Arznei."
+    )
+    for wrong, message in (
+        ({"c.csv": named}, r"names the file 'c.csv', which is not read; the files are 'a.csv', "),
+        ({"a.csv": {"Tag": "date"}}, "names 'Tag' of 'a.csv'; known are patient, date, "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ehr_prep.read_records(paths, file_columns=wrong)
+
+
+def test_patients_in_two_files_keep_the_columns_of_both(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,sex,bmi\n1,F,20\n2,M,21\n")
+    (tmp_path / "b.csv").write_text("person_id,bmi,race,dod\n3,20.5,x,2020-01-01\n")
+    table = ehr_prep.read_patients([tmp_path / "a.csv", tmp_path / "b.csv"])
+    assert table["bmi"].to_list() == [20, 21, 20.5]
+    assert table["sex"].to_list()[:2] == ["F", "M"]
+    assert table[["sex", "race", "death_date"]].isna().sum().to_list() == [1, 2, 2]
+    (tmp_path / "b.csv").write_text("PatNr,id\n3,20.5\n")
+    with pytest.raises(ValueError, match=r"b\.csv has a column 'id', which is the patient in ano"):
+        ehr_prep.read_patients([tmp_path / "a.csv", tmp_path / "b.csv"])
 
 
 def test_columns_of_every_table_can_be_named() -> None:
@@ -256,7 +446,7 @@ def test_codes_get_their_names() -> None:
     assert records.unmapped["drug"].to_list() == ["x", 4]
     with pytest.raises(ValueError, match="say what the codes stand for, as in drug_names="):
         ehr_prep.read_records(frame.assign(drug="308182.0").drop(columns="drug_concept_id"))
-    with pytest.raises(ValueError, match="rename it to concept_name"):
+    with pytest.raises(ValueError, match="rename 'x' to concept_name"):
         ehr_prep.read_records(frame, drug_names=pd.DataFrame({"concept_id": [1], "x": ["a"]}))
 
 

@@ -29,12 +29,27 @@ def supply(drug: str) -> int:
     return {"alpha": 20, "beta": 15, "gamma 5/alpha 10 mg": 20}.get(drug, 1)
 
 
+def end_of_data(rows: list[Any], people: dict[int, Any], periods: dict[int, Any]) -> int:
+    """The latest day on which any patient with a usable record is followed."""
+    days = []
+    for who in {r["who"] for r in rows}:
+        own = [r["day"] for r in rows if r["who"] == who]
+        if periods:
+            own = [d for d in own if any(a <= d <= b for a, b in periods.get(who, []))]
+        if own:
+            stated = people.get(who, {}).get("end")
+            ends = [b for _, b in periods.get(who, [])]
+            days.append(max(ends) if periods else stated or max(own))
+    return max(days, default=0)
+
+
 def slow(
     rows: list[Any], people: dict[int, Any], periods: dict[int, Any], o: dict[str, Any]
 ) -> Any:
     """{patient: states}, combinations and windows with several classes; None if nobody is left."""
     out: dict[int, list[str | None]] = {}
     several, outside = 0, 0
+    data_end = end_of_data(rows, people, periods)
     for who in sorted({r["who"] for r in rows}):
         own = sorted((r for r in rows if r["who"] == who), key=lambda r: (r["day"], r["drug"]))
         seen_days = None
@@ -50,7 +65,8 @@ def slow(
         if periods:
             stated = max(seen_days or ())
         last = last_record if stated is None else stated
-        if died is not None and o["death"] == "state" and stated is not None and died > stated:
+        late = died is not None and stated is not None and died > stated
+        if o["death"] == "state" and died is not None and (late or died > data_end):
             died = None
         if died is not None:
             last = died if o["death"] == "state" else min(last, died)
@@ -77,7 +93,7 @@ def slow(
                     if b - a - 1 <= o["gap_days"]:
                         cover[c] |= set(range(a, b))
         states: list[str | None] = []
-        previous, run = None, 0
+        carried, run = "", 0
         for w, window in enumerate(windows):
             records = {
                 c: [r["day"] for r in own if r["day"] in window and c in CLASSES[r["drug"]]]
@@ -94,15 +110,28 @@ def slow(
             if state is None and any(marks.values()):
                 most = max(map(len, marks.values()))
                 tied = [c for c in STATES if len(marks[c]) == most]
-                if o["ties"] == "latest":
-                    tied.sort(key=lambda c: -marks[c][-1])
-                elif o["ties"] == "previous" and previous in tied:
-                    tied = [previous]
-                else:
-                    tied.sort(key=lambda c: marks[c][0])
-                state = tied[0]
+                before = (states[-1] or "").split("+") if states else []
+                supplied = {
+                    c: sum(
+                        r["until"] - r["day"] + 1
+                        for r in own
+                        if r["day"] in window and c in CLASSES[r["drug"]]
+                    )
+                    for c in tied
+                }
+                ranks = {
+                    c: (
+                        o["ties"] == "previous" and c not in before,
+                        -marks[c][-1] if o["ties"] == "latest" else marks[c][0],
+                        -supplied[c],
+                        c not in carried.split("+"),
+                        c,
+                    )
+                    for c in tied
+                }
+                state = min(tied, key=lambda c: ranks[c])
             if state is not None:
-                previous, carried, run = state, state, 0
+                carried, run = state, 0
                 states.append(state)
                 continue
             run += 1
@@ -118,10 +147,10 @@ def slow(
             elif o["impute"] == "carry_forward_max":
                 states.append(carried if run <= o["max_carry"] else off)
             else:
-                supplied = [
+                reaches = [
                     (c, r["until"]) for r in own if r["day"] < window[0] for c in CLASSES[r["drug"]]
                 ]
-                reach = {c: max(d for other, d in supplied if other == c) for c, _ in supplied}
+                reach = {c: max(d for other, d in reaches if other == c) for c, _ in reaches}
                 on = [c for c in reach if reach[c] + o["gap_days"] >= window[0]]
                 if set(carried.split("+")) <= set(on):
                     states.append(carried)
@@ -133,7 +162,7 @@ def slow(
             assert w > 0  # the index date is in the first window
         if died is not None and o["death"] == "state":
             for w in range(n_windows):
-                if index + w * n_days > died:
+                if died < index + w * n_days <= data_end:
                     assert w >= len(states)
                     states.append("dead")
         out[who] = states

@@ -144,13 +144,71 @@ def test_death_ends_follow_up_and_later_records_are_an_issue() -> None:
 
 def test_death_is_an_absorbing_state() -> None:
     records = read("a 0 30, b 150 30", died=250)
-    sequences = build(records, death="state")
+    sequences = build(records, death="state", data_cut=day(1000))
     assert states(sequences) == ["A", "B", "B", "dead"]
     assert sequences.absorbing == ("dead",)
     assert states(build(records, death="state", data_cut=day(299))) == ["A", "B", "B"]
     late = build(read("a 0 30, b 150 30", end=200, died=250), death="state")
     assert states(late) == ["A", "B", "B"]
     assert "death after the end of follow-up" in late.issues["issue"].to_list()
+
+
+@pytest.mark.parametrize("known_by", ["patients", "observation", "last_record"])
+def test_the_dead_leave_with_the_living_at_the_end_of_the_data(known_by: str) -> None:
+    """They stayed to the last window, after the living with the same index date had left."""
+    frame = pd.DataFrame(
+        {"id": [1, 2, 2, 3, 3], "date": [day(n) for n in (0, 0, 250, 100, 320)], "drug": "a"}
+    )
+    people = pd.DataFrame({"id": [1, 2, 3], "death_date": [day(90), None, None]})
+    ends = [day(90), day(250), day(320)]
+    periods = pd.DataFrame({"id": [1, 2, 3], "start": [day(0)] * 3, "end": ends})
+    if known_by == "patients":
+        people["follow_up_end"] = ends
+    records = ehr_prep.read_records(
+        frame, DRUGS, patients=people, observation=periods if known_by == "observation" else None
+    )
+    rules: dict[str, Any] = {"days": 100, "max_windows": 9, "death": "state"}
+    sequences = ehr_prep.build_sequences(records, **rules)
+    assert sequences.settings["follow_up_by"] == known_by
+    assert sequences.settings["data_end"] == str(day(320))
+    assert states(sequences) == ["A", "dead", "dead", "dead"]
+    assert sequences.lengths.tolist() == [4, 3, 3]  # patient 2 left alive, before the data ended
+    assert sequences.settings["left_alive"] == 1
+    cut = ehr_prep.build_sequences(records, **rules, data_cut=day(299))
+    assert (states(cut), cut.settings["data_end"]) == (["A", "dead", "dead"], str(day(299)))
+
+
+def test_the_share_of_the_dead_is_that_of_kaplan_and_meier() -> None:
+    """Patients enter over nine years; the living leave at the end of the data and nowhere else."""
+    from lifelines import KaplanMeierFitter
+
+    rng, n, cut = np.random.default_rng(3), 3000, 3651
+    entry = rng.integers(0, 3286, n)
+    lives = np.maximum(rng.exponential(2500, n).astype(int), 1)
+    dead = entry + lives <= cut
+    frame = pd.DataFrame({"id": np.arange(n), "date": [day(int(d)) for d in entry], "drug": "a"})
+    people = pd.DataFrame({"id": np.arange(n), "follow_up_end": day(cut)})
+    died = [day(int(d)) if seen else None for d, seen in zip(entry + lives, dead, strict=True)]
+    people["death_date"] = died
+    records = ehr_prep.read_records(frame, DRUGS, patients=people)
+    sequences = ehr_prep.build_sequences(records, days=182.625, max_windows=18, death="state")
+    followed = np.arange(18) < sequences.lengths[:, None]
+    n_in = followed.sum(axis=0)
+    share = ((sequences.codes == sequences.states.index("dead")) & followed).sum(axis=0) / n_in
+    time = np.where(dead, lives, cut - entry)
+    curve = KaplanMeierFitter().fit(time, dead)
+    risk = 1 - curve.predict(np.ceil(np.arange(1, 18) * 182.625) - 1).to_numpy()
+    assert 0.6 < risk[-1] < 0.8
+    assert sequences.settings["left_alive"] == 0
+    assert share[0] == 0
+    assert (np.abs(share[1:] - risk) < 3 * np.sqrt(risk * (1 - risk) / n_in[1:])).all()
+
+
+def test_a_death_after_the_last_day_of_anyone_is_ignored_and_counted() -> None:
+    sequences = build(read("a 0 30, b 150 30", died=250), death="state")
+    assert states(sequences) == ["A", "B"]
+    issues = dict(zip(sequences.issues["issue"], sequences.issues["n"], strict=True))
+    assert issues["death after the end of the data, 2010-05-31"] == 1
 
 
 def test_death_as_a_state_needs_deaths_and_its_name() -> None:
@@ -247,7 +305,7 @@ def test_default_supplies_by_drug_and_class_are_in_the_account() -> None:
         ({"combinations": ["A+X"]}, "combinations names 'A\\+X', which is not made of"),
         ({"combinations": ["A"]}, "combinations names 'A', which is not made of"),
         ({"states": "most_frequent", "combinations": ["A+B"]}, "belongs to states='combinations'"),
-        ({"off_treatment": "A"}, "off_treatment 'A' is a class of the drug map"),
+        ({"off_treatment": "A"}, "off_treatment='A' is a class of the drug map"),
         ({"off_treatment": ""}, "off_treatment must be the name of a state"),
         ({"preset": "oa"}, "preset must be one of 'ra'; found 'oa'"),
     ],
@@ -285,7 +343,7 @@ def test_finish_takes_counts_from_anywhere() -> None:
         who = np.full(len(rows), patient, dtype=np.int64)
         dates = first.astype(np.int32)
         cells = Cells(
-            who, window.astype(np.int16), state.astype(np.int8), n.astype(np.int32), *[dates] * 3
+            who, window.astype(np.int16), state.astype(np.int8), n.astype(np.int32), *[dates] * 4
         )
         counts = np.array([n.sum()])
         return Reduction(patient, patient + 1, cells, None, counts, (patient, 0, 2))

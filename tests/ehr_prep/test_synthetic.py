@@ -264,3 +264,57 @@ def test_wrong_kinds_of_arguments_are_refused() -> None:
         ra_cohort(1, p_gaps=0.1)
     with pytest.raises(TypeError, match="found the text 'MGB'"):
         ra_cohort(1, sites="MGB")
+
+
+# --- harder cohorts ---------------------------------------------------------------------
+
+
+def courses(**assumptions: float) -> tuple[pd.DataFrame, np.ndarray]:
+    """The truth of a site, and its states by quarter as numbers, −1 after follow-up."""
+    truth = ra_cohort(seed=1, scale=0.3, sites=["VA"], dirt=False, **assumptions)["VA"].truth
+    states = truth.filter(regex=r"^q\d+$")
+    return truth, np.array([PARAMETERS["states"].index(s) if isinstance(s, str) else -1
+                            for s in states.to_numpy().ravel()]).reshape(states.shape)  # fmt: skip
+
+
+def test_courses_of_which_no_switch_is_seen() -> None:
+    """Follow-up that ends at every switch leaves courses without one, of the same patients."""
+    _, usual = courses()
+    _, lost = courses(p_lost_at_switch=1.0)
+    assert ((usual[:, 1:] != usual[:, :-1]) & (usual[:, 1:] >= 0)).sum() > 300
+    assert not ((lost[:, 1:] != lost[:, :-1]) & (lost[:, 1:] >= 0)).any()
+    assert (lost[:, 0] == usual[:, 0]).all()
+    assert ((lost == usual) | (lost == -1)).all()
+
+
+def test_leaving_a_drug_becomes_less_likely_in_the_course_of_a_year() -> None:
+    """In a Markov chain the share who leave is the same after any number of quarters."""
+    shares = {}
+    for memory in (0.0, 0.6):
+        truth, states = courses(stay_memory=memory)
+        several = states[(truth["class"] != "TNFi persisters").to_numpy()]
+        stayed = np.zeros(several.shape, dtype=int)
+        for q in range(1, several.shape[1]):
+            stayed[:, q] = np.where(several[:, q] == several[:, q - 1], stayed[:, q - 1] + 1, 0)
+        seen, left = several[:, 1:] >= 0, several[:, 1:] != several[:, :-1]
+        on_anti_cd20 = seen & (several[:, :-1] == PARAMETERS["states"].index("anti-CD20"))
+        short, long = (on_anti_cd20 & when for when in (stayed[:, :-1] == 0, stayed[:, :-1] >= 3))
+        shares[memory] = left[short].mean() / left[long].mean()
+    assert shares[0.6] > 1.6 * shares[0.0]
+
+
+def test_classes_that_overlap_altogether_are_one() -> None:
+    truth, states = courses(class_overlap=1.0, subtype_separation=0.0)
+    stay = (truth["class"] == "TNFi persisters").to_numpy()
+    rates = []
+    for group in (stay, ~stay):
+        before, after = states[group, :-1].ravel(), states[group, 1:].ravel()
+        steps = (before == 0) & (after >= 0)
+        rates.append((after[steps] == 0).mean())
+    assert rates[0] == pytest.approx(rates[1], abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["class_overlap", "stay_memory", "p_lost_at_switch"])
+def test_what_makes_a_cohort_harder_is_a_share(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be from 0 to 1, found 1.5"):
+        ra_cohort(seed=1, scale=0.02, **{name: 1.5})

@@ -216,7 +216,7 @@ def test_markdown_latex_and_html() -> None:
             pd.DataFrame({"note": [f"n{i}" for i in range(40)]}),
             np.ones(40),
             {},
-            "'note' has 40 different values",
+            "'note' of the patients' table has 40 different values; group them",
         ),
     ],
 )
@@ -230,12 +230,21 @@ def test_patients_by_site_need_clusters_by_site() -> None:
         table_one({"MGB": PATIENTS}, CLUSTERS)
 
 
+def test_markdown_runs_nothing_that_a_level_is_called() -> None:
+    """Markdown passes HTML on to the browser."""
+    patients = pd.DataFrame({"<img src=x>": ["<script>", "a|b", "c\nd", "e"]}, index=[1, 2, 3, 4])
+    text = table_one(patients, pd.Series([0, 0, 1, 1], index=[1, 2, 3, 4])).to_markdown()
+    assert "&lt;script>" in text
+    assert "<" not in text
+    assert all(line.startswith("| ") for line in text.splitlines() if line)
+
+
 def test_descriptions_stand_below_the_table_in_every_format() -> None:
     patients = pd.DataFrame({"age": [50, 60, 70, 41]}, index=[1, 2, 3, 4])
     clusters = pd.Series([0, 0, 1, 1], index=[1, 2, 3, 4])
     texts = {0: "50 %: stay on TNFi & more", 1: "50 %: <b>switch</b>"}
     table = table_one(patients, clusters, descriptions=texts)
-    assert table.to_markdown().endswith("\n1: 50 %: <b>switch</b>")
+    assert table.to_markdown().endswith("\n1: 50 %: &lt;b>switch&lt;/b>")
     assert "<p>1: 50 %: &lt;b&gt;switch&lt;/b&gt;</p>" in table.to_html()
     assert r"\par 0: 50 \%: stay on TNFi \& more" in table.to_latex()
     assert len(table.to_frame()) == 2

@@ -154,7 +154,7 @@ def test_n_clusters_is_read_off_the_spectrum(make_case):
     assert ensemble.n_clusters_ == 5
     assert ensemble.n_clusters_choice_.sure == "clear"
     assert "suggests 5 clusters; this is clear" in ensemble.summary()
-    assert "6 were asked for" in fitted(case, 6).summary()
+    assert "The ensemble has 6." in fitted(case, 6).summary()
 
 
 # --- prediction --------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def test_models_with_different_numbers_of_classes(dense):
 def test_more_clusters_than_patterns(method):
     labels = pd.DataFrame({"A": [0, 1, 1], "B": [0, 1, 1]})
     models = {"A": np.eye(2), "B": np.eye(2)}
-    with pytest.raises(ValueError, match=r"5 clusters were asked for, .* only 2 ways"):
+    with pytest.raises(ValueError, match=r"5 clusters are too many: .* only 2 ways"):
         font.Ensemble(5, method=method).fit(models, {"here": labels})
     as_many = font.Ensemble(2, method=method).fit(models, {"here": labels})
     assert as_many.predict(labels).tolist() == [1, 0, 0]

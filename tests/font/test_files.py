@@ -203,7 +203,8 @@ def test_a_planted_lock_does_no_harm(tmp_path: Path) -> None:
 
 def test_spreadsheets_run_nothing_that_a_table_holds() -> None:
     evil = ["=1+1", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "=cmd|' /C calc'!A0"]
-    good = ["-1.5", "+2", "-inf", "a=b", "", "–"]
+    evil += ["-2 +3", "-1.2 (cmd)", "-1(2)+A1"]
+    good = ["-1.5", "+2", "-inf", "a=b", "", "–", "-1.2 (0.4)", "-1.2 [-3.0, 4]", "-3e-05", "-5%"]
     for dtype in ("object", "category", "str"):
         table = pd.DataFrame({"=x": pd.Series([*evil, *good], dtype=dtype), "n": -1.5})
         table.index = pd.Index([*evil, *good], name="id")

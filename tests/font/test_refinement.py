@@ -147,6 +147,41 @@ def test_the_likelihood_never_falls_and_sites_keep_their_proportions(form: str) 
     assert further.class_parameters_ == pytest.approx(result.class_parameters_, abs=1e-3)
 
 
+def test_held_out_patients_choose_the_number_of_rounds() -> None:
+    """Against a naive version: every number of rounds by itself, likelihoods by scipy."""
+    data = two_sites(far=1.5)
+    ensemble, models = ensemble_of(data, mixture("spherical"))
+    result = font.refine(ensemble, models, data, rounds="held-out", seed=4)
+    rng = np.random.default_rng(4)
+    out = {site: rng.permutation(len(x)) < round(0.2 * len(x)) for site, x in data.items()}
+    inside = {site: x[~out[site]] for site, x in data.items()}
+    path = []
+    for rounds in range(len(result.held_out_path_)):
+        refined = font.refine(ensemble, models, inside, rounds=rounds)
+        inner, total = refined.model_.estimator, 0.0
+        for site, x in data.items():
+            density = sum(
+                refined.proportions_.at[site, k]
+                * multivariate_normal(inner.means_[k], inner.covariances_[k] * np.eye(2)).pdf(
+                    x[out[site]]
+                )
+                for k in range(2)
+            )
+            total += np.log(density).sum()
+        path.append(total / sum(part.sum() for part in out.values()))
+    assert result.held_out_path_ == pytest.approx(np.array(path))
+    best = int(np.argmax(path))
+    assert 0 < best == len(path) - 2  # one round more lowered it
+    assert result.n_rounds_ == best < font.refine(ensemble, models, data, "converge").n_rounds_
+    same = font.refine(ensemble, models, data, rounds=best)
+    pd.testing.assert_frame_equal(result.proportions_, same.proportions_)
+    again = font.refine(ensemble, models, data, rounds="held-out", seed=4)
+    assert (again.held_out_path_ == result.held_out_path_).all()
+    assert len(same.held_out_path_) == 0
+    with pytest.raises(ValueError, match='unless "converge" or "held-out"'):
+        font.refine(ensemble, models, data, rounds="best")
+
+
 def test_latent_classes_converge_to_one_fit_where_sites_are_alike() -> None:
     rng = np.random.default_rng(5)
     true = rng.integers(2, size=600)

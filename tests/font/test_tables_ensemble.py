@@ -321,3 +321,19 @@ def test_a_reliability_of_0_may_leave_nothing_to_cluster() -> None:
     ensemble = font.TableEnsemble(2, weights="prior", reliability={"A": 0, "lazy": 1})
     with pytest.raises(ValueError, match="tell patients apart, 'A', all have the reliability 0"):
         ensemble.fit(models, tables_of(labels, 2, models))
+
+
+def test_a_model_of_one_class_makes_no_cluster() -> None:
+    """Its class lies in the middle of everybody, and once made a cluster of nobody."""
+    rng = np.random.default_rng(1)
+    truth = np.repeat([0, 1, 2, 3], [300, 150, 100, 60])
+    noisy = np.where(rng.random(610) < 0.1, rng.integers(4, size=610), truth)
+    labels = pd.DataFrame({"A": noisy, "B": np.where(truth == 3, 1, truth), "C": 0})
+    corners = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 2.0]])
+    models = {"A": corners, "B": corners[:3], "C": corners[:1]}
+    sizes = {name: len(beta) for name, beta in models.items()}
+    tables = font.CrossTables.from_labels({"here": labels}, sizes)
+    ensemble = font.TableEnsemble(4, method="kmeans").fit(models, tables)
+    assert ensemble.weights_["C"] == 0
+    assert (ensemble.cluster_sizes_["here"] > 20).all()
+    assert adjusted_rand_score(truth, ensemble.predict(labels)) > 0.8

@@ -74,6 +74,16 @@ def weights_of(case, method, reliability=None):
     return weighing.model_weights(method, cosines, centred, reliability)
 
 
+def test_cosines_of_rounded_tables_do_not_exceed_one():
+    """Blocks that were rounded by themselves need not fit together: 1.001 was once printed."""
+    distances = [np.array([[0.0, 1.0], [1.0, 0.0]])] * 2
+    exact = np.kron(np.ones((2, 2)), np.diag([110.0, 110.0]))  # two models that agree
+    rounded = exact.copy()
+    rounded[0, 2] = rounded[2, 0] = rounded[1, 3] = rounded[3, 1] = 121.0
+    for tables in (exact, rounded):
+        assert weighing.agreement(distances, tables)[1].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
 def test_weights_follow_accuracy(make_case):
     case = make_case(4000, 5, 4, [0.95, 0.85, 0.75, 0.6, 0.4])
     for method in ("spectral", "centred"):

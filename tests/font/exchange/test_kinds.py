@@ -230,7 +230,7 @@ def test_the_largest_mixtures_that_are_read_take_a_second_and_200_mb(
 def test_what_may_not_leave_is_not_written(tmp_path: Path) -> None:
     model, data = fitted("k-means")
     path, about = tmp_path / "m.json", {"study": "ra", "site": "north"}
-    with pytest.raises(ValueError, match=r"about \d+\.0 patients, fewer than 300"):
+    with pytest.raises(ValueError, match="fewer than 300 patients"):
         font.write_model(path, model, data, min_count=300, **about)
     bayes = font.SklearnModel(BayesianGaussianMixture(n_components=2, random_state=1)).fit(data)
     with pytest.raises(ValueError, match="a fitted SklearnModel cannot be exchanged"):

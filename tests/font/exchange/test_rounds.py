@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from site_fakes import NAMES, in_process, sites_in
+from sklearn.cluster import KMeans
 
 import font
 from font.exchange.replies import Reply
 from font.exchange.report import Absent
-from font.exchange.rounds import Round
+from font.exchange.rounds import Round, site_votes
 from font.exchange.schema import fingerprint
 
 
@@ -227,6 +228,58 @@ def test_the_report_shows_names_and_reasons_as_they_are(tmp_path: Path) -> None:
     assert f"| {shown} | models | it said {shown} |" in report
     assert "\n# z" not in report
     assert "<img" not in report.replace(r"\<img", "")
+
+
+def test_the_report_says_how_the_number_came_about_and_which_clusters_are_empty(
+    tmp_path: Path,
+) -> None:
+    """Once a vote was called a request, and empty clusters passed in silence."""
+    result = play(tmp_path)
+    assert "is the sites' vote (north 2, south 2, west 2)" in result.report
+    assert "has fewer than" not in result.report
+    asked = play(tmp_path / "asked", n_clusters=2)
+    assert "The number of clusters was given to the centre." in asked.report
+    sizes = asked.ensemble.cluster_sizes_
+    sizes.iloc[1] = 0
+    for n, words in ((0, "has no patients"), (4, "has fewer than 11 patients")):
+        sizes.iloc[1, 0] = n
+        report = font.round_report(asked.ensemble, asked.models, asked.tables, study="ra")
+        caution = report.partition("## What to be careful about")[2]
+        assert f"- Cluster 2 {words} at all sites together" in caution
+        assert "combine again with n_clusters=1." in caution
+
+
+def test_models_with_one_class_do_not_make_one_cluster_of_everybody(tmp_path: Path) -> None:
+    result = play(tmp_path)
+    payloads = {name: dict(model.payload) for name, model in result.models.items()}
+    for (name, payload), (number, n) in zip(
+        payloads.items(), ((4, 990), (3, 660), (1, 110)), strict=True
+    ):
+        payload["bic"] = [{"n_classes": number, "above_best": 0}]
+        payload["model"] = payload["model"] | {"patients": [n]}
+        payloads[name] = payload
+    models = {
+        name: font.ModelFile("ra", name, name, name, payload) for name, payload in payloads.items()
+    }
+    assert site_votes(models) == (4, {"north": 4, "south": 3, "west": 1})
+
+
+def test_a_model_of_one_class_is_no_third_reading(tmp_path: Path) -> None:
+    """Latent clusters need three models that tell patients apart; with two K-means is used."""
+    models, sites = dict(play(tmp_path).models), sites_in(tmp_path)
+    data = {site: part.data for site, part in zip(NAMES, sites.values(), strict=True)}
+    for method in ("latent", "kmeans"):
+        labels = {
+            site: font.label({name: file.model for name, file in models.items()}, part)
+            for site, part in data.items()
+        }
+        classes = {name: file.n_classes for name, file in models.items()}
+        tables = font.CrossTables.from_labels(labels, classes)
+        ensemble, _ = font.combine(models, [tables])
+        assert (ensemble.method, ensemble.n_clusters_) == (method, 2)
+        assert (ensemble.cluster_sizes_.sum(axis=1) > 0).all()
+        one = KMeans(1, n_init=1, random_state=1).fit(data["west"])
+        models["west"] = font.write_model(None, one, data["west"], study="ra", site="west")
 
 
 # --- one site must not outvote the others ------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exchange_study import write_study
 from site_fakes import NAMES, SmallSite, in_process, sites_in
 from sklearn.cluster import KMeans
 
@@ -20,6 +21,8 @@ from font.exchange import signatures
 from font.exchange.replies import Reply
 from font.exchange.rounds import combine
 from font.exchange.schema import read_file
+from font.exchange.secure import read_mask_keys, write_mask_key
+from font.exchange.sums import read_shared
 
 pytest.importorskip("cryptography")
 Files = dict[str, bytes]
@@ -146,6 +149,38 @@ def test_no_other_than_the_centre_makes_ensembles(
         font.read_ensemble(other, keys=pinned)
     with pytest.raises(ValueError, match="is not signed, but the key of 'centre'"):
         font.read_ensemble(changed(other, signature=None), keys=pinned)
+
+
+def test_no_other_than_the_centre_makes_shared_models(
+    tmp_path: Path, pinned: dict[str, str], keys: dict[str, Path]
+) -> None:
+    """An unsigned shared model in an invented name replaced the clusters of all sites."""
+    path = write_study(tmp_path) / "shared-0.json"
+    invented = changed(path.read_bytes(), site="quality office")
+    read_shared(invented)
+    with pytest.raises(ValueError, match="is not signed, but the key of 'centre'"):
+        read_shared(invented, keys=pinned)
+    with pytest.raises(ValueError, match="but that of 'centre' is"):
+        read_shared(signatures.sign_file(invented, keys["a"]), keys=pinned)
+    read_shared(signatures.sign_file(path.read_bytes(), keys["centre"]), keys=pinned)
+
+
+def test_where_keys_are_known_no_stranger_joins(
+    signed: Files, pinned: dict[str, str], keys: dict[str, Path]
+) -> None:
+    """An invented site in a list of models, or in the set of a secure sum, is a spy."""
+    invented = model_file("c", keys["intruder"])
+    parts = [signed["model"], signed["other model"], invented]
+    assert len(font.read_models(parts)) == 3
+    with pytest.raises(ValueError, match="comes from 'c', whose key is not among the known ones"):
+        font.read_models(parts, keys=pinned)
+    spies = [
+        write_mask_key(None, bytes([i]) * 32, study="s", site=site, signing_key=key)
+        for i, (site, key) in enumerate([("a", keys["a"]), ("b", keys["b"]), ("c", None)])
+    ]
+    assert len(read_mask_keys(spies)) == 3
+    with pytest.raises(ValueError, match="comes from 'c', whose key is not among the known ones"):
+        read_mask_keys(spies, keys=pinned)
 
 
 @pytest.mark.parametrize(

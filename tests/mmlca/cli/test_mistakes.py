@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "fake.parquet": "hello",
         "notes.txt": "hello",
         "records.csv": RECORDS,
-        "other_names.csv": RECORDS.replace("patient_id", "PatNr"),
+        "other_names.csv": RECORDS.replace("patient_id", "Kennung"),
         "dates.csv": RECORDS.replace("-15", "-45"),
         "aspirin.csv": "patient_id,date,drug\n1,2010-01-01,aspirin\n",
         "study.toml": STUDY,
@@ -70,6 +70,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "no_birth.toml": STUDY
         + 'patients = "people.csv"\n[patients.columns]\nbirth_date = "Geb"\n',
         "people.csv": "patient_id,birth_date\n1,1950-01-01\n",
+        "unseen_birth.toml": STUDY + 'patients = "geb.csv"\n[classes]\nnumber = 2\n',
+        "age.toml": STUDY + 'patients = "geb.csv"\n[outputs]\ntable_one = ["age"]\n',
+        "geb.csv": "patient_id,Geb\n"
+        + "".join(f"{i},{1 + i % 28:02d}.01.19{50 + i % 40}\n" for i in range(100)),
+        "supply.toml": STUDY + "[records]\ndefault_supply = {aspirin = 3}\n",
+        "no_supply.toml": STUDY + '[rules]\nstates = "combinations"\n',
         "many.toml": STUDY + "[classes]\nnumber = 60\n",
         "encoding.toml": STUDY + '[records]\nencoding = "latin1x"\n',
         "two.toml": STUDY + '[sites.VA]\nrecords = "records.csv"\n',
@@ -82,17 +88,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "latin.csv").write_bytes("id,t1,t2\n1,Malmö,B\n2,B,B\n".encode("latin-1"))
     (root / "latin_records.csv").write_bytes(RECORDS.replace("Hum", "Hüm").encode("latin-1"))
     (root / "folder.csv").mkdir()
-    with contextlib.chdir(root):  # the site's folder with its ledger
+    with contextlib.chdir(root):  # the folder of MGB with its ledger
+        places = {"MGB": Path(), "VA": Path("VA"), "XX": Path("XX")}
         for site, study in (("MGB", "s"), ("VA", "s"), ("XX", "other")):
             mmlca_does(
                 *("site", "fit", root / "seq.csv", "--study", study, "--site", site, "-k", 2),
-                *("--n-init", 4, "--out", root / ("models" if study == "s" else study)),
+                *(
+                    "--folder",
+                    places[site],
+                    "--n-init",
+                    4,
+                    "--out",
+                    root / ("models" if study == "s" else study),
+                ),
             )
         models, labels = sorted((root / "models").iterdir()), root / "labels"
         for site in ("MGB", "VA"):
             mmlca_does(
                 *("site", "label", *models, "--sequences", root / "seq.csv", "--study", "s"),
-                *("--site", site, "--out", labels),
+                *("--site", site, "--folder", places[site], "--out", labels),
             )
         mmlca_does(
             *("centre", "combine", *models, *labels.iterdir(), "--study", "s", "-k", 2),
@@ -135,7 +149,7 @@ MISTAKES = {
     "prep records.csv -o s.csv --by weeks": "'weeks' is not one of 'records', 'days'",
     "prep records.csv -o s.csv --drugs seq.parquet": "seq.parquet is no text but a Parquet file",
     "prep records.csv -o s.csv --patients notes.txt": "no column of notes.txt",
-    "prep other_names.csv -o s.csv": "as in --patient-column PatNr",
+    "prep other_names.csv -o s.csv": "as in --patient-column Kennung",
     "prep latin_records.csv -o s.csv --encoding utf-8": "as in --encoding latin-1",
     "prep latin_records.csv -o s.csv --encoding latin1x": "the encoding 'latin1x' is not known",
     "prep dates.csv -o s.csv": "with --date-format",
@@ -156,19 +170,32 @@ MISTAKES = {
     "prep records.csv -o s.csv --date-column Date": "the closest are 'date', ",
     "prep records.csv -o s.csv --patients zeros.csv --patients-column Geb": "as in patient=PatNr",
     "prep records.csv -o s.csv --patients zeros.csv --patients-column birth=b": "names 'birth'; kn",
-    "prep records.csv -o s.csv --drug-names zeros.csv": "rename it to concept_id",
+    "prep records.csv -o s.csv --drug-names zeros.csv": "rename 'patient_id' to concept_id",
     "prep mixed.csv -o s.csv": "mix formats",
     # studies
     "study run pattern.toml --out r": "sites.A.records: no file matches 'nothing*.csv'",
     "study run is_folder.toml --out r": "folder.csv is a folder; name the files in it, as in",
     "study run columns_typo.toml --out r": "did you mean records.columns.patient?",
     "study run no_birth.toml --out r": 'as in [patients.columns] birth_date = "birth_date"',
+    "prep records.csv -o s.csv --follow-up forever": "--follow-up must be ",
+    "prep records.csv -o s.csv --data-cut soon": "--data-cut must be a date such as",
+    "prep records.csv -o s.csv --file-column b.csv": "as in b.csv:patient=PatNr",
+    "prep records.csv -o s.csv --file-column b.csv:date=x": "names the file 'b.csv', which is not",
+    "study init new.toml --patient-column x": "--patient-column goes with --records",
+    "study init new.toml --records records.csv --labs-column x": "as in patient=PatNr, or for one",
+    "study init new.toml --records A=records.csv --date-format B=%Y": "--date-format names the si",
+    "study run unseen_birth.toml --out r": 'as in [patients.columns] birth_date = "Geb"',
+    "study run age.toml --out r": "outputs.table_one names age, but the patients' tables",
+    "study run supply.toml --out r": "records.default_supply names 'aspirin', which are neither",
+    "study run no_supply.toml --out r": "as in records.default_supply = 30",
+    "prep records.csv -o s.csv --default-supply aspirin=3": "--default-supply names 'aspirin'",
+    "prep records.csv -o s.csv --off-treatment TNFi": "--off-treatment TNFi is a class of the drug",
     "study run many.toml --out r": "100 patients, too few for 60 classes of 11",
     "study run records.csv": "cannot be read as TOML",
     "study run broken.toml": "cannot be read as TOML",
     "study run lost.toml": "sites.MGB.records is 'nowhere.csv'",
-    "study run encoding.toml --out r": 'not known; encoding = "latin-1" is one',
-    "study run covariates.toml --out r": 'as in columns = "t1:t16"',
+    "study run encoding.toml --out r": 'not known; records.encoding = "latin-1" is one',
+    "study run covariates.toml --out r": 'as in sites.A.columns = "t1:t16"',
     "study init study.toml": "replace it with --force",
     "study init new.toml --site a/b": "may hold letters, digits",
     "demo --out notes.txt": "'notes.txt' is a file",
@@ -179,7 +206,7 @@ MISTAKES = {
     "site fit seq.csv --study s --site M": "give --classes, or --try several",
     "site fit --study s --site M -k 2": "give sequences, --records or --study-file",
     "site fit seq.csv --records records.csv --study s --site M -k 2": "found both sequences",
-    "site fit --records other_names.csv --study s --site M -k 2": "`mmlca prep --patient-column P",
+    "site fit --records other_names.csv --study s --site M -k 2": "`mmlca prep --patient-column K",
     "site fit --patients records.csv --study s --site M -k 2": "--patients goes with --records",
     "site fit --study-file two.toml": "has the sites 'MGB', 'VA'; choose one with --site",
     "site fit --study-file two.toml --site C": "two.toml has no site 'C'",
@@ -247,6 +274,30 @@ def test_a_site_lists_the_drugs_that_its_map_does_not_know(folder: Path, tmp_pat
     table = pd.read_csv(tmp_path / "site/unmapped.csv")
     assert table.iloc[0].to_list() == ["Enbrol", 300, 25, "Enbrel"]
     assert (tmp_path / "site/unmapped.csv").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("preset", [None, "ra"])
+def test_records_of_a_site_follow_the_rules_of_prep(
+    folder: Path, tmp_path: Path, preset: str | None
+) -> None:
+    """They once followed the rules of the RA study, which nobody had asked for."""
+    frame = pd.read_csv(folder / "records.csv")
+    frame["date"] = frame["date"].str.replace("2010-", "2007-").str.replace("2014-", "2022-")
+    frame.to_csv(tmp_path / "r.csv", index=False)
+    asked = [] if preset is None else ["--preset", preset]
+    mmlca_does("prep", tmp_path / "r.csv", "--out", tmp_path / "s.csv", *asked)
+    prepared = mmlca.Sequences.read(tmp_path / "s.csv")
+    said = mmlca_does(
+        *("site", "fit", "--records", tmp_path / "r.csv", "--study", "s", "--site", "M", "-k", 1),
+        *("--folder", tmp_path / "site", "--n-init", 2, *asked),
+    )
+    assert f"Sequences: {len(prepared)} patients × 16 times" in said
+    assert f"{len(prepared.states)} states" in said
+    whose = "the defaults of `mmlca prep`" if preset is None else "those of --preset ra"
+    assert f"Rules for the sequences: {whose} (first_on_or_after = " in said
+    assert (len(prepared), len(prepared.states)) == ((100, 6) if preset is None else (75, 5))
+    wrong = ("site", "fit", tmp_path / "s.csv", "--study", "s", "--site", "M", "-k", 1)
+    assert "--preset goes with --records" in refusal(*wrong, "--preset", "ra")
 
 
 def test_the_other_columns_of_a_table_are_covariates(folder: Path, tmp_path: Path) -> None:
@@ -387,3 +438,10 @@ def test_sequences_without_a_single_step(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("id,t1\n" + "".join(f"{i},{'AB'[i % 2]}\n" for i in range(40)))
     assert "40 patients" in mmlca_does("fit", path, "-k", 1, "--out", tmp_path / "out")
+
+
+def test_a_name_of_ten_million_letters_is_not_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(f'name = "{"x" * 10_000_000}"\n[sites.A]\nrecords = "r.csv"\n')
+    sentence = refusal("study", "run", path, "--out", tmp_path / "out")
+    assert len(sentence) < 2_100

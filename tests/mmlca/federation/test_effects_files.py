@@ -17,7 +17,8 @@ from font.exchange.explain import explain
 from font.exchange.schema import fingerprint
 from font.exchange.sums import read_step
 from mmlca.federation.refining import step_memberships
-from mmlca.tables.effects import cluster_memberships, site_effects
+from mmlca.tables.cluster_chains import cluster_memberships
+from mmlca.tables.effects import site_effects
 from mmlca.tables.pooling import inverse_variance
 
 

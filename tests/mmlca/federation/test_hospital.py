@@ -216,7 +216,8 @@ def test_without_a_number_the_sites_vote_and_the_absent_are_named(
         ("site fit {root}/west/sequences.csv --study s --site ../up -k 2", "the site '../up'"),
         (
             "site fit {root}/west/sequences.csv --study s --site w -k 2 --n-init 2 --min-count 400",
-            "fewer than 400; fit fewer classes",
+            "has fewer than 400 patients, so that the model may not leave; ask for fewer "
+            "(--classes 1), or let the fit find how many it can have (--fewer-classes).",
         ),
     ],
 )
@@ -306,6 +307,7 @@ def test_a_study_file_says_all_there_is_to_say(hospital: Path, tmp_path: Path) -
 def test_records_do_without_a_study_file(hospital: Path, tmp_path: Path) -> None:
     own = hospital / "MGB"
     data = ("--records", own / "medications.csv", "--patients", own / "patients.csv")
+    data += ("--preset", "ra")
     study = ("--study", "ra", "--site", "MGB")
     assert "mmlca prep" in refusal("site", "fit", data[1], *study, "-k", "2")
     assert "with --site" in refusal("site", "fit", "--study-file", hospital / "study.toml")
@@ -353,7 +355,7 @@ def test_other_models_label_tables(tmp_path: Path) -> None:
 def test_small_classes_are_refused_or_done_without(tmp_path: Path) -> None:
     data = sequences_of("west")
     said = {"study": "s", "site": "w", "sequences": data, "starts": 4, "min_count": 100}
-    with pytest.raises(ValueError, match="fewer than 100; fit fewer classes"):
+    with pytest.raises(ValueError, match=r"fewer than 100 patients.*n_classes=3.*fewer_classes"):
         mmlca.Hospital(**said, n_classes=4, folder=tmp_path).fit()
     assert list(tmp_path.iterdir()) == []
     (path,) = mmlca.Hospital(**said, n_classes=4, fewer_classes=True, folder=tmp_path).fit()
@@ -361,6 +363,36 @@ def test_small_classes_are_refused_or_done_without(tmp_path: Path) -> None:
     assert 1 <= sent.n_classes < 4
     sizes = np.array(sent.content["patients"])
     assert sizes.min() >= 100
+
+
+def with_twelve_states() -> mmlca.Sequences:
+    """961 patients of four classes, each of which lives in a few of 12 states."""
+    rng, s = np.random.default_rng(0), 12
+    initial, transition = np.empty((4, s)), np.empty((4, s, s))
+    for k in range(4):
+        liked = rng.dirichlet(np.full(s, 0.25))
+        initial[k] = 0.9 * liked + 0.1 / s
+        for i in range(s):
+            stay = rng.uniform(0.6, 0.95)
+            moves = 0.9 * rng.dirichlet(np.full(s, 0.25) + 2 * liked) + 0.1 / s
+            transition[k, i] = (1 - stay) * moves + stay * np.eye(s)[i]
+    classes = mmlca.MarkovParams(rng.dirichlet(np.full(4, 4.0)), initial, transition)
+    return mmlca.simulate(classes, 961, 12, seed=rng)[0]
+
+
+@pytest.mark.filterwarnings("ignore:the best of all maxima")
+def test_many_states_do_not_empty_a_class(tmp_path: Path) -> None:
+    """Half a patient in each of 156 cells once made a class without patients the best one."""
+    said = {"study": "s", "site": "w", "sequences": with_twelve_states(), "starts": 4}
+    (path,) = mmlca.Hospital(**said, n_classes=4, folder=tmp_path / "default").fit()
+    assert font.read_model(path).n_classes == 4
+    hospital = mmlca.Hospital(**said, n_classes=4, folder=tmp_path / "strong", prior=0.5)
+    with pytest.warns(UserWarning, match="left with hardly any patients") as raised:
+        (path,) = hospital.fit()
+    assert font.read_model(path).n_classes == 2
+    said_of = [str(w.message) for w in raised if "hardly any" in str(w.message)]
+    assert [text[:8] for text in said_of] == ["one of 4", "one of 3"]
+    assert "fitted with 3; ask all sites for fewer (n_classes=3), or lower the prior" in said_of[0]
 
 
 # --- signatures ------------------------------------------------------------------------------

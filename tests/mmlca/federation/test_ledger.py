@@ -86,11 +86,29 @@ def test_another_request_is_refused_until_a_person_says_why(
     assert second == third
 
 
-def test_studies_rounds_and_sites_are_apart(tmp_path: Path) -> None:
-    for change in ({}, {"study": "t"}, {"round": 2}, {"site": "y"}):
+def test_studies_and_rounds_are_apart(tmp_path: Path) -> None:
+    for change in ({}, {"study": "t"}, {"round": 2}):
         hospital(tmp_path, **change).fit()
     releases = content(tmp_path)["releases"]
-    assert len({(r["study"], r["round"], r["site"]) for r in releases}) == 4
+    assert len({(r["study"], r["round"]) for r in releases}) == 3
+
+
+def test_another_name_gives_no_fresh_draws(tmp_path: Path) -> None:
+    """The same patients under several names could be averaged: "RA", "ra ", "MGB", "MGB2"."""
+    first = hospital(tmp_path, study="RA", site="MGB")
+    sent = json.loads(first.fit()[0].read_text())["payload"]
+    for study in ("ra", "R A", "Ra."):
+        with pytest.raises(ValueError, match=r"has a study 'RA', which looks like"):
+            hospital(tmp_path, study=study, site="MGB").fit()
+    for site in ("mgb", "MGB2", "VA"):
+        with pytest.raises(ValueError, match="is the ledger of 'MGB', not of"):
+            hospital(tmp_path, study="RA", site=site).fit()
+    for name in ("RA ", "MGB "):
+        with pytest.raises(ValueError, match="ends with a space"):
+            hospital(tmp_path, study=name, site=name)
+    for change in ({"study": "arthritis"}, {"study": "RA", "round": 2}):
+        again = hospital(tmp_path, site="MGB", **change).fit()[0]
+        assert json.loads(again.read_text())["payload"] == sent
 
 
 def test_labels_of_other_models_are_refused(tmp_path: Path) -> None:

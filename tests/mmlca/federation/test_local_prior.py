@@ -10,10 +10,11 @@ from ra_like import PARAMS
 
 import font
 from font.simulation.methods import rand_index
-from mmlca import Hospital, MarkovParams, MixtureMarkov, simulate
+from mmlca import MarkovParams, MixtureMarkov, simulate
+from mmlca.federation.fitting import local_prior
 
 REPLICATES = 40
-FEDERATED = Hospital.__dataclass_fields__["prior"].default
+FEDERATED = local_prior(PARAMS.n_states)
 
 
 def gains(n_sites: int, sizes: tuple[int, int], replicates: int) -> tuple[np.ndarray, np.ndarray]:

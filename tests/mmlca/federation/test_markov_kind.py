@@ -112,7 +112,7 @@ def test_a_class_may_never_be_small(
     fitted: tuple[mmlca.MixtureMarkov, mmlca.Sequences],
 ) -> None:
     model, data = fitted
-    with pytest.raises(ValueError, match="fewer than 200; fit fewer classes"):
+    with pytest.raises(ValueError, match=r"fewer than 200 patients, .*; fit fewer classes"):
         markov_content(model, data, 200, NOBODY)
 
 

@@ -22,7 +22,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import font
 from font.exchange.masks import mask_key
-from font.exchange.privacy import SecretDraws
+from font.exchange.privacy import SecretDraws, label_unit, round_counts, shared_draws
 from font.exchange.secure import masked_labels, masked_sums, share_masked, sum_of_labels
 from font.exchange.sums import read_step, share, write_sums
 from font.refinement import site_memberships
@@ -39,6 +39,12 @@ CONFIGURATIONS: dict[str, tuple[int, tuple[int, int], float]] = {
     "5 sites of 300 to 800, Dirichlet(0.3)": (5, (300, 800), 0.3),
     "2 sites of 2,000 to 3,200, Dirichlet(1)": (2, (2_000, 3_200), 1.0),
     "2 sites of 2,000 to 3,200, equal": (2, (2_000, 3_200), np.inf),
+}
+ROUNDED = {
+    "2 sites of 2,000 to 3,200, Dirichlet(1)": (2, (2_000, 3_200), 1.0),
+    "5 sites of 200 to 500, equal": (5, (200, 500), np.inf),
+    "10 sites of 50 to 150, equal": (10, (50, 150), np.inf),
+    "10 sites of 50 to 150, Dirichlet(1)": (10, (50, 150), 1.0),
 }
 METHODS = ("FONT", "refit", "+1", "+2", "converge", "pooled EM", "pooled, by site", "true")
 DOCUMENTED = {  # number of studies, from 1, and their means, in docs/simulation.md
@@ -248,6 +254,43 @@ def exchanged(n_sites: int, sizes: tuple[int, int], seed: int) -> dict[str, floa
     return result
 
 
+def rounding_costs(
+    n_sites: int, sizes: tuple[int, int], concentration: float, seed: int
+) -> dict[str, float]:
+    """One study with nothing rounded, with rounded tables of labels, and with rounded models too.
+
+    "refused" is 1 if at least one site cannot send its model with all classes, because one of them
+    has fewer than `MIN_COUNT` patients; it then sends one with fewer.
+    """
+    rng = np.random.default_rng([19, seed])
+    data, truth, _ = network(rng.integers(sizes[0], sizes[1] + 1, n_sites), concentration, rng)
+    exact = {site: fitted(part, K, seed) for site, part in data.items()}
+    files = font.read_models([model_file(part, site, seed, rng) for site, part in data.items()])
+    sent = {name: file.model for name, file in files.items()}
+    result = {}
+    for way, models, unit in (
+        ("nothing rounded", exact, 1),
+        ("tables rounded", exact, MIN_COUNT),
+        ("models and tables rounded", sent, MIN_COUNT),
+    ):
+        labels = {site: font.label(models, part) for site, part in data.items()}
+        classes = {name: len(model.class_parameters_) for name, model in models.items()}
+        tables = font.CrossTables.from_labels(labels, classes)
+        rounded = {
+            site: round_counts(
+                part, label_unit(unit, n_sites), shared_draws(part, tables.offsets, rng)
+            ).astype(float)
+            for site, part in tables.tables.items()
+        }
+        ensemble = font.TableEnsemble(K, method="latent" if n_sites > 2 else "kmeans", seed=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ensemble.fit(models, font.CrossTables(tables.models, tables.n_classes, rounded))
+        result[way] = score(truth, {s: ensemble.predict(table) for s, table in labels.items()})
+    smallest = [expected_counts(exact[s], part).patients.min() for s, part in data.items()]
+    return result | {"refused": float(min(smallest) < MIN_COUNT)}
+
+
 def rows_of(study: Callable[[int], dict[str, float]], seeds: Sequence[int]) -> pd.DataFrame:
     return pd.DataFrame([study(seed) for seed in seeds])
 
@@ -299,6 +342,13 @@ def test_secure_sums_buy_back_what_rounding_costs() -> None:
     assert mean["rounded, refined"] > mean["rounded"]
 
 
+@pytest.mark.slow
+def test_rounding_the_models_costs_more_than_rounding_the_tables() -> None:
+    mean = table_of(lambda seed: rounding_costs(5, (50, 500), 1.0, seed), 8)["mean"]
+    assert mean["models and tables rounded"] > mean["nothing rounded"] - 0.06
+    assert mean["refused"] > 0
+
+
 if __name__ == "__main__":
     n_studies, say = int(sys.argv[2]), sys.stdout.write
     if sys.argv[1] == "gains":
@@ -310,6 +360,14 @@ if __name__ == "__main__":
     elif sys.argv[1] == "secure":
         table = table_of(lambda seed: exchanged(10, (50, 150), seed), n_studies)
         say(f"10 sites of 50 to 150\n{table.round(3).T.to_string()}\n")
+    elif sys.argv[1] == "rounding":
+        for name, (n_sites, sizes, concentration) in ROUNDED.items():
+            table = table_of(
+                lambda seed, a=n_sites, b=sizes, c=concentration: rounding_costs(a, b, c, seed),
+                n_studies,
+            )
+            say(f"{name}\n{table.round(3).T.to_string()}\n")
+            sys.stdout.flush()
     elif sys.argv[1] == "sizes":
         for n in (25, 50, 100, 200, 400):
             table = table_of(lambda seed, a=n: small_sites(a, 5, (200, 400), seed), n_studies)

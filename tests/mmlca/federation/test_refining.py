@@ -17,7 +17,7 @@ import font
 import mmlca
 from font.exchange.privacy import SecretDraws, round_sums
 from font.exchange.schema import fingerprint, read_file, write_file
-from font.exchange.sums import read_shared, read_sums
+from font.exchange.sums import read_shared, read_step, read_sums, share
 from font.refinement import site_step
 
 
@@ -258,6 +258,74 @@ def test_the_centre_refuses_sums_that_do_not_belong_together(study: Path, tmp_pa
     model = next((study / "west" / "to_all").iterdir())
     assert "give sums files" in refusal(*common, ensemble, model)
     assert not (tmp_path / "shared-0.json").exists()
+
+
+# --- a site that makes up its sums ---------------------------------------------------------
+
+
+def swollen(path: Path, out: Path, factor: int) -> Path:
+    """A site's sums times a factor."""
+    sums = np.array(json.loads(path.read_text())["payload"]["sums"])
+    return spoiled(path, out, sums=(factor * sums).tolist())
+
+
+def test_a_site_cannot_claim_more_patients_than_it_labelled(study: Path, tmp_path: Path) -> None:
+    """3,300 patients claimed in place of 300 dragged all honest sites' clusters along."""
+    before = read_step(study / "ensemble.json")
+    parts = {site: study / site / "to_centre" / f"{site}.sums-0.json" for site in SITES}
+    parts["south hospital"] = next((study / "south hospital" / "to_centre").glob("*sums-0*"))
+    parts["west"] = swollen(parts["west"], tmp_path / "west.json", 11)
+    with pytest.raises(ValueError, match=r"'west' count about 3,\d+ patients, but at most 3\d\d"):
+        share(before, map(read_sums, parts.values()), study=STUDY)
+    later = read_step(study / "shared-0.json")  # the limit goes on with the steps
+    assert later.labelled == before.labelled
+    assert 300 <= later.labelled["west"] < 400
+
+
+def test_a_site_that_lies_from_the_start_counts_no_more_than_all_others(
+    study: Path, tmp_path: Path
+) -> None:
+    """It may have claimed as many patients in its labels file."""
+    before = read_step(study / "ensemble.json")
+    before.labelled["west"] = 4_000
+    parts = [
+        study / "north" / "to_centre" / "north.sums-0.json",
+        next((study / "south hospital" / "to_centre").glob("*sums-0*")),
+        swollen(study / "west" / "to_centre" / "west.sums-0.json", tmp_path / "west.json", 11),
+    ]
+    sums = [read_sums(path) for path in parts]
+    patients = [part.sums[:, 0].sum() for part in sums]
+    total = share(before, sums, study=STUDY).total[:, 0].sum()
+    assert total == pytest.approx(2 * sum(patients[:2]), abs=1)
+
+
+def test_a_first_model_that_contradicts_the_clusters_is_refused(
+    study: Path, tmp_path: Path
+) -> None:
+    """Whoever swaps the clusters in the sums, the site's own patients show it."""
+    root = tmp_path / "copy"
+    shutil.copytree(study, root)
+    home, clusters = hospital(root, "north", 11), root / "north" / "clusters.csv"
+    home.refine(root / "ensemble.json")
+    kept = clusters.read_bytes()
+    sums = np.array(json.loads((root / "shared-0.json").read_text())["payload"]["sums"])
+    swapped = (sums + 10 * np.roll(sums, 1, axis=0)).tolist()
+    bad = spoiled(root / "shared-0.json", root / "bad.json", sums=swapped)
+    with pytest.raises(ValueError, match=r"\d+% of this site's patients have another cluster"):
+        home.refine(bad)
+    assert clusters.read_bytes() == kept
+    assert len(home.refine(root / "shared-0.json").clusters) == SITES["north"]
+
+
+def test_a_site_larger_than_all_others_recognises_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sums are scaled down, so the total may be smaller than what it sent itself."""
+    monkeypatch.setitem(SITES, "north", 2_500)
+    combined(tmp_path, 11)
+    shared = refine_by_files(tmp_path, 11, rounds=0)["shared"]
+    own = read_sums(tmp_path / "north" / "to_centre" / "north.sums-0.json").sums
+    assert shared.total[:, 0].sum() < own[:, 0].sum()
 
 
 def test_a_step_that_makes_the_patients_unlikely_overwrites_nothing(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from site_folders import duplicate
 
 import font
 import mmlca
@@ -31,25 +31,31 @@ SIZES = {"north": 260, "south": 240, "west": 220, "east": 200}
 Twist = Callable[[str, int, Reply], Reply]
 
 
-def home(root: Path, site: str) -> mmlca.Hospital:
+def home(root: Path, site: str, without: Sequence[str] = ()) -> mmlca.Hospital:
     n = SIZES[site]
     drawn, _ = mmlca.simulate(CHAINS, n, 8, seed=n, states=["a", "b", "c"])
-    about: dict[str, Any] = {"sequences": drawn, "n_classes": 2, "starts": 5}
+    about: dict[str, Any] = {"sequences": drawn, "n_classes": 2, "starts": 5, "without": without}
     return mmlca.Hospital(study=STUDY, site=site, folder=root / site, **about)
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of the sites, whose models are in their ledgers."""
+    """Folders of the sites, whose models and keys are in their ledgers."""
     root = tmp_path_factory.mktemp("fitted")
     for site in SIZES:
         home(root, site).fit()
+        home(root, site).mask_key()
     return root
 
 
-def network(root: Path, twist: Twist = lambda step, time, reply: reply) -> Any:
-    """Asks the hospitals as Flower's app does; `twist` may change a reply, by step and time."""
-    homes = {site: home(root, site) for site in SIZES}
+def network(
+    root: Path, twist: Twist = lambda step, time, reply: reply, without: Sequence[str] = ()
+) -> Any:
+    """Asks the hospitals as Flower's app does; `twist` may change a reply, by step and time.
+
+    Sites `without` are those of whom all others know that they may drop out.
+    """
+    homes = {site: home(root, site, without) for site in SIZES}
     times: dict[str, int] = {}
 
     def answer(site: str, step: str, received: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -78,10 +84,15 @@ def network(root: Path, twist: Twist = lambda step, time, reply: reply) -> Any:
     return ask
 
 
-def play(root: Path, twist: Twist = lambda step, time, reply: reply, **settings: Any) -> Round:
+def play(
+    root: Path,
+    twist: Twist = lambda step, time, reply: reply,
+    without: Sequence[str] = (),
+    **settings: Any,
+) -> Round:
     settings = {"n_clusters": 2, "refine": 1} | settings
     return run_round(
-        network(root, twist), study=STUDY, out=root / "centre", secure=True, **settings
+        network(root, twist, without), study=STUDY, out=root / "centre", secure=True, **settings
     )
 
 
@@ -101,7 +112,8 @@ def by_files(root: Path, labelling: Sequence[str], refining: Sequence[str]) -> N
     font.write_ensemble(source, ensemble, files, study=STUDY)
     chosen = [keys[site] for site in refining]
     for step in range(2):
-        sums = [home(root, site).refine(source, secure=chosen).sums for site in refining]
+        gone = [site for site in SIZES if site not in refining]
+        sums = [home(root, site, gone).refine(source, secure=chosen).sums for site in refining]
         shared = root / f"shared-{step}.json"
         share_masked(read_step(source), map(read_masked, sums), study=STUDY, path=shared)
         source = shared
@@ -111,13 +123,13 @@ def by_files(root: Path, labelling: Sequence[str], refining: Sequence[str]) -> N
 def test_the_result_is_that_of_the_files(tmp_path: Path, fitted: Path, gone: str) -> None:
     """Whoever does not answer is left out, and the others answer again as a smaller set."""
     for part in ("network", "files"):  # the same ledgers, and so the same draws and masks
-        shutil.copytree(fitted, tmp_path / part)
+        duplicate(fitted, tmp_path / part)
 
     def silent(step: str, time: int, reply: Reply) -> Reply:
         late = (step, time, reply.sender) == (gone, 1, "east")
         return Reply("east", trouble="it did not answer") if late else reply
 
-    result = play(tmp_path / "network", silent)
+    result = play(tmp_path / "network", silent, without=["east"])
     three = [site for site in SIZES if site != "east"]
     by_files(
         tmp_path / "files",
@@ -140,7 +152,7 @@ def test_the_result_is_that_of_the_files(tmp_path: Path, fitted: Path, gone: str
 
 
 def test_who_sends_something_else_is_left_out(tmp_path: Path, fitted: Path) -> None:
-    shutil.copytree(fitted, tmp_path / "a")
+    duplicate(fitted, tmp_path / "a")
     first: dict[str, Reply] = {}
 
     def odd(step: str, time: int, reply: Reply) -> Reply:
@@ -156,7 +168,7 @@ def test_who_sends_something_else_is_left_out(tmp_path: Path, fitted: Path) -> N
     assert "it sent the key of 'south', but models of 'west'" in reason
     assert "| west" in result.report
 
-    shutil.copytree(fitted, tmp_path / "b")
+    duplicate(fitted, tmp_path / "b")
 
     def old(step: str, time: int, reply: Reply) -> Reply:
         """East answers the second request with its file for the first set."""
@@ -168,13 +180,13 @@ def test_who_sends_something_else_is_left_out(tmp_path: Path, fitted: Path) -> N
         return reply
 
     with pytest.raises(ValueError, match=r"at least 3 sites, and 2 can take part .*other sites"):
-        play(tmp_path / "b", old, refine=None)
+        play(tmp_path / "b", old, without=["north"], refine=None)
     assert not (tmp_path / "b" / "centre" / "ensemble.json").exists()
     assert not (tmp_path / "b" / "centre" / "masked").exists()
 
 
 def test_two_sites_are_too_few(tmp_path: Path, fitted: Path) -> None:
-    shutil.copytree(fitted, tmp_path / "a")
+    duplicate(fitted, tmp_path / "a")
 
     def few(step: str, time: int, reply: Reply) -> Reply:
         return reply if reply.sender in ("north", "south") else Reply(reply.sender, trouble="late")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import mmlca_does, refusal
+from site_folders import duplicate
 
 import font
 import mmlca
@@ -73,7 +74,9 @@ class Study:
     def secure(self, *without: str) -> list[Path]:
         keys = [path for site, path in self.keys.items() if site not in without]
         return [
-            self.home(site).label(self.models, secure=keys) for site in SITES if site not in without
+            self.home(site, without=without).label(self.models, secure=keys)
+            for site in SITES
+            if site not in without
         ]
 
 
@@ -89,7 +92,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def study(tmp_path: Path, template: Path) -> Study:
-    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    duplicate(template, tmp_path)
     return Study(tmp_path)
 
 
@@ -119,6 +122,8 @@ def test_the_centre_reads_the_sum_and_every_site_gets_its_clusters(study: Study)
 
 def test_a_request_is_answered_once(study: Study) -> None:
     keys = list(study.keys.values())
+    with pytest.raises(ValueError, match="key of 'north' in the list is missing"):
+        study.home("north").label(study.models, secure=keys[1:])
     first = study.home("north").label(study.models, secure=keys).read_bytes()
     again = study.home("north").label(study.models, secure=keys[::-1]).read_bytes()
     assert first == again
@@ -132,32 +137,83 @@ def test_a_request_is_answered_once(study: Study) -> None:
         study.home("north").label(study.models)
 
 
-def test_without_a_dropped_site_the_others_answer_again_and_only_so(study: Study) -> None:
+def test_without_a_dropped_site_the_others_answer_once_more_if_a_person_agrees(
+    study: Study,
+) -> None:
+    """A centre that has all files and says that one is missing would read that site's table."""
     study.secure()
+    keys = list(study.keys.values())
+    three = [study.keys[site] for site in SITES if site != "west"]
+    with pytest.raises(ValueError, match=r"larger set of sites, with 'west'.*--without west"):
+        study.home("north").label(study.models, secure=three)
+    with pytest.raises(ValueError, match="--without west"):
+        study.home("north", without=["clinic"]).label(study.models, secure=three)
     again = [read_masked(path) for path in study.secure("west")]
     total = sum_of_labels(again, font.read_models(study.models))
     assert total.n_patients().sum() == pytest.approx(260 + 220 + 30, abs=22)
-    keys = list(study.keys.values())
+    assert study.home("north").ledger().released("masked labels").override == "without west"
     first = study.home("north").label(study.models, secure=keys)  # the old answer, byte for byte
     assert set(read_masked(first).keys) == set(SITES)
-    others = [study.keys[site] for site in ("north", "south hospital", "west")]
-    with pytest.raises(ValueError, match="released other masked labels"):
-        study.home("north").label(study.models, secure=others)
     with pytest.raises(ValueError, match="at least 3 sites, found 2"):
         study.home("north").label(study.models, secure=keys[:2])
-    with pytest.raises(ValueError, match="key of 'north' in the list is missing"):
-        study.home("north", override="asked by the centre").label(study.models, secure=keys[1:])
 
 
-def test_a_new_ledger_has_another_key(study: Study) -> None:
-    """Who lost the ledger can't mask anything a second time with the same masks."""
-    old = (study.root / "west" / "ledger.json").read_text(encoding="utf-8")
-    content = json.loads(old) | {"secret": "0" * 64}
-    (study.root / "west" / "ledger.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(ValueError, match="key of 'west' in the list is another"):
-        study.home("west").label(study.models, secure=study.keys.values())
-    with pytest.raises(ValueError, match="released other key files"):
-        study.home("west").mask_key()
+@pytest.mark.parametrize("override", [None, "asked by the centre"])
+def test_a_round_shrinks_once(study: Study, override: str | None) -> None:
+    """Each further set would be another equation for the centre."""
+    study.secure()
+    study.secure("west")
+    for other in ("clinic", "south hospital"):
+        home = study.home("north", without=[other], override=override)
+        keys = [study.keys[site] for site in SITES if site != other]
+        with pytest.raises(ValueError, match="one set of sites, and one smaller one"):
+            home.label(study.models, secure=keys)
+
+
+def test_labels_and_sums_of_a_round_are_of_one_set(refining: Study) -> None:
+    """From sizes of clusters by all sites and by fewer, the difference could be read as well."""
+    keys = [refining.keys[site] for site in SITES if site != "west"]
+    with pytest.raises(ValueError, match="--without west"):
+        refining.home("north").refine(refining.root / "ensemble.json", secure=keys)
+    home = refining.home("north", without=["west"])
+    assert home.refine(refining.root / "ensemble.json", secure=keys).sums is not None
+
+
+@pytest.mark.parametrize("what", ["folder", "ledger", "masks", "masks lost"])
+def test_a_copied_or_restored_ledger_masks_nothing_more(study: Study, what: str) -> None:
+    """Two tables under the same masks: their difference was one patient's labels."""
+    folder, backup = study.root / "west", study.root / "backup"
+    keys = study.keys.values()
+    shutil.copytree(folder, backup)
+    study.home("west").label(study.models, secure=keys)
+    fewer = sequences_of("west")[1:]
+    home = study.home("west", sequences=fewer)
+    (masks,) = folder.glob("masks-*.key")
+    if what == "folder":  # the copy goes on elsewhere
+        home = study.home("west", sequences=fewer, folder=backup)
+    elif what == "ledger":
+        shutil.copy2(backup / "ledger.json", folder / "ledger.json")
+    else:
+        shutil.copy2(backup / "ledger.json", folder / "ledger.json")
+        masks.unlink()
+        if what == "masks":
+            shutil.copy2(backup / masks.name, masks)
+            other = folder / "pad"  # so that the copy cannot have the freed inode by chance
+            if json.loads(masks.read_text().splitlines()[0])["inode"] == masks.stat().st_ino:
+                other.write_bytes(masks.read_bytes())
+                other.replace(masks)
+    for attempt in (lambda: home.label(study.models, secure=keys), home.mask_key):
+        with pytest.raises(ValueError, match=r"copied or restored from a backup.*a new round"):
+            attempt()
+    later = study.home("west", sequences=fewer, round=2)
+    assert later.mask_key().exists()
+
+
+def test_copies_of_a_ledger_have_different_keys_in_the_next_round(study: Study) -> None:
+    shutil.copytree(study.root / "west", study.root / "copy")
+    one = study.home("west", round=2).mask_key().read_text()
+    two = study.home("west", round=2, folder=study.root / "copy").mask_key().read_text()
+    assert json.loads(one)["payload"]["public"] != json.loads(two)["payload"]["public"]
 
 
 def test_a_site_without_a_model_takes_part(study: Study) -> None:
@@ -234,7 +290,7 @@ def test_the_commands_play_a_secure_round(study: Study) -> None:
 def labelled(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Path:
     """A study whose four sites have labelled with secure sums, with its ensemble file."""
     root = tmp_path_factory.mktemp("labelled")
-    shutil.copytree(template, root, dirs_exist_ok=True)
+    duplicate(template, root)
     study = Study(root)
     models = font.read_models(study.models)
     total = sum_of_labels([read_masked(path) for path in study.secure()], models)
@@ -245,7 +301,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Path:
 
 @pytest.fixture
 def refining(tmp_path: Path, labelled: Path) -> Study:
-    shutil.copytree(labelled, tmp_path, dirs_exist_ok=True)
+    duplicate(labelled, tmp_path)
     return Study(tmp_path)
 
 
@@ -253,7 +309,9 @@ def masked_step(study: Study, source: Path, *without: str) -> list[MaskedFile]:
     """What the sites send in answer to a file."""
     keys = [path for site, path in study.keys.items() if site not in without]
     results = [
-        study.home(site).refine(source, secure=keys) for site in SITES if site not in without
+        study.home(site, without=without).refine(source, secure=keys)
+        for site in SITES
+        if site not in without
     ]
     return [read_masked(result.sums) for result in results if result.sums is not None]
 

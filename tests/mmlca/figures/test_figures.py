@@ -858,3 +858,12 @@ def test_groups_that_are_none_and_empty_selections_say_how_to_mend_it(many: Sequ
         mmlca.plot_selection(pd.DataFrame({"classes": [1]}))
     with pytest.raises(ValueError, match="the table has no rows"):
         mmlca.plot_selection(pd.DataFrame({"classes": [], "bic": []}))
+
+
+def test_an_axis_of_numbers_observed_says_that_the_dead_are_among_them() -> None:
+    """Where death is a state, a share over time means little without its denominator."""
+    data = Sequences.from_lists([["A", "A", "B"], ["A", "dead", "dead"]])
+    label = "Quarter (below: number observed, dead included)"
+    for draw in (mmlca.plot_state_distribution, mmlca.plot_modal_states):
+        assert draw(data.absorb("dead"), xlabel="Quarter").get_xlabel() == label
+        assert draw(data, xlabel="Quarter").get_xlabel() == "Quarter (below: number observed)"

@@ -259,6 +259,17 @@ def test_formulas() -> None:
             columns(formula)
 
 
+def test_sandwich_errors_are_the_default_of_effects_too() -> None:
+    robust = MODEL.coefficient_table(DATA, TABLE, information="sandwich")
+    pd.testing.assert_frame_equal(MODEL.coefficient_table(DATA, TABLE), robust)
+    spread = MODEL.coefficient_covariance(DATA, TABLE)
+    np.testing.assert_allclose(np.sqrt(np.diagonal(spread)), robust["se"])
+    tests = [MODEL.term_tests(DATA, TABLE, **kind) for kind in ({}, {"information": "sandwich"})]  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(*tests)
+    other = MODEL.coefficient_table(DATA, TABLE, information="observed")
+    assert (np.abs(other["se"] / robust["se"] - 1) > 1e-4).any()
+
+
 def test_weights_count_as_repeats() -> None:
     weights = np.random.default_rng(7).choice([0.0, 1.0, 2.0], len(DATA))
     model = MixtureMarkov(2, seed=1, n_init=8).fit(DATA, weights, covariates=TABLE)
@@ -267,8 +278,8 @@ def test_weights_count_as_repeats() -> None:
     table = TABLE.iloc[repeated].reset_index(drop=True)
     again = MixtureMarkov(2, init=model.params_, tol=1e-9).fit(data, covariates=table)
     assert again.loglik_ == pytest.approx(model.loglik_, abs=1e-4)
-    a = model.coefficient_table(DATA.reweight(weights), TABLE)
-    b = again.coefficient_table(data, table)
+    a = model.coefficient_table(DATA.reweight(weights), TABLE, information="observed")
+    b = again.coefficient_table(data, table, information="observed")
     np.testing.assert_allclose(a["se"], b["se"], rtol=1e-3)
 
 

@@ -61,6 +61,7 @@ def test_likelihood_posterior_and_counts_by_enumeration(
     assert visits[:, -1] == pytest.approx(expected["initial"], abs=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:nobody is observed before")
 @given(tiny())
 @settings(max_examples=60)
 def test_one_update_by_enumeration(case: tuple[Sequences, MarkovParams]) -> None:
@@ -91,6 +92,7 @@ def test_one_update_by_hand() -> None:
     assert model.loglik_ == pytest.approx(model.score(s) * 2)
 
 
+@pytest.mark.filterwarnings("ignore:nobody is observed before")
 @given(tiny(), st.booleans(), st.sampled_from([0, 1e-4, 0.5]))
 @settings(max_examples=80)
 def test_the_path_never_falls(
@@ -288,6 +290,50 @@ def test_repeating_patients_is_weighting_them() -> None:
     assert two.loglik_ == three.loglik_
     assert one.loglik_ == pytest.approx(two.loglik_, abs=1e-4)
     assert one.bic() == pytest.approx(two.bic(), abs=1e-3)
+
+
+@pytest.mark.parametrize("prior", [0.0, 1e-4])
+@pytest.mark.parametrize("factor", [1e-5, 1e-250])
+def test_small_weights_give_the_fit_of_the_patients_they_stand_for(
+    prior: float, factor: float
+) -> None:
+    """Only ratios of small weights matter; once numpy complained of a zero-size array."""
+    two = MarkovParams([0.6, 0.4], [[0.8, 0.2], [0.3, 0.7]], [[[0.9, 0.1], [0.4, 0.6]]] * 2)
+    s, _ = simulate(two, 60, 8, seed=1)
+    times = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 1.5, 2.0], len(s))
+    times /= times[times > 0].mean()
+    model, small = (
+        MixtureMarkov(2, prior=prior, seed=1, n_init=8).fit(s, weights=times * unit)
+        for unit in (1.0, factor)
+    )
+    for name in ("weights", "initial", "transition"):
+        np.testing.assert_allclose(
+            getattr(small.params_, name), getattr(model.params_, name), atol=1e-6
+        )
+    assert small.loglik_ == pytest.approx(model.loglik_ * factor, rel=1e-9)
+    assert small.score(s.reweight(times)) == pytest.approx(small.loglik_ / factor / times.sum())
+    assert small.n_sequences_ == pytest.approx(times.sum() * factor)
+    assert small.entropy() == pytest.approx(model.entropy(), abs=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the classes overlap
+        errors, expected = (m.standard_errors(s.reweight(times * factor)) for m in (small, model))
+    np.testing.assert_allclose(errors["low"], expected["low"], atol=1e-4)
+
+
+def test_times_at_which_nobody_is_observed() -> None:
+    """The likelihood sums over what may have been; once a fit raised NotImplementedError."""
+    codes = np.full((50, 3), -1)
+    codes[:, 2] = np.repeat([0, 1, 2], [25, 15, 10])
+    s = Sequences.from_codes(codes)
+    share = np.array([0.5, 0.3, 0.2])
+    for k in (1, 2):
+        with pytest.warns(UserWarning, match="nobody is observed before 3, .*; leave out the"):
+            model = MixtureMarkov(k, prior=0, seed=1, n_init=4).fit(s)
+        p = model.params_
+        after = np.einsum("k,ki,kij,kjl->l", p.weights, p.initial, p.transition, p.transition)
+        np.testing.assert_allclose(after, share, atol=1e-6)  # all that the data determine
+        assert model.loglik_ == pytest.approx(50 * (share * np.log(share)).sum(), abs=1e-6)
+        assert model.loglik_ == pytest.approx(brute_force(s.codes, p, s.weights)["logs"].sum())
 
 
 def test_long_sequences_do_not_underflow() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -15,6 +16,7 @@ import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.model.em import Settings, cells_of, params_of
 from mmlca.model.expected import Visits, passes, sum_over_gaps
+from mmlca.model.inference import OverlapWarning
 from mmlca.model.information import Point, covariance, information, point_of
 from mmlca.model.membership import Mixture, make_rows
 
@@ -131,11 +133,11 @@ def test_one_class_without_gaps_has_the_textbook_errors() -> None:
 
 
 def test_the_table_and_its_three_kinds() -> None:
-    data, _ = simulate(TWO, 1500, 12, seed=2)
+    data, _ = simulate(TWO, 1500, 24, seed=2)
     model = MixtureMarkov(2, seed=1).fit(data)
     tables = {kind: model.standard_errors(data, information=kind) for kind in
               ("observed", "opg", "sandwich")}  # fmt: skip
-    table = tables["opg"]
+    table = tables["sandwich"]
     pd.testing.assert_frame_equal(table, model.standard_errors(data))
     assert table.columns.tolist()[:8] == [
         "parameter", "class", "from", "to", "estimate", "se", "low", "high",
@@ -149,13 +151,28 @@ def test_the_table_and_its_three_kinds() -> None:
     assert (wide["low"] < table["low"]).all()
 
 
+def test_overlapping_classes_are_said_to_have_narrow_intervals() -> None:
+    """Where entropy R² is below 0.7, in tables and summaries; not where classes are clear."""
+    data, _ = simulate(TWO, 300, 8, seed=2)
+    model = MixtureMarkov(2, seed=1).fit(data)
+    assert model.entropy() < 0.7
+    for errors in (lambda: model.standard_errors(data), model.summary):
+        with pytest.warns(OverlapWarning, match=r"below 0\.7.*mmlca\.bootstrap"):
+            errors()
+    clear, _ = simulate(TWO, 300, 40, seed=2)
+    model = MixtureMarkov(2, seed=1).fit(clear)
+    assert model.entropy() > 0.8
+    assert model.summary()["weight low"].notna().all()  # warnings are errors here
+
+
 def test_weights_as_counts_and_as_weights() -> None:
-    data, _ = simulate(TWO, 400, 10, seed=3)
+    data, _ = simulate(TWO, 400, 24, seed=3)
     model = MixtureMarkov(2, seed=1).fit(data)
     twice = data.reweight(np.full(len(data), 2.0))
-    plain = model.standard_errors(data)["se"]
-    np.testing.assert_allclose(model.standard_errors(twice)["se"], plain / np.sqrt(2), rtol=1e-3)
-    one, two = (model.standard_errors(x, information="sandwich")["se"] for x in (data, twice))
+    for kind in ("observed", "opg"):  # two patients for each
+        one, two = (model.standard_errors(x, information=kind)["se"] for x in (data, twice))  # type: ignore[arg-type]
+        np.testing.assert_allclose(two, one / np.sqrt(2), rtol=1e-3)
+    one, two = (model.standard_errors(x)["se"] for x in (data, twice))
     np.testing.assert_allclose(two, one, rtol=1e-3)  # the same patients: no more is known
 
 
@@ -197,6 +214,7 @@ def test_degenerate_data_leave_no_table_of_nan() -> None:
     assert MixtureMarkov(1).fit(one).standard_errors(one)["high"].notna().all()
 
 
+@pytest.mark.filterwarnings("ignore:the classes overlap")
 def test_what_the_data_do_not_determine_is_said() -> None:
     """Two classes from sequences of length one: shares and first states cannot be told apart."""
     data = Sequences.from_codes(np.repeat([[0], [1]], [30, 20], axis=0))
@@ -210,6 +228,23 @@ def test_what_the_data_do_not_determine_is_said() -> None:
     assert table[["low", "high"]].notna().all(axis=None)
 
 
+def test_many_states_need_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 patients with 120 states once took 6.6 GB; too many parameters are refused in words."""
+    codes = np.random.default_rng(1).integers(0, 120, (12, 10))
+    codes[:3, 4] = -1
+    data = Sequences.from_codes(codes, range(120))
+    model = MixtureMarkov(1, seed=1).fit(data)
+    tracemalloc.start()
+    table = model.standard_errors(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6
+    assert len(table) == 1 + 120 + 120**2
+    monkeypatch.setattr(mmlca.model.information, "_MOST", 5)
+    with pytest.raises(ValueError, match=r"would take too much memory .* fewer cla"):
+        model.standard_errors(data)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [({"information": "fisher"}, "observed, opg, sandwich"), ({"level": 95}, "between 0 and 1")],
@@ -221,6 +256,7 @@ def test_wrong_arguments(arguments: dict[str, object], words: str) -> None:
 
 
 @needs_peers
+@pytest.mark.filterwarnings("ignore:the classes overlap")
 def test_standard_errors_of_seqhmm() -> None:
     """Class membership by sex and year of birth: coefficients and their errors, two kinds."""
     case = recorded("biofam_cov_K3")
@@ -233,7 +269,7 @@ def test_standard_errors_of_seqhmm() -> None:
     ours = model.coefficients_.to_numpy()[:, order]
     covariates = case["covariates"]
     np.testing.assert_allclose(ours - ours[:, :1], covariates["coefficients"], atol=3e-4)
-    full = model.coefficient_table(data, table)
+    full = model.coefficient_table(data, table, information="observed")
     known = model.coefficient_table(data, table, conditional=True)
     # class 2 against class 1 is the same comparison in both, with the sign turned
     np.testing.assert_allclose(full["se"][:3], covariates["se_full"][:3], rtol=2e-3)

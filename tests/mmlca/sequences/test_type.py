@@ -300,7 +300,10 @@ def test_distinct_sequences_are_those_of_plain_python(s: Sequences) -> None:
     assert first.tolist() == [rows.index(row) for row in order]
 
 
-def long(**columns: list[Any]) -> pd.DataFrame:
+DAYS = pd.DatetimeIndex(["2020-01-01", "2021-01-01"])
+
+
+def long(**columns: Any) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
@@ -410,6 +413,16 @@ def long(**columns: list[Any]) -> pd.DataFrame:
             lambda: Sequences.from_spells(long(id=[1], start=["2020-01-01"], end=[2], state=["A"])),
             ValueError,
             "must be a whole number",
+        ),
+        *(  # once "the times span 31,622,400,000,000,001 steps"
+            (
+                lambda dates=dates: Sequences.from_spells(
+                    long(id=[1, 1], start=[1, 2], end=dates, state=["A", "B"])
+                ),
+                ValueError,
+                "the column 'end' holds dates, .* such as quarters since the patient's first date",
+            )
+            for dates in (DAYS, DAYS.date, DAYS.to_period("Q"), DAYS - DAYS[0])
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from mmlca.study import read_study
 from mmlca.study.methods import _data_methods
-from mmlca.study.read import build_sites, read_site, read_source
+from mmlca.study.read import build_site, build_sites, read_site, read_source
 
 STUDY = """
 name = "Combinations"
@@ -74,8 +75,30 @@ def test_the_methods_say_the_rules(study: Any) -> None:
         "records outside the periods were dropped",
     ):
         assert part in text, part
-    dead = _data_methods(
-        study.changed(rules={"death": "state", "states": "most_frequent"}), analysis
-    )
+    cut = {"death": "state", "states": "most_frequent", "data_cut": dt.date(2010, 12, 31)}
+    study = study.changed(rules=cut)
+    analysis.sequences = {"N": build_site(study, "N", read_source(study, "N"))}
+    dead = _data_methods(study, analysis)
     assert "in the state “dead”" in dead
+    assert "until the end of the data (2010-12-31)" in dead
     assert "that was recorded most often" in dead
+
+
+def test_the_methods_say_how_follow_up_and_ties_end(study: Any) -> None:
+    """They said nothing about the end of follow-up, and half of what decides a tie."""
+    data = build_sites(study, {site: read_source(study, site) for site in study.sites})
+    analysis: Any = SimpleNamespace(sequences=data)
+    text = _data_methods(study, analysis)
+    for part in (
+        "At N follow-up ended with a patient's last record of any kind, since no other end of ",
+        "At S follow-up ended with the last observation period; ",
+        "Death ended follow-up at N, where it was known.",
+        "Of classes recorded equally often the one recorded first in the quarter was taken; if "
+        "that was the same day, the one with the larger days' supply, then the one taken before, ",
+    ):
+        assert part in text, part
+    (study.sites["N"].patients).write_text("id,follow_up_end\n1,2010-03-05\n")
+    analysis.sequences = {"N": build_site(study, "N", read_source(study, "N"))}
+    text = _data_methods(study, analysis)
+    assert "Follow-up ended on the date in the patients' table" in text
+    assert "Dates of death were not known." in text

@@ -92,7 +92,7 @@ def test_models_for_other_sites_have_the_prior_of_hospitals_unless_the_file_give
     folder: Path,
 ) -> None:
     site = Hospital.from_study(folder / "study.toml", "MGB", sequences=ra_like(20))
-    assert (site.prior, site.search) == (0.5, "default")
+    assert (site.prior, site.used_prior, site.search) == (None, 0.5, "default")
     change(folder, 'search = "default"', 'search = "thorough"')
     given = change(folder, "# prior = 1e-4", "prior = 0.1")
     site = Hospital.from_study(given, "MGB", sequences=ra_like(20))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,8 +16,10 @@ from study_attack import System
 import ehr_prep
 import mmlca
 from mmlca.study import courses as study_courses
+from mmlca.study.cautions import _about_deaths
 from mmlca.study.config import Study
 from mmlca.study.courses import draw_single_courses
+from mmlca.study.words import dead_included
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, shown_sizes
 from mmlca.tables.course_tables import (
     Courses,
@@ -199,6 +203,24 @@ def test_single_courses_of_a_large_site_are_a_sample(monkeypatch: pytest.MonkeyP
     assert sizes[0] == sizes[1]
     assert sum(sizes[0]) == 60
     assert 4 <= sizes[0][1] <= 20
+
+
+def test_the_report_says_whom_shares_of_the_dead_rest_on() -> None:
+    """Captions name the denominator, and a caution those who left alive while the dead stay."""
+    data = mmlca.Sequences.from_lists([["A", "A"]] * 80 + [["A", "dead"]] * 20)
+    assert dead_included({"X": data}) == ""
+    data = data.absorb("dead")
+    assert dead_included({"X": data}) == ", the dead included until the end of the data"
+
+    def notes(left: int) -> list[str]:
+        account: Any = SimpleNamespace(settings={"left_alive": left})
+        study: Any = SimpleNamespace(privacy=SimpleNamespace(min_count=11))
+        analysis: Any = SimpleNamespace(sequences={"X": replace(data, account=account)})
+        return _about_deaths(study, analysis)
+
+    (note,) = notes(30)
+    assert note.startswith("Of all patients, 30 % at X left alive before the end of the data")
+    assert notes(0) == notes(5) == notes(10) == notes(95) == []  # few, or too few to show
 
 
 def test_a_study_calls_its_lab_as_the_files_or_the_study_file_do() -> None:

@@ -95,15 +95,16 @@ def test_files_of_patients_are_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "tables").stat().st_mode) & 0o055
 
 
-def test_a_planted_link_takes_no_ids_to_another_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["patients/MGB_clusters.csv", "tables/sizes.csv"])
+def test_a_planted_link_takes_no_files_to_another_place(tmp_path: Path, name: str) -> None:
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     elsewhere.mkdir()
     out.mkdir()
-    (out / "patients").symlink_to(elsewhere)
+    (out / name).parent.symlink_to(elsewhere)
     (out / ".probe").symlink_to(tmp_path / "made")
     results = Results(out, {})
-    with pytest.raises(OSError, match="it is a link, and patients' ids would go to another place"):
-        results.text("patients/MGB_clusters.csv", "id\n")
+    with pytest.raises(OSError, match="is a link to another place"):
+        results.text(name, "id\n")
     assert not list(elsewhere.iterdir())
     assert not (tmp_path / "made").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ import pytest
 
 import ehr_prep
 import mmlca
-from font.refinement import check_family, refine_clusters
-from mmlca.study import items, read_study, run_study
+from mmlca.model.inference import OverlapWarning
+from mmlca.study import inference, items, read_study, run_study
+from mmlca.study.inference_items import _limits_from
+from mmlca.study.inference_texts import inference_cautions, inference_methods
 from mmlca.study.read import event_times
-from mmlca.tables.effects import cluster_chains, one_step_effects
+from mmlca.tables.cluster_chains import cluster_chains
+from mmlca.tables.effects import one_step_effects
 from mmlca.tables.suppress import is_small
 
 SETTINGS = """
@@ -88,7 +92,7 @@ def test_every_part_is_in_the_report(done: tuple[Path, dict[str, Any]]) -> None:
     assert set(expected.split()) <= names
     sections = [section["id"] for section in content["sections"]]
     assert {"fit", "covariates", "outcomes"} <= set(sections)
-    for words in ("outer products", "multinomial logit", "Bolck", "landmark 1.5 years"):
+    for words in ("robust (sandwich)", "multinomial logit", "Bolck", "landmark 1.5 years"):
         assert words in content["methods"]
     assert any("associations" in text for text in content["careful"])
     assert json.loads((out / "results.json").read_text()) == content
@@ -107,13 +111,7 @@ def test_the_numbers_are_those_of_the_library(
         sequences[site] = ehr_prep.build_sequences(records, max_windows=6)
         table = pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")
         clusters[site], people[site] = table["cluster"], sequences[site].patients
-    models = {site: mmlca.MixtureMarkov.load(out / f"models/{site}.json") for site in sequences}
-    begin = {site: part.to_numpy() - 1 for site, part in clusters.items()}
-    refined = refine_clusters(check_family(models), sequences, begin, 3, 1)
-    posterior = {
-        site: refined.predict_proba(part, site).rename(columns=lambda c: c + 1)
-        for site, part in sequences.items()
-    }
+    posterior = mmlca.cluster_memberships(sequences, clusters)  # at convergence
     found = mmlca.three_step(
         pd.concat(posterior),
         pd.concat(people)["remission"],
@@ -194,6 +192,36 @@ def test_one_site_has_classes_and_its_models_uncertainty(cohort: Path, tmp_path:
     assert [name[:3] for name in effects["class"].unique()] == ["2: ", "3: "]
 
 
+def test_overlapping_classes_have_intervals_from_refits_or_a_caution() -> None:
+    """Intervals from standard errors are too narrow where classes overlap."""
+    two = mmlca.MarkovParams(
+        [0.5, 0.5], [[0.8, 0.2], [0.3, 0.7]], [[[0.8, 0.2], [0.4, 0.6]], [[0.5, 0.5], [0.2, 0.8]]]
+    )
+    data, _ = mmlca.simulate(two, 200, 8, seed=1)
+    model = mmlca.MixtureMarkov(2, init=two).fit(data)
+    assert model.entropy() < 0.7
+    refits = mmlca.bootstrap(model, data, 20, seed=1)
+    found = inference.Inference(parameters=pd.DataFrame())
+    findings: Any = SimpleNamespace(inference=found, analysis=SimpleNamespace(own={"A": model}))
+    for n in (0, 20):
+        study: Any = SimpleNamespace(
+            inference=SimpleNamespace(bootstrap=n), covariates=SimpleNamespace(method="three-step")
+        )
+        table = inference._intervals(study, model, data, refits if n else None)
+        with pytest.warns(OverlapWarning):
+            plain = model.standard_errors(data)
+        low = (refits.intervals if n else plain)["low"].to_numpy()[: len(table)]
+        inside = ~plain["boundary"].to_numpy()
+        np.testing.assert_array_equal(table["low"].to_numpy()[inside], low[inside])
+        cautions = inference_cautions(study, findings)
+        (method,) = inference_methods(study, findings)
+        for text in (_limits_from(study, model), method):
+            assert ("from 20 refits" in text) == (n > 0)
+        assert len(cautions) == (n == 0)
+        if not n:
+            assert "may be too narrow; bootstrap = 500 under [inference]" in cautions[0]
+
+
 def test_covariates_inside_the_model_and_tests_of_the_number(cohort: Path, tmp_path: Path) -> None:
     """Two sites in one step: the numbers of the library; one site's tests around K."""
     study = read_study(write(cohort, ("MGB", "VA"), "[privacy]\nmin_count = 1\n")).changed(
@@ -220,13 +248,15 @@ def test_covariates_inside_the_model_and_tests_of_the_number(cohort: Path, tmp_p
             "cluster"
         ]
         people[site] = sequences[site].patients[["age", "sex"]]
-    expected = one_step_effects(
-        sequences["VA"],
-        people["VA"],
-        clusters["VA"],
-        cluster_chains(sequences, clusters),
-        [1, 2, 3],
-    ).table
+    with pytest.warns(OverlapWarning) as raised:
+        expected = one_step_effects(
+            sequences["VA"],
+            people["VA"],
+            clusters["VA"],
+            cluster_chains(sequences, clusters),
+            [1, 2, 3],
+        ).table
+    assert f"Effects of the covariates at VA: {raised[0].message}" in content["careful"]
     stored = pd.read_csv(tmp_path / "figures/effects.csv").query("site == 'VA'")
     np.testing.assert_allclose(stored["estimate"], expected["estimate"], atol=5.1e-4)
     np.testing.assert_allclose(stored["se"], expected["se"], atol=5.1e-4)

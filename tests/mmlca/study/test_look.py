@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import runpy
+import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -22,6 +24,7 @@ FEW = {
     "classes": {"number": 3},
     "pseudo_sites": {"per_site": 1},
     "model": {"n_init": 4, "prior": 1e-4},
+    "inference": {"simulations": 9},
     "outputs": {"bootstrap": 5, "figures": False, "table_one": ("age", "sex"), "lab": None},
 }
 
@@ -114,34 +117,101 @@ def test_init_looks_at_the_files_and_what_it_writes_runs(
         *("--records", f"Aachen={data}/Aachen/verordnungen.csv"),
     ]
     done = invoke(*command)
+    assert done.exit_code == 2  # the drug of Aachen is in a column that init does not know
+    assert not path.exists()
+    assert "Aachen: no column of verordnungen.csv looks like the date or the drug" in done.stderr
+    assert "as in --date-column Aachen=Datum and --drug-column Aachen=Arzneimittel." in done.stderr
+    done = invoke(*command, "--date-column", "Aachen=Datum", "--drug-column", "Aachen=Arzneimittel")
     assert done.exit_code == 0
     assert "pharmacy.xlsx (sheet data)" in done.stdout
+    assert "  patients  patient = 'patient_id', follow_up_end = 'follow_up_end'" in done.stdout
     assert "Flow so far:" in done.stdout
+    assert "Follow-up ends on the date in the patients' table" in done.stdout
     assert "10 of 80 patients, one per line (ids are not printed; these are single" in done.stdout
     assert "syn-" not in done.stdout  # as the ids of Columbus begin
-    assert "--- Aachen\n  cannot be read yet: no column of verordnungen.csv" in done.stdout
-    assert 'as in [records.columns] patient = "PatNr"' in done.stdout
-    assert "note: Aachen cannot be used yet; mend what is said above" in done.stderr
     text = path.read_text(encoding="utf-8")
     assert "# file pharmacy.xlsx, sheet data" in text
-    assert "# cannot be read yet: `mmlca study run` says what to mend" in text
     assert " patients, " not in text  # a study file goes to other sites
     study = read_study(path)
     assert len(study.sites["Columbus"].records) == 9  # type: ignore[arg-type]
     assert study.sites["Boston"].records_columns.drug == "medication_name"
+    assert study.sites["Boston"].patients_columns.death_date is not None
     assert study.sites["Boston"].labs_columns.value == "result"
     assert len(read_site(study, "Boston")) == 80
-    mended = text.replace(
-        '/Aachen/verordnungen.csv"',
-        '/Aachen/verordnungen.csv"\npatient = "PatNr"\ndate = "Datum"\ndrug = "Arzneimittel"',
-    )
-    path.write_text(mended, encoding="utf-8")
-    again = read_study(path)
-    assert (again.sites["Aachen"].encoding, again.sites["Aachen"].delimiter) == (
+    assert (study.sites["Aachen"].encoding, study.sites["Aachen"].delimiter) == (
         "cp1252",
         "semicolon",
     )
-    assert len(read_site(again, "Aachen")) == 96
+    assert study.sites["Aachen"].records_columns.patient == "PatNr"
+    assert len(read_site(study, "Aachen")) == 96
+
+
+def test_init_says_all_that_it_needs_at_once(tmp_path: Path) -> None:
+    """It named one column of one table at a time, and ended with exit code 0."""
+    (tmp_path / "a.csv").write_text("Kennung,Zeit,Mittel\n1,2010-01-05,Humira\n")
+    (tmp_path / "b.csv").write_text("id,date,drug\n1,2010-01-05,Humira\n")
+    (tmp_path / "p.csv").write_text("Nummer,Tod\n1,2012-01-05\n")
+    (tmp_path / "l.csv").write_text("Nummer,Tag,Wert\n1,2010-01-05,7\n")
+    path = tmp_path / "study.toml"
+    command: list[Any] = ["study", "init", path, "--records", f"A={tmp_path}/a.csv"]
+    command += ["--patients", f"A={tmp_path}/p.csv", "--labs", f"A={tmp_path}/l.csv"]
+    text = refusal(*command)
+    named = shlex.split(
+        "--patient-column Kennung --date-column Zeit --drug-column Mittel "
+        "--patients-column patient=Nummer "
+        "--labs-column patient=Nummer --labs-column date=Tag --labs-column value=Wert"
+    )
+    for name, value in zip(named[::2], named[1::2], strict=True):
+        assert f"{name} {value}" in text
+    assert not path.exists()
+    said = mmlca_does(*command, *named, "--patients-column", "death_date=Tod")
+    assert "death_date = 'Tod'" in said
+    site = read_study(path).sites["A"]
+    assert site.records_columns.patient == "Kennung"
+    assert site.patients_columns.death_date == "Tod"
+    assert site.labs_columns.value == "Wert"
+    of_site = [f"A={part}" if number % 2 else part for number, part in enumerate(named)]
+    both = [*command, "--records", f"B={tmp_path}/b.csv", "--force"]
+    done = invoke(*both)
+    assert done.exit_code == 2
+    assert done.stdout.startswith("--- B\nRecords: 1 records")
+    text = done.stderr
+    for name, value in zip(of_site[::2], of_site[1::2], strict=True):
+        assert f"{name} {value}" in text
+    mmlca_does(*both, *of_site)
+    assert set(read_study(path).sites) == {"A", "B"}
+
+
+def test_a_study_of_files_with_different_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,date,drug\n1,2010-01-05,Humira\n2,2010-01-05,Humira\n")
+    (tmp_path / "b.csv").write_text("member,Zeit,drug,supply\n1,2010-09-05,Orencia,200\n")
+    path = tmp_path / "study.toml"
+    command = ("study", "init", path, *("--records", f"A={tmp_path}/*.csv"))
+    assert "as in --file-column b.csv:date=Zeit." in refusal(*command)
+    mmlca_does(*command, "--file-column", "b.csv:date=Zeit")
+    assert '[sites."A".file_columns."b.csv"]\npatient = "member"' in path.read_text()
+    study = read_study(path)
+    assert study.sites["A"].file_columns["b.csv"].supply == "supply"
+    states = read_site(study, "A").to_frame().iloc[0].to_list()
+    assert states[:3] == ["TNFi", "TNFi", "CTLA4-Ig"]
+    said = mmlca_does(
+        *("prep", tmp_path / "a.csv", tmp_path / "b.csv", "--out", tmp_path / "s.csv"),
+        *("--file-column", "b.csv:date=Zeit"),
+    )
+    assert "  columns   b.csv: patient = 'member', date = 'Zeit'" in said
+    assert "file without an end or a supply" in said
+    path.write_text(path.read_text().replace('date = "Zeit"', 'dates = "Zeit"'))
+    with pytest.raises(ValueError, match=r"file_columns\.b\.csv\.dates is not known"):
+        read_study(path)
+
+
+def test_init_writes_a_file_whose_rules_leave_nobody_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,date,drug\n1,2005-01-05,Humira\n")
+    path = tmp_path / "study.toml"
+    done = invoke("study", "init", path, "--records", f"A={tmp_path}/a.csv", "--preset", "ra")
+    assert done.exit_code == 2
+    assert "but its rules leave no sequences. A: none of the 1 patients" in done.stderr
+    assert read_study(path).sites["A"].records_columns.patient == "id"
 
 
 def test_sites_in_one_file_and_files_without_a_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from mmlca import MarkovParams, MixtureMarkov, simulate
 from mmlca.study import refined
 from mmlca.study.analyse import Analysis
 from mmlca.study.analyse import refined as add_refinement
+from mmlca.study.groups import same_as_own
 from mmlca.tables.suppress import is_small
 
 CHAINS = MarkovParams(
@@ -43,7 +45,7 @@ def case() -> tuple[Analysis, dict[str, np.ndarray]]:
     certainty = {s: ensemble.confidence(t) for s, t in labels.items()}
     clusters = {s: t["cluster"] + 1 for s, t in certainty.items()}
     plain = Analysis(data, models, models, ensemble, labels, clusters, clusters, certainty)
-    return add_refinement(plain, 1), truth
+    return add_refinement(plain, 1, seed=1), truth
 
 
 def test_the_published_clusters_stay_and_the_probability_leads(case: Any) -> None:
@@ -71,13 +73,27 @@ def test_tables_count_what_they_say(case: Any) -> None:
     ]
     assert moved.at["cluster 1", "cluster 2"] == ((both[0] == 1) & (both[1] == 2)).sum()
     assert moved.at["all", "all"] == 800
-    by_site = refined.site_table(analysis, moves).set_index("site")
+    same = same_as_own(analysis, 1)
+    by_site = refined.site_table(analysis, moves, same).set_index("site")
     assert by_site["moved"].sum() == (both[0] != both[1]).sum()
+    own = {s: (analysis.refined_clusters[s] == analysis.local[s]).mean() for s in "AB"}
+    assert by_site["same by own model"].to_dict() == pytest.approx(own)
+    assert same["all"] == pytest.approx(np.mean(list(own.values())))
     accuracy = refined.accuracy_table(analysis, truth).set_index("membership")
     assert accuracy.at["refined", "all"] > accuracy.at["ensemble", "all"] - 0.02
     table = refined.reliability_table(analysis, truth, 1)
     assert table["patients"].sum() == 800
     assert refined.reliability_table(analysis, truth, 10**6)["patients"].isna().all()
+
+
+def test_shares_of_few_patients_do_not_show_beside_a_probability(case: Any) -> None:
+    analysis, _ = case
+    local = {s: part.copy() for s, part in analysis.refined_clusters.items()}
+    local["A"].iloc[:5] = 3 - local["A"].iloc[:5]
+    local["B"].iloc[:50] = 3 - local["B"].iloc[:50]
+    same = same_as_own(replace(analysis, local=local), 11)
+    assert same["B"] == 0.875
+    assert same[["A", "all"]].isna().all()  # five at A, which would follow from the share of all
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -105,7 +121,8 @@ def test_no_small_move_follows_from_all_tables_together(seed: int) -> None:
     assert not is_small(net.fillna(0), 11).any()
     assert sizes.loc[sizes["refined"].isna(), "proportion"].isna().all()
     moved = refined.moved_table(study_with(11), analysis, moves)
-    system = moved_system(moved, sizes, refined.site_table(analysis, moves))
+    unknown = pd.Series(np.nan, sites)
+    system = moved_system(moved, sizes, refined.site_table(analysis, moves, unknown))
     pairs = {s: pd.crosstab(clusters[s], moved_to[s]) for s in sites}
     exact = {s: t.reindex(range(1, k + 1), columns=range(1, k + 1)) for s, t in pairs.items()}
     exact = {s: t.fillna(0).to_numpy() for s, t in exact.items()}

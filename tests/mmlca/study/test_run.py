@@ -37,6 +37,8 @@ number = 4
 per_site = 2
 [model]
 n_init = 4
+[inference]
+simulations = 19
 [outputs]
 bootstrap = 20
 dpi = 60
@@ -139,9 +141,15 @@ def test_the_numbers_are_those_of_the_library(
     norm = found.norms.query("membership == 'ensemble' and quantity == 'transition'").iloc[0]
     row = value["site difference, transition, ensemble, MGB − VA"]
     assert row["value"] == pytest.approx(norm["norm"], abs=6e-4)  # three decimals show
-    fields = ["debiased", "low", "high", "p_value", "n_boot"]
+    fields = ["debiased", "n_boot"]
     assert [row[name] for name in fields] == pytest.approx(norm[fields].tolist(), abs=6e-4)
+    assert row["p_value"] is row["low"] is None  # neither holds where clusters are estimated
     assert row["published"] == 0.403
+    shared = mmlca.shared_chain_test(sequences, clusters, n=19, seed=1)
+    assert value["test of shared chains, MGB − VA"]["p_value"] == shared.tests["p_value"][0]
+    row = value["difference of the sites' own chains, transition by occupancy, MGB − VA"]
+    fields = ["debiased", "low", "high"]
+    assert [row[f] for f in fields] == pytest.approx(shared.norms[fields].iloc[1], abs=6e-4)
 
 
 def test_no_id_and_no_small_count_outside_the_folder_of_patients(
@@ -363,8 +371,8 @@ def test_nothing_is_computed_twice(
     expected = {f.__name__: 2 for f in (*per_view, *per_site)} | {f.__name__: 1 for f in once}
     # five ways to group the patients, and the clusters of all sites together
     expected |= {f.__name__: 5 + 1 for f in counted}
-    # all sites together, each site, and the own classes of the two
-    expected["describe_clusters"] = 2 + 2
+    # all sites together, each site, the own classes of the two, and the refined clusters
+    expected["describe_clusters"] = 2 + 2 + 1
     expected["predict"] = 6 * 2  # every model at every site
     # of the own models, and of one model where the refinement begins
     expected["predict_proba"] = 2 + 2
@@ -441,14 +449,23 @@ def test_three_sites(cohort: Path, tmp_path: Path) -> None:
     content = run_study(read_study(tmp_path / "study.toml"), tmp_path / "out")
     assert content["sites"] == ["MGB", "VA", "NY"]
     pairs = ["MGB − VA", "MGB − NY", "VA − NY"]
-    (rule,) = [note for note in content["careful"] if note.startswith("Any common rule")]
+    (rule,) = [note for note in content["careful"] if note.startswith("A common rule often")]
     assert all(f"{pair}: MGB everywhere" in rule for pair in pairs)
     differences = [row for row in content["numbers"] if row["kind"] == "site difference"]
     assert list(dict.fromkeys(row["sites"] for row in differences)) == pairs
     assert len({row["name"] for row in content["numbers"]}) == len(content["numbers"])
     (section,) = [s for s in content["sections"] if s["id"] == "sites"]
-    titles = [item["title"] for item in section["items"][1:]]
-    assert titles == [f"Differences between the sites, {pair}" for pair in pairs]
+    titles = [item["title"] for item in section["items"]]
+    assert titles == [
+        "Size of the differences",
+        "Do the sites share the courses of the clusters?",
+        "How far the sites' own chains are apart",
+        *(f"Differences between the sites, {pair}" for pair in pairs),
+    ]
+    tests = pd.read_csv(tmp_path / "out/tables/shared_chains.csv")
+    assert tests["sites"].tolist() == ["all sites", *pairs]
+    assert (tests["p_holm"] >= tests["p_value"]).all()
+    assert "pairs of sites" in content["summary"][-1]
     norms = pd.read_csv(tmp_path / "out/tables/site_differences_norms.csv")
     assert norms["sites"].unique().tolist() == pairs
 

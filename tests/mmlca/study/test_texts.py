@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mmlca.study import Study, cautions, texts
+from mmlca.model.search import search_text
+from mmlca.study import Study, cautions, inference_items, methods, texts
 from mmlca.study.numbers import Kind, Number, numbers_table, pick
 from mmlca.study.words import period, span, windows_name
 
@@ -109,22 +110,39 @@ def difference(membership: str, value: float, sites: str = "A − B", **more: fl
 
 
 def test_a_smaller_difference_is_not_called_better() -> None:
-    inference = {"debiased": 0.031, "low": 0.02, "high": 0.04, "p_value": 1 / 1001, "n_boot": 1000}
+    apart = {"debiased": 0.031, "low": 0.02, "high": 0.04, "n_boot": 199}
+    steps = {"quantity": "transition", "weighting": "occupancy"}
     numbers = [
-        difference("ensemble", 0.045, **inference),
+        difference("ensemble", 0.045, debiased=0.04),
         difference("local", 0.062, debiased=0.048),
+        Number(Kind.SHARED, 123.4, "A − B", p_value=1 / 200, n_boot=199),
+        Number(Kind.APART, 0.05, "A − B", **steps, **apart),  # type: ignore[arg-type]
     ]
     text = texts._site_sentence(SimpleNamespace(numbers=numbers))  # type: ignore[arg-type]
-    assert "differs between the sites by 0.045 (norm" in text
-    assert "or by 0.031 without what sampling adds (95 % interval 0.020 to 0.040; p ≤ 0.001" in text
-    assert "for no difference); under each site's own model by 0.062 (0.048 without it)" in text
-    assert "but any common rule lowers such a number, so that this does not show" in text
-    assert text.count(". ") == 0  # the reservation stands in the same sentence
-    more = [difference("ensemble", 0.1, "A − C"), difference("local", 0.05, "A − C")]
-    text = texts._site_sentence(SimpleNamespace(numbers=[*numbers, *more]))  # type: ignore[arg-type]
+    first, second = text.split(". ", 1)
+    assert "differs between the sites by 0.045 (norm" in first
+    assert "; under each site's own model by 0.062, but a common rule often lowers such" in first
+    assert "p " not in first  # groups as they were formed are no evidence
+    assert second == (
+        "Without assigning anybody to a cluster, and without what sampling adds, the difference "
+        "is 0.031 (95 % interval 0.020 to 0.040); a likelihood-ratio test that the sites share all "
+        "courses gives p ≤ 0.005."
+    )
+    more = [
+        difference("ensemble", 0.1, "A − C"),
+        difference("local", 0.05, "A − C"),
+        Number(Kind.SHARED, 150.0, "all sites", p_value=0.02, n_boot=199),
+        Number(Kind.SHARED, 123.4, "A − B", p_value=0.03, n_boot=199),
+        Number(Kind.SHARED, 60.0, "A − C", p_value=0.4, n_boot=199),
+        Number(Kind.SHARED, 60.0, "B − C", p_value=0.4, n_boot=199),
+    ]
+    text = texts._site_sentence(SimpleNamespace(numbers=[*numbers[:2], *more]))  # type: ignore[arg-type]
     assert "; mean over pairs of sites)" in text
-    assert text.endswith("under each site's own model by 0.056.")  # nothing to make light of
-    assert "p " not in text
+    assert "under each site's own model by 0.056. " in text  # nothing to make light of
+    assert text.endswith(
+        "A likelihood-ratio test that all sites share all courses gives p = 0.02; 1 of the 3 pairs "
+        "of sites differs (adjusted by Holm's method)."
+    )
 
 
 def test_numbers_are_records_with_names_for_people() -> None:
@@ -153,3 +171,56 @@ def test_words() -> None:
     assert windows_name(study) == "months"
     data: Any = {"A": np.zeros((3, 16))}
     assert period(study, data) == "16 months"
+
+
+def test_methods_describe_the_search_that_was_made() -> None:
+    """Starts are of several kinds, and what follows them is no random start."""
+    text = search_text(40, thorough=False)
+    assert "random starts" not in text
+    assert (
+        "began from 40 starts (50 % from groups around patients with unlike courses, 25 %" in text
+    )
+    assert "the best 12 were followed" in text
+    assert "Where fewer than half of these ended at the best one" in text
+    assert "up to 3 independent searches perturbed their maxima" in text
+    thorough = search_text(8, thorough=True)
+    assert "the best 8 were followed to their maxima. Where not all of these" in thorough
+    assert "up to 6 independent searches" in thorough
+
+
+def test_methods_describe_the_refinement_and_what_resamples_are() -> None:
+    """The summary quotes probabilities of the refined model; the methods must say what it is."""
+    study = study_of("A", "B")
+    done: Any = SimpleNamespace(n_rounds_=1, converged_=False)
+    text = methods._refinement_methods(study, done)
+    assert (
+        "followed by one step of expectation-maximisation across the sites (refined model)" in text
+    )
+    assert "converge" not in text
+    further = study_of("A", "B", ensemble={"refine": "converge"})
+    done = SimpleNamespace(n_rounds_=31, converged_=True)
+    assert "by 31 steps of expectation-maximisation across the sites until it converged" in (
+        methods._refinement_methods(further, done)
+    )
+    none: Any = SimpleNamespace(n_rounds_=0, converged_=False)
+    refit = methods._refinement_methods(study_of("A", "B", ensemble={"refine": 0}), none)
+    assert "were estimated from the patients of the ensemble's clusters (refined model)" in refit
+    analysis: Any = SimpleNamespace(sequences={"A": None, "B": None})
+    models = methods._model_methods(study, analysis, 4)
+    assert "8 models of 2 sites show how stable the clusters are under resampling" in models
+    assert "do not stand for 8 independent sites" in models
+    assert "resampl" not in methods._model_methods(
+        study_of("A", "B", pseudo_sites={"per_site": 0}), analysis, 4
+    )
+
+
+def test_large_residuals_are_counted_against_chance() -> None:
+    """Among 320 residuals 15 are beyond 2 by chance; that alone is no sign of a misfit."""
+    residual = np.zeros(321)
+    residual[:18], residual[18], residual[20] = 2.5, -4.2, np.nan
+    text = inference_items._beyond(pd.DataFrame({"residual": residual}))
+    assert text == (
+        "Of 320 residuals about 15 would be beyond 2 by chance alone; 19 are, and 1 beyond 3.8, "
+        "where in 19 of 20 such tables there would be none (Bonferroni)."
+    )
+    assert inference_items._beyond(pd.DataFrame({"residual": [np.nan]})) == ""

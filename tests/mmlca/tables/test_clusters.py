@@ -37,38 +37,50 @@ def test_clusters_in_numbers() -> None:
 def test_clusters_in_words() -> None:
     table = mmlca.describe_clusters(COURSES, [1, 1, 1, 2, 2, 2], after="4 years", window="quarter")
     assert table["description"].tolist() == [
-        "50 %: stay on A; 100 % of those still observed after 4 years are on A; "
-        "0.67 switches per patient",
-        "50 %: start on A, then B, after 1 quarter (median); the most common path is A → B (33 %); "
-        "67 % end on C; 0 % of those still observed after 4 years are on A; 1.3 switches per "
+        "50 %: most often A (67 %) and A → B → A (33 %); median follow-up 4 quarters, quartiles 4 "
+        "and 4; 100 % start on A; first switch after 1 quarter (median of those who switch); "
+        "100 % end on A; 100 % of those still observed after 4 years are on A; 0.67 switches per "
         "patient",
+        "50 %: most often A → B (33 %) and A → B → … (33 %); median follow-up 4 quarters, "
+        "quartiles 3 and 4; 100 % start on A; first switch after 1 quarter (median of those who "
+        "switch); 67 % end on C; 0 % of those still observed after 4 years are on A; 1.3 switches "
+        "per patient",
     ]
-    plain = mmlca.describe_clusters(COURSES, [1] * 6)["description"][0]
-    assert plain == (
-        "100 %: mostly on A, with a first switch after 1 time (median); the most common path is A "
-        "(33 %); 50 % end on A; 60 % of those observed at time 4 are on A; 1.0 switches per patient"
-    )
     most = Sequences.from_lists([["A", "A"]] * 1999 + [["A", "B"]])
     assert mmlca.describe_clusters(most, [1] * 2000, after="a year")["description"][0] == (
-        "100 %: stay on A; >99.9 % of those still observed after a year are on A; "
-        "<0.01 switches per patient"
+        "100 %: >99.9 % never leave A during a median follow-up of 2 times, quartiles 2 and 2; "
+        ">99.9 % of those still observed after a year are on A; <0.01 switches per patient"
     )
-    several = Sequences.from_lists([["A", "B"], ["A", "C"], ["A", "D"]])
-    text = mmlca.describe_clusters(several, [1, 1, 1])["description"][0]
-    assert "start on A, then go on to several, most often B, after 1 time (median)" in text
+    one_way = mmlca.describe_clusters(COURSES[3:4], [1])["description"][0]
+    assert one_way.startswith("100 %: 100 % take A → B; median follow-up 4 times")
 
 
-def test_clusters_with_the_same_switch_are_told_apart() -> None:
-    """By the path, else by the last state, else by how early; rare paths are not told."""
-    early, late = ["A", "B", "C", "C"], ["A", "B", "B", "B"]
-    data = Sequences.from_lists([early] * 12 + [late] * 12)
-    described = mmlca.describe_clusters(data, [1] * 12 + [2] * 12)
-    assert name_clusters(described) == ["A → B → C", "A → B"]
-    assert name_clusters(described, min_count=13) == ["A → B (early)", "A → B (late)"]
-    ends = Sequences.from_lists([["A", "B", "A", "B"]] * 5 + [["A", "B", "A", "C"]] * 5)
-    described = mmlca.describe_clusters(ends, [1] * 5 + [2] * 5)
-    assert described["path"].nunique() == 1
-    assert name_clusters(described) == ["A → B, ending on B", "A → B, ending on C"]
+def test_paths_are_cut_where_few_take_them() -> None:
+    """At most three states of a path that half take, two of others; the rest is an ellipsis."""
+    ways = [["A", "B", "A", "B"], ["A", "B", "C", "B"], ["A", "C", "A"], ["B", "A"]]
+    table = mmlca.describe_clusters(Sequences.from_lists(ways * 2), [1] * 8)
+    found = table.iloc[0]
+    assert (found["path"], found["path_share"]) == ("A → B → …", 0.5)
+    assert (found["second_path"], found["second_path_share"]) == ("A → C → …", 0.25)
+    table = mmlca.describe_clusters(Sequences.from_lists([ways[0]] * 2 + [ways[2]]), [1] * 3)
+    assert table["path"][0] == "A → B → A → …"
+    assert table["second_path"][0] == "A → C → A"
+
+
+def test_follow_up_is_counted_to_the_last_observed_time() -> None:
+    data = Sequences.from_lists([["A"], ["A", "A"], ["A", None, "A", None], ["A"] * 6])
+    row = mmlca.describe_clusters(data, [1] * 4).iloc[0]
+    assert [row["followed_q25"], row["followed"], row["followed_q75"]] == [1, 2, 3]
+    heavy = mmlca.describe_clusters(data.reweight([0, 0, 1, 9]), [1] * 4).iloc[0]
+    assert [heavy["followed_q25"], heavy["followed"]] == [6, 6]
+
+
+def test_the_first_state_is_the_first_observed_one() -> None:
+    """A first time that is missing for everyone is no reason to take the first state of all."""
+    data = Sequences.from_lists([[None, "B", "B"]] * 3, states=["A", "B"])
+    row = mmlca.describe_clusters(data, [1] * 3).iloc[0]
+    assert (row["first"], row["first_share"], row["switches"]) == ("B", 1, 0)
+    assert name_clusters(mmlca.describe_clusters(data, [1] * 3)) == ["B persisters"]
 
 
 def test_clusters_together_and_by_site() -> None:
@@ -85,30 +97,3 @@ def test_clusters_together_and_by_site() -> None:
     assert weighted["n"].tolist() == [2, 1]
     with pytest.raises(ValueError, match="found 2 clusters for 6 patients; give"):
         mmlca.describe_clusters(COURSES, [1, 2])
-
-
-def test_those_who_leave_and_return_are_told_from_those_who_stay() -> None:
-    stay, pause = ["A"] * 5, ["A", "none", "A", "A", "A"]
-    data = mmlca.Sequences.from_lists([stay] * 4 + [pause] * 4)
-    described = mmlca.describe_clusters(data, [1] * 4 + [2] * 4, window="quarter")
-    assert name_clusters(described) == ["A persisters", "A → none → A"]
-    assert (
-        "mostly on A, with a first switch after 1 quarter (median); the most common path is"
-        in (described["description"][1])
-    )
-    assert described["description"][0].startswith("50 %: stay on A;")
-
-
-def test_those_who_switch_are_not_called_persisters() -> None:
-    ways = [["A", "B", "A", "A"], ["A", "C", "A", "A"], ["A", "A", "D", "A"], ["A", "B", "C", "B"]]
-    stay = [["A"] * 4] * 3 + [["A", "B", "A", "A"]]
-    described = mmlca.describe_clusters(
-        mmlca.Sequences.from_lists([*ways, *stay]), [1] * 4 + [2] * 4
-    )
-    assert described["switches"].tolist() == [2.25, 0.5]
-    assert name_clusters(described) == ["mostly A", "A persisters"]
-    one_path = mmlca.describe_clusters(
-        mmlca.Sequences.from_lists([["A", "B", "A"]] * 3 + [["A", "C", "A"]]), [1] * 4
-    )
-    assert name_clusters(one_path) == ["A → B → A"]
-    assert name_clusters(one_path, min_count=4) == ["mostly A"]

@@ -6,10 +6,11 @@ import itertools
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 
 import mmlca
-from mmlca.tables.diagnostics import expected_states, memory_statistic
+from mmlca.tables.diagnostics import dependence, expected_states
 from mmlca.tables.suppress import is_small
 
 mpl.use("Agg")
@@ -85,7 +86,20 @@ def test_expected_states_by_enumeration() -> None:
             p *= CHAINS.transition[k, a, b]
         for t, state in enumerate(path):
             share[k, t, state] += p
-    assert expected_states(CHAINS, 4) == pytest.approx(share)
+    assert expected_states(CHAINS, np.zeros((4, 2))) == pytest.approx(share)
+
+
+def test_expected_states_of_those_still_observed_by_enumeration() -> None:
+    ends = np.array([[0.1, 0.5], [0.3, 0.0], [0.2, 0.6], [0.0, 0.0]])
+    share = np.zeros((2, 4, 2))
+    for k, n in itertools.product(range(2), range(1, 5)):
+        for path in itertools.product(range(2), repeat=n):
+            p = CHAINS.initial[k, path[0]]
+            for t, (a, b) in enumerate(itertools.pairwise(path)):
+                p *= CHAINS.transition[k, a, b] * (1 - ends[t, a])
+            share[k, n - 1, path[-1]] += p
+    share /= share.sum(axis=2, keepdims=True)
+    assert expected_states(CHAINS, ends) == pytest.approx(share)
 
 
 def test_the_memory_statistic_by_hand() -> None:
@@ -93,8 +107,8 @@ def test_the_memory_statistic_by_hand() -> None:
     triples = np.zeros((1, 2, 2, 2))
     triples[0, :, 0, :] = [[30, 10], [10, 30]]
     by_hand = 2 * (2 * 30 * np.log(30 / 20) + 2 * 10 * np.log(10 / 20))
-    assert memory_statistic(triples) == pytest.approx(by_hand)
-    assert memory_statistic(np.ones((2, 3, 3, 3))) == pytest.approx(0)
+    assert dependence(triples) == pytest.approx(by_hand)
+    assert dependence(np.ones((2, 3, 3, 3))) == pytest.approx(0)
 
 
 def _second_order(n: int, seed: int) -> mmlca.Sequences:
@@ -114,17 +128,51 @@ def _long_stays(n: int, seed: int) -> mmlca.Sequences:
     return mmlca.Sequences.from_codes((((np.arange(12) + phase) // 4) % 2).astype(np.int8))
 
 
-def test_violations_are_noticed_and_put_in_words() -> None:
-    found = mmlca.diagnose(
-        (model := mmlca.MixtureMarkov(1).fit(data := _second_order(300, 1))), data, n_sim=19, seed=1
-    )
-    assert found.tests["p_value"][0] == 0.05
-    assert "depends on more than the present one" in " ".join(found.cautions())
-    data = _long_stays(300, 2)
-    found = mmlca.diagnose(model := mmlca.MixtureMarkov(1).fit(data), data, n_sim=19, seed=1)
-    assert found.tests.set_index("test").loc["length of stays", "p_value"] == 0.05
-    assert "changes with the time they have been in it" in " ".join(found.cautions())
-    assert model.n_classes == 1
+def _slower(n: int, seed: int, factor: float = 0.5) -> mmlca.Sequences:
+    """Chains that are left less often in the second half of the time."""
+    rng = np.random.default_rng(seed)
+    k = (rng.random(n) < CHAINS.weights[1]).astype(int)
+    codes = np.empty((n, 12), dtype=np.int8)
+    codes[:, 0] = rng.random(n) < CHAINS.initial[k, 1]
+    for t in range(1, 12):
+        now = codes[:, t - 1]
+        leaves = CHAINS.transition[k, now, 1 - now] * (factor if t > 5 else 1.0)
+        codes[:, t] = np.where(rng.random(n) < leaves, 1 - now, now)
+    return mmlca.Sequences.from_codes(codes)
+
+
+STICKY = mmlca.MarkovParams(
+    [0.5, 0.5],
+    [[0.9, 0.1], [0.5, 0.5]],
+    [[[0.9, 0.1], [0.03, 0.97]], [[0.5, 0.5], [0.5, 0.5]]],
+)
+
+
+def _leavers(n: int, seed: int) -> mmlca.Sequences:
+    """Chains with a state that is hard to leave, in which follow-up ends more often."""
+    rng = np.random.default_rng(seed)
+    codes = mmlca.simulate(STICKY, n, 12, rng)[0].codes.copy()
+    ended = (rng.random(codes.shape) < np.where(codes == 1, 0.15, 0.02)).cumsum(axis=1) > 0
+    codes[:, 1:][ended[:, :-1]] = -1
+    return mmlca.Sequences.from_codes(codes)
+
+
+@pytest.mark.parametrize(
+    ("draw", "test", "words"),
+    [
+        (_second_order, "memory beyond one step", "depends on more than the present one"),
+        (_long_stays, "length of stays", "changes with the time they have been in it"),
+        (_slower, "steps by half", "not as likely in the second half"),
+    ],
+)
+def test_violations_are_noticed_and_put_in_words(draw, test: str, words: str) -> None:
+    data = draw(300, 2)
+    model = mmlca.MixtureMarkov(1).fit(data)
+    found = mmlca.diagnose(model, data, n_sim=99, seed=1)
+    row = found.tests.set_index("test").loc[test]
+    assert row["p_value"] == 0.01
+    assert row["effect"] > 0.1
+    assert words in " ".join(found.cautions())
 
 
 def test_too_many_classes_are_put_in_words() -> None:
@@ -201,15 +249,17 @@ def test_no_small_number_shows_or_follows(seed: int) -> None:
 
 def test_the_memberships_behind_residuals_do_not_follow_from_them() -> None:
     """n was in the table: from one time to the next it fell by the few who left."""
-    data = ragged(1, n=300)
-    found = mmlca.diagnose(fixed(CHAINS, data), data, n_sim=1, seed=1)
-    table = found.shown(11).states.assign(n=found.states["n"]).dropna()
-    spread = table["expected"] * (1 - table["expected"])
-    gap = table["observed"] - table["expected"]
-    told = table["residual"] ** 2 * spread / gap.where(gap != 0) ** 2
-    error = (told - table["n"]).abs().dropna()
-    assert len(error) > 5
-    assert (error > 5).mean() > 0.8
+    errors = []
+    for seed in range(1, 7):
+        data = ragged(seed, n=300)
+        found = mmlca.diagnose(fixed(CHAINS, data), data, n_sim=1, seed=1)
+        table = found.shown(11).states.assign(n=found.states["n"]).dropna()
+        spread = table["expected"] * (1 - table["expected"])
+        gap = table["observed"] - table["expected"]
+        told = table["residual"] ** 2 * spread / gap.where(gap != 0) ** 2
+        errors += (told - table["n"]).abs().dropna().tolist()
+    assert len(errors) > 50
+    assert (np.array(errors) > 5).mean() > 0.8
 
 
 def test_figures_draw_the_shown_tables() -> None:
@@ -229,13 +279,78 @@ def test_figures_draw_the_shown_tables() -> None:
     plt.close("all")
 
 
-@pytest.mark.slow
-def test_size_of_the_tests() -> None:
-    """P-values under a true model with fitted parameters are uniform."""
+def test_p_values_are_adjusted_for_their_number() -> None:
+    data = ragged(5)
+    tests = mmlca.diagnose(fixed(CHAINS, data), data, n_sim=19, seed=7).tests
+    p = np.sort(tests["p_value"])
+    by_hand = np.minimum(np.maximum.accumulate(p * [4, 3, 2, 1]), 1)
+    assert np.sort(tests["p_holm"]) == pytest.approx(by_hand)
+
+
+def test_effects_are_sizes_and_not_p_values() -> None:
+    """Of the same chains ten times as many patients have the same effect, not a larger one."""
+    few, many = (
+        mmlca.diagnose(mmlca.MixtureMarkov(1).fit(data), data, n_sim=19, seed=1).tests["effect"][0]
+        for data in (_second_order(300, 1), _second_order(3_000, 2))
+    )
+    assert few == pytest.approx(many, rel=0.15)
+
+
+def test_follow_up_that_ends_by_state_is_no_misfit() -> None:
+    """The right chains were rejected where the states over time took no account of who left."""
+    data = _leavers(1_000, 1)
+    found = mmlca.diagnose(fixed(STICKY, data), data, n_sim=39, seed=1)
+    assert found.tests.set_index("test").loc["states over time", "p_value"] > 0.05
+    late = found.states[found.states["time"] == found.states["time"].max()]
+    assert late["residual"].abs().max() < 3
+    everyone = expected_states(STICKY, np.zeros((12, 2)))[:, -1].ravel()
+    assert np.abs(late["observed"] - everyone).max() > 0.1  # what was expected before
+
+
+def test_clusters_of_several_sites_are_compared_with_their_patients() -> None:
+    sites, clusters = {}, {}
+    for seed, (site, share) in enumerate({"x": 0.8, "y": 0.3}.items()):
+        chains = mmlca.MarkovParams([share, 1 - share], CHAINS.initial, CHAINS.transition)
+        sites[site], clusters[site] = mmlca.simulate(chains, 400 + 100 * seed, 8 + seed, seed=seed)
+    found = mmlca.diagnose_clusters(sites, clusters, n_sim=19, seed=1)
+    assert found.tests["p_value"].min() > 0.05
+    assert found.classification["patients"].sum() == 900
+    assert np.diag(found.classification[[1, 2]]).min() > 0.8
+    both = mmlca.Sequences.concat(sites)
+    site = np.repeat(["x", "y"], [400, 500])
+    model = mmlca.MixtureMarkov(2, init=CHAINS, prior=0).fit(both, groups=site)
+    posterior = model.predict_proba(both, groups=site)
+    first = posterior[both.codes[:, 0] == 1, 0].sum() / posterior[:, 0].sum()
+    assert found.states["observed"][1] == pytest.approx(first, abs=1e-3)
+
+
+# --- size and power -------------------------------------------------------------------------
+
+
+def rejected(draw, chains: mmlca.MarkovParams, n_sets: int, n: int = 400) -> pd.Series:
+    """Share of data sets in which each test rejects at 0.05, after a fit of two classes."""
     p = []
-    for seed in range(150):
-        data, _ = mmlca.simulate(CHAINS, 400, 8, seed=seed)
-        model = mmlca.MixtureMarkov(2, init=CHAINS, tol=1e-5).fit(data)
-        p.append(mmlca.diagnose(model, data, n_sim=39, seed=seed).tests["p_value"])
-    rejected = (np.array(p) <= 0.1).mean(axis=0)
-    assert ((rejected > 0.03) & (rejected < 0.18)).all()
+    for seed in range(n_sets):
+        data = draw(n, seed)
+        model = mmlca.MixtureMarkov(2, init=chains, tol=1e-5).fit(data)
+        tests = mmlca.diagnose(model, data, n_sim=39, seed=seed).tests
+        p.append(tests.set_index("test")["p_value"])
+    return (pd.DataFrame(p) <= 0.05).mean()
+
+
+def _right(n: int, seed: int) -> mmlca.Sequences:
+    return _slower(n, seed, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("draw", "chains"), [(_right, CHAINS), (_leavers, STICKY)])
+def test_size_of_the_tests(draw, chains: mmlca.MarkovParams) -> None:
+    """Under the right chains each test rejects 5 %, also if follow-up ends by state."""
+    share = rejected(draw, chains, 120)
+    assert (share <= 0.05 + 3.2 * np.sqrt(0.05 * 0.95 / 120)).all(), share  # at most 13 of 120
+    assert share.sum() > 0.02
+
+
+@pytest.mark.slow
+def test_chains_that_slow_down_half_way_are_seen() -> None:
+    assert rejected(_slower, CHAINS, 40)["steps by half"] == 1

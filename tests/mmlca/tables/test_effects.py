@@ -7,12 +7,8 @@ import pandas as pd
 import pytest
 
 import mmlca
-from mmlca.tables.effects import (
-    cluster_chains,
-    hide_effects,
-    hide_outcomes,
-    one_step_effects,
-)
+from mmlca.tables.cluster_chains import cluster_chains
+from mmlca.tables.effects import hide_effects, hide_outcomes, one_step_effects
 from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.suppress import is_small
 

@@ -1,8 +1,8 @@
-"""Resampling of site differences: naive versions with explicit patients, p-values, coverage."""
+"""Resampling of site differences: naive versions with explicit patients, and coverage."""
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -51,15 +51,6 @@ def naive_weights(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
         KINDS[1]: np.append(steps / steps.sum(), 0.0),
         KINDS[2]: first,
     }
-
-
-def naive_norm(tables: list[tuple[np.ndarray, np.ndarray]], kind: str) -> float:
-    """Mean over clusters, from counts of both sites in each."""
-    values = []
-    for a, b in tables:
-        square = ((naive_rates(a) - naive_rates(b)) ** 2).sum(axis=1)
-        values.append(np.sqrt((naive_weights(a, b)[kind] * square).sum()))
-    return float(np.mean(values))
 
 
 def naive_deviations(sites: Sites, clusters: Clusters, k: int, n: int, rng) -> np.ndarray:
@@ -146,58 +137,14 @@ def test_a_handful_of_patients_leaves_every_difference_possible() -> None:
     assert (table["high"] <= largest + 1e-9).all()
 
 
-def test_p_values_are_those_of_all_permutations() -> None:
-    sites = {"x": tiny(3, 5, 4), "y": tiny(4, 6, 4)}
-    clusters = {"x": np.array([0, 0, 0, 1, 1]), "y": np.array([0, 0, 0, 1, 1, 1])}
-    table = norms(sites, clusters, n_boot=6_000, seed=1)
-    pooled = [
-        np.concatenate([data.codes[clusters[s] == k] for s, data in sites.items()]) for k in (0, 1)
-    ]
-    n_first = [int((clusters["x"] == k).sum()) for k in (0, 1)]
-    deals = [
-        [np.isin(np.arange(len(rows)), chosen) for chosen in combinations(range(len(rows)), n)]
-        for rows, n in zip(pooled, n_first, strict=True)
-    ]
-    for kind in KINDS:
-        values = []
-        for deal in product(*deals):
-            tables = [
-                (naive_counts(list(rows[here]), 3), naive_counts(list(rows[~here]), 3))
-                for rows, here in zip(pooled, deal, strict=True)
-            ]
-            values.append(naive_norm(tables, kind))
-        row = table.loc[kind]
-        exact = np.mean(np.array(values) >= row["norm"] - 1e-9)
-        assert row["p_value"] == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 6_000))
-        assert row["chance"] == pytest.approx(np.mean(values), rel=0.02)
-
-
 # --- what the numbers promise ----------------------------------------------------------
 
 
-def test_p_values_are_uniform_without_a_difference() -> None:
-    p = np.array(
-        [
-            norms(
-                {"x": tiny(2 * seed, 30), "y": tiny(2 * seed + 1, 20)},
-                {"x": np.arange(30) % 2, "y": np.arange(20) % 2},
-                n_boot=99,
-                seed=seed,
-            )["p_value"]
-            for seed in range(200)
-        ]
-    )
-    for column in p.T[:2]:
-        share = np.searchsorted(np.sort(column), np.linspace(0.02, 0.98, 49), side="right") / 200
-        assert np.abs(share - np.linspace(0.02, 0.98, 49)).max() < 1.63 / np.sqrt(200)
-
-
-def test_p_values_and_limits_see_a_difference() -> None:
+def test_limits_see_a_difference() -> None:
     rng = np.random.default_rng(1)
     x = Sequences.from_codes(rng.choice(2, (300, 6), p=[0.9, 0.1]), ["A", "B"])
     y = Sequences.from_codes(rng.choice(2, (300, 6), p=[0.6, 0.4]), ["A", "B"])
     table = norms({"x": x, "y": y}, {s: np.zeros(300, int) for s in "xy"}, seed=1)
-    assert (table["p_value"] == 1 / 1001).all()
     assert (table["n_boot"] == 1000).all()
     true = {KINDS[0]: 0.6, KINDS[1]: np.sqrt(0.18), KINDS[2]: np.sqrt(0.18)}
     for kind, norm in true.items():
@@ -243,7 +190,6 @@ def coverage(mixed: float, n: dict[str, int], n_sets: int, n_boot: int = 400) ->
             "debiased": sum(t["debiased"] for t in tables) / n_sets,
             "inside": sum(i.astype(float) for i in inside) / n_sets,
             "width": sum(t["high"] - t["low"] for t in tables) / n_sets,
-            "rejected": sum((t["p_value"] <= 0.05).astype(float) for t in tables) / n_sets,
         }
     )
 
@@ -259,5 +205,3 @@ def test_intervals_cover_the_true_norms(mixed: float, n: dict[str, int]) -> None
     assert (table["inside"] > 0.95 - 3 * error).all(), table
     off = table[["debiased", "norm"]].sub(table["true"], axis=0).abs()
     assert (off["debiased"] < off["norm"]).all(), table
-    if mixed == 0:
-        assert (np.abs(table["rejected"] - 0.05) < 3.5 * error).all(), table

@@ -91,7 +91,9 @@ def test_differences_and_norms_by_hand() -> None:
     assert occupancy == pytest.approx(np.sqrt(3 / 8 * 0.5))
     assert norm(found, kind=("initial", "plain"))["norm"] == 0
     assert found.norms["rows_left_out"].tolist() == [0, 0, 0]
-    assert found.norms[["low", "high", "chance"]].isna().all().all()
+    assert found.norms[["debiased", "low", "high"]].isna().all().all()
+    # a test that holds estimated clusters fixed rejects too often: `shared_chain_test` does not
+    assert not {"p_value", "chance"} & set(found.norms)
 
 
 def test_the_norm_is_the_mean_over_clusters() -> None:
@@ -144,7 +146,7 @@ def test_identical_sites_do_not_differ() -> None:
     found = mmlca.site_differences({"x": data, "y": data}, {"x": clusters, "y": clusters}, seed=1)
     assert found.norms["norm"].tolist() == [0, 0, 0]
     assert (found.differences["difference"] == 0).all()
-    assert (found.norms["chance"] > 0).all()
+    assert (found.norms["high"] == 0).all()
 
 
 # --- rows and clusters that are not there --------------------------------------------------
@@ -167,10 +169,7 @@ def test_what_nobody_does_is_not_known() -> None:
     late = Sequences.from_lists([[None, "A", "B"], ["A", None, "B"]])
     found = mmlca.site_differences({"x": late, "y": late[:1]}, {"x": [1, 1], "y": [1]}, seed=1)
     assert found.norms["norm"].tolist()[:2] == [0, 0]
-    assert found.norms["p_value"].tolist()[:2] == [1, 1]
-    assert (
-        found.norms.iloc[2][["norm", "debiased", "low", "high", "p_value", "chance"]].isna().all()
-    )
+    assert found.norms.iloc[2][["norm", "debiased", "low", "high"]].isna().all()
     assert "first states not known" in found.summary()
     assert (
         "; 1 row (cluster and state) that nobody leaves at one of the sites is" in found.summary()
@@ -203,8 +202,6 @@ def test_bootstrap_is_reproducible_and_holds_the_norm(
     assert (first.norms["debiased"] <= first.norms["high"]).all()
     assert (first.norms["debiased"] < first.norms["norm"]).all()
     assert first.replicates.shape == (1000, 3)
-    weighted = norm(first, kind=("transition", "occupancy"))
-    assert weighted["norm"] > 1.5 * weighted["chance"]
 
 
 def test_bootstrap_is_that_of_patients(
@@ -312,7 +309,7 @@ def test_all_pairs_of_three_sites() -> None:
     assert plain["norm"].to_numpy() == pytest.approx([np.sqrt(0.5), np.sqrt(0.5), 0])
     assert found.summary().count("Differences between the sites") == 3
     rules, rare = found.cautions()  # about all pairs together
-    assert rules.startswith("Any common rule lowers the difference, because it cuts the sites")
+    assert rules.startswith("A common rule often lowers the difference, because it cuts the sites")
     assert rare == "The plain norm is dominated by rarely visited states."
     apart = {"MGB": [1, 2], "VA": [1, 1], "UK": [1, 1]}
     _, rare = mmlca.site_differences(sites, apart, n_boot=0).cautions()
@@ -324,13 +321,14 @@ def test_summary_in_words(with_models: mmlca.SiteDifferences) -> None:
     assert text == repr(with_models)
     own, local = norm(with_models)["norm"], norm(with_models, "local")["norm"]
     assert f"ensemble: transitions {own:.3f} [" in text
-    assert "from 50 samples and permutations (Monte-Carlo error of p at most 0.071)" in text
-    assert "p ≤ 0.02]" in text
-    assert "Any common rule lowers the difference" in text
+    assert "as if the clusters were known; from 50 samples" in text
+    assert "Whether the sites differ is tested by shared_chain_test." in text
+    assert "p ≤" not in text
+    assert "A common rule often lowers the difference" in text
     sentence = next(line for line in text.splitlines() if line.startswith("With the ensemble"))
     less = sentence.split("no less than")[0]
     assert ("local" in less) == (own < local)
-    assert ("(as any common rule makes them)" in less) == (own < local)
+    assert ("(as a common rule often makes them)" in less) == (own < local)
     assert "% of samples" in sentence
 
 
@@ -346,7 +344,7 @@ def test_the_summary_says_so_if_a_common_rule_is_higher() -> None:
         norms.states,
         20,
     )
-    assert "though not always (here VA everywhere 0.900, local 0.707)" in changed.summary()
+    assert "though not each does (here VA everywhere 0.900, local 0.707)" in changed.summary()
     assert "no less than with local" in changed.summary()
 
 
@@ -488,9 +486,8 @@ def test_figure_by_default_and_its_choices(with_models: mmlca.SiteDifferences) -
     assert len(figure.axes) == 2 * (3 + 1) + 2
     row = with_models.norms.iloc[0]
     assert shown(figure.axes[3])[0].split("\n")[0] == (
-        f"Ensemble: norm of the transitions {row['norm']:.2f}, without sampling noise "
-        f"{row['debiased']:.2f} (95 % interval {row['low']:.2f} to {row['high']:.2f}), "
-        f"p = {row['p_value']:.2g}"
+        f"Ensemble: norm of the transitions {row['norm']:.2f}, without what sampling adds "
+        f"{row['debiased']:.2f}"
     )
     plt.close(figure)
     chosen = mmlca.plot_site_differences(
