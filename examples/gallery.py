@@ -60,7 +60,7 @@ FIGURES = {
     "certainty": mmlca.plot_certainty(models["MGB"]),
     "selection": mmlca.plot_selection(choice),
     "site_differences": mmlca.plot_site_differences(differences),
-    "esr": ehr_prep.plot_trend(esr),
+    "esr": ehr_prep.plot_trend(esr, label="ESR (mm/h)"),
     "flow": ehr_prep.plot_flow(one),
     "weights": font.plot_weights(ensemble),
     "agreement": font.plot_agreement(ensemble),

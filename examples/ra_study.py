@@ -47,7 +47,7 @@ print(differences, table, sep="\n\n")
 
 mmlca.plot_state_distribution(sequences, clusters).savefig(out / "figure3.png", dpi=200)
 mmlca.plot_site_differences(differences).savefig(out / "figure4.png", dpi=200)
-ehr_prep.plot_trend(esr).savefig(out / "figure5.png", dpi=200)
+ehr_prep.plot_trend(esr, label="ESR (mm/h)").savefig(out / "figure5.png", dpi=200)
 mmlca.plot_frequencies(sequences, clusters, top=30).savefig(out / "courses.png", dpi=200)
 
 accuracy = {

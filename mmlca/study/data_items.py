@@ -138,8 +138,8 @@ def _shown_flow(
         return hide_flow(flow, min_count)
     flow, left = flow.assign(site=site), {"patients_left": (), "records_left": ("records",)}
     rounded = {
-        name: rounding.column(flow, name, ["reason"], "dropped", name)
-        for name in ("patients", "records")
+        "patients": rounding.column(flow, "patients", ["reason"], "patients dropped"),
+        "records": rounding.column(flow, "records", ["reason"], "records dropped"),
     }
     rounded |= {name: rounding.column(flow, name, [], *cell) for name, cell in left.items()}
     return flow.drop(columns="site").assign(**rounded).astype(dict.fromkeys(rounded, int))
@@ -151,7 +151,7 @@ def _shown_issues(
     """Invalid records by kind, without small numbers and those that the flow pools, or rounded."""
     table = data.issues.drop(columns="examples")
     if rounding is not None:
-        n = rounding.column(table.assign(site=site), "n", ["issue"], "issue")
+        n = rounding.column(table.assign(site=site), "n", ["issue"], "records dropped")
         return table.assign(n=n)
     pooled = table["issue"].isin(set(data.flow["reason"]) - set(flow["reason"]))
     table = hide(table, ["n"], ["n"], min_count)

@@ -320,7 +320,7 @@ def outcome_items(study: Study, findings: Findings) -> Iterator[Item]:
         "outcomes",
         f"Differences between the {groups} in outcomes",
         "Wald tests that all are equal and of each pair, with p-values as they are and adjusted "
-        f"for the number of pairs (Holm). {note}".rstrip(),
+        f"for the number of pairs (Holm). {hidden_note(study.privacy.min_count)}".rstrip(),
         found.tests,
         Plain(n_keys=2),
     )
@@ -367,7 +367,7 @@ def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
         "outcomes",
         f"Log-rank tests of the time to {event}",
         f"That all {groups} have the same hazard, and of each pair; p-values as they are and "
-        f"adjusted for the number of pairs (Holm). {note}".rstrip(),
+        f"adjusted for the number of pairs (Holm). {hidden_note(min_count)}".rstrip(),
         shown.tests.drop(columns="pair"),
     )
     yield Item(

@@ -145,6 +145,27 @@ def test_outcomes_of_all_sites_do_not_tell_what_table_one_hides(seed: int) -> No
     assert n_small > 2
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hidden_size_does_not_follow_from_its_levels(seed: int) -> None:
+    """Of a size that was hidden for the sake of another, women and men were shown; so both were."""
+    rng = np.random.default_rng(seed)
+    sizes = {"A": [200, 100, 80], "B": [150, 3, 60], "C": [90, 70, 40]}
+    tables, clusters = {}, {}
+    for site, counts in sizes.items():
+        ids = [f"{site}{i}" for i in range(sum(counts))]
+        clusters[site] = pd.Series(np.repeat(["1", "2", "3"], counts), ids)
+        tables[site] = pd.DataFrame({"sex": rng.choice(["F", "M"], len(ids))}, index=ids)
+    one = ehr_prep.table_one(tables, clusters, min_count=M)
+    everyone = pd.concat(clusters).value_counts()
+    pooled: dict[tuple[str, str], float | None] = {
+        ("all", group): float(n) for group, n in everyone.items()
+    }
+    system = table_one_system(shown_numbers(one, clusters), pooled | {("all", "all"): 793.0})
+    low, high = system.range_of(("B", "all", "2"))
+    assert low - 1e-6 <= 3 <= high + 1e-6
+    assert high - low > M - 2 - 1e-6
+
+
 # --- a whole study -----------------------------------------------------------------------------
 
 RICH = """
