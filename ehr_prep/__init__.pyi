@@ -16,10 +16,11 @@ from .omop import read_omop as read_omop
 from .patients import read_patients as read_patients
 from .plots import plot_flow as plot_flow
 from .plots import plot_trend as plot_trend
-from .presets import PRESETS as PRESETS
 from .records import Records as Records
 from .records import read_records as read_records
 from .records import read_sites as read_sites
+from .settings import PRESETS as PRESETS
+from .settings import Rules as Rules
 from .synthetic.cohort import SyntheticCohort as SyntheticCohort
 from .synthetic.cohort import ra_cohort as ra_cohort
 from .synthetic.diabetes import DiabetesCohort as DiabetesCohort

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from font.checks import whole_number
+from font.errors import InputError
 from mmlca.sequences.type import Sequences
 
 
@@ -48,14 +49,14 @@ def pseudo_sites(
         )
     whole_number(n_per_site, 1, "n_per_site")
     if not fraction > 0 or not np.isfinite(fraction):
-        raise ValueError(f"fraction must be more than 0, found {fraction!r}.")
+        raise InputError(f"fraction must be more than 0, found {fraction!r}.")
     rng = np.random.default_rng(seed)
     resamples: dict[str, Sequences] = {}
     for site, sequences in sequences_by_site.items():
         total = sequences.weights.sum()
         n_drawn = round(fraction * total)
         if n_drawn < 1:
-            raise ValueError(
+            raise InputError(
                 f"{fraction:g} of the {total:g} patients of {site!r} is less than one; "
                 "choose a larger fraction."
             )

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ehr_prep.columns import guess_columns, named_roles
 from ehr_prep.database_scan import Source, scan
-from ehr_prep.databases import Database
+from ehr_prep.databases import Database, check_name
 from ehr_prep.dates import day_text, one_day
 from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
 from ehr_prep.lookup import Texts, look_up
@@ -23,6 +23,7 @@ from ehr_prep.supply import supply_by_text
 from ehr_prep.unmapped import unmapped_table
 from ehr_prep.warehouse import WarehouseRecords, days_since_1970, islands
 from font.checks import one_of, some
+from font.errors import InputError
 
 _ISO = r"^\d{4}-\d{2}-\d{2}([ T].*)?$"
 _NUMBER = r"^\d+(\.\d+)?$"
@@ -185,6 +186,8 @@ def _table(
 ) -> tuple[Any, dict[str, str]]:
     """A table, its rows chosen by `where`, and {role: column}."""
     table = database.need(name)
+    for column in named.values():
+        check_name(column or "", "column")
     wanted = {role: None if c is None else c.lower() for role, c in named.items()}
     roles = guess_columns(list(table.columns), wanted, needed, name, about=about)
     for column, value in (where or {}).items():
@@ -226,7 +229,7 @@ def _dates(database: Database, column: Any, name: str) -> Any:
     if kind.is_date() or kind.is_timestamp():
         return column
     if not kind.is_string():
-        raise ValueError(
+        raise InputError(
             f"the column {name!r} of {database.name} holds {kind}, not dates; give a column of "
             "dates, or make a view with one."
         )
@@ -243,7 +246,7 @@ def _numbers(column: Any, name: str) -> Any:
     if column.type().is_numeric():
         return column.cast("float64")
     if not column.type().is_string():
-        raise ValueError(
+        raise InputError(
             f"the column {name!r} holds {column.type()}, not the days supplied; name another "
             "column, or none."
         )
@@ -263,7 +266,7 @@ def _look_up(database: Database, records: Any, known: DrugMap) -> tuple[Texts, l
     each = records.group_by("drug").aggregate(n=records.count())
     counts = database.fetch(each, "records by drug")
     if not len(counts):
-        raise ValueError(f"the table of records in {database.name} has no rows; check its name.")
+        raise InputError(f"the table of records in {database.name} has no rows; check its name.")
     counts = counts[counts["drug"].notna()]
     counts = counts.sort_values("drug", ignore_index=True)
     texts = look_up(counts["drug"], known)
@@ -324,7 +327,7 @@ def _patients(
     ids = table.group_by(roles["patient"]).aggregate(n=table.count())
     ids = ids.filter((ids.n > 1) | ids[roles["patient"]].isnull()).limit(5)
     if len(twice := database.fetch(ids, "patients with several rows, or none")):
-        raise ValueError(
+        raise InputError(
             f"the table {name} must have one row per patient: ids are blank or repeat "
             f"({some(twice[roles['patient']])}); mend these."
         )
@@ -346,7 +349,7 @@ def _fetch_patients(
     frame = database.fetch(table.semi_join(ours, mine == ours.who), "patients' table")
     if not len(frame):
         some_ids = database.fetch(table.select(mine).limit(3), "examples of ids")
-        raise ValueError(
+        raise InputError(
             f"none of the {len(parts['ids']):,} patients with records is in the patients' table: "
             f"the records have ids such as {some(map(str, parts['ids'][:3]))}, the table has "
             f"{some(map(str, some_ids.iloc[:, 0]))}; write them alike."

@@ -15,7 +15,9 @@ from ehr_prep.readers import PrivateWarning
 from ehr_prep.records import Records
 from ehr_prep.rules import DEAD
 from ehr_prep.screen import Issue
+from ehr_prep.settings import Rules
 from ehr_prep.warehouse import WarehouseRecords
+from font.errors import InputError
 from font.spelling import option, option_name
 
 
@@ -74,28 +76,17 @@ def follow_up_text(settings: dict[str, Any]) -> str:
     return f"{text}."
 
 
-def choose_cohort(
-    records: Records | WarehouseRecords,
-    *,
-    first_on_or_after: Any,
-    washout_days: int | None,
-    min_history_days: int | None,
-    min_follow_up_days: int | None,
-    min_age: float | None,
-    max_age: float | None,
-    follow_up: Any,
-    data_cut: Any,
-    death: str,
-) -> Cohort:
-    """Apply the rules of `build_sequences`, in order."""
-    start = None if first_on_or_after is None else one_day(first_on_or_after, "first_on_or_after")
+def choose_cohort(records: Records | WarehouseRecords, rules: Rules) -> Cohort:
+    """Apply the rules that choose patients and their follow-up, in order."""
+    first, washout_days = rules.first_on_or_after, rules.washout_days
+    start = None if first is None else one_day(first, "first_on_or_after")
     index, starts = _index_date(records, start, washout_days)
-    follow_up = _follow_up(records, follow_up)
-    last, stated, data_end, n_without_end = _end_of_follow_up(records, follow_up, data_cut)
+    follow_up = _follow_up(records, rules.follow_up)
+    last, stated, data_end, n_without_end = _end_of_follow_up(records, follow_up, rules.data_cut)
     issues = [Issue("patient without an end of follow-up", n_without_end, "last record taken", "")]
     died = _deaths(records.patients)
-    if died is None and death == "state":
-        raise ValueError(
+    if died is None and rules.death == "state":
+        raise InputError(
             f"{option('death', 'state')} needs dates of death; give "
             f"{option_name('patients')} a table with a column death_date."
         )
@@ -107,7 +98,7 @@ def choose_cohort(
             text = f"{late.n:,} records {what} ({late.examples}); check the dates of death."
             warnings.warn(PrivateWarning(text, public), stacklevel=3)
         issues.append(late)
-        if death == "state":
+        if rules.death == "state":
             if data_end is None:
                 data_end = int(last.max())
             last, died, unseen = _until_death(last, died, stated, data_end)
@@ -120,21 +111,23 @@ def choose_cohort(
         fails[f"first treatment before {day_text(start)}"] = ~starts
     elif washout_days is not None:
         fails[f"no treatment{since} after {washout_days} days without any"] = ~starts
-    if min_history_days is not None:
+    if rules.min_history_days is not None:
         known_for = index - _known_since(records, index)
-        fails[f"known for less than {min_history_days} days before"] = known_for < min_history_days
-    if min_age is not None or max_age is not None:
+        fails[f"known for less than {rules.min_history_days} days before"] = (
+            known_for < rules.min_history_days
+        )
+    if rules.min_age is not None or rules.max_age is not None:
         age = _age(records.patients, index)
         fails["birth date not known"] = np.isnan(age)
-        if min_age is not None:
-            fails[f"younger than {min_age:g}"] = age < min_age
-        if max_age is not None:
-            fails[f"older than {max_age:g}"] = np.floor(age) > max_age
+        if rules.min_age is not None:
+            fails[f"younger than {rules.min_age:g}"] = age < rules.min_age
+        if rules.max_age is not None:
+            fails[f"older than {rules.max_age:g}"] = np.floor(age) > rules.max_age
     fails["follow-up ends before the first treatment"] = last < index
-    if min_follow_up_days is not None:
+    if rules.min_follow_up_days is not None:
         followed = last.astype(np.int64) - index
-        fails[f"followed up for less than {min_follow_up_days} days"] = (
-            followed < min_follow_up_days
+        fails[f"followed up for less than {rules.min_follow_up_days} days"] = (
+            followed < rules.min_follow_up_days
         )
     eligible = np.ones(len(records.ids), dtype=bool)
     n_records = np.diff(records.indptr)
@@ -143,7 +136,7 @@ def choose_cohort(
         out = eligible & failing
         steps.append(Step("eligible", reason, int(out.sum()), int(n_records[out].sum())))
         eligible &= ~failing
-    if death != "state":
+    if rules.death != "state":
         died = None
     kind = follow_up if isinstance(follow_up, str) else "date"
     return Cohort(eligible, index, last, steps, issues, died, data_end, kind)
@@ -195,23 +188,18 @@ def _follow_up(records: Records | WarehouseRecords, follow_up: Any) -> Any:
         return "observation"
     if follow_up is None:
         return "patients" if in_table else "last_record"
-    if not isinstance(follow_up, str) or follow_up[:1].isdigit():
+    if not isinstance(follow_up, str):
         return one_day(follow_up, "follow_up")
     if follow_up == "patients" and not in_table:
-        raise ValueError(
+        raise InputError(
             f"{option('follow_up', 'patients')} needs a patients' table with the end of "
             f"follow-up; give it as {option('patients')}, or use "
             f"{option('follow_up', 'last_record')}."
         )
     if follow_up == "observation" and records.observation is None:
-        raise ValueError(
+        raise InputError(
             f"{option('follow_up', 'observation')} needs observation periods; give them as "
             f"{option('observation')}."
-        )
-    if follow_up not in ("patients", "observation", "last_record"):
-        raise ValueError(
-            f'{option_name("follow_up")} must be "patients", "observation", "last_record" or a '
-            f'date such as "2019-07-31", found {follow_up!r}.'
         )
     return follow_up
 
@@ -292,7 +280,7 @@ def _until_death(
 def _age(people: pd.DataFrame | None, index: NDArray[np.int32]) -> NDArray[np.float64]:
     """Completed years on the index date, as whole numbers; NaN without a birth date."""
     if people is None or "birth_date" not in people:
-        raise ValueError(
+        raise InputError(
             f"{option_name('min_age')} and {option_name('max_age')} need birth "
             f"dates; give {option_name('patients')} a table with a column birth_date."
         )

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from font.checks import listed, some
+from font.errors import InputError
 from font.spelling import option, option_name
 
 _DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{8}(?!\d)")
@@ -104,11 +105,11 @@ def guess_columns(
     absent = {r: c for r, c in named.items() if c is not None and c not in columns}
     if absent:
         _refuse_title(rows, named, needed, name)
-        raise ValueError(_absent_text(absent, columns, name, rows, (about, file)))
+        raise InputError(_absent_text(absent, columns, name, rows, (about, file)))
     by_column = {column: role for role, column in named.items() if column is not None}
     for role, column in named.items():
         if column is not None and by_column[column] != role:
-            raise ValueError(
+            raise InputError(
                 f"the column {column!r} of {name} is named both as the {_words(role)} and as the "
                 f"{_words(by_column[column])}; name a column of its own for each."
             )
@@ -126,7 +127,7 @@ def guess_columns(
         _refuse_title(rows, named, needed, name)
         _refuse_taken(missing, columns, by_column, name)
         free = [c for c in columns if c not in taken]
-        raise ValueError(_missing_text(missing, columns, free, name, rows, (about, file)))
+        raise InputError(_missing_text(missing, columns, free, name, rows, (about, file)))
     return roles
 
 
@@ -137,7 +138,7 @@ def named_roles(
     unknown = [role for role in named or {} if role not in roles]
     if unknown:
         called = option_name(f"{table}_columns")
-        raise ValueError(f"{called} names {some(unknown)}; known are {', '.join(roles)}.")
+        raise InputError(f"{called} names {some(unknown)}; known are {', '.join(roles)}.")
     return dict(named or {})
 
 
@@ -167,13 +168,13 @@ def check_by_file(
     called = option_name("file_columns")
     for pattern, columns in by_file.items():
         if not any(path.match(pattern) for path in files):
-            raise ValueError(
+            raise InputError(
                 f"{called} names the file {pattern!r}, which is not read; the files are "
                 f"{some(path.name for path in files)}."
             )
         unknown = [role for role in columns if role not in known]
         if unknown:
-            raise ValueError(
+            raise InputError(
                 f"{called} names {some(unknown)} of {pattern!r}; known are {', '.join(known)}."
             )
 
@@ -326,7 +327,7 @@ def _refuse_title(
             named[role] in header if named.get(role) is not None else _matching(role, header)
             for role in needed
         ):
-            raise ValueError(
+            raise InputError(
                 f"{name} does not begin with its header: a later line ({some(header)}) looks like "
                 "it; delete the lines above it."
             )
@@ -340,7 +341,7 @@ def _refuse_taken(
         for column in _matching(role, columns):
             if column in by_column:
                 other = _words(by_column[column])
-                raise ValueError(
+                raise InputError(
                     f"the column {column!r} of {name} is named as the {other}, and no other looks "
                     f"like the {_words(role)}; name another column as the {other}, or say which "
                     f"one is the {_words(role)}."

@@ -18,6 +18,7 @@ from ehr_prep.databases import Database
 from ehr_prep.drugs import DrugMap, Drugs, drug_map
 from ehr_prep.matching import plain
 from font.checks import some
+from font.errors import InputError
 
 ConceptSets: TypeAlias = Mapping[str, Iterable[int | str | os.PathLike[str]]]
 """{class: concepts}: each an id, an ATC code or prefix ("L04AB*"), or an Atlas JSON file."""
@@ -179,7 +180,7 @@ def _parse_set(state: str, parts: Any) -> tuple[list[Item], list[str]]:
     for part in parts:
         text = str(part).strip()
         if isinstance(part, bool) or not text:
-            raise ValueError(
+            raise InputError(
                 f"the concept set of {state!r} holds {part!r}; give ids, ATC codes or Atlas files."
             )
         if text.lower().endswith(".json"):
@@ -197,11 +198,11 @@ def _from_items(sets: Mapping[str, tuple[list[Item], list[str]]]) -> tuple[DrugM
     for state, (items, codes) in sets.items():
         included = [str(i.concept_id) for i in items if not i.excluded]
         if not included and not codes:
-            raise ValueError(f"the concept set of {state!r} includes no concept; add one.")
+            raise InputError(f"the concept set of {state!r} includes no concept; add one.")
         rows += [(text, state, "omop") for text in included]
         rows += [(text, state, "atc") for text in codes]
     if not rows:
-        raise ValueError("there is no concept set; give at least one class with its concepts.")
+        raise InputError("there is no concept set; give at least one class with its concepts.")
     table = pd.DataFrame(rows, columns=["drug", "class", "vocabulary"], dtype=object)
     return drug_map(table), [item for items, _ in sets.values() for item in items]
 
@@ -209,7 +210,7 @@ def _from_items(sets: Mapping[str, tuple[list[Item], list[str]]]) -> tuple[DrugM
 def _atlas_sets(path: Path) -> dict[str, list[Item]]:
     """The concept sets of a file that Atlas exported: one set, or those of a cohort definition."""
     if not path.is_file():
-        raise ValueError(f"there is no concept set file {str(path)!r}; mend the path.")
+        raise InputError(f"there is no concept set file {str(path)!r}; mend the path.")
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
         if isinstance(content, dict) and "ConceptSets" in content:
@@ -231,7 +232,7 @@ def _atlas_sets(path: Path) -> dict[str, list[Item]]:
             for state, items in sets.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(
+        raise InputError(
             f"{path.name} is no concept set of Atlas: it needs items, each with "
             "concept.CONCEPT_ID; export it again as JSON."
         ) from None
@@ -431,7 +432,7 @@ def _check_reached(
         own = {c for c, t in targets.items() if state in (*t.classes, *t.direct)}
         if not reached & own:
             asked = known.table.loc[known.table["class"] == state, "drug"]
-            raise ValueError(
+            raise InputError(
                 f"the concept set of {state!r} ({some(asked)}) has no descendants in "
                 f"{database.name}, and no record has one of its concepts; check the ids and codes, "
                 "and that the vocabulary tables are loaded."

@@ -19,6 +19,7 @@ from ehr_prep.readers import encode_ids
 from ehr_prep.screen import MAX_DAYS, Issue
 from ehr_prep.warehouse import batches_of, between, days_since_1970, position_of
 from font.checks import some
+from font.errors import InputError
 
 _UNMAPPED = "drug not in the map"
 
@@ -79,7 +80,7 @@ def scan(
     issues = [_odd_dates(database, screened, number, step) for number, step in odd_dates]
     issues += _odd_ends(database, usable, columns)
     if not len(per_patient):
-        raise ValueError(_nothing_usable(database, n_all[1], steps, texts["drugs"]))
+        raise InputError(_nothing_usable(database, n_all[1], steps, texts["drugs"]))
     keys, ids = _sorted_ids(per_patient["who"])
     per_patient = per_patient.iloc[keys]
     raw = per_patient["who"].to_numpy()
@@ -209,7 +210,7 @@ def _count(
     patients = dict(zip(by_patient["leaves_at"], by_patient["patients"], strict=True))
     totals = int(sum(patients.values())), int(sum(records.values()))
     if not totals[1]:
-        raise ValueError(f"{database.name} has no drug records: the table is empty.")
+        raise InputError(f"{database.name} has no drug records: the table is empty.")
     steps = [Step("usable", "wrong number of fields", 0, 0)]
     steps += [
         Step("usable", reason, int(patients.get(i, 0)), int(records.get(i, 0)))
@@ -241,7 +242,7 @@ def _sorted_ids(who: pd.Series) -> tuple[NDArray[np.intp], pd.Index]:
         order = np.argsort(position, kind="stable")
         same = np.flatnonzero(np.diff(position[order]) == 0)
         twice = who.iloc[order[np.unique([same, same + 1])]]
-        raise ValueError(
+        raise InputError(
             f"several ids of the database are blank or mean the same patient ({some(twice)}); "
             "make them alike there."
         )

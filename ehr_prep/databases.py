@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pandas as pd
 
 from font.checks import some
+from font.errors import InputError
 from font.spelling import option
 
 KINDS = ("postgresql", "duckdb", "parquet", "csv", "spark")
@@ -31,6 +32,7 @@ _EXTRA = {"psycopg": "postgres", "pyspark": "spark"}
 _SECRET = re.compile(
     r"(://[^/@\s:]*):[^@\s]*@|\b(password|passwd|pwd)\s*=\s*('[^']*'|[^&\s'\"]+)", re.I
 )
+_LONGEST_NAME = 1_000  # of a schema, table or column; databases have at most 255 characters or so
 _LOST = (
     *("connection is closed", "connection is lost", "terminating connection", "server closed"),
     "stopped sparkcontext",
@@ -67,7 +69,7 @@ class Database:
                 "the connection must be an Ibis connection or a URL such as "
                 f"{EXAMPLES}; found {type(connection).__name__}."
             )
-        self.schema = schema
+        self.schema = None if schema is None else check_name(schema, "schema")
         self.queries: list[Query] = []
 
     def table(self, name: str, *columns: str, optional: tuple[str, ...] = ()) -> Any:
@@ -81,7 +83,7 @@ class Database:
         found = self.need(name)
         absent = [c for c in columns if c not in found.columns]
         if absent:
-            raise ValueError(
+            raise InputError(
                 f"the table {name} of {self.name} has no column {some(absent)}; it has "
                 f"{some(found.columns)}."
             )
@@ -91,7 +93,7 @@ class Database:
         """The table with lower-case column names; an error if there is none."""
         table = self.has(name)
         if table is None:
-            raise ValueError(self._no_table(name))
+            raise InputError(self._no_table(name))
         return table
 
     def only_table(self) -> str:
@@ -106,13 +108,14 @@ class Database:
         if len(names) != 1:
             has = f"has the tables {some(names)}" if names else "has no table"
             called = option("table", names[0] if names else "dispensings")
-            raise ValueError(f"{self.name} {has}; say which one holds the records, as in {called}.")
+            raise InputError(f"{self.name} {has}; say which one holds the records, as in {called}.")
         return str(names[0])
 
     def has(self, name: str) -> Any:
         """The table with lower-case column names, or None if there is none."""
         from ibis.common.exceptions import TableNotFound
 
+        check_name(name, "table")
         for spelling in (name, name.upper()):
             try:
                 with self.asking(name):
@@ -126,7 +129,7 @@ class Database:
     def within(self, schema: str) -> Database:
         """The same connection and list of queries, with tables of another schema."""
         other = object.__new__(Database)
-        other.__dict__.update(self.__dict__, schema=schema)
+        other.__dict__.update(self.__dict__, schema=check_name(schema, "schema"))
         return other
 
     def fetch(self, expression: Any, purpose: str) -> pd.DataFrame:
@@ -185,6 +188,27 @@ class Database:
         return sorted(n for n in names if not n.startswith(("pg_", "information_schema")))
 
 
+def check_name(name: str, what: str) -> str:
+    """The name of a schema, table or column, if a database can have it and a message show it.
+
+    Examples
+    --------
+    >>> check_name("a\\nb", "schema")
+    Traceback (most recent call last):
+    font.errors.InputError: 'a\\nb' is not the name of a schema: it holds an unprintable character.
+    """
+    if len(name) > _LONGEST_NAME:
+        raise InputError(
+            f"a text of {len(name):,} characters ({name[:20]!a}…) is not the name of a {what}; "
+            f"give one of at most {_LONGEST_NAME:,}."
+        )
+    if not name.isprintable():
+        raise InputError(
+            f"{name!a} is not the name of a {what}: it holds an unprintable character."
+        )
+    return name
+
+
 def hide_secrets(text: str) -> str:
     """A text without the password of any URL or connection string in it, nor PGPASSWORD's value.
 
@@ -207,7 +231,7 @@ def check_url(url: str) -> str:
     'parquet'
     >>> check_url("postgrsql://host/cdm")
     Traceback (most recent call last):
-    ValueError: 'postgrsql' is no kind of database; did you mean 'postgresql'?
+    font.errors.InputError: 'postgrsql' is no kind of database; did you mean 'postgresql'?
     """
     kind, colon, rest = url.partition(":")
     kind = "postgresql" if kind == "postgres" else kind
@@ -217,24 +241,24 @@ def check_url(url: str) -> str:
             return "parquet"
         if path.suffix in (".duckdb", ".db"):
             return "duckdb"
-        raise ValueError(f"{hide_secrets(url)!r} names no database; examples are {EXAMPLES}.")
+        raise InputError(f"{hide_secrets(url)!r} names no database; examples are {EXAMPLES}.")
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"examples are {EXAMPLES}."
-        raise ValueError(f"{kind!r} is no kind of database; {hint}")
+        raise InputError(f"{kind!r} is no kind of database; {hint}")
     if kind in ("postgresql", "spark") and not rest.startswith("//"):
-        raise ValueError(f"a URL of {kind} begins with {kind}://, found {kind}:…; mend it.")
+        raise InputError(f"a URL of {kind} begins with {kind}://, found {kind}:…; mend it.")
     try:
         parts = urlsplit(re.sub(r"^spark://local\[[\d*]+\]", "spark://local", url))
         password = parts.password or dict(parse_qsl(parts.query)).get("password")
         parts.port  # noqa: B018 - raises if it is no number
     except ValueError:
-        raise ValueError(
+        raise InputError(
             f"the URL of the {kind} database cannot be read; its port must be a number, and "
             "special characters must be written as %XX."
         ) from None
     if password or (kind != "parquet" and _SECRET.search(url)):
-        raise ValueError(
+        raise InputError(
             "the URL of the database holds a password; leave it out, and set PGPASSWORD or write "
             "it to the driver's own file (~/.pgpass), so that it stays out of logs and study files."
         )
@@ -269,7 +293,7 @@ def _open(url: str, texts: bool) -> tuple[Any, str]:
     try:
         import ibis
     except ImportError:
-        raise ValueError(_lacks("warehouse")) from None
+        raise InputError(_lacks("warehouse")) from None
     opener: dict[str, Callable[[Any, str], tuple[Any, str]]] = {
         "postgresql": _open_postgres,
         "duckdb": _open_duckdb,
@@ -280,7 +304,7 @@ def _open(url: str, texts: bool) -> tuple[Any, str]:
     try:
         return opener[kind](ibis, url)
     except ImportError as error:
-        raise ValueError(_lacks(_EXTRA.get(str(error.name), "warehouse"))) from None
+        raise InputError(_lacks(_EXTRA.get(str(error.name), "warehouse"))) from None
     except (ValueError, OSError):
         raise
     except Exception as error:
@@ -305,7 +329,7 @@ def _open_postgres(ibis: Any, url: str) -> tuple[Any, str]:
 def _open_duckdb(ibis: Any, url: str) -> tuple[Any, str]:
     path = local_path(url)
     if path is None or not path.is_file():
-        raise ValueError(f"there is no DuckDB file {str(path)!r}; mend the URL.")
+        raise InputError(f"there is no DuckDB file {str(path)!r}; mend the URL.")
     con = ibis.duckdb.connect(path, read_only=True)
     _spill_privately(con)
     return con, path.name
@@ -329,7 +353,7 @@ def _open_files(ibis: Any, url: str, texts: bool) -> tuple[Any, str]:
 def _table_files(path: Path, ends: tuple[str, ...]) -> dict[str, str]:
     """{table: file or pattern of files} of a folder; a file is one table."""
     if not path.exists():
-        raise ValueError(f"there is no folder or file {str(path)!r}; mend the URL.")
+        raise InputError(f"there is no folder or file {str(path)!r}; mend the URL.")
     tables = {}
     for entry in sorted(path.iterdir()) if path.is_dir() else [path]:
         if entry.is_dir() and any(p.name.endswith(ends) for p in entry.iterdir()):
@@ -338,7 +362,7 @@ def _table_files(path: Path, ends: tuple[str, ...]) -> dict[str, str]:
             tables[entry.name[: -len(end)].lower()] = str(entry)
     if not tables:
         holds = f"the folder {path.name!r} holds" if path.is_dir() else f"{path.name!r} is"
-        raise ValueError(f"{holds} no {ends[0]} file; mend the URL.")
+        raise InputError(f"{holds} no {ends[0]} file; mend the URL.")
     return tables
 
 

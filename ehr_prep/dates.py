@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ehr_prep.readers import factorize
 from font.checks import some
+from font.errors import InputError
 from font.spelling import option, option_name
 
 NO_DATE = np.iinfo(np.int32).min
@@ -112,7 +113,7 @@ def one_day(date: Any, name: str) -> int:
     day = _day(date, ISO)
     if day == NO_DATE:
         called = option_name(name)
-        raise ValueError(f'{called} must be a date such as "2008-01-01", found {date!r}.')
+        raise InputError(f'{called} must be a date such as "2008-01-01", found {date!r}.')
     return day
 
 
@@ -194,18 +195,18 @@ def _decide(texts: _Texts, where: str, needed: bool) -> DateFormat | None:
             return DateFormat(ISO, "there are no dates")
         serial = [v for v in texts.values if str(v).removesuffix(".0").isdecimal()]
         if serial and all(20_000 < float(v) < 60_000 for v in serial):
-            raise ValueError(
+            raise InputError(
                 f"the {where} are day numbers of Excel (found {some(serial)}); format the column "
                 "as a date there and save it again."
             )
         short = [f for f in _SHORT_YEARS if texts.n[texts.read_by(f)].sum() == total]
         if total and short:
             advice = " or ".join(option("date_format", f) for f in short)
-            raise ValueError(
+            raise InputError(
                 f"the {where} have years of two digits (found {texts.some(texts.n > 0)}); state "
                 f"how they are written, as in {advice}."
             )
-        raise ValueError(
+        raise InputError(
             f"none of the {(texts.codes >= 0).sum():,} {where} can be read (found "
             f"{some(texts.values)}); state how they are written with {option('date_format')}, in "
             "the notation of Python's strptime."
@@ -217,7 +218,7 @@ def _decide(texts: _Texts, where: str, needed: bool) -> DateFormat | None:
         if n_best == n_other == 0:
             return None
         if n_other > _TOLERATED * (n_best + n_other):
-            raise ValueError(
+            raise InputError(
                 f"the {where} mix day first and month first: {texts.some(only_best)} can only be "
                 f"{best} ({n_best:,} rows), {texts.some(only_other)} only {other} ({n_other:,} "
                 "rows); write all of them in one order."
@@ -228,14 +229,14 @@ def _decide(texts: _Texts, where: str, needed: bool) -> DateFormat | None:
     rivals = [mask for f, mask in read.items() if f not in (best, other)]
     stray = np.logical_or.reduce(rivals) & ~read[best]
     if texts.n[stray].sum() > _TOLERATED * total:
-        raise ValueError(
+        raise InputError(
             f"the {where} mix formats: {rows[best]:,} are written as {best} and "
             f"{texts.n[stray].sum():,} otherwise, such as {texts.some(stray)}; write all of them "
             "in one format."
         )
     lost = ~read[best] & (texts.n > 0)
     if texts.n[lost].sum() > max(_TOLERATED * total, _FEW):
-        raise ValueError(
+        raise InputError(
             f"{texts.n[lost].sum():,} of the {total:,} {where} cannot be read, such as "
             f"{texts.some(lost)}; the others are written as {best}: mend these, or empty them."
         )
@@ -251,7 +252,7 @@ def _check_stated(texts: _Texts, stated: str, where: str) -> DateFormat:
         if other is not None and n_bad:
             swapped = texts.read_by(other)
             if texts.n[swapped & ~fits].sum() and not texts.n[fits & ~swapped].sum():
-                raise ValueError(
+                raise InputError(
                     f"{option('date_format', stated)} would swap day and month of the {where}: "
                     f"{texts.some(swapped & ~fits)} can only be {other!r}, and no date only "
                     f"{stated!r}."
@@ -263,7 +264,7 @@ def _check_stated(texts: _Texts, stated: str, where: str) -> DateFormat:
         f for f in (ISO, *_FORMATS) if texts.n[~texts.read_by(f)].sum() <= _TOLERATED * total
     ]
     advice = f"{' or '.join(map(repr, fitting))} reads them" if fitting else "no known format does"
-    raise ValueError(
+    raise InputError(
         f"{option('date_format', stated)} cannot read {n_bad:,} of {total:,} {where}, such as "
         f"{texts.some(~fits & (texts.n > 0))}; {advice}."
     )
@@ -276,7 +277,7 @@ def _as_others(texts: _Texts, decided: list[DateFormat], name: str) -> DateForma
             return DateFormat(other.text, "as in another column")
     formats = [f for f in _FORMATS if texts.n[texts.read_by(f)].sum() == texts.n.sum()]
     advice = [option("date_format", f) for f in formats[:2] or ["%d/%m/%Y", "%m/%d/%Y"]]
-    raise ValueError(
+    raise InputError(
         f"nothing tells whether day or month comes first in the {texts.n.sum():,} dates of {name} "
         f"({texts.some(texts.n > 0)}): none has a number above 12; state it, as in "
         f"{' or '.join(advice)}."

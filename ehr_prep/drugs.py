@@ -16,6 +16,7 @@ import pandas as pd
 from ehr_prep.files import EXCEL, read_excel
 from ehr_prep.matching import EXCLUDED, Match, Matcher, Row, plain, plain_ndc
 from font.checks import some
+from font.errors import InputError
 from font.sniff import read_text
 from mmlca.sequences.checks import check_n_states
 
@@ -82,7 +83,7 @@ class DrugMap:
         """The same map, matching only names or codes of these vocabularies."""
         known = list(self.table["vocabulary"].unique())
         if not vocabularies or not set(vocabularies) <= set(known):
-            raise ValueError(
+            raise InputError(
                 f"vocabularies must be among {some(known)}, found {some(vocabularies)}."
             )
         return DrugMap(self.table, vocabularies)
@@ -197,7 +198,7 @@ def _read_map(path: Path) -> pd.DataFrame:
         return next(iter(read_excel(path).values())).astype(object)
     body, delimiter = read_text(path)
     if not body.strip():
-        raise ValueError(f"{path.name} is empty; a drug map has the columns drug and class.")
+        raise InputError(f"{path.name} is empty; a drug map has the columns drug and class.")
     table = pd.read_csv(io.StringIO(body), sep=delimiter, dtype=str, keep_default_na=False)
     return table.astype(object)
 
@@ -206,7 +207,7 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
     table.columns = [str(c).strip().casefold() for c in table.columns]
     if not {"drug", "class"} <= set(table.columns):
         if table.shape[1] != 2:
-            raise ValueError(
+            raise InputError(
                 f"{name} has the columns {some(table.columns)}; it needs drug and class."
             )
         table.columns = ["drug", "class"]
@@ -217,20 +218,20 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
             table[column] = table[column].map(lambda text: " ".join(text.split()))
     blank = (table["class"] == "") | ((table["drug"] == "") & (table["pattern"] == ""))
     if blank.any() or not len(table):
-        raise ValueError(
+        raise InputError(
             f"{name} has {len(table):,} rows, of which {blank.sum():,} lack a drug or a class "
             f"(rows {some(table.index[blank] + 1)}); give both in every row."
         )
     texts = table["drug"].map(plain)
     clash = table[texts != ""].groupby(texts)["class"].nunique() > 1
     if clash.any():
-        raise ValueError(
+        raise InputError(
             f"{name} puts {some(clash.index[clash])} into more than one class; keep one row each, "
             'and join the classes of a fixed combination with " + ".'
         )
     stars = [drug for drug in texts if "*" in drug[:-1] or drug == "*"]
     if stars:
-        raise ValueError(
+        raise InputError(
             f"{name} has a * that is not at the end of a name or code: {some(stars)}; move it "
             "there, or use the column pattern."
         )
@@ -238,7 +239,7 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(
+            raise InputError(
                 f"{name} has the pattern {pattern!r}, which is no regular expression: {error}."
             ) from None
     vocabulary = table["vocabulary"].map(plain)

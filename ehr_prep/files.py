@@ -13,6 +13,7 @@ import pandas as pd
 
 from ehr_prep.workbooks import check_workbook
 from font.checks import some
+from font.errors import InputError
 from font.sniff import DELIMITERS, FALLBACK, not_text, open_bytes, sniff
 
 Source: TypeAlias = pd.DataFrame | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -56,15 +57,15 @@ def files_of(source: Any) -> list[Path]:
     --------
     >>> files_of("no_such_folder/*.csv")
     Traceback (most recent call last):
-    ValueError: no file matches 'no_such_folder/*.csv'; mend the path.
+    font.errors.InputError: no file matches 'no_such_folder/*.csv'; mend the path.
     """
     if not isinstance(source, (str, os.PathLike)):
         paths = [path for part in source for path in files_of(part)]
         if not paths:
-            raise ValueError("the list of files is empty; name at least one.")
+            raise InputError("the list of files is empty; name at least one.")
         twice = [path.name for i, path in enumerate(paths) if path in paths[:i]]
         if twice:
-            raise ValueError(f"the files {some(twice)} are named twice; name each once.")
+            raise InputError(f"the files {some(twice)} are named twice; name each once.")
         return paths
     path = Path(source)
     if path.is_dir():
@@ -72,12 +73,12 @@ def files_of(source: Any) -> list[Path]:
             p.suffix for p in path.iterdir() if p.suffix.lower() in (*_TEXT, ".parquet")
         )
         like = f"{path.name}/*{inside[0] if inside else '.csv'}"
-        raise ValueError(f"{path.name} is a folder; name the files in it, as in {like!r}.")
+        raise InputError(f"{path.name} is a folder; name the files in it, as in {like!r}.")
     if path.exists() or not glob.has_magic(str(source)):
         return [path]
     matches = sorted(Path(name) for name in glob.glob(str(source)) if Path(name).is_file())
     if not matches:
-        raise ValueError(f"no file matches {str(source)!r}; mend the path.")
+        raise InputError(f"no file matches {str(source)!r}; mend the path.")
     return matches
 
 
@@ -146,7 +147,7 @@ def _ending(path: Path) -> str:
         ".zip": "; unpack it first",
         ".ods": "; save it as .xlsx or CSV",
     }.get(suffix, "")
-    raise ValueError(f"{path.name!r} must end in {ENDINGS}{advice}.")
+    raise InputError(f"{path.name!r} must end in {ENDINGS}{advice}.")
 
 
 def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str | None) -> Loaded:
@@ -155,7 +156,7 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
 
     text = sniff(path, encoding, delimiter)
     if not text.lines:
-        raise ValueError(f"{path.name} is empty; a header and one row for each record are needed.")
+        raise InputError(f"{path.name} is empty; a header and one row for each record are needed.")
     roles, columns = choose(text.lines[0], text.lines[1:])
     broken: list[int] = []
 
@@ -189,11 +190,11 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
             table = read(used)
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         if "utf8" in str(error).casefold() or isinstance(error, UnicodeDecodeError):
-            raise ValueError(not_text(path, used, text.detected)) from None
-        raise ValueError(f"{path.name} is not a readable CSV file ({error}).") from None
+            raise InputError(not_text(path, used, text.detected)) from None
+        raise InputError(f"{path.name} is not a readable CSV file ({error}).") from None
     last = table.slice(max(table.num_rows - 1, 0)).to_pylist()
     if any("\n" in str(value) for row in last for value in row.values()) and _open_quote(path):
-        raise ValueError(
+        raise InputError(
             f"{path.name} has a quotation mark that is never closed, so that the last record "
             "swallows the lines after it; close it, or remove it."
         )
@@ -233,7 +234,7 @@ def _load_parquet(path: Path, choose: Choose) -> Loaded:
     try:
         schema = pq.read_schema(path)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{path.name} is not a readable Parquet file ({error}).") from None
+        raise InputError(f"{path.name} is not a readable Parquet file ({error}).") from None
     roles, columns = choose(list(schema.names), [])
     text = [c for c in roles.values() if pa.types.is_string(schema.field(c).type)]
     table = pq.read_table(path, columns=columns, read_dictionary=text)
@@ -245,7 +246,7 @@ def read_excel(path: Path) -> dict[str, pd.DataFrame]:
     try:
         import openpyxl  # noqa: F401
     except ImportError:
-        raise ValueError(
+        raise InputError(
             f"{path.name} is an Excel file, and openpyxl, which reads it, is not installed; "
             "install the extra with `pip install 'mmlca[files]'`, or save the sheet as CSV."
         ) from None
@@ -255,7 +256,7 @@ def read_excel(path: Path) -> dict[str, pd.DataFrame]:
         try:
             sheets = pd.read_excel(path, sheet_name=None, dtype=object, engine="openpyxl")
         except Exception as error:  # openpyxl lets many kinds through
-            raise ValueError(f"{path.name} is not a readable Excel file ({error}).") from None
+            raise InputError(f"{path.name} is not a readable Excel file ({error}).") from None
     return {str(name): sheet.dropna(how="all") for name, sheet in sheets.items()}
 
 
@@ -275,9 +276,9 @@ def _load_excel(path: Path, choose: Choose) -> Loaded:
             continue
         return Loaded(frame[columns], roles, 0, {"file": path.name, "sheet": str(name)})
     if failed is None:
-        raise ValueError(f"{path.name} is empty; a header and one row for each record are needed.")
+        raise InputError(f"{path.name} is empty; a header and one row for each record are needed.")
     if len(sheets) > 1:
-        raise ValueError(
+        raise InputError(
             f"no sheet of {path.name} ({some(sheets)}) can be used; in the first, {failed}"
         )
     raise failed
@@ -292,7 +293,7 @@ def _renamed(part: Loaded, roles: dict[str, Any]) -> Any:
     after = [called.get(column, column) for column in before]
     for role, name in roles.items():
         if name in before and name not in called:
-            raise ValueError(
+            raise InputError(
                 f"{part.written['file']} has a column {name!r}, which is the "
                 f"{role.replace('_', ' ')} in another file and not here; rename it."
             )

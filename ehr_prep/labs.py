@@ -22,6 +22,7 @@ from ehr_prep.lab_files import read_labs
 from ehr_prep.mixed import Curve, Floats, fit_curves, natural_spline, whole_curve_quantile
 from ehr_prep.readers import encode_ids, factorize, match_ids
 from font.checks import one_of, some
+from font.errors import InputError
 from font.spelling import option
 from mmlca.sequences.type import Sequences
 from mmlca.tables.rounding import Rounding
@@ -281,7 +282,7 @@ def trend(
     if not curves:
         by_reason = counted.groupby("reason", sort=False)["labs"].sum()
         reasons = ", ".join(f"{reason} ({n:,})" for reason, n in by_reason.items()) or "no rows"
-        raise ValueError(
+        raise InputError(
             f"no lab can be used: {reasons}; check the ids, the dates and the values, and that "
             f"each group has more labs than the {len(at)} knots."
         )
@@ -307,11 +308,11 @@ def trend(
 def _check_options(knots: Sequence[float], level: float, steps: int) -> Floats:
     at = np.asarray(knots, dtype=float)
     if at.ndim != 1 or len(at) < 3 or not np.isfinite(at).all() or (np.diff(at) <= 0).any():
-        raise ValueError(f"knots must be three or more increasing numbers, found {knots!r}.")
+        raise InputError(f"knots must be three or more increasing numbers, found {knots!r}.")
     if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, such as 0.95, found {level!r}.")
+        raise InputError(f"level must be between 0 and 1, such as 0.95, found {level!r}.")
     if steps < 2:
-        raise ValueError(f"steps must be at least 2, found {steps!r}.")
+        raise InputError(f"steps must be at least 2, found {steps!r}.")
     return at
 
 
@@ -320,7 +321,7 @@ def _of_site(by_site: Any, site: str, several: bool, argument: str) -> Any:
         return by_site
     if not isinstance(by_site, Mapping) or site not in by_site:
         names = some(by_site) if isinstance(by_site, Mapping) else type(by_site).__name__
-        raise ValueError(
+        raise InputError(
             f"{argument} must be a dict with the sites of the labs; {site!r} is not in {names}."
         )
     return by_site[site]
@@ -333,7 +334,7 @@ def _by_patient(values: Any, argument: str) -> pd.Series:
         )
     twice = values.index[values.index.duplicated()]
     if len(twice):
-        raise ValueError(f"{argument} must have each patient once; {some(twice)} repeat.")
+        raise InputError(f"{argument} must have each patient once; {some(twice)} repeat.")
     return values
 
 
@@ -341,7 +342,7 @@ def _index_dates(dates: Any) -> pd.Series:
     table = dates.patients if isinstance(dates, Sequences) else dates
     if isinstance(table, pd.DataFrame):
         if "index_date" not in table:
-            raise ValueError(
+            raise InputError(
                 f'index_dates needs a column "index_date"; the table has {some(table.columns)}.'
             )
         table = table["index_date"]
@@ -366,18 +367,18 @@ def _with_groups(
         if test is not None:
             chosen = tests.map(lambda t: str(t).strip().casefold() == test.strip().casefold())
             if len(frame) and not chosen.any():
-                raise ValueError(
+                raise InputError(
                     f"{source_name(source)} has no test {test!r}; it has "
                     f"{some(tests.dropna().unique())}."
                 )
             frame = frame[chosen.astype(bool)]
         elif tests.nunique() > 1:
-            raise ValueError(
+            raise InputError(
                 f"{source_name(source)} has several tests ({some(tests.dropna().unique())}); "
                 f"say which, as in {option('test', tests.dropna().iloc[0])}."
             )
     elif test is not None:
-        raise ValueError(
+        raise InputError(
             f"{source_name(source)} has no column that names the test; leave "
             f"{option('test').rstrip('= ')} out."
         )

@@ -13,27 +13,31 @@ from ehr_prep.cohort import choose_cohort
 from ehr_prep.dates import NO_DATE, to_dates, to_days
 from ehr_prep.records import Records
 from ehr_prep.rules import MOST_CLASSES, set_name
+from ehr_prep.settings import Rules
 from ehr_prep.warehouse import WarehouseRecords
 from font.checks import whole_number
+from font.errors import InputError
+from font.settings import change
 
 REASONS = ("switch", "add-on", "drop", "stop", "death", "end of follow-up")
 """Why a line ends, see `patient_lines`."""
+RULES = (
+    "gap_days",
+    "combination_days",
+    "first_on_or_after",
+    "washout_days",
+    "min_history_days",
+    "min_follow_up_days",
+    "min_age",
+    "max_age",
+    "follow_up",
+    "data_cut",
+)
+"""The rules of `build_sequences` that lines follow too."""
 
 
 def patient_lines(
-    records: Records | WarehouseRecords,
-    *,
-    gap_days: int = 30,
-    combination_days: int = 30,
-    min_era_days: int = 1,
-    first_on_or_after: Any = None,
-    washout_days: int | None = None,
-    min_history_days: int | None = None,
-    min_follow_up_days: int | None = None,
-    min_age: float | None = None,
-    max_age: float | None = None,
-    follow_up: Any = None,
-    data_cut: Any = None,
+    records: Records | WarehouseRecords, *, min_era_days: int = 1, **rules: Any
 ) -> pd.DataFrame:
     """Lines of treatment by date: one row per patient and line.
 
@@ -44,16 +48,15 @@ def patient_lines(
     ----------
     records : Records
         With an end or a supply, or a `default_supply`; see `read_records`.
-    gap_days : int
-        Covers of one class with at most so many uncovered days between them are one era; a
-        patient without any class for longer has stopped.
-    combination_days : int
-        Classes in use together for fewer days are no combination: these days belong to the
-        regimen that follows without a break, else to the one before.
     min_era_days : int
         Shorter eras are ignored.
-    first_on_or_after, …, data_cut
-        Who is eligible and followed for how long; see `build_sequences`. Death ends follow-up.
+    **rules
+        `gap_days`: covers of one class with at most so many uncovered days between them are one
+        era; a patient without any class for longer has stopped. `combination_days`: classes in use
+        together for fewer days are not a combination, and these days belong to the regimen that
+        follows without a break, else to the one before. `first_on_or_after`, `washout_days`,
+        `min_history_days`, `min_follow_up_days`, `min_age`, `max_age`, `follow_up` and `data_cut`
+        say who is eligible and followed for how long; see `Rules`. Death ends follow-up.
 
     Returns
     -------
@@ -80,11 +83,10 @@ def patient_lines(
     1     2    31  TNFi+CTLA4-Ig    drop
     2     3    89       CTLA4-Ig    stop
     """
-    cohort_rules = {
-        name: value
-        for name, value in locals().items()
-        if name not in ("records", "gap_days", "combination_days", "min_era_days")
-    }
+    for name in rules:
+        if name not in RULES:
+            raise TypeError(f"{name} is not an option of patient_lines; known: {', '.join(RULES)}.")
+    checked = change(Rules(), rules)
     if isinstance(records, WarehouseRecords):
         records = records.collect()
     if not isinstance(records, Records):
@@ -92,28 +94,23 @@ def patient_lines(
             "records must come from read_records or read_omop, found "
             f"{type(records).__name__}; read them first."
         )
-    for name, value, least in (
-        ("gap_days", gap_days, 0),
-        ("combination_days", combination_days, 1),
-        ("min_era_days", min_era_days, 1),
-    ):
-        whole_number(value, least, name)
+    whole_number(min_era_days, 1, "min_era_days")
     need_supply(records, "patient_lines")
     if len(records.states) > MOST_CLASSES:
-        raise ValueError(
+        raise InputError(
             f"lines of more than {MOST_CLASSES} classes cannot be told apart, the drug map has "
             f"{len(records.states)}; map drugs to fewer classes."
         )
-    cohort = choose_cohort(records, **cohort_rules, death="end")
+    cohort = choose_cohort(records, checked)
     check_eligible(cohort)
     kept = cohort.eligible
     people = records.patients
     died = np.full(int(kept.sum()), NO_DATE, dtype=np.int32)
     if people is not None and "death_date" in people:
         died = to_days(people["death_date"])[kept]
-    rules = (gap_days, combination_days, min_era_days)
+    lengths = (checked.gap_days, checked.combination_days, min_era_days)
     patient, start, end, classes, reason = _lines(
-        records, kept, (cohort.start[kept], cohort.last[kept], died), rules
+        records, kept, (cohort.start[kept], cohort.last[kept], died), lengths
     )
     line = np.arange(len(patient)) - np.searchsorted(patient, patient) + 1
     sets, code = np.unique(classes, return_inverse=True)

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import some
+from font.errors import InputError
 from font.spelling import option, option_name
 
 _TOLERATED = 0.01  # share of different numbers that only the other decimal sign can read
@@ -21,7 +22,7 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 
 def check_decimal(decimal: str | None) -> None:
     if decimal not in (None, ".", ","):
-        raise ValueError(f"{option_name('decimal')} must be a point or a comma, found {decimal!r}.")
+        raise InputError(f"{option_name('decimal')} must be a point or a comma, found {decimal!r}.")
 
 
 def decimal_sign(values: Iterable[Any], name: str) -> str:
@@ -37,7 +38,7 @@ def decimal_sign(values: Iterable[Any], name: str) -> str:
     if not commas or any(_POINT.fullmatch(text) for text in texts):
         return "."
     if all(_THOUSANDS.fullmatch(text) for text in commas):
-        raise ValueError(
+        raise InputError(
             f"nothing tells whether the comma in {some(commas)} of {name} is a decimal comma or "
             f"sets thousands apart; state it, as in {option('decimal', ',')} or "
             f"{option('decimal', '.')}."
@@ -59,7 +60,7 @@ def read_numbers(values: Iterable[Any], decimal: str | None, name: str) -> NDArr
     numbers, other = to_numbers(texts, decimal), "." if decimal == "," else ","
     lost = np.isnan(numbers) & ~np.isnan(to_numbers(texts, other))
     if lost.sum() > _TOLERATED * len(texts):
-        raise ValueError(
+        raise InputError(
             f"{option('decimal', decimal)} cannot read {lost.sum():,} of the {len(texts):,} "
             f"different numbers of {name}, such as {some(texts[i] for i in np.flatnonzero(lost))}; "
             f"{option('decimal', other)} can."

@@ -20,6 +20,7 @@ from ehr_prep.omop_people import as_dates, fetch_people, follow_up_table, person
 from ehr_prep.screen import issue_table
 from ehr_prep.warehouse import WarehouseRecords, days_since_1970, position_of
 from font.checks import one_of, some
+from font.errors import InputError
 
 Labs: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[int]]
 
@@ -101,7 +102,7 @@ def read_omop(
     one_of(duplicates, ("drop", "keep"), "duplicates")
     one_of(reduce, ("auto", "memory", "database"), "reduce")
     if condition is not None and cohort is not None:
-        raise ValueError("patients enter by a condition or by a cohort; give one of the two.")
+        raise InputError("patients enter by a condition or by a cohort; give one of the two.")
     span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
     database = Database(connection, schema)
     entry = _entry(database, condition, cohort)
@@ -195,7 +196,7 @@ def _entry(database: Database, condition: Any, cohort: str | int | None) -> _Ent
         wanted = [condition] if isinstance(condition, (int, str, os.PathLike)) else list(condition)
         _, items = read_sets({"condition": wanted})
         if all(i.excluded for i in items):
-            raise ValueError(
+            raise InputError(
                 f"the condition must be concept ids or an Atlas file; found {condition!r}."
             )
         concepts = concepts_of(database, items)
@@ -215,7 +216,7 @@ def _entry(database: Database, condition: Any, cohort: str | int | None) -> _Ent
     table = other.table(name, *columns, optional=("cohort_definition_id",))
     if definition:
         if "cohort_definition_id" not in table.columns or not definition.isdecimal():
-            raise ValueError(
+            raise InputError(
                 f"the cohort table {name} has no definition {definition!r}: that is a whole number "
                 "in its column cohort_definition_id; leave it out, or mend it."
             )
@@ -239,7 +240,7 @@ def _used(database: Database, concepts: Any, table: str) -> dict[int, int]:
     """{drug concept: records}; a record without a concept counts as concept 0."""
     found = database.fetch(concepts, "records by drug concept")
     if not len(found):
-        raise ValueError(
+        raise InputError(
             f"the table {table} of {database.name} has no rows; check the schema, or read the "
             "other one of drug_exposure and drug_era."
         )
@@ -343,7 +344,7 @@ def _tests(database: Database, labs: Labs) -> dict[str, list[int]]:
     names = [labs] if isinstance(labs, str) else list(labs)
     unknown = [name for name in names if name not in TESTS]
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"labs knows {some(TESTS)} by name, found {some(unknown)}; give the concept ids of "
             'others, as in {"ferritin": [3001122]}.'
         )

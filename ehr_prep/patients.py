@@ -14,6 +14,7 @@ from ehr_prep.dates import read_dates, to_dates
 from ehr_prep.files import Source, source_name
 from ehr_prep.readers import encode_ids, factorize, match_ids, read_table
 from font.checks import some
+from font.errors import InputError
 
 PATIENT_ROLES = ("patient", "follow_up_end", "birth_date", "death_date")
 """What the columns of a patients' table may be."""
@@ -99,7 +100,7 @@ def load_patients(
     row, ids, _ = encode_ids(frame[columns["patient"]])
     count = np.bincount(row[row >= 0], minlength=len(ids))
     if n_broken or (row < 0).any() or (count > 1).any():
-        raise ValueError(
+        raise InputError(
             f"{name} must have one row per patient: {n_broken:,} rows have the wrong number of "
             f"fields, {(row < 0).sum():,} have no id, and {(count > 1).sum():,} ids repeat "
             f"({some(ids[count > 1])}); correct these."

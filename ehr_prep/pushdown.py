@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ehr_prep.cohort import Cohort
 from ehr_prep.dates import NO_DATE, one_day
-from ehr_prep.rules import StateRules
+from ehr_prep.settings import Rules
 from ehr_prep.states import Cells, Reduction, Sets, members_by_name
 from ehr_prep.warehouse import (
     WarehouseRecords,
@@ -38,24 +38,19 @@ class _Windows(NamedTuple):
 
 
 def reduce_in_database(
-    records: WarehouseRecords, cohort: Cohort, rules: StateRules, options: Mapping[str, Any]
+    records: WarehouseRecords, cohort: Cohort, rules: Rules
 ) -> Iterator[Reduction]:
-    """The reduction of the eligible patients, a batch of them at a time.
-
-    Parameters
-    ----------
-    options : those of `build_sequences`
-    """
-    length = options["days"]
-    n = int(options["max_windows"])
+    """The reduction of the eligible patients, a batch of them at a time."""
+    length = rules.days
+    n = rules.max_windows
     offsets = None if length is None else np.ceil(np.arange(n + 1) * length).astype(int).tolist()
-    windows = _Windows(n, int(options["months"]), None if offsets is None else tuple(offsets))
+    windows = _Windows(n, rules.months, None if offsets is None else tuple(offsets))
     number = np.where(cohort.eligible, np.cumsum(cohort.eligible) - 1, -1)
     for low, high, single in records.batches():
         every, rows = records.usable, records.rows
         if not single:
             every, rows = (between(t, records.keys, low, high) for t in (every, rows))
-        frame = _frame(records, every, rules, options, cohort)
+        frame = _frame(records, every, rules, cohort)
         _check(records, cohort, frame)
         start = int(cohort.eligible[:low].sum())
         stop = start + int(cohort.eligible[low:high].sum())
@@ -68,16 +63,15 @@ def reduce_in_database(
 def _frame(
     records: WarehouseRecords,
     rows: Any,
-    rules: StateRules,
-    options: Mapping[str, Any],
+    rules: Rules,
     cohort: Cohort,
 ) -> Any:
     """One row per patient: `who`, `first` (the index date), `start` and `last`, as days."""
     import ibis
 
-    since = options["first_on_or_after"]
-    since = None if since is None else one_day(since, "first_on_or_after")
-    washout = options["washout_days"]
+    first = rules.first_on_or_after
+    since = None if first is None else one_day(first, "first_on_or_after")
+    washout = rules.washout_days
     if washout is None:
         frame = rows.group_by("who").aggregate(first=rows.date.min())
     else:
@@ -86,11 +80,11 @@ def _frame(
             first=ibis.coalesce(marked.date.min(where=marked.new), marked.date.min())
         )
     frame = frame.mutate(start=days_since_1970(frame["first"]))
-    return _with_end(records, frame, rules, options["data_cut"], cohort)
+    return _with_end(records, frame, rules, rules.data_cut, cohort)
 
 
 def _with_end(
-    records: WarehouseRecords, frame: Any, rules: StateRules, data_cut: Any, cohort: Cohort
+    records: WarehouseRecords, frame: Any, rules: Rules, data_cut: Any, cohort: Cohort
 ) -> Any:
     """The frame with the last day of follow-up; the rules are those of `choose_cohort`."""
     import ibis
@@ -239,7 +233,7 @@ def _reduce(
     rows: Any,
     frame: Any,
     windows: _Windows,
-    rules: StateRules,
+    rules: Rules,
     number: NDArray[np.int64],
     span: tuple[int, int],
 ) -> Reduction:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ehr_prep.columns import check_by_file, columns_of_file, guess_columns, some_columns
 from ehr_prep.files import Loaded, Source, files_of, join_files, load_file, source_name
 from font.checks import some
+from font.errors import InputError
 from font.spelling import option, option_name
 
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
@@ -101,7 +102,7 @@ def read_table(
         roles = guess_columns(columns, own, needed, name, rows, about, file)
         more = [c for c in kept if c in columns and c not in roles.values()]
         if not about and (absent := [c for c in kept if c not in columns]):
-            raise ValueError(
+            raise InputError(
                 f"{name} has no column {absent[0]!r}, by which {option_name('where')} "
                 f"chooses rows; it has {some_columns(columns)}."
             )
@@ -145,7 +146,7 @@ def _filtered(table: Table, where: Mapping[str, str], name: str, everything: boo
         codes, values = factorize(frame[column])
         wanted = np.array([str(v).strip() == where[column] for v in values] + [False])
         if not wanted.any():
-            raise ValueError(
+            raise InputError(
                 f"{name} has no row with {column} = {where[column]!r}; it has {some(values)}."
             )
         frame = frame[wanted[codes]]
@@ -157,7 +158,7 @@ def _filtered(table: Table, where: Mapping[str, str], name: str, everything: boo
 def _need_unique(columns: list[Any], name: str) -> None:
     if len(set(columns)) < len(columns):
         twice = [c for i, c in enumerate(columns) if c in columns[:i]]
-        raise ValueError(f"{name} has several columns called {some(twice)}; rename them.")
+        raise InputError(f"{name} has several columns called {some(twice)}; rename them.")
 
 
 # --- codes and ids ---------------------------------------------------------------------
@@ -251,7 +252,7 @@ def check_matched(
             if bare[0].isin(bare[1]).any()
             else ""
         )
-        raise ValueError(
+        raise InputError(
             f"none of the {len(ids):,} patients of {name} are in {other}: {examples}; write them "
             f"alike{zeros}."
         )

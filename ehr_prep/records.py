@@ -40,6 +40,7 @@ from ehr_prep.screen import (
 from ehr_prep.supply import supply_by_text
 from ehr_prep.unmapped import lost_share, unmapped_table
 from font.checks import counted, some
+from font.errors import InputError
 from font.spelling import option
 
 
@@ -240,7 +241,7 @@ def read_records(
       odd       date after 2020-12-31 (1)
     """
     if duplicates not in ("drop", "keep"):
-        raise ValueError(f'duplicates must be "drop" or "keep", found {duplicates!r}.')
+        raise InputError(f'duplicates must be "drop" or "keep", found {duplicates!r}.')
     check_decimal(decimal)
     name, known = source_name(path_or_frame), drug_map(drugs)
     reading: dict[str, Any] = {"encoding": encoding, "delimiter": delimiter}
@@ -252,7 +253,7 @@ def read_records(
     )
     frame, columns, n_broken, files, file_roles = table
     if not len(frame):
-        raise ValueError(f"{name} has no records: there is a header, but no row can be read.")
+        raise InputError(f"{name} has no records: there is a header, but no row can be read.")
     who, ids, other_type = encode_ids(frame[columns["patient"]])
     texts = look_up(frame[columns["drug"]], known, names)
     dates = {role: frame[c] for role, c in columns.items() if role in ("date", "end")}
@@ -295,7 +296,7 @@ def read_records(
         *count_steps("usable", reasons, who, dropped_for, n_patients),
     ]
     if not kept.any():
-        raise ValueError(_nothing_left(name, n_records, steps, texts.table))
+        raise InputError(_nothing_left(name, n_records, steps, texts.table))
     raw_ids, raw_dates = frame[columns["patient"]], frame[columns["date"]]
     issues = [
         Issue("wrong number of fields", n_broken, "dropped", ""),
@@ -333,7 +334,7 @@ def read_records(
     odd_table = issue_table(issues)
     if strict and len(odd_table):
         counts = ", ".join(f"{i.issue} ({i.n:,})" for i in odd_table.itertuples())
-        raise ValueError(
+        raise InputError(
             f"{name} has odd records: {counts}; mend them or read without {option('strict', True)}."
         )
 
@@ -410,14 +411,14 @@ def read_sites(
     )
     name = source_name(path_or_frame)
     if n_broken:
-        raise ValueError(
+        raise InputError(
             f"{counted(n_broken, 'row', 'rows')} of {name} with the wrong number of fields, so "
             "that the site is not known; mend them."
         )
     which, sites, _ = encode_ids(frame[columns["site"]])
     if (which < 0).any():
         n_without = counted((which < 0).sum(), "record", "records")
-        raise ValueError(f"{n_without} of {name} without a site; fill it in.")
+        raise InputError(f"{n_without} of {name} without a site; fill it in.")
     names = {role: column for role, column in columns.items() if role != "site"}
     return {
         str(label): read_records(frame[which == number], drugs, **names, **options)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ehr_prep.records import Records
-from ehr_prep.rules import StateRules
+from ehr_prep.settings import Rules
 from ehr_prep.states import Cells, Frame, Reduction, Sets, members_by_name
 
 _MOST_ROWS = 4_000_000
@@ -17,7 +17,7 @@ _MOST_ROWS = 4_000_000
 
 
 def reduce_records(
-    records: Records, kept: NDArray[np.bool_], frame: Frame, rules: StateRules
+    records: Records, kept: NDArray[np.bool_], frame: Frame, rules: Rules
 ) -> Iterator[Reduction]:
     """The reduction of the patients `kept`, whose windows are in `frame`, in batches."""
     begin, stop = records.indptr[:-1][kept], records.indptr[1:][kept]
@@ -34,7 +34,7 @@ def _reduce(
     span: tuple[NDArray[np.int64], NDArray[np.int64]],
     start: int,
     frame: Frame,
-    rules: StateRules,
+    rules: Rules,
 ) -> Reduction:
     from ehr_prep import _era_kernels, _kernels
 

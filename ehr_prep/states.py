@@ -38,11 +38,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE
-from ehr_prep.rules import DEAD, OTHER, TIES, StateRules, named_combinations, set_name
+from ehr_prep.rules import DEAD, OTHER, named_combinations, set_name
+from ehr_prep.settings import Rules
+from font.errors import InputError
 from font.spelling import option
 from mmlca.sequences.checks import check_n_states
 
 _MOST_SETS = 2**14
+_TIES = ("first", "latest", "previous")  # as the kernel numbers them
 
 
 class Frame(NamedTuple):
@@ -80,7 +83,7 @@ class Cells(NamedTuple):
     state : int8
         Position of the class in the order of the names.
     n : int32
-        Records, or days covered, as `StateRules.by` says; with combinations always records.
+        Records, or days covered, as `Rules.by` says; with combinations always records.
     first, last : int32
         First and last day that counted: of a record, or covered.
     supply : int32
@@ -196,7 +199,7 @@ def members_by_name(members: NDArray[np.int8], classes: tuple[str, ...]) -> NDAr
 
 
 def finish(
-    parts: Iterable[Reduction], frame: Frame, classes: tuple[str, ...], rules: StateRules
+    parts: Iterable[Reduction], frame: Frame, classes: tuple[str, ...], rules: Rules
 ) -> Finished:
     """The state of every window, from what the reduction counted in it.
 
@@ -239,7 +242,7 @@ def _assign(
     codes: NDArray[np.int16],
     keys: list[int],
     frame: Frame,
-    rules: StateRules,
+    rules: Rules,
     n_classes: int,
 ) -> NDArray[np.int64]:
     """The states of the windows of a part, into `codes`; see `assign_states` for the counts.
@@ -266,20 +269,20 @@ def _assign(
         (cells.patient, cells.window, cells.state, cells.end),
         (frame.edges[rows], frame.last[rows], observed),
         _members(keys, n_classes),
-        (TIES.index(rules.ties), limit, gap, -2 if rules.has_off else -1),
+        (_TIES.index(rules.ties), limit, gap, -2 if rules.has_off else -1),
         codes,
     )
     return np.array(counts)
 
 
 def _combine(
-    part: Reduction, codes: NDArray[np.int16], keys: list[int], rules: StateRules, n_classes: int
+    part: Reduction, codes: NDArray[np.int16], keys: list[int], rules: Rules, n_classes: int
 ) -> Any:
     """Write the combinations into `codes`; returns the cells that decide in other windows."""
     from ehr_prep import _era_kernels
 
     if part.sets is None:
-        raise ValueError("combinations need the sets of classes taken together; reduce again.")
+        raise InputError("combinations need the sets of classes taken together; reduce again.")
     sets = part.sets._replace(patient=part.sets.patient - part.start)
     together = _era_kernels.choose_sets(*sets[:5], rules.combination_days, codes.shape).ravel()
     at = np.flatnonzero(together)
@@ -290,7 +293,7 @@ def _combine(
             place[key] = len(keys)
             keys.append(key)
     if len(keys) > _MOST_SETS:
-        raise ValueError(
+        raise InputError(
             f"more than {_MOST_SETS:,} different combinations of classes were taken together; map "
             f"drugs to fewer classes, or raise {option('combination_days')}."
         )
@@ -313,7 +316,7 @@ def _numbered(
     keys: list[int],
     frame: Frame,
     classes: tuple[str, ...],
-    rules: StateRules,
+    rules: Rules,
     windows: dict[str, int],
 ) -> Finished:
     """Give classes, combinations, off treatment and death their final numbers."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ehr_prep.drugs import DrugMap
 from ehr_prep.screen import MAX_DAYS
 from font.checks import some, whole_number
+from font.errors import InputError
 from font.spelling import option_name
 
 
@@ -36,7 +37,7 @@ def supply_by_text(
     ingredients = {name for names in known.ingredients.values() for name in names}
     unknown = [name for name in default if name not in ingredients and name not in known.states]
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"{called} names {some(unknown)}, which are neither classes nor ingredients of "
             f"the drug map; its classes are {some(known.states)}."
         )
@@ -50,5 +51,5 @@ def supply_by_text(
 
 def _checked(name: str, days: int) -> int:
     if whole_number(days, 1, name) > MAX_DAYS:
-        raise ValueError(f"{name} is {days:,} days; one record covers at most {MAX_DAYS}.")
+        raise InputError(f"{name} is {days:,} days; one record covers at most {MAX_DAYS}.")
     return int(days)

@@ -17,6 +17,7 @@ from ehr_prep.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd
 from ehr_prep.readers import match_ids
 from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered, round_numbers
 from font.checks import one_of, some
+from font.errors import InputError
 from font.spelling import option
 from mmlca.sequences.type import Labels
 from mmlca.tables.rounding import Rounding
@@ -222,7 +223,7 @@ def table_one(
     present = {str(level) for _, cluster in sites.values() for level in cluster}
     unknown = [cluster for cluster in texts if str(cluster) not in present]
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"descriptions names {some(unknown)}, but the clusters are {some(sorted(present))}."
         )
     notes = [f"{cluster}: {text}" for cluster, text in texts.items()]
@@ -263,7 +264,7 @@ def _by_site(
     for site, labels in clusters.items():
         if isinstance(patients, Mapping):
             if site not in patients:
-                raise ValueError(f"patients has no site {site!r}; it has {some(patients)}.")
+                raise InputError(f"patients has no site {site!r}; it has {some(patients)}.")
             frame = patients[site]
         elif "site" in patients:
             frame = patients[patients["site"].astype(str) == str(site)].drop(columns="site")
@@ -279,7 +280,7 @@ def _matched(frame: pd.DataFrame, labels: Labels, whose: str) -> tuple[pd.DataFr
     if isinstance(labels, pd.Series):
         rows = match_ids(labels.index, frame.index)
         if (rows < 0).any():
-            raise ValueError(
+            raise InputError(
                 f"{(rows < 0).sum():,} ids with a cluster are not among {whose}: "
                 f"{some(labels.index[rows < 0])}."
             )
@@ -287,13 +288,13 @@ def _matched(frame: pd.DataFrame, labels: Labels, whose: str) -> tuple[pd.DataFr
     else:
         cluster = np.asarray(labels)
     if len(cluster) != len(frame):
-        raise ValueError(
+        raise InputError(
             f"found {len(cluster):,} clusters for {len(frame):,} of {whose}; give one for each, or "
             "a Series indexed by id."
         )
     known = ~pd.isna(cluster)
     if not known.any():
-        raise ValueError(f"none of {whose} has a cluster.")
+        raise InputError(f"none of {whose} has a cluster.")
     return frame[known], cluster[known]
 
 
@@ -310,7 +311,7 @@ def _variables(
         labels = {c: str(c).replace("_", " ") for c in variables}
     absent = [c for c in labels if c not in frame.columns]
     if absent:
-        raise ValueError(
+        raise InputError(
             f"the patients have no column {some(absent)}; they have {some(frame.columns)}."
         )
     return labels
@@ -328,7 +329,7 @@ def _levels(values: pd.Series) -> list[Any] | None:
         if looks_like_dates(levels):
             named = option("patients_columns", {"birth_date": str(values.name)})
             advice = f"if they are dates of birth, death or the last contact, say so, as in {named}"
-        raise ValueError(
+        raise InputError(
             f"{values.name!r} of the patients' table has {len(levels):,} different values; "
             f"{advice}; or list the columns of Table 1, without it, with {option('variables')}."
         )

@@ -12,6 +12,8 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+from font.errors import InputError
+
 _PIECE = 1 << 20
 _LARGE = 50 * 2**20  # bytes of XML below which nothing is refused
 _MOST_PACKED = 200  # times that honest XML shrinks at most; 10 to 50 are usual
@@ -40,7 +42,7 @@ def check_workbook(path: Path) -> None:
             extent = _unpack(archive, entry, path.name, sheet)
             table = extent.rows * extent.columns
             if table > _MANY_CELLS and table > _MOST_EMPTY * extent.cells:
-                raise ValueError(
+                raise InputError(
                     f"a sheet of {path.name} reaches to row {extent.rows:,} and column "
                     f"{extent.columns:,} but has {extent.cells:,} cells; delete the stray cells "
                     "far from the table, or save the table as CSV."
@@ -55,7 +57,7 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, sheet: 
         while piece := file.read(_PIECE):
             size += len(piece)
             if size > _LARGE and size > _MOST_PACKED * max(entry.compress_size, 1):
-                raise ValueError(
+                raise InputError(
                     f"{name} unpacks to more than {_MOST_PACKED} times its size, which no honest "
                     "Excel file does; open it, and save the table as CSV."
                 )

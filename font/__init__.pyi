@@ -1,6 +1,7 @@
 # The public names, listed here once; `lazy_loader` loads each on first use.
 from .cross_tables import CrossTables as CrossTables
 from .ensemble import Ensemble as Ensemble
+from .errors import InputError as InputError
 from .exchange.explain import describe_file as describe_file
 from .exchange.explain import explain as explain
 from .exchange.explain import explain_page as explain_page

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from font.errors import InputError
+
 
 def some(values: Iterable[Any]) -> str:
     """At most five values for a message."""
@@ -32,7 +34,7 @@ def counted(n: int, one: str, several: str) -> str:
 
 def one_of(value: object, choices: Iterable[str], what: str) -> None:
     if value not in (allowed := list(choices)):
-        raise ValueError(f"{what} must be one of {', '.join(map(repr, allowed))}; found {value!r}.")
+        raise InputError(f"{what} must be one of {', '.join(map(repr, allowed))}; found {value!r}.")
 
 
 def of_type(value: object, kind: type | tuple[type, ...], what: str) -> None:
@@ -49,7 +51,7 @@ def same_names(columns: Iterable[Hashable], models: Iterable[Hashable], what: st
     if absent or unknown or len(columns) != len(models):
         wrong = [f"no label column for the models {some(absent)}"] if absent else []
         wrong += [f"the columns {some(unknown)}, which are not models"] if unknown else []
-        raise ValueError(
+        raise InputError(
             f"{what} must have one column for each model, by name, in any order; found "
             f"{' and '.join(wrong) or 'repeated columns'}: label with the ensemble's models, and "
             "keep other columns out or in the index."
@@ -74,13 +76,13 @@ def _labels_of(column: NDArray[Any], name: Hashable, what: str) -> NDArray[np.in
         numbers = pd.to_numeric(pd.Series(column, dtype=object), errors="coerce").to_numpy(float)
         bad = ~(numbers == np.round(numbers))  # also true of NaN
         if bad.any():
-            raise ValueError(
+            raise InputError(
                 f"{what} gives {bad.sum():,} patients no whole-numbered label from the model "
                 f"{name!r} (found {some(column[bad])}); every patient needs one from every model."
             )
         column = numbers.astype(np.int64)
     if column.size and column.min() < 0:
-        raise ValueError(
+        raise InputError(
             f"{what} has the label {column.min()} from the model {name!r}; labels count from 0."
         )
     return column
@@ -104,12 +106,12 @@ def class_parameters(model: Any, name: Hashable) -> NDArray[np.float64]:
     except (TypeError, ValueError):
         raise TypeError(f"the class parameters of {name!r} are not a table of numbers.") from None
     if array.ndim != 2 or not array.size:
-        raise ValueError(
+        raise InputError(
             f"the class parameters of {name!r} have the shape {array.shape}; one row per class and "
             "at least one column are needed."
         )
     if not np.isfinite(array).all():
-        raise ValueError(
+        raise InputError(
             f"the class parameters of {name!r} hold {(~np.isfinite(array)).sum():,} values that "
             "are not finite; fit the model again without them."
         )
@@ -118,7 +120,7 @@ def class_parameters(model: Any, name: Hashable) -> NDArray[np.float64]:
 
 def whole_number(value: Any, low: int, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
-        raise ValueError(f"{what} must be a whole number of at least {low}; found {value!r}.")
+        raise InputError(f"{what} must be a whole number of at least {low}; found {value!r}.")
     return int(value)
 
 
@@ -127,7 +129,7 @@ def case_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
         return np.ones(n)
     array = np.asarray(weights, dtype=float)
     if array.shape != (n,) or not (np.isfinite(array) & (array >= 0)).all():
-        raise ValueError(
+        raise InputError(
             f"weights must be {n:,} finite numbers of 0 or more, one for each patient; found an "
             f"array of shape {array.shape}."
         )
@@ -138,17 +140,17 @@ def memberships(values: ArrayLike, n: int, n_classes: int) -> NDArray[np.float64
     """Class probabilities (n, K) for a model with K classes, or with one that stands for all."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 2 or array.shape[0] != n or array.shape[1] < 1:
-        raise ValueError(
+        raise InputError(
             f"membership must be a table of {n:,} patients × classes; found the shape "
             f"{array.shape}."
         )
     if n_classes not in (1, array.shape[1]):
-        raise ValueError(
+        raise InputError(
             f"membership has {array.shape[1]} classes, the model {n_classes}; give one column for "
             "each class of the model."
         )
     if not (np.isfinite(array) & (array >= 0)).all():
-        raise ValueError("membership must be finite numbers of 0 or more.")
+        raise InputError("membership must be finite numbers of 0 or more.")
     return array
 
 
@@ -156,13 +158,13 @@ def check_sums(total: ArrayLike, n_columns: int, *, counts: bool = False) -> NDA
     """Sums by class (K, n_columns), the first column the patients; with `counts` all are counts."""
     array = np.asarray(total, dtype=float)
     if array.ndim != 2 or array.shape[1] != n_columns or not len(array):
-        raise ValueError(
+        raise InputError(
             f"sums must be a table of classes × {n_columns}, as `statistics` gives it; found the "
             f"shape {array.shape}."
         )
     if not np.isfinite(array).all() or (array[:, : None if counts else 1] < 0).any():
         what = "counts" if counts else "the numbers of patients"
-        raise ValueError(
+        raise InputError(
             f"sums must be finite, and {what} 0 or more; add up the sites' sums again."
         )
     return array

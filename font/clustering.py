@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from font.spelling import option
 from font.types import Floats, Integers
 
@@ -252,7 +253,7 @@ def _cut(merges: NDArray[np.intp], heights: Floats, n_clusters: int) -> Integers
 
 def refuse_large(n_patterns: int, method: str) -> None:
     if n_patterns > _MOST_LINKED:
-        raise ValueError(
+        raise InputError(
             f"{method} linkage compares all pairs of {n_patterns:,} label patterns, more than the "
             f"{_MOST_LINKED:,} that fit; use {option('method', 'kmeans')} or withhold rare ones."
         )

@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import label_columns, some
+from font.errors import InputError
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +66,7 @@ class CrossTables:
             columns = label_columns(table, models, f"the label table of {site!r}")
             for name, column, size in zip(models, columns, sizes, strict=True):
                 if len(column) and column.max() >= size:
-                    raise ValueError(
+                    raise InputError(
                         f"the label table of {site!r} has the label {column.max()} from the model "
                         f"{name!r}, which has {size} classes."
                     )
@@ -87,10 +88,10 @@ class CrossTables:
                 first = CrossTables(part.models, part.n_classes, {})
                 largest, others = np.zeros((2, *[sum(part.n_classes)] * 2))
             if (part.models, part.n_classes) != (first.models, first.n_classes):
-                raise ValueError("the tables were made with different models; label again.")
+                raise InputError("the tables were made with different models; label again.")
             twice = [site for site in part.tables if site in sizes]
             if twice:
-                raise ValueError(f"the sites {some(twice)} occur more than once.")
+                raise InputError(f"the sites {some(twice)} occur more than once.")
             for site, table in part.tables.items():
                 sizes[site] = np.diag(table).copy()
                 if sizes[site].sum() > most:
@@ -99,7 +100,7 @@ class CrossTables:
                 else:
                     others += table
         if first is None:
-            raise ValueError("nothing to merge: give at least one site's tables.")
+            raise InputError("nothing to merge: give at least one site's tables.")
         return AddedTables(first.models, first.n_classes, sizes, largest, others)
 
     @property

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from font import clustering, store
 from font import weights as weighing
 from font.checks import class_parameters, counted, label_columns, one_of, some, whole_number
+from font.errors import InputError
 from font.labels import LabelPatterns, distinct_rows, map_rows
 from font.n_clusters import RECORD
 from font.solve import distances_to, positions, solve
@@ -122,7 +123,7 @@ class Ensemble:
             patterns = LabelPatterns.from_labels(patterns)
         patterns = patterns.reorder(names)
         if not patterns.n_patients:
-            raise ValueError(
+            raise InputError(
                 "there are no patients to cluster: the tables are empty or every pattern was "
                 "withheld; lower min_count, or merge more sites first."
             )
@@ -394,7 +395,7 @@ def _refuse_unknown(
 ) -> None:
     for name, column, size in zip(names, columns, n_classes, strict=True):
         if len(column) and column.max() >= size:
-            raise ValueError(
+            raise InputError(
                 f"the label {column.max()} from the model {name!r} is unknown: the model has "
                 f"{size} classes, numbered 0 to {size - 1}; label with the models given to the "
                 "ensemble."

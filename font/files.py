@@ -25,6 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from font.errors import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -101,7 +103,7 @@ def keep_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     read = [path for path in inputs if path is not None and path.exists()]
     for output in outputs:
         if output.exists() and any(output.samefile(path) for path in read):
-            raise ValueError(
+            raise InputError(
                 f"{output} is read here and would be overwritten; choose another --out."
             )
 
@@ -110,7 +112,7 @@ def check_regular(path: Path) -> None:
     """Refuse pipes and devices, which never end, and files of the running system."""
     real = path.resolve()
     if not real.is_file() or real.parts[1:2] in (("proc",), ("sys",)):
-        raise ValueError(
+        raise InputError(
             f"{path} is not a plain file but a pipe, a device or part of the running system; copy "
             "what it holds into a file first."
         )

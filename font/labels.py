@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import label_columns, one_of, same_names, some, whole_number
+from font.errors import InputError
 from font.models.sklearn_models import wrap
 from font.protocol import predict_labels
 from font.types import Integers, LabelTables, Models
@@ -125,7 +126,7 @@ class LabelPatterns:
         for site, table in labels.items():
             columns = label_columns(table, models, f"the label table of {site!r}")
             if not columns:
-                raise ValueError(
+                raise InputError(
                     f"the label table of {site!r} has no columns; one per model is needed."
                 )
             patterns, counts = count_rows(columns)
@@ -138,13 +139,13 @@ class LabelPatterns:
         """One table from several; each site may occur once."""
         tables = list(parts)
         if not tables:
-            raise ValueError("nothing to merge: give at least one LabelPatterns.")
+            raise InputError("nothing to merge: give at least one LabelPatterns.")
         models = tables[0].models
         tables = [table.reorder(models) for table in tables]
         sites = tuple(site for table in tables for site in table.sites)
         if len(set(sites)) != len(sites):
             twice = [site for site in dict.fromkeys(sites) if sites.count(site) > 1]
-            raise ValueError(
+            raise InputError(
                 f"the sites {some(twice)} occur more than once; merge each site's table once."
             )
         stacked = np.concatenate([table.patterns for table in tables])

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import class_parameters, counted
+from font.errors import InputError
 from font.types import Clustering
 from font.weights import class_distances
 
@@ -51,7 +52,7 @@ def compare_clusterings(first: Clustering, second: Clustering) -> pd.Series:
 
     a, b = _aligned(first, second)
     if not len(a):
-        raise ValueError("there are no patients to compare; give at least one.")
+        raise InputError("there are no patients to compare; give at least one.")
     counts = cross_table(a, b)
     table = counts.to_numpy()
     pairs = _best_pairs(-table)
@@ -115,14 +116,14 @@ def reliability(
     """
     shares, true = np.asarray(membership, dtype=float), np.asarray(truth)
     if shares.ndim != 2 or len(shares) != len(true):
-        raise ValueError(
+        raise InputError(
             f"found memberships of shape {shares.shape} for {len(true):,} true classes; give one "
             "row for each patient."
         )
     known = np.ones(len(true), bool) if true.dtype.kind not in "iuf" else true >= 0
     shares, true = shares[known], true[known]
     if not len(true):
-        raise ValueError("no patient has a true class of 0 or more; there is nothing to compare.")
+        raise InputError("no patient has a true class of 0 or more; there is nothing to compare.")
     clusters, sure = shares.argmax(axis=1), shares.max(axis=1)
     stands_for = match_labels(true, clusters)
     right = np.array([stands_for[c] for c in clusters.tolist()], dtype=object) == true
@@ -177,7 +178,7 @@ def match_classes(reference: Any, model: Any, distance: Any = "euclidean") -> di
     """
     a, b = class_parameters(reference, "reference"), class_parameters(model, "model")
     if a.shape[1] != b.shape[1]:
-        raise ValueError(
+        raise InputError(
             f"the classes have {a.shape[1]} and {b.shape[1]} parameters; only models of the same "
             "kind on the same variables can be matched."
         )
@@ -212,7 +213,7 @@ def _aligned(first: Clustering, second: Clustering) -> tuple[NDArray[Any], NDArr
     ):
         if len(first) != len(second) or not second.index.isin(first.index).all():
             n = len(first.index.symmetric_difference(second.index))
-            raise ValueError(
+            raise InputError(
                 f"the two clusterings differ in {n:,} patients; compare the same patients, or "
                 "give arrays in the same order."
             )
@@ -220,12 +221,12 @@ def _aligned(first: Clustering, second: Clustering) -> tuple[NDArray[Any], NDArr
     a: NDArray[Any] = np.asarray(first)
     b: NDArray[Any] = np.asarray(second)
     if a.shape != b.shape or a.ndim != 1:
-        raise ValueError(
+        raise InputError(
             f"two lists of labels of the same length are needed; found shapes {a.shape} and "
             f"{b.shape}."
         )
     if pd.isna(a).any() or pd.isna(b).any():
-        raise ValueError(
+        raise InputError(
             f"{counted((pd.isna(a) | pd.isna(b)).sum(), 'patient has', 'patients have')} no label; "
             "leave them out."
         )

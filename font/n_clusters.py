@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from font.checks import some
+from font.errors import InputError
 
 # How often the true number was suggested by an ensemble of models with 1 to 3 classes more
 RECORD = {
@@ -98,14 +99,14 @@ def vote(
     """
     named = dict(choices) if isinstance(choices, Mapping) else dict(enumerate(choices))
     if not named:
-        raise ValueError("nobody voted: give at least one site's number of clusters.")
+        raise InputError("nobody voted: give at least one site's number of clusters.")
     bad = [
         v
         for v in named.values()
         if isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1
     ]
     if bad:
-        raise ValueError(f"votes must be whole numbers of at least 1; found {some(bad)}.")
+        raise InputError(f"votes must be whole numbers of at least 1; found {some(bad)}.")
     weights = {site: 1.0 if patients is None else float(patients[site]) for site in named}
     total = sum(weights.values())
     votes: dict[int, float] = {}

@@ -15,6 +15,7 @@ import pandas as pd
 from font.checks import of_type, whole_number
 from font.colours import ACCENT, INK, PALE, cluster_colour, text_on
 from font.ensemble import Ensemble
+from font.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +64,7 @@ def pattern_table(ensemble: Ensemble, top: int | None = 20) -> pd.DataFrame:
     """
     _fitted(ensemble)
     if not hasattr(ensemble, "patterns_"):
-        raise ValueError(
+        raise InputError(
             "the ensemble file carries no counts of patterns; use the ensemble as fitted at the "
             "centre."
         )
@@ -97,7 +98,7 @@ def agreement_table(ensemble: Ensemble) -> pd.DataFrame:
 def _fitted(ensemble: Any) -> None:
     of_type(ensemble, Ensemble, "a fitted Ensemble")
     if not hasattr(ensemble, "weights_"):
-        raise ValueError("the ensemble is not fitted; call its fit first.")
+        raise InputError("the ensemble is not fitted; call its fit first.")
 
 
 # --- figures -----------------------------------------------------------------------------

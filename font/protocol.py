@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import case_weights
+from font.errors import InputError
 
 
 @runtime_checkable
@@ -61,7 +62,7 @@ def predict_labels(
     else:
         labels = _site_labels(model, data, name)
     if labels.shape != (n,) or labels.dtype.kind not in "iu" or labels.min() < 0:
-        raise ValueError(
+        raise InputError(
             f"the model {name!r} should predict {n:,} whole numbers from 0, one for each patient; "
             f"it gave an array of {labels.dtype} of shape {labels.shape}"
             + (f" with the label {labels.min()}." if labels.dtype.kind in "iu" else ".")
@@ -119,7 +120,7 @@ def site_proportions(
     """
     shares, old = np.asarray(probabilities, dtype=float), np.asarray(proportions, dtype=float)
     if shares.ndim != 2 or old.shape != shares.shape[1:]:
-        raise ValueError(
+        raise InputError(
             f"probabilities of shape {shares.shape} need one proportion for each column; found "
             f"{old.shape}."
         )

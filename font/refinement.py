@@ -30,6 +30,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from font.checks import some, whole_number
+from font.errors import InputError
 from font.labels import label
 from font.models.sklearn_models import wrap
 from font.protocol import site_proportions
@@ -200,9 +201,19 @@ def refine(
     Refine where sites share the clusters' parameters. Test it first: for Markov chains with
     `mmlca.shared_chain_test`. Held-out patients guard against too many rounds on few patients, not
     against sites that differ, since what fits the differences between sites fits held-out patients
-    of the same sites as well. Mean adjusted Rand indices with the true classes, four RA-like chains
-    of 4 to 16 quarters in proportions that differ by site, where a share of every row of
-    probabilities was replaced by a random one at each site ("differ by"):
+    of the same sites as well. Mean adjusted Rand indices with the true classes (24 simulated
+    studies, standard errors at most 0.013), four RA-like chains of 4 to 16 quarters in proportions
+    that differ by site, where a share of every row of probabilities was replaced by a random one at
+    each site ("differ by"); and for convergence the mean probability that is stated for a patient's
+    cluster and the share of patients whose cluster is right:
+
+    =========  =====  =======  ========  =========  ======  =====
+    differ by  FONT   1 round  held-out  converged  stated  right
+    =========  =====  =======  ========  =========  ======  =====
+    0          0.787  0.817    0.818     0.817      0.93    0.93
+    20 %       0.368  0.461    0.468     0.450      0.80    0.73
+    40 %       0.183  0.255    0.203     0.188      0.82    0.52
+    =========  =====  =======  ========  =========  ======  =====
 
     Examples
     --------
@@ -253,7 +264,7 @@ def _first_model(
     )
     empty = np.flatnonzero(np.asarray(total)[:, 0] <= 0)
     if len(empty):
-        raise ValueError(
+        raise InputError(
             f"the clusters {some(empty + 1)} (counted from 1) have no patients at these sites; "
             "give the sites that the ensemble was made with, or ask it for fewer clusters."
         )
@@ -445,15 +456,15 @@ def check_family(models: Models) -> Any:
 def _check_ensemble(ensemble: Any, models: Models) -> None:
     """Refuse models that are not those of the ensemble."""
     if not hasattr(ensemble, "n_clusters_"):
-        raise ValueError("the ensemble is not fitted; call its fit first.")
+        raise InputError("the ensemble is not fitted; call its fit first.")
     if set(models) != set(ensemble.models_):
-        raise ValueError(
+        raise InputError(
             f"the ensemble was made with the models {some(ensemble.models_)}; found {some(models)}."
         )
     sizes = dict(zip(ensemble.models_, ensemble._n_classes, strict=True))
     other = [name for name, n in sizes.items() if len(wrap(models[name]).class_parameters_) != n]
     if other:
-        raise ValueError(
+        raise InputError(
             f"the models {some(other)} have other numbers of classes than when the ensemble was "
             "made; give the models that it was fitted with."
         )
@@ -533,5 +544,5 @@ def _checked_sites(data: Any) -> dict[Any, Any]:
         raise TypeError(f"data must be a dict {{site: patients}} with at least one; found {what}.")
     empty = [site for site, part in data.items() if not _n_patients(part)]
     if empty:
-        raise ValueError(f"the sites {some(empty)} have no patients; leave them out.")
+        raise InputError(f"the sites {some(empty)} have no patients; leave them out.")
     return dict(data)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from font.errors import InputError
 from font.spelling import option, option_name
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
@@ -72,24 +73,24 @@ def sniff(path: Path, encoding: str | None = None, delimiter: str | None = None)
             sample = bytes(stream.read(_SAMPLE))
     except OSError as error:
         if path.suffix.lower() in (".gz", ".bz2", ".zst"):
-            raise ValueError(
+            raise InputError(
                 f"{path.name} cannot be unpacked ({error}); check that it is a whole "
                 f"{path.suffix} file, or unpack it first."
             ) from None
         raise
     for mark, (what, ending) in _OTHER_FILES.items():
         if sample.startswith(mark):
-            raise ValueError(f"{path.name} is no text but {what}; give it the ending {ending}.")
+            raise InputError(f"{path.name} is no text but {what}; give it the ending {ending}.")
     name = encoding or _encoding_of(sample)
     if b"\0" in sample and encoding is None and name != "utf-16":
-        raise ValueError(
+        raise InputError(
             f"{path.name} is no text file: it holds zero bytes; save the table as CSV, .xlsx or "
             "Parquet."
         )
     try:
         text = _decoded(sample, name)
     except UnicodeError:
-        raise ValueError(not_text(path, name, encoding is None)) from None
+        raise InputError(not_text(path, name, encoding is None)) from None
     lines = text.splitlines()
     if len(sample) == _SAMPLE and len(lines) > 1:
         lines = lines[:-1]  # the last one may be cut
@@ -99,7 +100,7 @@ def sniff(path: Path, encoding: str | None = None, delimiter: str | None = None)
     if delimiter is not None and fields and len(fields[0]) == 1 and _delimiter_of(first) != chosen:
         likely = _delimiter_of(first)
         if len(next(csv.reader(first, delimiter=likely))) > 1:
-            raise ValueError(
+            raise InputError(
                 f"{path.name} does not have the delimiter {chosen!r}: its header is "
                 f"{fields[0][0]!r}; leave {option_name('delimiter')} out, or state it, as "
                 f"in {option('delimiter', likely)}."
@@ -126,7 +127,7 @@ def check_encoding(encoding: str) -> None:
     try:
         "".encode(encoding)
     except (LookupError, ValueError):
-        raise ValueError(
+        raise InputError(
             f"the encoding {encoding!r} is not known; {option('encoding', 'latin-1')} is one."
         ) from None
 
@@ -136,7 +137,7 @@ def check_delimiter(delimiter: str) -> str:
     called = {"tab": "\t", "\\t": "\t", **{name: sign for sign, name in DELIMITERS.items()}}
     sign = called.get(delimiter.casefold(), delimiter)
     if len(sign) != 1 or sign.isalnum() or sign in '"\n\r':
-        raise ValueError(
+        raise InputError(
             f"{option_name('delimiter')} must be one sign such as ';' or the word tab, "
             f"found {delimiter!r}."
         )
@@ -156,7 +157,7 @@ def read_text(path: Path) -> tuple[str, str]:
     try:
         text = _decoded(data, _encoding_of(data), final=True)
     except UnicodeDecodeError:
-        raise ValueError(not_text(path, _encoding_of(data), detected=True)) from None
+        raise InputError(not_text(path, _encoding_of(data), detected=True)) from None
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return "\n".join(lines), _delimiter_of([line for line in lines if line.strip()][:_N_LINES])
 

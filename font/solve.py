@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from font import clustering
 from font import weights as weighing
 from font.checks import some
+from font.errors import InputError
 from font.n_clusters import SpectrumChoice, read_spectrum
 from font.types import Floats, Integers
 
@@ -66,7 +67,7 @@ def solve(
         prior = weighing.reliabilities(reliability, list(class_distances))
     weight = weighing.model_weights(weights, cosines, centred_cosines, prior)
     if not weight.any():
-        raise ValueError(no_weight(list(class_distances), cosines))
+        raise InputError(no_weight(list(class_distances), cosines))
     metric, inner = np.zeros_like(tables), np.zeros_like(tables)
     for m in np.flatnonzero(weight):
         metric[blocks[m], blocks[m]] = distances[m] * (weight[m] / norms[m])

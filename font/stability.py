@@ -14,6 +14,7 @@ from font import clustering
 from font import weights as weighing
 from font.checks import some, whole_number
 from font.ensemble import Ensemble, site_of
+from font.errors import InputError
 from font.labels import LabelPatterns, distinct_rows, label
 from font.solve import distances_to, positions, solve
 from font.types import Floats, Models
@@ -45,10 +46,10 @@ def influence(ensemble: Ensemble, sites: Mapping[Any, Hashable] | None = None) -
     owner = {name: site_of(name) for name in ensemble.models_} if sites is None else dict(sites)
     absent = [name for name in ensemble.models_ if name not in owner]
     if absent:
-        raise ValueError(f"sites= does not say where the models {some(absent)} come from.")
+        raise InputError(f"sites= does not say where the models {some(absent)} come from.")
     left_out = list(dict.fromkeys([*owner.values(), *patterns.sites]))
     if len(left_out) < 2:
-        raise ValueError(
+        raise InputError(
             f"all models and patients come from {some(left_out)}; leaving a site out needs "
             "two sites at least."
         )
@@ -225,7 +226,7 @@ def bootstrap_clusters(
     """
     whole_number(n, 2, "n")
     if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, such as 0.95; found {level!r}.")
+        raise InputError(f"level must lie between 0 and 1, such as 0.95; found {level!r}.")
     if not isinstance(data, Mapping) or not data:
         raise TypeError(f"data must be a dict {{site: data}}; found {type(data).__name__}.")
     sites = list(data)
@@ -260,7 +261,7 @@ def bootstrap_clusters(
         if progress is not None:
             progress(number, n)
     if len(jaccard) < 2:
-        raise ValueError(
+        raise InputError(
             f"{n - len(jaccard)} of {n} resamples could not be clustered; ask for fewer clusters."
         )
     tail = (1 - level) / 2
@@ -352,7 +353,7 @@ def _paired(
 
 def _patterns_of(ensemble: Ensemble) -> Any:
     if not hasattr(ensemble, "patterns_"):
-        raise ValueError(
+        raise InputError(
             "this needs the counts of label patterns, which the ensemble file does not carry; "
             "use the ensemble as fitted at the centre."
         )

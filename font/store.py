@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import some
+from font.errors import InputError
 from font.n_clusters import SpectrumChoice
 
 if TYPE_CHECKING:
@@ -66,13 +67,13 @@ def restore(kind: type[Kind], content: Mapping[str, Any]) -> Kind:
     """The ensemble that `to_dict` wrote."""
     written = content.get("format"), content.get("version")
     if written != (_FORMAT, _VERSION):
-        raise ValueError(
+        raise InputError(
             f"expected the dict of an ensemble ({_FORMAT!r}, version {_VERSION}); found "
             f"{written[0]!r}, version {written[1]!r}."
         )
     absent = [key for key in _KEYS if key not in content]
     if absent:
-        raise ValueError(f"the dict of an ensemble lacks {some(absent)}; write it again.")
+        raise InputError(f"the dict of an ensemble lacks {some(absent)}; write it again.")
     arrays = _checked_arrays(content)
     settings = dict(content["settings"])
     if settings["distance"] == "function":
@@ -101,7 +102,7 @@ def _checked_arrays(content: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         try:
             arrays[key] = np.array(content[key], dtype=dtype)
         except (TypeError, ValueError):
-            raise ValueError(
+            raise InputError(
                 f"the dict of an ensemble holds something other than numbers in {key!r}, or rows "
                 "of unequal length; write it again."
             ) from None
@@ -125,14 +126,14 @@ def _checked_arrays(content: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     if not wrong and not np.isin(arrays["clusters"], np.arange(n_clusters)).all():
         wrong = ["clusters"]
     if wrong:
-        raise ValueError(
+        raise InputError(
             f"the dict of an ensemble does not fit together in {some(wrong)}; write it again."
         )
     return arrays
 
 
 def _forgotten_distance(parameters: NDArray[np.float64]) -> NDArray[np.float64]:
-    raise ValueError(
+    raise InputError(
         "this ensemble was fitted with a distance function of the centre's own, which files do "
         "not carry; give distance= to a new Ensemble to fit again."
     )

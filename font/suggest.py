@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from font.ensemble import Ensemble
+from font.errors import InputError
 from font.labels import LabelPatterns, label
 from font.types import Models
 
@@ -47,7 +48,7 @@ def suggest_n_clusters(
     """
     every = {f"{name}, {k}": model for k, part in models.items() for name, model in part.items()}
     if not every:
-        raise ValueError("there are no models; give those of at least one number of classes.")
+        raise InputError("there are no models; give those of at least one number of classes.")
     labels = {site: label(every, part) for site, part in data.items()}
     groups: dict[Any, list[str]] = {k: [f"{name}, {k}" for name in models[k]] for k in models}
     rows = {}

@@ -30,6 +30,7 @@ from font import weights as weighing
 from font.checks import class_parameters, one_of, same_names
 from font.cross_tables import AddedTables, CrossTables, latent_clusters
 from font.ensemble import Ensemble, site_of
+from font.errors import InputError
 from font.labels import distinct_rows, map_rows
 from font.n_clusters import SpectrumChoice, read_spectrum
 from font.solve import no_weight
@@ -105,7 +106,7 @@ class TableEnsemble(Ensemble):
         names = tuple(models)
         same_names(tables.models, names, "the cross-tables")
         if tables.models != names:
-            raise ValueError("the models must come in the order of the cross-tables.")
+            raise InputError("the models must come in the order of the cross-tables.")
         self.class_distances_ = {
             name: weighing.class_distances(class_parameters(model, name), self.distance, name)
             for name, model in models.items()
@@ -113,11 +114,11 @@ class TableEnsemble(Ensemble):
         distances = list(self.class_distances_.values())
         self._n_classes = [len(delta) for delta in distances]
         if tuple(self._n_classes) != tables.n_classes:
-            raise ValueError("the models have other numbers of classes than the cross-tables.")
+            raise InputError("the models have other numbers of classes than the cross-tables.")
         added = CrossTables.merge([tables]) if isinstance(tables, CrossTables) else tables
         total = added.total(capped=True)
         if not total.any():
-            raise ValueError("there are no patients to cluster: all cross-tables are empty.")
+            raise InputError("there are no patients to cluster: all cross-tables are empty.")
         share = self._shares(names, sites)
         with clustering.one_thread():
             self._solve(names, distances, added, total, share)
@@ -147,7 +148,7 @@ class TableEnsemble(Ensemble):
             prior = weighing.reliabilities(self.reliability, list(names))
         weight = _shared_weights(self.weights, cosines, centred_cosines, prior * share)
         if not weight.any():
-            raise ValueError(no_weight(list(names), cosines))
+            raise InputError(no_weight(list(names), cosines))
         metric, inner = np.zeros_like(total), np.zeros_like(total)
         for m in np.flatnonzero(weight):
             metric[blocks[m], blocks[m]] = distances[m] * (weight[m] / norms[m])
@@ -359,7 +360,7 @@ def _odd_sites(agreement: pd.DataFrame, of_site: pd.Series) -> list[tuple[str, f
 
 
 def _forgotten(parameters: Floats) -> Floats:
-    raise ValueError("this ensemble was fitted with a distance function that files do not carry.")
+    raise InputError("this ensemble was fitted with a distance function that files do not carry.")
 
 
 def _shared_weights(method: str, cosines: Floats, centred: Floats, share: Floats) -> Floats:
@@ -419,19 +420,19 @@ def _arrays(content: Mapping[str, Any]) -> dict[str, Floats]:
         try:
             array = np.array(content[key], dtype=float)
         except (TypeError, ValueError):
-            raise ValueError(f"the ensemble has no table of numbers in {key!r}.") from None
+            raise InputError(f"the ensemble has no table of numbers in {key!r}.") from None
         if array.shape != shape:
-            raise ValueError(
+            raise InputError(
                 f"the ensemble does not fit together: its {key} have the shape {array.shape} in "
                 f"place of {shape}."
             )
         arrays[key] = array
     if latent and not ((arrays["confusion"] > 0).all() and (arrays["proportions"] > 0).all()):
-        raise ValueError("the ensemble has a confusion or a proportion that is not above 0.")
+        raise InputError("the ensemble has a confusion or a proportion that is not above 0.")
     if latent and not abs(arrays["proportions"].sum() - 1) < 1e-6:
-        raise ValueError("the proportions of the ensemble's clusters do not sum to 1.")
+        raise InputError("the proportions of the ensemble's clusters do not sum to 1.")
     if not latent and not rank:
-        raise ValueError("the ensemble has no axes, without which its centres place nobody.")
+        raise InputError("the ensemble has no axes, without which its centres place nobody.")
     if not (arrays["weights"] > 0).any():
-        raise ValueError("all models of the ensemble have the weight 0.")
+        raise InputError("all models of the ensemble have the weight 0.")
     return arrays

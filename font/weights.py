@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from font.checks import one_of, some
+from font.errors import InputError
 from font.types import Floats, Integers
 
 METHODS = ("spectral", "centred", "equal", "prior", "sparse")
@@ -39,7 +40,7 @@ def class_distances(
     one_of(distance, DISTANCES, "distance, unless a function,")
     if distance == "hellinger":
         if (parameters < 0).any():
-            raise ValueError(
+            raise InputError(
                 f"the class parameters of {name!r} hold the value {parameters.min():.6g}; "
                 'distance="hellinger" is for probabilities, use "euclidean" for others.'
             )
@@ -54,7 +55,7 @@ def class_distances(
 def _checked_distances(values: Any, n_classes: int, name: Hashable) -> Floats:
     array = np.asarray(values, dtype=float)
     if array.shape != (n_classes, n_classes):
-        raise ValueError(
+        raise InputError(
             f"the distance function gave an array of shape {array.shape} for the {n_classes} "
             f"classes of {name!r}; it must return one row and one column per class."
         )
@@ -65,7 +66,7 @@ def _checked_distances(values: Any, n_classes: int, name: Hashable) -> Floats:
         or np.abs(np.diag(array)).max() > 1e-9 * largest
         or np.abs(array - array.T).max() > 1e-9 * largest
     ):
-        raise ValueError(
+        raise InputError(
             f"the distance function's values for {name!r} are not distances; they must be finite, "
             "symmetric, 0 or more, and 0 on the diagonal."
         )
@@ -201,13 +202,13 @@ def _sparse(centred: Floats) -> Floats:
 def reliabilities(reliability: Mapping[Any, float] | None, models: Sequence[Hashable]) -> Floats:
     """The prior reliabilities in the models' order, checked."""
     if reliability is None:
-        raise ValueError('weights="prior" needs reliability={model: number}, one for each model.')
+        raise InputError('weights="prior" needs reliability={model: number}, one for each model.')
     absent = [name for name in models if name not in reliability]
     if absent:
-        raise ValueError(f"reliability= has no value for the models {some(absent)}; give one each.")
+        raise InputError(f"reliability= has no value for the models {some(absent)}; give one each.")
     values = np.array([reliability[name] for name in models], dtype=float)
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        raise ValueError(
+        raise InputError(
             f"reliabilities must be finite, 0 or more, and not all 0; found {some(values)}."
         )
     return values

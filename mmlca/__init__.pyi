@@ -30,6 +30,7 @@ from .model.selection import compare_criteria as compare_criteria
 from .model.selection import select_n_classes as select_n_classes
 from .model.selection import vote as vote
 from .model.simulate import simulate as simulate
+from .sequences.checks import InputError as InputError
 from .sequences.patterns import Patterns as Patterns
 from .sequences.type import Sequences as Sequences
 from .tables.cluster_chains import cluster_memberships as cluster_memberships

@@ -15,7 +15,7 @@ from pathlib import Path
 import ehr_prep
 import font
 import mmlca
-from mmlca.study.config import write_study_file
+from mmlca.study.study_file import write_study_file
 
 folder = Path(sys.argv[1]).resolve()
 checkout = Path(__file__).resolve().parents[1]

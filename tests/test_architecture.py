@@ -17,7 +17,15 @@ PACKAGES = ("mmlca", "font", "ehr_prep")
 FLOORS = ("sequences", "model", "tables", "figures", "study", "federation", "cli")
 ROOF = ("mmlca/study/", "mmlca/federation/", "mmlca/cli/")  # the only ones to see all packages
 # what all packages may take from font
-SHARED = ("font.checks.", "font.files.", "font.sniff.", "font.spelling.")
+SHARED = (
+    "font.checks.",
+    "font.errors.",
+    "font.files.",
+    "font.probabilities.",
+    "font.settings.",
+    "font.sniff.",
+    "font.spelling.",
+)
 MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 
 

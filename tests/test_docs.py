@@ -24,7 +24,7 @@ from commands import mmlca_does
 
 import ehr_prep
 import mmlca
-from mmlca.study.config import read_study
+from mmlca.study.study_file import read_study
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("mmlca", "font", "ehr_prep")

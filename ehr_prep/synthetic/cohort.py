@@ -35,6 +35,7 @@ from ehr_prep.synthetic.simulate import (
     parameters,
 )
 from font.checks import some, whole_number
+from font.errors import InputError
 from font.files import atomic_write
 
 NOTE = "SYNTHETIC: made-up records of made-up patients, not data of any hospital."
@@ -202,13 +203,13 @@ def _check_settings(
 ) -> None:
     whole_number(seed, 0, "seed")
     if not 0 < scale < np.inf:
-        raise ValueError(f"scale must be a positive number, found {scale!r}.")
+        raise InputError(f"scale must be a positive number, found {scale!r}.")
     for name, value in assumptions.items():
         if name not in known:
             raise TypeError(f"{name!r} is not an assumption of the cohort; there are {[*known]}.")
         top = 1.0 if name.startswith(_SHARES) else np.inf
         if not 0 <= value <= top or value == np.inf or (name == "p_ineligible" and value == 1):
-            raise ValueError(f"{name} must be from 0 to {top:g}, found {value!r}.")
+            raise InputError(f"{name} must be from 0 to {top:g}, found {value!r}.")
 
 
 def _site_plan(
@@ -221,11 +222,11 @@ def _site_plan(
         raise TypeError(f"sites must be names or {{name: patients}}, found the text {sites!r}.")
     asked = names if sites is None else list(sites)
     if not asked or any(not isinstance(n, str) or not n or set(n) & set("/\\\0") for n in asked):
-        raise ValueError(
+        raise InputError(
             f"sites must be one or more names that can be folders, found {some(asked)}."
         )
     if len(set(asked)) < len(asked) or "truth" in asked or "." in asked or ".." in asked:
-        raise ValueError(f"sites must have different names, and none “truth”, found {some(asked)}.")
+        raise InputError(f"sites must have different names, and none “truth”, found {some(asked)}.")
     plan = {}
     others = 0
     for name in asked:
@@ -234,7 +235,7 @@ def _site_plan(
         counts = np.array(published[like]["patients"])
         total: Any = sites[name] if isinstance(sites, Mapping) else int(counts.sum())
         if not isinstance(total, Integral) or round(int(total) * scale) < 1:
-            raise ValueError(
+            raise InputError(
                 f"site {name} would have {total!r} × {scale:g} patients; at least 1 is needed."
             )
         plan[name] = like, apportion(counts, round(int(total) * scale))

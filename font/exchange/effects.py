@@ -1,20 +1,36 @@
 """The effects file: how membership in the clusters depends on covariates at a site.
 
-It has the coefficients of a multinomial logit, their standard errors and correlations, with a
-stated precision; the centre pools them over sites. `font.exchange.spec` says what is in the file.
+It has the coefficients of a multinomial logit but for the intercepts, and their standard errors,
+rounded at random; the centre pools each over sites. `font.exchange.spec` says what is in the file.
 
 What may leave: a coefficient compares a cluster with the first one. It is withheld, with all others
 of its cluster, where in either of the two fewer than `min_count` patients stand behind a column of
 the covariates: fewer have another value than the most frequent one, fewer have that value in a
 column of two values, or a few extreme values carry the column (its effective number of patients,
-(Σ|x − mean|)² / Σ(x − mean)², is smaller). Coefficients are written to a power of ten of at most
-half their standard error and standard errors with two digits, so that one patient more or less
-rarely changes a written number.
+(Σ|x − mean|)² / Σ(x − mean)², is smaller). A standard error is rounded to one of twelve values per
+power of ten, and a coefficient to a multiple of it, up or down at random so that the average is
+right, with draws from the site's ledger. The standard error that is written includes what this
+adds: it is larger than that of the estimate by 10 %.
+
+Notes
+-----
+Someone who knows the clusters and covariates of all patients, and of one patient all but the sex,
+finds that out from the file with the areas under the curve below (three clusters, age and sex, the
+best test, means of 24 patients). Where numbers were rounded to the nearest (coefficients to a power
+of ten of at most half a standard error, standard errors to two digits) and correlations left too,
+to two decimals, the file was another one for the other sex in the shares of cases in the last row,
+and the sex could be read off with certainty.
+
+===================================== ===== ===== ===== =====
+patients                              120   300   600   2,000
+===================================== ===== ===== ===== =====
+area under the curve                  0.66  0.58  0.58  0.54
+rounded to the nearest: read exactly  1.00  0.97  0.90  0.90
+===================================== ===== ===== ===== =====
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,14 +40,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import some, whole_number
+from font.errors import InputError
+from font.exchange.fields import MOST_CLASSES
 from font.exchange.parse import Path_, Source, name_of
-from font.exchange.privacy import MIN_COUNT
-from font.exchange.rules import POSSIBLE, correlation_matrix
-from font.exchange.schema import read_file, write_file
+from font.exchange.privacy import MIN_COUNT, Draws, SecretDraws
+from font.exchange.rules import ERRORS
+from font.exchange.schema import MOST_TERMS, read_file, write_file
 from font.exchange.signatures import Keys
 from font.types import Floats
 
-_SHRINK = 0.98  # factor of correlations that rounding has pushed beyond what is possible
+_ADDED = 6 / 5  # rounding at random to multiples of s adds s²/6: 6/5 of a variance has room for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +65,6 @@ class EffectsFile:
         The covariates; None for numbers, else the levels, the first of them the reference.
     table : DataFrame
         `cluster` (from 0, compared with cluster 0), `term`, `estimate` (log-odds), `se`.
-    covariance : (p, p)
-        Of the estimates, in the order of the rows.
     payload : dict
     data : bytes
         The file, if it was written here.
@@ -59,7 +75,6 @@ class EffectsFile:
     of: str
     variables: dict[str, tuple[str, ...] | None]
     table: pd.DataFrame
-    covariance: Floats
     payload: dict[str, Any] = field(repr=False)
     data: bytes = field(repr=False, default=b"")
 
@@ -99,6 +114,7 @@ def write_effects(
     site: str,
     round: int = 1,
     min_count: int = MIN_COUNT,
+    draws: Draws | None = None,
     software: str = "font",
     created: str | None = None,
     signing_key: Path_ | None = None,
@@ -110,7 +126,7 @@ def write_effects(
     path : where to; None checks everything and writes nothing
     table : DataFrame
         `cluster` (from 0), `term`, `estimate`: log-odds against cluster 0, the same terms in the
-        same order for each cluster.
+        same order for each cluster, the intercept first.
     covariance : (p, p)
     columns : (n, q)
         The covariates as columns, one for each term but the intercept.
@@ -119,31 +135,35 @@ def write_effects(
     variables : {name: levels}
         None for numbers.
     of : SHA-256 of the payload of the ensemble or shared file
-    study, site, round, min_count, software, created, signing_key
+    study, site, round, min_count, draws, software, created, signing_key
         As in `font.exchange.files.write_model`.
     """
     whole_number(min_count, 1, "min_count")
     label = np.asarray(clusters)
     behind = {int(k): support(columns[label == k]) for k in np.unique(label)}
     if behind.get(0, 0.0) < min_count:
-        raise ValueError(
+        raise InputError(
             f"no effect may leave: in cluster 1, with which the others are compared, fewer than "
             f"{min_count} patients stand behind a covariate; merge rare levels, cut extreme values "
             "or leave the covariate out."
         )
     kept = [k for k in dict.fromkeys(table["cluster"]) if behind.get(int(k), 0.0) >= min_count]
     if not kept:
-        raise ValueError(
+        raise InputError(
             f"no effect may leave: in each cluster but the first fewer than {min_count} patients "
             "stand behind a covariate; merge rare levels, cut extreme values or leave it out."
         )
-    rows = table["cluster"].isin(kept).to_numpy()
+    terms = list(dict.fromkeys(table["term"]))[1:]
+    rows = (table["cluster"].isin(kept) & table["term"].isin(terms)).to_numpy()
     se = np.sqrt(np.diagonal(covariance))[rows]
     if not (np.isfinite(se) & (se > 0)).all():
-        raise ValueError("some effects have no standard error; leave a covariate out.")
-    errors = [_two_digits(float(error)) for error in se]
-    correlation = covariance[np.ix_(rows, rows)] / np.outer(se, se)
-    terms = list(dict.fromkeys(table["term"]))
+        raise InputError("some effects have no standard error; leave a covariate out.")
+    # a cluster and a term have the same draws whichever others leave
+    uniform = (draws or SecretDraws()).random((2, MOST_CLASSES, MOST_TERMS))
+    uniform = uniform[:, kept, : len(terms)].reshape(2, -1)
+    errors = _round_errors(np.sqrt(_ADDED) * se, uniform[0])
+    multiples = table["estimate"][rows].to_numpy() / errors
+    multiples = np.floor(multiples) + (uniform[1] < multiples - np.floor(multiples))
     payload = {
         "of": of,
         "min_count": int(min_count),
@@ -153,12 +173,8 @@ def write_effects(
         ],
         "terms": terms,
         "clusters": [int(k) for k in kept],
-        "estimates": [
-            _to_unit(float(value), _unit(error))
-            for value, error in zip(table["estimate"][rows], errors, strict=True)
-        ],
-        "errors": errors,
-        "correlations": _rounded(correlation),
+        "estimates": [float(f"{value:.10g}") for value in multiples * errors],
+        "errors": errors.tolist(),
     }
     about: dict[str, Any] = {"study": study, "site": site, "round": round, "software": software}
     _, data = write_file(
@@ -187,40 +203,39 @@ def read_all_effects(sources: Iterable[Source], **rules: Any) -> dict[str, Effec
     for source in sources:
         file = read_effects(source, **rules)
         if file.site in files:
-            raise ValueError(f"found two effects files of the site {file.site}; give one of each.")
+            raise InputError(f"found two effects files of the site {file.site}; give one of each.")
         first = next(iter(files.values()), file)
         if file.of != first.of:
-            raise ValueError(
+            raise InputError(
                 f"{name_of(source)} is about the clusters of another file than that of "
                 f"{first.site}; have both sites use the same ensemble or shared file."
             )
         if file.variables != first.variables:
-            raise ValueError(
+            raise InputError(
                 f"{name_of(source)} has the covariates {_coding(file)}, but {first.site} has "
                 f"{_coding(first)}; have all sites use the same columns and levels."
             )
         files[file.site] = file
     if not files:
-        raise ValueError("there are no effects files; give one of each site.")
+        raise InputError("there are no effects files; give one of each site.")
     return files
 
 
 def _file(study: str, site: str, payload: dict[str, Any], data: bytes = b"") -> EffectsFile:
-    terms, errors = payload["terms"], np.array(payload["errors"])
+    terms = payload["terms"]
     table = pd.DataFrame(
         {
             "cluster": np.repeat(payload["clusters"], len(terms)),
             "term": terms * len(payload["clusters"]),
             "estimate": payload["estimates"],
-            "se": errors,
+            "se": payload["errors"],
         }
     )
     variables = {
         part["name"]: None if part["levels"] is None else tuple(part["levels"])
         for part in payload["variables"]
     }
-    covariance = correlation_matrix(len(errors), payload["correlations"]) * np.outer(errors, errors)
-    return EffectsFile(study, site, payload["of"], variables, table, covariance, payload, data)
+    return EffectsFile(study, site, payload["of"], variables, table, payload, data)
 
 
 def _coding(file: EffectsFile) -> str:
@@ -230,24 +245,13 @@ def _coding(file: EffectsFile) -> str:
     )
 
 
-def _unit(error: float) -> float:
-    """The power of ten of at most half a standard error, to write its estimate with."""
-    return 10.0 ** math.floor(math.log10(error / 2))
-
-
-def _to_unit(value: float, unit: float) -> float:
-    return round(value, round(-math.log10(unit)))
-
-
-def _two_digits(value: float) -> float:
-    return float(f"{value:.2g}")
-
-
-def _rounded(correlation: Floats) -> list[float]:
-    """Correlations below the diagonal to two decimals, row after row, as a possible matrix."""
-    size = len(correlation)
-    values = np.round(correlation[np.tril_indices(size, -1)], 2)
-    while True:
-        if np.linalg.eigvalsh(correlation_matrix(size, values))[0] > POSSIBLE:
-            return [float(value) for value in values]
-        values = np.trunc(values * _SHRINK * 100) / 100
+def _round_errors(values: Floats, uniform: Floats) -> Floats:
+    """Each standard error as one of its two neighbours in `ERRORS`, right on average."""
+    below = np.searchsorted(ERRORS, values, side="right") - 1
+    if (below < 0).any() or (below >= len(ERRORS) - 1).any():
+        raise InputError(
+            "a standard error is too small or too large to be written; use other units for the "
+            "covariates."
+        )
+    low, high = ERRORS[below], ERRORS[below + 1]
+    return np.where(uniform < (values - low) / (high - low), high, low)

@@ -226,8 +226,8 @@ def _effects_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     unit = payload["min_count"]
     contains = [
         f"effects of {', '.join(part['name'] for part in payload['variables'])} on membership in "
-        f"the clusters {shown}, as log-odds against cluster 1, with standard errors of two digits "
-        f"and correlations of two decimals: {len(payload['estimates'])} effects"
+        f"the clusters {shown}, as log-odds against cluster 1 with standard errors, rounded at "
+        f"random to whole standard errors: {len(payload['estimates'])} effects"
     ]
     reveals = [
         "how much more probable each cluster is for patients who differ in a covariate; roughly, "

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from font.checks import class_parameters, some, whole_number
 from font.cross_tables import CrossTables
+from font.errors import InputError
 from font.exchange.fields import MOST_CLASSES_IN_ALL
 from font.exchange.parse import Path_, Source, name_of
 from font.exchange.privacy import (
@@ -162,7 +163,7 @@ def write_model(
     kinds = [kind for kind in all_kinds().values() if kind.is_kind(model)]
     if not kinds:
         known = ", ".join(kind.name for kind in all_kinds().values())
-        raise ValueError(
+        raise InputError(
             f"a fitted {type(model).__name__} cannot be exchanged; known here are: {known}."
         )
     lowest = min((bic or {}).values(), default=0.0)
@@ -221,27 +222,27 @@ def read_models(
         model = read_model(source, study=study, min_count=min_count, round=round, keys=keys)
         first = first or model
         if model.name in models:
-            raise ValueError(
+            raise InputError(
                 f"the model {model.name!r} comes twice ({path} is the second); give each once."
             )
         if model.study != first.study:
-            raise ValueError(
+            raise InputError(
                 f"{path} belongs to the study {model.study!r}, the files before it to "
                 f"{first.study!r}; give the files of one study."
             )
         if model.states != first.states:
-            raise ValueError(
+            raise InputError(
                 f"{path} has the states {some(model.states)}, but {first.name!r} has "
                 f"{some(first.states)}; fit all models with the same states in the same order."
             )
         n_classes += model.n_classes
         if n_classes > MOST_CLASSES_IN_ALL:
-            raise ValueError(
+            raise InputError(
                 f"the models have more than {MOST_CLASSES_IN_ALL:,} classes in all; use fewer."
             )
         models[model.name] = model
     if not models:
-        raise ValueError("there are no model files to read; give at least one.")
+        raise InputError("there are no model files to read; give at least one.")
     return dict(sorted(models.items(), key=lambda item: _natural(item[0])))
 
 
@@ -280,11 +281,11 @@ def write_labels(
     """
     _of_study(models, study)
     if len(tables.tables) != 1:
-        raise ValueError(
+        raise InputError(
             f"a site releases its own counts only; found the sites {some(tables.tables)}."
         )
     if tables.models != tuple(models):
-        raise ValueError("the tables were made with other models than those given; label again.")
+        raise InputError("the tables were made with other models than those given; label again.")
     ((site, exact),) = tables.tables.items()
     cuts = tables.offsets
     unit = label_unit(min_count, len(models))
@@ -329,14 +330,14 @@ def read_labels(
     ours = [(model.name, model.fingerprint) for model in models.values()]
     if theirs != ours:
         other = [name for name, _ in set(theirs) ^ set(ours)] or [name for name, _ in theirs]
-        raise ValueError(
+        raise InputError(
             f"{path} was made with other models than these (they differ in "
             f"{some(sorted(set(other)))}); have the site label again with the model files that "
             "all sites use."
         )
     sizes = tuple(len(part) for part in payload["classes"])
     if sizes != tuple(model.n_classes for model in models.values()):
-        raise ValueError(f"{path} has other numbers of classes than its models; label again.")
+        raise InputError(f"{path} has other numbers of classes than its models; label again.")
     total = np.diag(np.concatenate(payload["classes"]).astype(float))
     if len(sizes) > 1:
         total[later_models(sizes)] = label_counts(payload["tables"])
@@ -359,7 +360,7 @@ def write_ensemble(
     """Write the centre's result, with the models, so that sites can place their patients."""
     _of_study(models, study)
     if tuple(ensemble.models_) != tuple(models):
-        raise ValueError(
+        raise InputError(
             f"the ensemble has the models {some(ensemble.models_)}, the files {some(models)}; "
             "give the models it was fitted with, in their order."
         )
@@ -415,7 +416,7 @@ def file_names(names: Iterable[str], kind: str) -> dict[str, str]:
 def _of_study(models: Mapping[str, ModelFile], study: str) -> None:
     other = [model.name for model in models.values() if model.study != study]
     if other or not models:
-        raise ValueError(
+        raise InputError(
             f"the models of the study {study!r} are needed; found "
             + (f"{some(other)} of another study." if other else "none.")
         )

@@ -34,6 +34,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from font.errors import InputError
+from font.exchange.fields import MOST_MODELS, MOST_SITES
+from font.exchange.parse import FILE_LIMIT
 from font.exchange.replies import Reply
 from font.exchange.rounds import STEPS, Round, run_round
 from font.exchange.schema import claimed_kind
@@ -51,6 +54,8 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
     ) from error
 
 _RECORD, _FILES, _TROUBLE = "font", "files", "trouble"
+_MOST_FILES = MOST_MODELS + MOST_SITES  # of a message: models, and keys for masks
+_MOST_BYTES = 8 * FILE_LIMIT
 _log = logging.getLogger("flwr")  # what `flwr run --stream` and the SuperNode show
 
 
@@ -114,7 +119,7 @@ def _handler(site: Callable[[Context], Site], step: str) -> Callable[[Message, C
 def _check_secure(context: Context) -> None:
     """Exact counts leave, under masks, only where the hospital said so itself."""
     if context.node_config.get("secure", False) is not True:
-        raise ValueError(
+        raise InputError(
             "the centre asks for secure sums, in which exact counts leave under masks, but this "
             "site was not started for them; to take part add secure=true to --node-config, or ask "
             "the centre to run the round without secure=true."
@@ -132,7 +137,7 @@ def _answer(site: Site, step: str, received: list[bytes]) -> list[bytes]:
     if step == "label":
         return [Path(site.label(files, **options)).read_bytes()]
     if len(files) != 1:
-        raise ValueError(f"the centre sent {len(files)} files in place of one.")
+        raise InputError(f"the centre sent {len(files)} files in place of one.")
     if step == "refine":
         sums = site.refine(files[0], **options).sums
         return [] if sums is None else [Path(sums).read_bytes()]
@@ -275,5 +280,19 @@ def _files_in(message: Message) -> list[bytes]:
     if isinstance(files, list):
         received = [file for file in files if isinstance(file, bytes)]
         if len(received) == len(files):
+            _check_amount(received)
             return received
-    raise ValueError("it sent something other than files.")
+    raise InputError("it sent something other than files.")
+
+
+def _check_amount(files: list[bytes]) -> None:
+    """Refuse a message of more than any round needs, before its files are parsed.
+
+    Flower itself passes messages of up to 2 GB.
+    """
+    n_bytes = sum(map(len, files))
+    if len(files) > _MOST_FILES or n_bytes > _MOST_BYTES:
+        raise InputError(
+            f"it sent {len(files):,} files of {n_bytes:,} bytes in all, at most {_MOST_FILES:,} of "
+            f"{_MOST_BYTES:,} are read."
+        )

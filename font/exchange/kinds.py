@@ -13,17 +13,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import some
+from font.errors import InputError
 from font.exchange.fields import MOST_CUBES, GaussianPart, KMeansPart, LatentClassPart
 from font.exchange.privacy import Draws, precision, round_counts, unrounded
 from font.exchange.registry import ModelKind
 from font.models.gaussian_sums import precisions
 from font.models.latent_class import LatentClass
 from font.models.sklearn_models import SklearnModel
+from font.probabilities import PRIOR_OF_ROUNDED_ANSWERS, probabilities
 
 Floats = NDArray[np.float64]
 Content = Mapping[str, Any]
 
-PRIOR = 0.5  # pseudo-count of each answer of latent class models, for the receivers
 _DIGITS = 4  # significant digits of covariances
 
 
@@ -34,7 +35,7 @@ def enough_patients(sizes: Any, min_count: int) -> Floats:
     """The numbers of patients by class, none of which may be small."""
     patients = np.asarray(sizes, dtype=float)
     if patients.min() < min_count:
-        raise ValueError(
+        raise InputError(
             f"a class of the model has fewer than {min_count} patients, so that the model may not "
             "leave; fit fewer classes, or more patients."
         )
@@ -253,7 +254,7 @@ def _write_latent(model: LatentClass, data: Any, min_count: int, draws: Draws) -
         total = one_hot.sum(axis=0)
         if total.min() < min_count:
             rare = categories[int(total.argmin())]
-            raise ValueError(
+            raise InputError(
                 f"{total.min()} patients gave the answer {some([rare])} to {item!r}, fewer than "
                 f"{min_count}; join it with other answers before you fit."
             )
@@ -264,7 +265,7 @@ def _write_latent(model: LatentClass, data: Any, min_count: int, draws: Draws) -
         "items": [
             {"item": str(item), "categories": values} for item, values in model.categories_.items()
         ],
-        "prior": PRIOR,
+        "prior": PRIOR_OF_ROUNDED_ANSWERS,
         "patients": round_counts(sizes, min_count, draws).tolist(),
         "answers": round_counts(np.hstack(blocks), min_count, draws).tolist(),
     }
@@ -272,16 +273,14 @@ def _write_latent(model: LatentClass, data: Any, min_count: int, draws: Draws) -
 
 def _read_latent(content: Content) -> LatentClass:
     sizes = [len(part["categories"]) for part in content["items"]]
-    counts = np.array(content["answers"], dtype=float) + max(content["prior"], 1e-9)
-    blocks = np.split(counts, np.cumsum(sizes)[:-1], axis=1)
-    patients = np.array(content["patients"], dtype=float)
+    prior = max(content["prior"], 1e-9)
     return LatentClass.from_dict(
         {
             "model": "LatentClass",
-            "n_classes": len(patients),
+            "n_classes": len(content["patients"]),
             "items": content["items"],
-            "weights": patients / patients.sum(),
-            "probabilities": np.hstack([b / b.sum(axis=1, keepdims=True) for b in blocks]),
+            "weights": probabilities(content["patients"]),
+            "probabilities": probabilities(content["answers"], prior, sizes=sizes),
             "loglik": float("nan"),  # it does not leave the site
             "converged": True,
         }

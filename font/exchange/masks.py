@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
+from font.errors import InputError
 
 LEAST_SITES = 3
 MOST = 10**15  # no number to mask and no sum is larger: what is was masked otherwise
@@ -72,12 +73,12 @@ def mask(
             f"{numbers.dtype}."
         )
     if numbers.size and (numbers.min() < 0 or numbers.max() > MOST):
-        raise ValueError(
+        raise InputError(
             f"numbers to mask lie between 0 and {MOST:,}; found {numbers.min()} to {numbers.max()}."
         )
     check_set(keys)
     if keys.get(site) != mask_key(secret):
-        raise ValueError(
+        raise InputError(
             f"the key of {site!r} in the list is {'missing' if site not in keys else 'another'}, "
             "so its masks would not cancel; give the key file that this site sent."
         )
@@ -95,13 +96,13 @@ def mask(
 def check_set(keys: Mapping[str, str]) -> None:
     """Refuse sets that are too small, or in which two sites have one key."""
     if len(keys) < LEAST_SITES:
-        raise ValueError(
+        raise InputError(
             f"a secure sum needs at least {LEAST_SITES} sites, found {len(keys)} "
             f"({some(keys)}): from a sum of two each could work out the other's table; exchange "
             "rounded tables instead."
         )
     if len(set(keys.values())) != len(keys):
-        raise ValueError(
+        raise InputError(
             f"two of the sites {some(keys)} have the same key; each makes its own in a folder of "
             "its own."
         )
@@ -118,7 +119,7 @@ def _stream(secret: bytes, site: str, other: str, key: str, topic: bytes, n: int
     try:
         common = _private(secret).exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(key)))
     except ValueError:
-        raise ValueError(
+        raise InputError(
             f"the key of {other!r} is not a public key that masks can be made with; ask for its "
             "key file."
         ) from None
@@ -138,5 +139,5 @@ def _private(secret: bytes) -> Any:
             "'mmlca[secure]'."
         ) from error
     if len(secret) != 32:
-        raise ValueError(f"a secret has 32 bytes; found {len(secret)}.")
+        raise InputError(f"a secret has 32 bytes; found {len(secret)}.")
     return X25519PrivateKey.from_private_bytes(secret)

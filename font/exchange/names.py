@@ -6,6 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from font.errors import InputError
+
 ALL_SITES = "all sites"  # under this name stands what was added up before anyone could read it
 
 _SITE = r"\w[\w .\-]{0,63}"
@@ -33,20 +35,20 @@ def check_site(name: str, *, numbered: bool = False) -> str:
 def _checked(name: str, title: str, pattern: str, most: int, also: str) -> str:
     shown = ascii(name)[:80]
     if not isinstance(name, str) or not re.fullmatch(pattern, name) or set(name) & set(_BLANK):
-        raise ValueError(
+        raise InputError(
             f"the {title} {shown} needs another name: 1 to {most} letters, digits, spaces, dots, "
             f"hyphens, underscores {also}alone, the first a letter or digit"
         )
     if name != name.rstrip():
-        raise ValueError(f"the {title} {shown} ends with a space; write {name.rstrip()!a}")
+        raise InputError(f"the {title} {shown} ends with a space; write {name.rstrip()!a}")
     usual = unicodedata.normalize("NFKC", name)
     if usual != name:
-        raise ValueError(
+        raise InputError(
             f"the {title} {shown} is not in the usual form of Unicode (NFKC); write {usual!a}"
         )
     scripts = {unicodedata.name(c, "").split()[0] for c in name if c.isalpha() and ord(c) > 0}
     if len(scripts & {"LATIN", "CYRILLIC", "GREEK"}) > 1:
-        raise ValueError(
+        raise InputError(
             f"the {title} {shown} mixes letters of several alphabets that look alike; use one"
         )
     return name

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from font.errors import InputError
 from font.files import check_regular
 
 FILE_LIMIT = 8 * 2**20
 _MOST_VALUES, _MOST_TEXTS, _DEEPEST = 600_000, 100_000, 12
+_MOST_FIELDS = 100  # of one object: each unknown one would be remembered to be complained about
 
 Path_ = str | os.PathLike[str]
 Source = Path_ | bytes
@@ -75,7 +77,7 @@ def parse(data: bytes, origin: str) -> Any:
         raise _too_many(origin, "values", _MOST_VALUES)
     _refuse_towers(bare.translate(_STEPS, _NO_BRACKETS), origin)
     if re.search(rb"[0-9]{31}", bare):
-        raise ValueError(
+        raise InputError(
             f"{origin} has a number of more than 30 digits; ask the sender to write it again."
         )
     try:
@@ -83,14 +85,14 @@ def parse(data: bytes, origin: str) -> Any:
             data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant
         )
     except UnicodeDecodeError:
-        raise ValueError(f"{origin} is not UTF-8 text; ask the sender to write it again.") from None
+        raise InputError(f"{origin} is not UTF-8 text; ask the sender to write it again.") from None
     except json.JSONDecodeError as error:
-        raise ValueError(
+        raise InputError(
             f"{origin} is not JSON (line {error.lineno}: {error.msg}); ask the sender to send it "
             "again."
         ) from None
     except ValueError as error:
-        raise ValueError(f"{origin} {error}; ask the sender to write it again.") from None
+        raise InputError(f"{origin} {error}; ask the sender to write it again.") from None
 
 
 def shorten(value: Any, most: int = 60) -> str:
@@ -120,21 +122,23 @@ def _refuse_towers(brackets: bytes, origin: str) -> None:
     """Refuse what nests deeply."""
     steps = np.frombuffer(brackets, dtype=np.int8)
     if np.cumsum(steps, dtype=np.int64).max(initial=0) > _DEEPEST:
-        raise ValueError(
+        raise InputError(
             f"{origin} is nested more than {_DEEPEST} deep, which no exchange file is; ask the "
             "sender to write it again."
         )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A dict, unless a key comes twice."""
+    """A dict, unless a key comes twice or there are too many."""
+    if len(pairs) > _MOST_FIELDS:
+        raise InputError(f"has an object of {len(pairs):,} fields, at most {_MOST_FIELDS} are read")
     content: dict[str, Any] = {}
     for key, value in pairs:
         if key in content:
-            raise ValueError(f"has the field {shorten(key)} twice")
+            raise InputError(f"has the field {shorten(key)} twice")
         content[key] = value
     return content
 
 
 def _no_constant(word: str) -> float:
-    raise ValueError(f"has the value {word}, which is not a number of JSON")
+    raise InputError(f"has the value {word}, which is not a number of JSON")

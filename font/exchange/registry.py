@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from font.errors import InputError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -88,7 +90,7 @@ def kind_of(format: object) -> ModelKind:
     """The registered kind; a `ValueError` for any other word."""
     kind = _KINDS.get(format) if isinstance(format, str) else None
     if kind is None:
-        raise ValueError(
+        raise InputError(
             f"the kind of model {ascii(format)[:60]} is unknown here; known are "
             f"{', '.join(map(repr, _KINDS))}: import the package that registers it."
         )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from font.checks import some
 from font.cross_tables import CrossTables
+from font.errors import InputError
 from font.exchange.files import ModelFile, file_names, read_labels, read_models
 from font.exchange.masks import LEAST_SITES
 from font.exchange.report import Absent
@@ -66,11 +67,11 @@ def collect_models(
     for reply in replies:
         try:
             if reply.trouble is not None:
-                raise ValueError(reply.trouble)
+                raise InputError(reply.trouble)
             models = _models_of(reply, rules, sites)
             site = next(iter(models.values())).site
             if site in {taken for taken, _ in heard.values()}:
-                raise ValueError(f"it calls itself {site!r}, as a sender before it did")
+                raise InputError(f"it calls itself {site!r}, as a sender before it did")
             read[reply.sender], heard[reply.sender] = models, (site, reply.files)
         except ValueError as error:
             absent.append(Absent(reply.sender, "fit", str(error)))
@@ -94,13 +95,13 @@ def _models_of(
     reply: Reply, rules: Mapping[str, Any], sites: Sequence[str]
 ) -> dict[str, ModelFile]:
     if not 0 < len(reply.files) <= _MOST_FILES:
-        raise ValueError(f"it sent {len(reply.files)} files in place of 1 to {_MOST_FILES}")
+        raise InputError(f"it sent {len(reply.files)} files in place of 1 to {_MOST_FILES}")
     models = read_models(reply.files, **rules)
     named = {model.site for model in models.values()}
     if len(named) > 1:
-        raise ValueError(f"it sent models of the sites {some(sorted(named))}, not of one")
+        raise InputError(f"it sent models of the sites {some(sorted(named))}, not of one")
     if sites and not named <= set(sites):
-        raise ValueError(f"{some(sorted(named))} is not one of the sites of the study")
+        raise InputError(f"{some(sorted(named))} is not one of the sites of the study")
     return models
 
 
@@ -145,7 +146,7 @@ def collect_tables(
         some_came = True
         yield part
     if not some_came:
-        raise ValueError(f"no site sent counts that can be used ({words(absent)}).")
+        raise InputError(f"no site sent counts that can be used ({words(absent)}).")
 
 
 def _tables_of(
@@ -153,7 +154,7 @@ def _tables_of(
 ) -> CrossTables:
     part = read_labels(_only_file(reply), models, **rules)
     if list(part.tables) != [site]:
-        raise ValueError(f"it sent the counts of {some(part.tables)}, but models of {site!r}")
+        raise InputError(f"it sent the counts of {some(part.tables)}, but models of {site!r}")
     return part
 
 
@@ -172,7 +173,7 @@ def collect_sums(
         parts[sender] = part
         atomic_write(folder / names[going[sender][0]], replies[sender].files[0])
     if not parts:
-        raise ValueError(f"no site sent sums that can be used ({words(absent)}).")
+        raise InputError(f"no site sent sums that can be used ({words(absent)}).")
     return list(parts.values()), {sender: going[sender] for sender in parts}
 
 
@@ -246,7 +247,7 @@ def collect_masked(
     """
     while True:
         if len(going) < LEAST_SITES:
-            raise ValueError(
+            raise InputError(
                 f"a secure sum needs at least {LEAST_SITES} sites, and {len(going)} can take part "
                 f"({words(absent)}); run the round without secure sums, or when more are there."
             )
@@ -275,7 +276,7 @@ def _masked_of(
     part = read_masked(_only_file(reply), **rules)
     _check_sender("masked file", part.site, site)
     if (part.what, part.of, part.keys) != (request.what, request.of, keys):
-        raise ValueError("it masked another table than the one asked for, or for other sites")
+        raise InputError("it masked another table than the one asked for, or for other sites")
     return part
 
 
@@ -303,12 +304,12 @@ def _usable(
 def _check_sender(what: str, named: str, site: str) -> None:
     """Refuse a file in the name of another site than the one whose models the sender sent."""
     if named != site:
-        raise ValueError(f"it sent the {what} of {named!r}, but models of {site!r}")
+        raise InputError(f"it sent the {what} of {named!r}, but models of {site!r}")
 
 
 def _only_file(reply: Reply) -> bytes:
     if len(reply.files) != 1:
-        raise ValueError(f"it sent {len(reply.files)} files in place of one")
+        raise InputError(f"it sent {len(reply.files)} files in place of one")
     return reply.files[0]
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from font.checks import some
 from font.cross_tables import AddedTables, CrossTables
+from font.errors import InputError
 from font.exchange.files import (
     ModelFile,
     file_names,
@@ -125,7 +126,7 @@ def run_round(
     rules: dict[str, Any] = {"study": study, "min_count": min_count, "round": round, "keys": keys}
     heard = collect_models(ask("fit", (), None), rules, sites, states, unequal, absent)
     if not heard:
-        raise ValueError(f"no site sent a model that can be used ({words(absent)}).")
+        raise InputError(f"no site sent a model that can be used ({words(absent)}).")
     files = [data for _, parts in sorted(heard.values()) for data in parts]
     models = read_models(files, **rules)
     names = file_names([read_model(data).name for data in files], "model")
@@ -263,7 +264,7 @@ def combine(
         of_site.setdefault(model.site, []).append(model)
     numbers = {site: len(own) for site, own in of_site.items()}
     if not unequal and len(set(numbers.values())) > 1:
-        raise ValueError(
+        raise InputError(
             f"the sites have different numbers of models ({some(numbers.items())}); have each send "
             "as many, or say that the study wants it so (unequal=True)."
         )

@@ -12,13 +12,21 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from font.checks import some
+from font.errors import InputError
 from font.exchange.fields import MOST_CLASSES_IN_ALL, MOST_WORK
 from font.exchange.parse import shorten
 from font.exchange.privacy import unrounded, unrounded_sums
 from font.exchange.registry import kind_of
 from font.tables_ensemble import TableEnsemble
 
-POSSIBLE = 1e-3  # smallest eigenvalue of the correlations in a file
+# the standard errors that a file may have: twelve for each power of ten, in about equal ratios
+ERRORS = np.array(
+    [
+        float(f"{digits}e{power}")
+        for power in range(-6, 5)
+        for digits in (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
+    ]
+)
 
 
 def validated(schema: type[Any], content: Any, origin: str, prefix: str = "") -> Any:
@@ -28,7 +36,7 @@ def validated(schema: type[Any], content: Any, origin: str, prefix: str = "") ->
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = prefix + ".".join(shorten(part, 40).strip("'") for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")[:200].rstrip(".")
-        raise ValueError(
+        raise InputError(
             f"{origin} does not fit the specification at {where} ({message}); ask the sender to "
             "write it again."
         ) from None
@@ -46,7 +54,7 @@ def model_rules(
     try:
         kind = kind_of(content.get("format"))
     except ValueError as error:
-        raise ValueError(f"{origin}: {error}") from None
+        raise InputError(f"{origin}: {error}") from None
     validated(kind.schema, content, origin, f"{prefix}model.")
     names = kind.variables(content)
     if len(set(names)) != len(names):
@@ -172,14 +180,14 @@ def ensemble_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
     try:
         TableEnsemble.from_dict(part)
     except ValueError as error:
-        raise ValueError(f"{origin}: {error}") from None
+        raise InputError(f"{origin}: {error}") from None
 
 
 def sums_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
     try:
         kind_of(payload["format"])
     except ValueError as error:
-        raise ValueError(f"{origin}: {error}") from None
+        raise InputError(f"{origin}: {error}") from None
     sums = _rectangle(payload["sums"], origin)
     unit, scale = payload["min_count"], payload["scale"]
     wrong = unrounded_sums(sums, scale, payload["per_patient"], unit)
@@ -235,28 +243,14 @@ def effects_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
         if len(set(part)) != len(part):
             raise _unfit(origin, f"it names {some(part)} with repeats")
     size = len(payload["terms"]) * len(payload["clusters"])
-    n_pairs = size * (size - 1) // 2
-    parts = {"estimates": size, "errors": size, "correlations": n_pairs}
-    for part, expected in parts.items():
-        if len(payload[part]) != expected:
-            raise _unfit(origin, f"it has {len(payload[part]):,} {part} in place of {expected:,}")
-    possible = np.linalg.eigvalsh(correlation_matrix(size, payload["correlations"]))[0]
-    if possible <= POSSIBLE / 2:
-        raise _unfit(origin, "its correlations are those of no distribution")
+    for part in ("estimates", "errors"):
+        if len(payload[part]) != size:
+            raise _unfit(origin, f"it has {len(payload[part]):,} {part} in place of {size:,}")
     for value, error in zip(payload["estimates"], payload["errors"], strict=True):
-        if float(f"{error:.2g}") != error:
-            raise _unfit(origin, f"the standard error {error:g} has more than two digits")
-        unit = 10.0 ** np.floor(np.log10(error / 2))
-        if abs(value / unit - round(value / unit)) > 1e-6:
-            raise _unfit(origin, f"the effect {value:g} is finer than its error {error:g} allows")
-
-
-def correlation_matrix(size: int, below: Any) -> NDArray[np.float64]:
-    """A matrix with ones on its diagonal, from what is below that, row after row."""
-    matrix, place = np.eye(size), np.tril_indices(size, -1)
-    matrix[place] = below
-    matrix.T[place] = below
-    return matrix
+        if error not in ERRORS:
+            raise _unfit(origin, f"the standard error {error:g} is none that may be written")
+        if abs(value / error) > 1e9 or abs(value / error - round(value / error)) > 1e-6:
+            raise _unfit(origin, f"the effect {value:g} is no multiple of its error {error:g}")
 
 
 RULES = {

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from font.errors import InputError
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CLASSES_IN_ALL,
@@ -234,7 +235,7 @@ class MaskedPayload(Strict):
 
 MOST_TERMS, MOST_EFFECTS = 50, 300  # of an effects file
 Effect = Annotated[Number, Field(ge=-1e6, le=1e6)]
-EffectError = Annotated[Number, Field(gt=1e-6, le=1e6)]
+EffectError = Annotated[Number, Field(ge=1e-6, le=1e6)]
 
 
 class VariablePart(Strict):
@@ -250,16 +251,13 @@ class EffectsPayload(Strict):
     of: Hash
     min_count: Least
     variables: Annotated[list[VariablePart], size(1, MOST_TERMS)]
-    terms: Annotated[list[Label], size(2, MOST_TERMS)]
+    terms: Annotated[list[Label], size(1, MOST_TERMS)]
     clusters: Annotated[
         list[Annotated[int, Field(ge=1, lt=MOST_CLASSES)]],
         size(1, MOST_CLASSES),
     ]
-    estimates: Annotated[list[Effect], size(2, MOST_EFFECTS)]
-    errors: Annotated[list[EffectError], size(2, MOST_EFFECTS)]
-    correlations: Annotated[
-        list[Annotated[Number, Field(ge=-1, le=1)]], size(0, MOST_EFFECTS**2 // 2)
-    ]
+    estimates: Annotated[list[Effect], size(1, MOST_EFFECTS)]
+    errors: Annotated[list[EffectError], size(1, MOST_EFFECTS)]
 
 
 _PAYLOADS: dict[str, type[Strict]] = {
@@ -326,11 +324,11 @@ def read_file(
         file = checked(content, origin, study, kind)
     verify(content, keys, origin)
     if round is not None and file.round != round:
-        raise ValueError(f"{origin} belongs to round {file.round} of the study, not to {round}.")
+        raise InputError(f"{origin} belongs to round {file.round} of the study, not to {round}.")
     parts = file.payload["models"] if file.kind == "ensemble" else [file.payload]
     lowest = min(part["min_count"] for part in parts)
     if lowest < min_count:
-        raise ValueError(
+        raise InputError(
             f"{origin} was written with min_count {lowest}, the study asks for {min_count}; have "
             "the site write it again."
         )
@@ -380,10 +378,10 @@ def write_file(
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         data = text.encode() + b"\n"
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the {kind} cannot be written as JSON: {error}.") from None
+        raise InputError(f"the {kind} cannot be written as JSON: {error}.") from None
     origin = f"the {kind} file"
     if len(data) > FILE_LIMIT:
-        raise ValueError(
+        raise InputError(
             f"{origin} would have {len(data):,} bytes, at most {FILE_LIMIT:,} are read; use fewer "
             "models."
         )
@@ -397,27 +395,27 @@ def checked(content: Any, origin: str, study: str | None, kind: str | None) -> E
     """The file, if everything in it fits; else one sentence."""
     _check_format(content, origin)
     if type(content.get("version")) is not int or content["version"] != VERSION:
-        raise ValueError(
+        raise InputError(
             f"{origin} has the version {shorten(content.get('version'))}, this program reads "
             f"{VERSION}; use the same release of mmlca at all sites."
         )
     file: Envelope = validated(Envelope, content, origin)
     if kind is not None and file.kind != kind:
-        raise ValueError(f"{origin} is a file of the kind {file.kind!r}; give one of {kind!r}.")
+        raise InputError(f"{origin} is a file of the kind {file.kind!r}; give one of {kind!r}.")
     if study is not None and file.study != study:
-        raise ValueError(
+        raise InputError(
             f"{origin} belongs to the study {file.study!r}, not to {study!r}; give the files of "
             "one study."
         )
     try:
         mark = fingerprint(file.payload)
     except ValueError:  # 1e999 becomes infinite; half a surrogate pair is no text
-        raise ValueError(
+        raise InputError(
             f"{origin} has a number or a text that JSON cannot hold; ask the sender to write it "
             "again."
         ) from None
     if mark != file.sha256:
-        raise ValueError(
+        raise InputError(
             f"{origin} was changed or damaged after it was written: its checksum does not match; "
             "ask the sender to send it again."
         )
@@ -428,7 +426,7 @@ def checked(content: Any, origin: str, study: str | None, kind: str | None) -> E
 
 def _check_format(content: Any, origin: str) -> None:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(
+        raise InputError(
             f"{origin} is not an exchange file: its format should be {FORMAT!r}; give a file that "
             "mmlca wrote for exchange."
         )

@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
 from font.cross_tables import CrossTables
+from font.errors import InputError
 from font.exchange.files import ModelFile, list_fingerprint
 from font.exchange.masks import MOST, Masked, check_set, mask, mask_key, unmask
 from font.exchange.names import ALL_SITES
@@ -132,21 +133,21 @@ def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
             # what the others are compared with, without the numbers
             first, total = replace(part, values=total, data=b""), np.zeros_like(part.values)
         if part.site in prints:
-            raise ValueError(f"the site {part.site!r} comes twice; give each site's file once.")
+            raise InputError(f"the site {part.site!r} comes twice; give each site's file once.")
         _check_alike(part, first, len(total))
         total += part.values
         prints[part.site] = part.fingerprint
         unit = max(unit, part.min_count)
     if first is None:
-        raise ValueError("there are no masked files; each site makes one.")
+        raise InputError("there are no masked files; each site makes one.")
     missing = sorted(set(first.keys) - set(prints))
     if missing:
-        raise ValueError(
+        raise InputError(
             f"the masked files of {some(missing)} are missing, and without them the sum cannot be "
             "read; ask for them, or have all others answer again without these sites' key files."
         )
     if total.size and total.max() > MOST:
-        raise ValueError(
+        raise InputError(
             "the masks do not cancel: a site changed its numbers or its key; have all sites answer "
             "again, in a new round of the study."
         )
@@ -158,13 +159,13 @@ def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
 def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
     """Refuse a file for another set of sites than the first one, or of another table."""
     if part.keys != first.keys:
-        raise ValueError(
+        raise InputError(
             f"{part.site!r} masked for the sites {some(sorted(part.keys))}, {first.site!r} for "
             f"{some(sorted(first.keys))} or with other keys; all need the same key files."
         )
     one = (part.study, part.round, part.what, part.of, len(part.values))
     if one != (first.study, first.round, first.what, first.of, n):
-        raise ValueError(
+        raise InputError(
             f"{part.site!r} and {first.site!r} masked different tables (another study, round "
             "or list of models); have both answer the same request."
         )
@@ -220,7 +221,7 @@ def read_mask_keys(sources: Iterable[Source], **rules: Any) -> dict[str, str]:
     for source in sources:
         key = read_mask_key(source, **rules)
         if key.site in public:
-            raise ValueError(
+            raise InputError(
                 f"the key of {key.site!r} comes twice ({name_of(source)} is the second); give "
                 "each once."
             )
@@ -316,7 +317,7 @@ def masked_labels(
         study, round, min_count, software, created, signing_key, as in `write_labels`.
     """
     if len(tables.tables) != 1 or tables.models != tuple(models):
-        raise ValueError(
+        raise InputError(
             "masked are the tables of one site, made with just the models given; label again."
         )
     ((site, exact),) = tables.tables.items()
@@ -347,14 +348,14 @@ def sum_of_labels(parts: Iterable[MaskedFile], models: Mapping[str, ModelFile]) 
     """
     total = add_masked(parts)
     if total.what != "labels" or total.of != list_fingerprint(models):
-        raise ValueError(
+        raise InputError(
             "the masked files were made with other models than these; have the sites label again "
             "with the model files that all sites use."
         )
     sizes = tuple(model.n_classes for model in models.values())
     sent = _sent_cells(sizes)
     if len(total.values) != sent.sum():
-        raise ValueError(
+        raise InputError(
             f"the masked files have {len(total.values):,} numbers in place of {sent.sum():,}; have "
             "the sites label again."
         )
@@ -448,7 +449,7 @@ def share_masked(
     total = add_masked(parts)
     sites = list(total.fingerprints)
     if total.what != "sums" or total.of != before.fingerprint:
-        raise ValueError(
+        raise InputError(
             f"the masked files of {some(sites)} answer another file than "
             f"the one given (step {before.step} is due); have these sites run `mmlca site refine "
             "--secure` with it."
@@ -456,7 +457,7 @@ def share_masked(
     shape = (before.n_clusters, n_statistics(before.content))
     n_numbers = 3 * shape[0] * shape[1] + _N_SEEDS
     if len(total.values) != n_numbers:
-        raise ValueError(
+        raise InputError(
             f"the masked files have {len(total.values):,} numbers in place of {n_numbers:,}; have "
             "the sites run `mmlca site refine --secure` again."
         )
@@ -483,7 +484,7 @@ def _refined_kind(before: Step) -> Any:
     """The kind of model of a step, if its sums can be masked."""
     kind = kind_of(before.content["format"])
     if kind.shares is None or kind.blocks is None:
-        raise ValueError(f"a {kind.name} cannot be refined with secure sums.")
+        raise InputError(f"a {kind.name} cannot be refined with secure sums.")
     return kind
 
 
@@ -498,7 +499,7 @@ def _refuse_torn(exact: NDArray[np.float64], sizes: Sequence[int]) -> None:
     """Exact tables fit together: each pair of models counts every patient of a class once."""
     by_model = np.add.reduceat(exact, np.cumsum([0, *sizes])[:-1], axis=1)
     if (by_model != np.diag(exact)[:, None]).any():
-        raise ValueError(
+        raise InputError(
             "the sum of the masked tables does not fit together: a site changed its numbers or its "
             "key; have all sites answer again, in a new round of the study."
         )

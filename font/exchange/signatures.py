@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from font.checks import some
+from font.errors import InputError
 from font.exchange.names import check_site
 from font.exchange.parse import Path_, parse
 from font.files import atomic_write, check_regular
@@ -67,7 +68,7 @@ def make_keys(folder: Path_) -> str:
     ed25519, serialization = _library()
     path = Path(folder) / KEY_FILE
     if path.exists() or path.is_symlink():
-        raise ValueError(
+        raise InputError(
             f"{path} exists; others may know its public key, so move it away before you make "
             "another one."
         )
@@ -116,20 +117,20 @@ def verify(envelope: Mapping[str, Any], keys: Keys, origin: str) -> None:
     known = check_keys(keys)
     pinned = known.get(site)
     if known and pinned is None:
-        raise ValueError(
+        raise InputError(
             f"{origin} comes from {site!r}, whose key is not among the known ones ({some(known)}); "
             f"where keys are known, every sender needs one: add the key of {site!r} if it belongs "
             "to the study."
         )
     if signature is None:
         if pinned is not None:
-            raise ValueError(
+            raise InputError(
                 f"{origin} is not signed, but the key of {site!r} is known here; ask {site!r} for "
                 "the signed file."
             )
         return
     if pinned is not None and signature["key"] != pinned:
-        raise ValueError(
+        raise InputError(
             f"{origin} is signed with the key {signature['key'][:16]}…, but that of {site!r} is "
             f"{pinned[:16]}…; ask {site!r} by another way whether it sent this file."
         )
@@ -145,7 +146,7 @@ def verify(envelope: Mapping[str, Any], keys: Keys, origin: str) -> None:
         public = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature["key"]))
         public.verify(bytes.fromhex(signature["value"]), _signed_part(envelope))
     except (InvalidSignature, ValueError):
-        raise ValueError(
+        raise InputError(
             f"{origin} was changed after {site!r} signed it: the signature does not match; ask "
             f"{site!r} to send it again."
         ) from None
@@ -162,7 +163,7 @@ def check_keys(keys: Keys) -> dict[str, str]:
     pinned = {str(site): str(key).strip().lower() for site, key in (keys or {}).items()}
     wrong = [site for site, key in pinned.items() if not _DIGITS.fullmatch(key)]
     if wrong:
-        raise ValueError(
+        raise InputError(
             f"the key of {some(wrong)} is not a public key, which has 64 hexadecimal digits; copy "
             f"it from the site's {PUBLIC_FILE}."
         )
@@ -184,7 +185,7 @@ def read_keys(path: Path_) -> dict[str, str]:
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
+        raise InputError(
             f'{path} is no file of keys ({error}); write one line for each site: "MGB" = "64 '
             'digits".'
         ) from None
@@ -206,9 +207,9 @@ def _private(path: Path_) -> Ed25519PrivateKey:
     ed25519, serialization = _library()
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"there is no private key {path}; `mmlca site keys` makes one.")
+        raise InputError(f"there is no private key {path}; `mmlca site keys` makes one.")
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise ValueError(
+        raise InputError(
             f"{path} can be read by others; a private key is for its owner alone: chmod 600 {path}."
         )
     try:
@@ -216,7 +217,7 @@ def _private(path: Path_) -> Ed25519PrivateKey:
     except (ValueError, TypeError):
         private = None
     if not isinstance(private, ed25519.Ed25519PrivateKey):
-        raise ValueError(
+        raise InputError(
             f"{path} is not a private key that this program made; `mmlca site keys` makes one."
         )
     checked: Ed25519PrivateKey = private

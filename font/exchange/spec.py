@@ -151,13 +151,13 @@ min_count           in every cluster of the file at least so many patients stand
                     column of the covariates, see `font.exchange.effects`
 variables           list of {name, levels}: levels is null for numbers, else the levels in order,
                     the first of them the reference
-terms               names of the columns, the intercept first
+terms               names of the columns, without the intercept
 clusters            clusters, from 0, that are compared with cluster 0; those that may not be
                     shown are absent
-estimates           log-odds, for each cluster those of all terms, each a multiple of the power of
-                    ten that is at most half its standard error
-errors              standard errors, two digits
-correlations        of the estimates, two decimals, what is below the diagonal row after row
+estimates           log-odds, for each cluster those of all terms, each rounded at random to a
+                    multiple of its standard error
+errors              standard errors, rounded at random to 1, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9,
+                    4.7, 5.6, 6.8 or 8.2 times a power of ten; with what rounding adds
 =================== =========================================================================
 
 The mask of two sites is the ChaCha20 key stream (nonce 0, read as little-endian 64-bit numbers) of
@@ -166,10 +166,10 @@ list [study, round, what, of, sites with keys] and the two names as info; the si
 first adds it, the other subtracts it.
 
 Limits, checked before anything is built: 8 MB per file, 600,000 values, 100,000 texts, nesting of
-12, numbers of 30 digits, 127 states or 1,000 columns, 100 classes of a model, 300 models, 300
-sites, 800 classes of all models together, 50 steps of a refinement, 10,000,000 for the squared
-number of classes times parameters, 100,000,000 for the cubed number of variables times covariance
-matrices, 50 terms and 300 effects of covariates.
+12, 100 fields of an object, numbers of 30 digits, 127 states or 1,000 columns, 100 classes of a
+model, 300 models, 300 sites, 800 classes of all models together, 50 steps of a refinement,
+10,000,000 for the squared number of classes times parameters, 100,000,000 for the cubed number of
+variables times covariance matrices, 50 terms and 300 effects of covariates.
 
 What a file could still tell:
 

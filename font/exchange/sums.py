@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from font.checks import some, whole_number
+from font.errors import InputError
 from font.exchange.files import EnsembleFile, read_ensemble
 from font.exchange.names import ALL_SITES
 from font.exchange.parse import Path_, Source, name_of
@@ -149,7 +150,7 @@ def read_step(
             shared=shared,
         )
     if file.kind != "ensemble":
-        raise ValueError(
+        raise InputError(
             f"{name_of(source)} is a file of the kind {file.kind!r}; give the centre's ensemble "
             "or shared file."
         )
@@ -157,7 +158,7 @@ def read_step(
     contents = [model.content for model in ensemble.models.values()]
     formats = sorted({content["format"] for content in contents})
     if len(formats) > 1:
-        raise ValueError(
+        raise InputError(
             f"{name_of(source)} has models of different kinds ({some(formats)}); models of one "
             "kind can be refined."
         )
@@ -232,7 +233,7 @@ def exact_sums(
     """A site's sums by cluster and how many patients stand behind each, (K, P) both, unrounded."""
     kind = kind_of(before.content["format"])
     if kind.support is None:
-        raise ValueError(
+        raise InputError(
             f"a {kind.name} cannot be refined by exchanging files: its sums are no counts, and "
             "nothing but rounded counts may leave."
         )
@@ -288,7 +289,7 @@ def share(
     check_parts(before, sums)
     scales = {part.payload["scale"] for part in sums}
     if len(scales) > 1:
-        raise ValueError(
+        raise InputError(
             f"the sites' sums have different scales ({some(sorted(scales))}); use the same "
             "release of mmlca and the same min_count at all sites."
         )
@@ -341,7 +342,7 @@ def write_shared(
     most = check_rounds(rounds)
     check_members(before, sites)
     if any(row[0] <= 0 for row in total.tolist()):
-        raise ValueError(
+        raise InputError(
             "a cluster has no patients left in the sums of these sites; end the refinement with "
             "the step before, or combine with fewer clusters."
         )
@@ -392,7 +393,7 @@ def check_rounds(rounds: Rounds) -> int:
         return MOST_STEPS
     number = whole_number(rounds, 0, 'rounds, unless "converge",')
     if number > MOST_STEPS:
-        raise ValueError(f"rounds is {number}, between sites at most {MOST_STEPS} are possible.")
+        raise InputError(f"rounds is {number}, between sites at most {MOST_STEPS} are possible.")
     return number
 
 
@@ -403,15 +404,15 @@ def _sums(payload: dict[str, Any]) -> Floats:
 def check_parts(before: Step, parts: Sequence[SumsFile]) -> None:
     """Refuse sums that do not answer the file, or do not fit it."""
     if not parts:
-        raise ValueError("there is no sums file; each site makes one with `mmlca site refine`.")
+        raise InputError("there is no sums file; each site makes one with `mmlca site refine`.")
     names = [part.site for part in parts]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"the sites {some(twice)} sent sums twice; give each site's file once.")
+        raise InputError(f"the sites {some(twice)} sent sums twice; give each site's file once.")
     other = [part.site for part in parts if part.of != before.fingerprint]
     if other:
         steps = sorted({part.step for part in parts if part.of != before.fingerprint})
-        raise ValueError(
+        raise InputError(
             f"the sums of {some(other)} (step {some(steps)}) answer another file than the one "
             f"given, for which step {before.step} is due; give the file that they answer, or have "
             "these sites run `mmlca site refine` with this one."
@@ -420,7 +421,7 @@ def check_parts(before: Step, parts: Sequence[SumsFile]) -> None:
     shape = (before.n_clusters, n_statistics(before.content))
     for part in parts:
         if part.sums.shape != shape or part.payload["format"] != before.content["format"]:
-            raise ValueError(
+            raise InputError(
                 f"the sums of {part.site!r} are a table of {part.sums.shape} of the kind "
                 f"{part.payload['format']!r}, where {shape} of {before.content['format']!r} is "
                 "needed; have the site run `mmlca site refine` with the file given."
@@ -443,13 +444,13 @@ def check_claim(before: Step, sites: Sequence[str], patients: float, unit: int) 
     names = [ALL_SITES] if ALL_SITES in before.labelled else sites  # labels came as one sum
     absent = [name for name in names if name not in before.labelled]
     if absent:
-        raise ValueError(
+        raise InputError(
             f"the ensemble has no counts of labels from {some(absent)}, so the sums of these sites "
             "cannot be compared with them; leave their sums out."
         )
     most = sum(before.labelled[name] for name in names)
     if patients > most + before.n_clusters * unit:
-        raise ValueError(
+        raise InputError(
             f"the sums of {some(sites)} count about {patients:,.0f} patients, but at most "
             f"{most:,} were labelled there; have the site check what it sent, or leave it out."
         )
@@ -478,7 +479,7 @@ def check_members(before: Step, sites: Iterable[str]) -> None:
     """Refuse sites that were not part of the step before."""
     unknown = sorted(set(sites) - set(before.shared.sites)) if before.shared is not None else []
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"the sites {some(unknown)} were not part of the step before; a site joins at the "
             "beginning or not at all."
         )
@@ -488,5 +489,5 @@ def n_statistics(content: dict[str, Any]) -> int:
     """Sums per cluster that a model of this content has."""
     kind = kind_of(content["format"])
     if kind.n_statistics is None:
-        raise ValueError(f"a {kind.name} cannot be refined by exchanging files.")
+        raise InputError(f"a {kind.name} cannot be refined by exchanging files.")
     return kind.n_statistics(content)

@@ -10,7 +10,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import case_weights, check_sums, memberships, some, whole_number
+from font.errors import InputError
 from font.labels import distinct_rows
+from font.probabilities import PRIOR_OF_ITEMS, log_prior, probabilities
 
 
 class _Fit(NamedTuple):
@@ -63,7 +65,7 @@ class LatentClass:
         n_classes: int,
         *,
         n_init: int = 20,
-        prior: float = 0.1,
+        prior: float = PRIOR_OF_ITEMS,
         tol: float = 1e-8,
         max_iter: int = 1000,
         seed: int = 0,
@@ -77,23 +79,23 @@ class LatentClass:
         """Estimate the model from answers (people × items); NaN and None are missing."""
         frame = _frame(data)
         if frame.empty:
-            raise ValueError(f"found answers of shape {frame.shape}; people and items are needed.")
+            raise InputError(f"found answers of shape {frame.shape}; people and items are needed.")
         self.categories_ = {
             item: np.sort(pd.unique(frame[item].dropna())).tolist() for item in frame.columns
         }
         bare = [item for item, values in self.categories_.items() if not values]
         if bare:
-            raise ValueError(f"nobody answered the items {some(bare)}; leave them out.")
+            raise InputError(f"nobody answered the items {some(bare)}; leave them out.")
         rows, number = distinct_rows(self._codes(frame))
         case = np.bincount(
             number, weights=case_weights(weights, len(frame)), minlength=len(rows)
         ).astype(float)
         if case.sum() == 0:
-            raise ValueError("all case weights are 0; at least one person must count.")
-        answers, blocks = self._one_hot(rows), self._blocks()
+            raise InputError("all case weights are 0; at least one person must count.")
+        answers = self._one_hot(rows)
         rng = np.random.default_rng(self.seed)
         best = max(
-            (self._em(answers, case, blocks, rng) for _ in range(self.n_init)),
+            (self._em(answers, case, rng) for _ in range(self.n_init)),
             key=lambda fit: fit.score,
         )
         order = np.argsort(-best.weights, kind="stable")
@@ -131,7 +133,6 @@ class LatentClass:
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all people give, as many classes as rows; see `statistics`."""
         table = check_sums(total, 1 + self.class_parameters_.shape[1], counts=True)
-        blocks = self._blocks()
         model = type(self)(
             len(table),
             n_init=self.n_init,
@@ -141,13 +142,9 @@ class LatentClass:
             seed=self.seed,
         )
         model.categories_ = self.categories_
-        share, even = self._shares(blocks)
-        count = table[:, 1:] + share
-        sums = count @ blocks.T @ blocks
-        out = np.broadcast_to(even, count.shape).copy()
-        model.class_parameters_ = np.divide(count, sums, out=out, where=sums > 0)
-        people = table[:, 0].sum()
-        model.weights_ = table[:, 0] / people if people > 0 else np.full(len(table), 1 / len(table))
+        sizes, prior = self._item_prior()
+        model.class_parameters_ = probabilities(table[:, 1:], prior, sizes=sizes)
+        model.weights_ = probabilities(table[:, 0])
         model.loglik_, model.converged_ = float("nan"), False
         return model
 
@@ -159,8 +156,7 @@ class LatentClass:
 
     def log_penalty(self) -> float:
         """What the prior adds to the log-likelihood."""
-        share, _ = self._shares(self._blocks())
-        return float((share * _log(self.class_parameters_)).sum())
+        return log_prior(self.class_parameters_, self._item_prior()[1])
 
     def bic(self, n: int) -> float:
         """Schwarz's criterion for n people: −2 log L + p log n."""
@@ -186,7 +182,7 @@ class LatentClass:
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """The model that `to_dict` wrote, ready to predict."""
         if content.get("model") != "LatentClass":
-            raise ValueError(f"expected a dict of a LatentClass, found {content.get('model')!r}.")
+            raise InputError(f"expected a dict of a LatentClass, found {content.get('model')!r}.")
         model = cls(content["n_classes"])
         model.categories_ = {part["item"]: list(part["categories"]) for part in content["items"]}
         model.weights_ = np.array(content["weights"], dtype=float)
@@ -194,7 +190,7 @@ class LatentClass:
         model.loglik_, model.converged_ = content["loglik"], content["converged"]
         n_cells = sum(map(len, model.categories_.values()))
         if model.class_parameters_.shape != (model.n_classes, n_cells):
-            raise ValueError(
+            raise InputError(
                 f"the probabilities have the shape {model.class_parameters_.shape}, the items and "
                 f"classes need {(model.n_classes, n_cells)}; write the model again."
             )
@@ -206,24 +202,20 @@ class LatentClass:
         self,
         answers: NDArray[np.float64],
         case: NDArray[np.float64],
-        blocks: NDArray[np.float64],
         rng: np.random.Generator,
     ) -> _Fit:
         """One start: E and M steps on the (U, C) one-hot answers until the posterior settles."""
         n = case.sum()
-        share, row = self._shares(blocks)
-        even = np.broadcast_to(row, (self.n_classes, blocks.shape[1]))
+        sizes, prior = self._item_prior()
         responsibility = rng.dirichlet(np.ones(self.n_classes), size=len(case))
         before, converged = -np.inf, False
         for _ in range(self.max_iter):
             weighted = responsibility * case[:, None]
-            count = weighted.T @ answers + share
-            total = count @ blocks.T @ blocks
-            items = np.divide(count, total, out=even.copy(), where=total > 0)
-            weights = weighted.sum(axis=0) / n
+            items = probabilities(weighted.T @ answers, prior, sizes=sizes)
+            weights = probabilities(weighted.sum(axis=0))
             joint = _log_joint(answers, weights, items)
             marginal = _log_sum(joint)
-            score = float(case @ marginal + (share * _log(items)).sum())
+            score = float(case @ marginal) + log_prior(items, prior)
             responsibility = np.exp(joint - marginal[:, None])
             if score - before < self.tol * n:
                 converged = True
@@ -231,17 +223,15 @@ class LatentClass:
             before = score
         return _Fit(weights, items, score, converged)
 
-    def _shares(
-        self, blocks: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Imaginary answers of each category, and even probabilities, (C,) each."""
-        sizes = blocks.sum(axis=1)
-        return self.prior / sizes @ blocks, 1 / (sizes @ blocks)
+    def _item_prior(self) -> tuple[list[int], NDArray[np.float64]]:
+        """The number of categories of each item, and the pseudo-count of each category, (C,)."""
+        sizes = [len(values) for values in self.categories_.values()]
+        return sizes, np.repeat(self.prior / np.array(sizes), sizes)
 
     def _codes(self, frame: pd.DataFrame) -> list[NDArray[np.integer[Any]]]:
         """A column of numbers an item: 0 is missing, then the categories in order."""
         if list(frame.columns) != list(self.categories_):
-            raise ValueError(
+            raise InputError(
                 f"the answers have the items {some(frame.columns)}, the model "
                 f"{some(self.categories_)}; give the same items in the same order."
             )
@@ -250,7 +240,7 @@ class LatentClass:
             codes = pd.Index(values).get_indexer(pd.Index(frame[item]))
             unknown = (codes < 0) & frame[item].notna().to_numpy()
             if unknown.any():
-                raise ValueError(
+                raise InputError(
                     f"the item {item!r} has the answers {some(pd.unique(frame[item][unknown]))}, "
                     f"the model knows {some(values)}; recode them or mark them as missing."
                 )
@@ -264,18 +254,13 @@ class LatentClass:
         ]
         return np.concatenate(parts, axis=1).astype(float)
 
-    def _blocks(self) -> NDArray[np.float64]:
-        """(items, C): which categories belong to which item."""
-        sizes = [len(values) for values in self.categories_.values()]
-        return np.repeat(np.eye(len(sizes)), sizes, axis=1)
-
 
 def _frame(data: ArrayLike | pd.DataFrame) -> pd.DataFrame:
     if isinstance(data, pd.DataFrame):
         return data
     array = np.asarray(data)
     if array.ndim != 2:
-        raise ValueError(f"answers must be a table, people × items; found {array.ndim} dimensions.")
+        raise InputError(f"answers must be a table, people × items; found {array.ndim} dimensions.")
     return pd.DataFrame(array)
 
 

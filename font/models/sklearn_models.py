@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import case_weights, check_sums, class_parameters, memberships, one_of
+from font.errors import InputError
 from font.models import gaussian_sums
 
 
@@ -142,7 +143,7 @@ class SklearnModel:
         points = np.asarray(data, dtype=float)
         d = self.class_parameters_.shape[1]
         if points.ndim != 2 or points.shape[1] != d or not np.isfinite(points).all():
-            raise ValueError(
+            raise InputError(
                 f"the model needs a table of patients × {d} finite numbers; found the shape "
                 f"{points.shape}"
                 + (" with missing or infinite values." if points.shape[1:] == (d,) else ".")
@@ -169,7 +170,7 @@ class SklearnModel:
         labels = getattr(self.estimator, "labels_", ())
         variance = float(self.estimator.inertia_) / max(self.class_parameters_.shape[1], 1)
         if len(labels) <= self.n_classes or not variance > 0:
-            raise ValueError(
+            raise InputError(
                 "this K-means does not say how far its patients spread; make it with "
                 "from_statistics, or fit it to more patients than classes."
             )
@@ -193,7 +194,7 @@ class SklearnModel:
         one_of(name, _STORED, "the model in the dict")
         absent = [key for key in ("n_classes", *_STORED[str(name)]) if key not in content]
         if absent:
-            raise ValueError(f"the dict of a {name} lacks {', '.join(absent)}; write it again.")
+            raise InputError(f"the dict of a {name} lacks {', '.join(absent)}; write it again.")
         if name == "KMeans":
             return cls(_kmeans_at(np.array(content["cluster_centers_"], dtype=float)))
         from sklearn import mixture

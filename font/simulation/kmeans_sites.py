@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import one_of, some, whole_number
 from font.clustering import one_thread, plain_seeds
+from font.errors import InputError
 from font.simulation.methods import Clusters, split
 from font.types import Floats, Integers
 
@@ -162,7 +163,7 @@ def k_fed_assignments(
     if first is None:
         first = sites[rng.integers(len(sites))]
     elif first not in arrays:
-        raise ValueError(f"there is no site {first!r}; name one of {some(sites)}.")
+        raise InputError(f"there is no site {first!r}; name one of {some(sites)}.")
     with one_thread():
         fits = [
             _awasthi_sheffet(points, n_local, n_init, rng, site) for site, points in arrays.items()
@@ -204,7 +205,7 @@ def _farthest_first(centres: Floats, start: NDArray[np.intp], n: int) -> list[in
     nearest = _squared(centres, centres[chosen]).min(axis=1)
     while len(chosen) < n:
         if nearest.max() == 0:
-            raise ValueError(
+            raise InputError(
                 f"the sites' centres are only {len(chosen)} different points, too few for {n} "
                 "clusters; ask for fewer, or for more clusters at each site (n_local)."
             )
@@ -243,7 +244,7 @@ def fit_kmeans(points: Floats, n_clusters: int, n_init: int, seed: int, what: st
     n_clusters = whole_number(n_clusters, 1, "n_clusters")
     n_init = whole_number(n_init, 1, "n_init")
     if len(points) < n_clusters:
-        raise ValueError(
+        raise InputError(
             f"{what} has {len(points)} patients, too few for {n_clusters} clusters; ask for fewer "
             "clusters or leave the site out."
         )
@@ -267,12 +268,12 @@ def _arrays(data: Mapping[Any, ArrayLike]) -> dict[Any, Floats]:
     shapes = {site: points.shape for site, points in arrays.items()}
     width = next(iter(shapes.values()))[1:]
     if wrong := [s for s, shape in shapes.items() if len(shape) != 2 or shape[1:] != width]:
-        raise ValueError(
+        raise InputError(
             f"every site needs a table of patients × the same variables; found the shapes "
             f"{some(shapes[site] for site in wrong)} at the sites {some(wrong)}."
         )
     if wrong := [site for site, points in arrays.items() if not np.isfinite(points).all()]:
-        raise ValueError(
+        raise InputError(
             f"the data of the sites {some(wrong)} hold missing or infinite values; fill them or "
             "leave these patients out."
         )

@@ -14,6 +14,7 @@ import pandas as pd
 
 from font.checks import label_columns, some, whole_number
 from font.clustering import kmeans
+from font.errors import InputError
 from font.labels import distinct_rows
 from font.metrics import adjusted_rand_index, cross_table
 from font.types import Clusterings, Integers, LabelTables
@@ -42,7 +43,7 @@ def local_clustering(labels: LabelTables, model: Hashable) -> Clusters:
     """
     models = _models(labels)
     if model not in models:
-        raise ValueError(f"there is no model {model!r}; name one of {some(models)}.")
+        raise InputError(f"there is no model {model!r}; name one of {some(models)}.")
     return {site: table[model].rename("cluster") for site, table in labels.items()}
 
 
@@ -109,7 +110,7 @@ def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> Cluster
     tables = [label_columns(t, models, f"the labels of {site!r}") for site, t in labels.items()]
     columns = [np.concatenate(parts) for parts in zip(*tables, strict=True)]
     if not len(columns[0]):
-        raise ValueError("there are no patients to cluster; give at least one.")
+        raise InputError("there are no patients to cluster; give at least one.")
     patterns, number = distinct_rows(columns)
     counts = np.bincount(number).astype(float)
     offsets = np.cumsum([0, *(int(column.max()) + 1 for column in columns)])
@@ -136,10 +137,10 @@ def rand_index(
     """
     sites = list(clusters if site_order is None else site_order)
     if absent := [site for site in sites if site not in truth]:
-        raise ValueError(f"truth has no entry for the sites {some(absent)}; give one for each.")
+        raise InputError(f"truth has no entry for the sites {some(absent)}; give one for each.")
     for site in sites:
         if np.shape(clusters[site]) != np.shape(truth[site]):
-            raise ValueError(
+            raise InputError(
                 f"the site {site!r} has clusters of shape {np.shape(clusters[site])} and true "
                 f"classes of shape {np.shape(truth[site])}; give one of each for every patient."
             )
@@ -147,7 +148,7 @@ def rand_index(
     classes = np.concatenate([np.asarray(truth[site]) for site in sites])
     scored = classes >= 0
     if not scored.any():
-        raise ValueError("no patient has a true class of 0 or more, so there is nothing to score.")
+        raise InputError("no patient has a true class of 0 or more, so there is nothing to score.")
     return adjusted_rand_index(cross_table(classes[scored], groups[scored]))
 
 

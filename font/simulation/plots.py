@@ -9,6 +9,7 @@ import pandas as pd
 
 from font.checks import one_of, some
 from font.colours import CLUSTER_COLOURS, GRID
+from font.errors import InputError
 from font.simulation.tables import simulation_table
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def plot_weight_correlation(results: pd.DataFrame, measure: str = "correlation")
     one_of(measure, ("correlation", "concordance", "angle"), "measure")
     table = simulation_table(results, measure)
     if "FONT" not in table.columns.get_level_values(0):
-        raise ValueError("the results hold no weights; run the simulation with the method 'FONT'.")
+        raise InputError("the results hold no weights; run the simulation with the method 'FONT'.")
     settings, sizes, variances = _levels(table)
     figure, axes = _panels(["all"], settings)
     for column, setting in enumerate(settings):
@@ -145,7 +146,7 @@ def plot_weight_correlation(results: pd.DataFrame, measure: str = "correlation")
 def _levels(table: pd.DataFrame) -> tuple[list[Any], list[Any], list[Any]]:
     if table.index.nlevels > 3:
         extra = table.index.names[3:]
-        raise ValueError(
+        raise InputError(
             f"the results also vary in {some(extra)}, which the figure cannot show; choose the "
             "rows of one value and leave that column out."
         )

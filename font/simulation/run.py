@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from font.checks import one_of, some, whole_number
+from font.errors import InputError
 from font.files import atomic_write
 from font.simulation.replicate import MEASURES, MODELS, VARIANTS, number_of, plain, replicate_rows
 from font.simulation.sources import SETTINGS, GaussianSource, Source
@@ -118,7 +119,7 @@ def run_simulation(
     if precision is not None:
         replicates = max(replicates, 2)  # one has no standard error
         if not precision > 0:
-            raise ValueError(f"precision must be more than 0; found {precision!r}.")
+            raise InputError(f"precision must be more than 0; found {precision!r}.")
     n_jobs = whole_number(n_jobs, 1, "n_jobs")
     methods = list(source.methods if methods is None else methods)
     for method in methods:
@@ -214,16 +215,16 @@ def grid_scenarios(
     else:
         scenarios = [dict(scenario) for scenario in grid]
     if not scenarios:
-        raise ValueError("the grid has no scenarios; give at least one value of each argument.")
+        raise InputError("the grid has no scenarios; give at least one value of each argument.")
     for scenario in scenarios:
         if absent := [name for name in needed if name not in scenario]:
-            raise ValueError(
+            raise InputError(
                 f"the scenario {scenario} lacks {some(absent)}; every scenario needs all three."
             )
         if unknown := [
             name for name in scenario if name not in (*needed, *source.defaults, *MODELS)
         ]:
-            raise ValueError(
+            raise InputError(
                 f"the scenario {scenario} has the unknown names {some(unknown)}; besides the "
                 f"arguments of the simulated data there are {some(MODELS)}."
             )
@@ -231,7 +232,7 @@ def grid_scenarios(
         spoiled = sum(scenario.get(name, 0) for name in ("noise_sites", "adversarial_sites"))
         n_models = scenario["n_sites"] * max(scenario.get("resamples", 0), 1)
         if spoiled > n_models:
-            raise ValueError(
+            raise InputError(
                 f"the scenario {scenario} spoils {spoiled} of {n_models} models; spoil fewer."
             )
     return scenarios
@@ -283,7 +284,7 @@ def _read(path: Path | None) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
     except (ValueError, KeyError, TypeError):
-        raise ValueError(
+        raise InputError(
             f"{path.name} in the folder of results cannot be read; delete it to run it again."
         ) from None
     return [row | {m: np.nan for m in MEASURES if row[m] is None} for row in rows]

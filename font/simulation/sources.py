@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from font.checks import one_of, whole_number
+from font.errors import InputError
 from font.simulation.kmeans_sites import fit_kmeans
 from font.types import Floats, Integers
 
@@ -94,7 +95,7 @@ def simulate_gaussian(
     one_of(outlier_points, ("replace", "add"), "outlier_points")
     n_sites = whole_number(n_sites, 1, "n_sites")
     if whole_number(absent_classes, 0, "absent_classes") >= n_classes:
-        raise ValueError(
+        raise InputError(
             f"{absent_classes} of {n_classes} classes cannot be absent from a site; at least one "
             "must have patients."
         )
@@ -124,10 +125,10 @@ def simulate_gaussian(
 def _check_setting(setting: str, variance: float, contaminated: float, outlying: float) -> None:
     one_of(setting, SETTINGS, "setting")
     if not variance > 0:
-        raise ValueError(f"variance must be more than 0; found {variance!r}.")
+        raise InputError(f"variance must be more than 0; found {variance!r}.")
     for value, what in ((contaminated, "contaminated_sites"), (outlying, "outlying")):
         if not 0 <= value < 1:
-            raise ValueError(f"{what} is a share, from 0 to less than 1; found {value!r}.")
+            raise InputError(f"{what} is a share, from 0 to less than 1; found {value!r}.")
 
 
 # --- what the study asks of its data -----------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from font.checks import one_of, some
+from font.errors import InputError
 from font.simulation.replicate import MEASURES
 
 VERDICTS = ("better", "equal", "worse", "open")
@@ -54,7 +55,7 @@ def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFram
     """
     one_of(measure, MEASURES, "measure")
     if absent := [name for name in ("replicate", "method", measure) if name not in results]:
-        raise ValueError(
+        raise InputError(
             f"the results lack the columns {some(absent)}; give what run_simulation returns."
         )
     scenario = [name for name in results if name not in (*MEASURES, "replicate", "method")]
@@ -98,7 +99,7 @@ def compare_methods(
     [[0.05, 'better']]
     """
     if method == other:
-        raise ValueError(f"two different methods are needed; found {method!r} twice.")
+        raise InputError(f"two different methods are needed; found {method!r} twice.")
     for name in (method, other):
         one_of(name, dict.fromkeys(results["method"]), "the methods to compare")
     scenario = [name for name in results if name not in (*MEASURES, "replicate", "method")]
@@ -142,7 +143,7 @@ def simulation_claims(results: pd.DataFrame, *, margin: float = 0.01) -> pd.Data
     """
     methods = set(results["method"])
     if "FONT" not in methods:
-        raise ValueError("the results hold no method 'FONT'; run the simulation with it.")
+        raise InputError("the results hold no method 'FONT'; run the simulation with it.")
     rows = [
         _claim(compare_methods(results, "FONT", other, margin=margin), claim, other, wanted)
         for claim, other, wanted in _CLAIMS

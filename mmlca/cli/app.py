@@ -1,7 +1,7 @@
 """The command line. Commands parse, call the library and print; they compute nothing.
 
-Exit codes: 0 done; 2 the input or a file is at fault, said in one sentence on standard error; 1
-anything else.
+Exit codes: 0 done; 2 the input or a file is at fault (`InputError`, or the operating system's own
+error), said in one sentence on standard error; 1 anything else, which is a bug or an interruption.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from font.errors import InputError
 from font.spelling import spelled
 from mmlca import __version__
 from mmlca.cli.centre import centre_app, exchange_app
@@ -28,6 +32,7 @@ from mmlca.cli.site import site_app
 from mmlca.cli.study import demo, study_app
 
 _LONGEST = 2_000  # letters of a message
+_debug: ContextVar[bool] = ContextVar("debug", default=False)
 UsageError: Any = typer.BadParameter.__base__  # typer has no other public name for it
 
 
@@ -65,7 +70,7 @@ def _one_sentence() -> Iterator[None]:
     except OSError as error:
         place = "" if error.filename is None else f": {error.filename}"
         sentence = f"{error}" if error.strerror is None else f"{error.strerror}{place}."
-    except (ValueError, TypeError) as error:
+    except InputError as error:
         sentence = f"{error}"
     except RecursionError:
         sentence = "a file is nested too deeply to be read; ask its sender for another."
@@ -73,11 +78,25 @@ def _one_sentence() -> Iterator[None]:
         sentence = "the memory of this computer is too small for this; give it less data."
     except KeyboardInterrupt as error:
         code, sentence = 1, f"{error}" or STOPPED
+    except Exception as error:
+        if isinstance(error, typer.Exit | typer.Abort) or _debug.get():
+            raise
+        code, sentence = 1, _bug(error)
     line = " ".join(sentence.splitlines())
     if len(line) > _LONGEST:  # a name in a file may have millions of letters
         line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
     typer.echo(f"mmlca: {line}", err=True)
     raise typer.Exit(code)
+
+
+def _bug(error: Exception) -> str:
+    """What is said of an error that is not the user's; its own text may hold patients' data."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"this is a bug in mmlca ({type(error).__name__} in {Path(where.filename).name}, line "
+        f"{where.lineno}); please report it. `mmlca --debug` before the command shows where it "
+        "happened, with values that may come from your data."
+    )
 
 
 app = typer.Typer(
@@ -107,7 +126,11 @@ def _options(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where a bug happened, in full.")
+    ] = False,
 ) -> None:
+    _debug.set(debug)
     os.environ["MPLBACKEND"] = "agg"  # a command draws into files and needs no screen
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from font.errors import InputError
 from mmlca.cli.display import say, working, write_table, wrote
 from mmlca.cli.options import (
     FILE,
@@ -113,7 +114,7 @@ def centre_combine(
     settings = {key: value for key, value in options.items() if value is not None}
     expected = listed_sites(expect)
     if study_file is not None:
-        from mmlca.study.config import read_study
+        from mmlca.study.study_file import read_study
 
         read = read_study(study_file, files=False)
         name, expected = read.name, expected or list(read.sites)
@@ -131,12 +132,12 @@ def centre_combine(
     if odd:
         found = "an ensemble already" if kinds[odd[0]] == "ensemble" else f"a {kinds[odd[0]]} file"
         hint = "; masked files go with --secure" if kinds[odd[0]] == "masked" else ""
-        raise ValueError(f"{odd[0]} is {found}; give model and {counts} files only{hint}.")
+        raise InputError(f"{odd[0]} is {found}; give model and {counts} files only{hint}.")
     models = read_models([p for p, kind in kinds.items() if kind == "model"], **rules)
     tables_files = [path for path, kind in kinds.items() if kind == counts]
     if not tables_files:
         option = " --secure" * secure
-        raise ValueError(
+        raise InputError(
             f"there is no {counts} file; each site makes one with `mmlca site label{option}`."
         )
     counted: set[str] = set()
@@ -233,7 +234,7 @@ def centre_refine(
     expected = listed_sites(expect)
     number: int | str | None = None if rounds is None else _rounds(rounds)
     if study_file is not None:
-        from mmlca.study.config import read_study
+        from mmlca.study.study_file import read_study
 
         read = read_study(study_file, files=False)
         name, expected = read.name, expected or list(read.sites)
@@ -248,9 +249,9 @@ def centre_refine(
     odd = [path for path, kind in kinds.items() if path not in sent and kind != wanted]
     if odd:
         hint = "; masked files go with --secure" if kinds[odd[0]] == "masked" else ""
-        raise ValueError(f"{odd[0]} is a {kinds[odd[0]]} file; give {wanted} files{hint}.")
+        raise InputError(f"{odd[0]} is a {kinds[odd[0]]} file; give {wanted} files{hint}.")
     if len(sent) != 1:
-        raise ValueError(
+        raise InputError(
             f"found {len(sent)} ensemble or shared files; give the one that the sums answer."
         )
     before = read_step(sent[0], study=name, keys=pinned)
@@ -318,7 +319,7 @@ def centre_effects(
 
     name = study_name(study, study_file)
     if study_file is not None:
-        from mmlca.study.config import read_study
+        from mmlca.study.study_file import read_study
 
         read = read_study(study_file, files=False)
         name, min_count = read.name, min_count or read.privacy.min_count
@@ -331,7 +332,7 @@ def centre_effects(
               read_files.items()}  # fmt: skip
     for table in tables.values():
         table["class"] += 1
-    pooled = inverse_variance(tables, {site: f.covariance for site, f in read_files.items()})
+    pooled = inverse_variance(tables)
     by_site = pd.concat([t.assign(site=site) for site, t in tables.items()], ignore_index=True)
     pooled = pooled.rename(columns={"class": "cluster"})
     write_table(by_site.rename(columns={"class": "cluster"}), places[0])
@@ -362,7 +363,7 @@ def _rounds(text: str) -> int | str:
     if text == "converge":
         return text
     if not text.isdecimal():
-        raise ValueError(f'--rounds takes a whole number or "converge"; found {text!r}.')
+        raise InputError(f'--rounds takes a whole number or "converge"; found {text!r}.')
     return int(text)
 
 

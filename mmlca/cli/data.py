@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from font.errors import InputError
 from mmlca.cli.display import note, say, working, write_table, wrote
 from mmlca.cli.options import (
     FILE,
@@ -96,7 +97,7 @@ def fit(
     files = {name: out / name for name in names}
     keep_inputs(files.values(), [sequences, covariates])
     if bootstrap == 1:
-        raise ValueError("--bootstrap needs at least 2 refits, such as 500; found 1.")
+        raise InputError("--bootstrap needs at least 2 refits, such as 500; found 1.")
     data = read_sequences(sequences, columns, states)
     table = None if covariates is None else read_table(covariates)
     model = MixtureMarkov(
@@ -251,7 +252,7 @@ def select(
     keep_inputs([out / "selection.csv", out / "selection.png"], sequences)
     names = [path.stem for path in sequences]
     if len(set(names)) != len(names):
-        raise ValueError(f"two files have the same name ({', '.join(names)}); it names the site.")
+        raise InputError(f"two files have the same name ({', '.join(names)}); it names the site.")
     data = {
         name: read_sequences(path, columns, states)
         for name, path in zip(names, sequences, strict=True)

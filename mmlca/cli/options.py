@@ -13,6 +13,10 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
+from ehr_prep.settings import Reading, RecordColumns, Rules
+from font.errors import InputError
+from mmlca.cli.groups import option_names
+
 PLAIN: dict[str, Any] = {
     "no_args_is_help": True,
     "rich_markup_mode": None,  # plain help starts twice as fast
@@ -35,11 +39,6 @@ FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "callback": _plain_fi
 def from_study(other: object, *names: str, **settings: Any) -> Any:
     """An option whose default is in the study file, if there is one, and `other` if not."""
     return Option(*names, show_default=f"from the study file, else {other}", **settings)
-
-
-def rule(other: object, *names: str, **settings: Any) -> Any:
-    """An option whose default is in the preset, if there is one, and `other` if not."""
-    return Option(*names, show_default=f"{other}, or the preset's", **settings)
 
 
 # --- input ----------------------------------------------------------------------------
@@ -178,7 +177,7 @@ def whole_numbers(text: str, option: str) -> list[int]:
         match = re.fullmatch(r"\s*([1-9]\d{0,3})(?:-(\d{1,4}))?\s*", part)
         run = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
         if not run:
-            raise ValueError(
+            raise InputError(
                 f"{option} takes whole numbers from 1 such as 1-8 or 2,3,5; found {text!r}."
             )
         numbers += run
@@ -188,18 +187,12 @@ def whole_numbers(text: str, option: str) -> list[int]:
 # --- advice in messages ---------------------------------------------------------------
 
 _CALLED = {
-    "patient": "--patient-column",
-    "date": "--date-column",
-    "drug": "--drug-column",
-    "end": "--end-column",
-    "supply": "--supply-column",
+    **option_names(Reading),
+    **option_names(Rules),
     "patients_columns": "--patients-column",
     "labs_columns": "--labs-column",
     "observation_columns": "--observation-column",
     "file_columns": "--file-column",
-    "first_on_or_after": "--since",
-    "combinations": "--combination",
-    "max_windows": "--windows",
     "n_classes": "--classes",
     "n_clusters": "--clusters",
 }
@@ -215,7 +208,7 @@ def roles(texts: list[str] | None, option: str) -> dict[str, str] | None:
     for text in texts or []:
         role, sign, column = text.partition("=")
         if not (role.strip() and sign and column):
-            raise ValueError(
+            raise InputError(
                 f"{option} takes what a column is and its name, as in "
                 f"patient=PatNr; found {text!r}."
             )
@@ -234,7 +227,7 @@ def by_file(texts: list[str] | None) -> dict[str, dict[str, str]] | None:
         place, _, column = text.partition("=")
         file, sign, role = place.rpartition(":")
         if not (file.strip() and sign and role.strip() and column):
-            raise ValueError(
+            raise InputError(
                 "--file-column takes a file, what a column is and its name, as in "
                 f"b.csv:patient=PatNr; found {text!r}."
             )
@@ -281,7 +274,7 @@ def as_key(name: str, value: object) -> str:
     if name.endswith("_columns"):
         table = f"[{name.removesuffix('_columns')}.columns]"
         return " ".join([table, *_assignments(value if isinstance(value, dict) else {})])
-    if name in ("patient", "date", "drug", "end", "supply"):
+    if name in RecordColumns.model_fields:
         return as_key("records_columns", {name: value}) if value else f"[records.columns] {name}"
     called = {"test": "outputs.lab", "variables": "outputs.table_one"}.get(name) or _section(name)
     return called if value is None else f"{called} = {json.dumps(value, ensure_ascii=False)}"
@@ -293,8 +286,8 @@ def _section(name: str) -> str:
     >>> _section("death"), _section("default_supply"), _section("patients")
     ('rules.death', 'records.default_supply', 'sites.NAME.patients')
     """
-    from mmlca.study.config import Rules
-    from mmlca.study.site_files import Reading, Site
+    from ehr_prep.settings import Reading, Rules
+    from mmlca.study.settings import Site
 
     sections = {
         "rules": Rules.model_fields,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from font.errors import InputError
 from mmlca.cli.display import say, working, wrote
 from mmlca.cli.options import NJobs, Out, Quiet, Seed
 
@@ -102,6 +103,6 @@ def _list(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:
     try:
         return list(dict.fromkeys(convert(part.strip()) for part in text.split(",")))
     except ValueError:
-        raise ValueError(
+        raise InputError(
             f"{option} takes values separated by commas, such as 5,10; found {text!r}."
         ) from None

@@ -13,7 +13,9 @@ from typing import Annotated
 
 import typer
 
+from font.errors import InputError
 from mmlca.cli.display import say, working, wrote
+from mmlca.cli.groups import with_groups
 from mmlca.cli.options import (
     FILE,
     PLAIN,
@@ -41,7 +43,6 @@ from mmlca.cli.site_input import (
     open_hospital,
     read_keys_file,
     site_data,
-    with_groups,
 )
 
 site_app = typer.Typer(
@@ -99,7 +100,7 @@ def site_fit(
     from font.exchange.files import read_model
 
     if classes is None and also_try is None and home.study_file is None:
-        raise ValueError("the number of classes is missing; give --classes, or --try several.")
+        raise InputError("the number of classes is missing; give --classes, or --try several.")
     hospital = open_hospital(
         *(home, site_data(sequences, patients, quiet=quiet), release),
         n_classes=classes,
@@ -192,7 +193,7 @@ def site_label(
 
     key_files, lists = _split_keys(models, secure)
     if not lists:
-        raise ValueError("there are no model files among these; give those of all sites.")
+        raise InputError("there are no model files among these; give those of all sites.")
     hospital = open_hospital(
         *(home, site_data(sequences, patients, lists[0], quiet=quiet), release),
         agreed=agreed,
@@ -295,7 +296,7 @@ def site_refine(
 
     key_files, answered = _split_keys(files, secure)
     if len(answered) != 1:
-        raise ValueError(
+        raise InputError(
             f"found {len(answered)} files to answer; give one, the centre's ensemble file or its "
             "shared file of the step before."
         )
@@ -419,7 +420,7 @@ def _split_keys(files: list[Path], secure: bool) -> tuple[list[Path], list[Path]
 
     keys = [path for path in files if claimed_kind(path) == "key"]
     if keys and not secure:
-        raise ValueError(f"{keys[0]} is a key file, which goes with --secure; give both.")
+        raise InputError(f"{keys[0]} is a key file, which goes with --secure; give both.")
     return keys, [path for path in files if path not in keys]
 
 

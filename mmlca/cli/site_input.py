@@ -1,20 +1,17 @@
 """Options that the commands of a site share, and the hospital that they describe.
 
-A command names a group of options as one keyword argument (`home: Home`), and `with_groups` spells
-the group out for typer: every option is written once, here or in `mmlca.cli.options`.
+Each group of options is a dataclass that `mmlca.cli.groups.with_groups` spells out for typer.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from font.errors import InputError
 from font.spelling import spelled
 from mmlca.cli.data import read_sequences
 from mmlca.cli.display import say
@@ -122,45 +119,6 @@ class Patients:
     states: States = None
 
 
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of each group in place of the group, for typer.
-
-    Parameters
-    ----------
-    command : function
-        Arguments annotated with a dataclass such as `Home` are groups of options.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    parameters: list[inspect.Parameter] = []
-    groups: dict[str, tuple[type, list[str]]] = {}
-    for name, parameter in inspect.signature(command).parameters.items():
-        group = hints[name]
-        if not is_dataclass(group):
-            parameters.append(parameter.replace(annotation=group, kind=parameter.KEYWORD_ONLY))
-            continue
-        types = get_type_hints(group, include_extras=True)
-        groups[name] = group, [field.name for field in fields(group)]  # type: ignore[assignment]
-        parameters += [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=types[field.name],
-            )
-            for field in fields(group)
-        ]
-
-    @wraps(command)
-    def whole(**values: Any) -> None:
-        for name, (group, options) in groups.items():
-            values[name] = group(**{option: values.pop(option) for option in options})
-        command(**values)
-
-    whole.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    whole.__annotations__ = {p.name: p.annotation for p in parameters}
-    return whole
-
-
 def open_hospital(
     home: Home, sequences: Any, release: Release | None = None, **options: Any
 ) -> Hospital:
@@ -168,7 +126,7 @@ def open_hospital(
     from font.checks import some
     from font.files import check_regular
     from mmlca.federation.hospital import Hospital
-    from mmlca.study.config import read_study
+    from mmlca.study.study_file import read_study
 
     name = study_name(home.study, home.study_file)
     options |= {"folder": home.folder, "override": home.override, "sequences": sequences}
@@ -181,36 +139,36 @@ def open_hospital(
             if path.exists():  # those of other sites may be absent
                 check_regular(path)
         if home.site is None and len(sites) > 1:
-            raise ValueError(
+            raise InputError(
                 f"{home.study_file} has the sites {some(sites)}; choose one with --site."
             )
         with spelled(as_key):
             return Hospital.from_study(home.study_file, home.site, **settings)
     if home.site is None:
-        raise ValueError("the name of this hospital is missing; give it with --site.")
+        raise InputError("the name of this hospital is missing; give it with --site.")
     if sequences is None:
-        raise ValueError("there are no patients; give sequences, --records or --study-file.")
+        raise InputError("there are no patients; give sequences, --records or --study-file.")
     return Hospital(study=name, site=home.site, **settings)
 
 
 def study_name(study: str | None, study_file: Path | None) -> str:
     """The study's name from --study; "" where --study-file gives it."""
     if study is not None and study_file is not None:
-        raise ValueError(
+        raise InputError(
             f"found both --study {study} and --study-file {study_file}; the file names the study, "
             "so give one of them."
         )
     if study is None and study_file is None:
-        raise ValueError("the study has no name; give --study NAME or --study-file FILE.")
+        raise InputError("the study has no name; give --study NAME or --study-file FILE.")
     if study is not None and Path(study).is_file():
-        raise ValueError(f"--study takes a name, found the file {study}; give it as --study-file.")
+        raise InputError(f"--study takes a name, found the file {study}; give it as --study-file.")
     return study or ""
 
 
 def read_keys_file(path: Path | None, study_file: Path | None) -> dict[str, str] | None:
     """Public keys from the study file, then those from --keys; None if there are neither."""
     from font.exchange.signatures import read_keys
-    from mmlca.study.config import read_study
+    from mmlca.study.study_file import read_study
 
     keys = {} if study_file is None else read_study(study_file, files=False).public_keys()
     return (keys | ({} if path is None else read_keys(path))) or None
@@ -218,8 +176,8 @@ def read_keys_file(path: Path | None, study_file: Path | None) -> dict[str, str]
 
 def study_inputs(study_file: Path | None) -> list[Path]:
     """The study file and the files that it names, of all sites."""
-    from mmlca.study.config import read_study
     from mmlca.study.folder import input_files
+    from mmlca.study.study_file import read_study
 
     if study_file is None:
         return []
@@ -247,10 +205,10 @@ def site_data(
     """
     records = patients.records
     if sequences is not None and records:
-        raise ValueError(f"found both sequences ({sequences}) and --records; give one.")
+        raise InputError(f"found both sequences ({sequences}) and --records; give one.")
     for name in ("patients", "drugs", "preset"):
         if getattr(patients, name) is not None and not records:
-            raise ValueError(f"--{name} goes with --records; give both, or neither.")
+            raise InputError(f"--{name} goes with --records; give both, or neither.")
     if records:
         from ehr_prep.build import build_sequences
         from ehr_prep.drugs import RA_DRUGS, drug_map
@@ -339,5 +297,5 @@ def _table(path: Path, columns: list[str]) -> pd.DataFrame:
     table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     lacking = [name for name in ["id", *columns] if name not in table.columns]
     if lacking:
-        raise ValueError(f"{path} lacks the columns {some(lacking)}; add them or mend the names.")
+        raise InputError(f"{path} lacks the columns {some(lacking)}; add them or mend the names.")
     return table.set_index("id")[columns]

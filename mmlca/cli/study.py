@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from font.errors import InputError
 from font.spelling import option_name, spelled
 from mmlca.cli.display import say, working
 from mmlca.cli.options import (
@@ -30,8 +31,8 @@ from mmlca.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mmlca.study.config import Study
     from mmlca.study.processes import Processes
+    from mmlca.study.settings import Study
 
 study_app = typer.Typer(name="study", help="A whole study: init, run, sensitivity.", **PLAIN)
 
@@ -77,7 +78,7 @@ def _made_up_study(
     """A study file and the files of its synthetic patients, written to a folder."""
     from ehr_prep.synthetic.cohort import ra_cohort
     from ehr_prep.synthetic.omop import omop_files, write_omop
-    from mmlca.study.config import read_study, write_study_file
+    from mmlca.study.study_file import read_study, write_study_file
 
     try:
         cohort = ra_cohort(seed, scale)
@@ -175,10 +176,10 @@ def study_init(
     writes nothing. Options with [SITE=] hold for one site, or for all without it.
     """
     from font.files import keep_inputs
-    from mmlca.study.config import write_study_file
+    from mmlca.study.study_file import write_study_file
 
     if path.exists() and not force:
-        raise ValueError(f"{path} exists; choose another name, or replace it with --force.")
+        raise InputError(f"{path} exists; choose another name, or replace it with --force.")
     columns = {
         "patient": patient_column,
         "date": date_column,
@@ -198,13 +199,13 @@ def study_init(
         belonging |= {**columns, **written, **tables, "file_columns": file_column}
         for option, given in belonging.items():
             if given:
-                raise ValueError(f"{option_name(option)} goes with --records; give both.")
+                raise InputError(f"{option_name(option)} goes with --records; give both.")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_study_file(path, site or ("MGB", "VA"), name=name, preset=preset)
         say(quiet, f"Wrote {path}. Change the paths in it, then: {_next(path)}")
         return
     if site:
-        raise ValueError("--records names the sites, as in MGB=mgb.csv; leave --site out.")
+        raise InputError("--records names the sites, as in MGB=mgb.csv; leave --site out.")
     from mmlca.study.look import look_at_sites
 
     by_site, people = _by_site(records, "--records"), _by_site(patients, "--patients")
@@ -224,7 +225,7 @@ def study_init(
     unread = {site: look.problems for site, look in looks.items() if look.records is None}
     if unread:
         problems = " ".join(f"{site}: {text}" for site, part in unread.items() for text in part)
-        raise ValueError(f"{path} was not written, since files cannot be read. {problems}")
+        raise InputError(f"{path} was not written, since files cannot be read. {problems}")
     path.parent.mkdir(parents=True, exist_ok=True)
     relative = {k: Path(os.path.relpath(f, path.parent)).as_posix() for k, f in shared.items() if f}
     write_study_file(
@@ -238,7 +239,7 @@ def study_init(
     empty = {site: look.problems for site, look in looks.items() if look.sequences is None}
     if empty:
         problems = " ".join(f"{site}: {text}" for site, part in empty.items() for text in part)
-        raise ValueError(f"wrote {path}, but its rules leave no sequences. {problems}")
+        raise InputError(f"wrote {path}, but its rules leave no sequences. {problems}")
     say(quiet, f"Wrote {path}. Look through it, then: {_next(path)}")
 
 
@@ -265,7 +266,7 @@ def _roles(texts: list[str], name: str) -> dict[str, dict[str, str]]:
     for text in texts:
         *site, role, column = text.split("=") if "=" in text else ["", text]
         if len(site) > 1 or not (role.strip() and column):
-            raise ValueError(
+            raise InputError(
                 f"{as_option(name, None)} takes what a column is and its name, as in "
                 f"patient=PatNr, or for one site MGB=patient=PatNr; found {text!r}."
             )
@@ -289,7 +290,7 @@ def _by_site(texts: list[str] | None, option: str) -> dict[str, list[Path]]:
             site, file = "", text
         for path in files_of(file.strip()):
             if not path.is_file():
-                raise ValueError(
+                raise InputError(
                     f"there is no file {str(path)!r} ({option} {text}); mend the path, or write "
                     "the site and the file as in MGB=mgb.csv."
                 )
@@ -310,7 +311,7 @@ def study_run(
 
     An interrupted run goes on where it stopped, and finished steps are not repeated.
     """
-    from mmlca.study.config import read_study
+    from mmlca.study.study_file import read_study
 
     _run(read_study(study_file), out, no_progress, quiet, as_json)
 
@@ -327,8 +328,8 @@ def study_sensitivity(
 
     The choices stand under [sensitivity] in the study file: one at a time, or all combinations.
     """
-    from mmlca.study.config import read_study
     from mmlca.study.sensitivity import run_sensitivity
+    from mmlca.study.study_file import read_study
 
     study = read_study(study_file)
     calm = no_progress or quiet or as_json

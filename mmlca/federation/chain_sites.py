@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from font.errors import InputError
+from font.probabilities import PRIOR_OF_SENT_FITS
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.model.simulate import simulate
@@ -16,7 +18,6 @@ from mmlca.sequences.type import Sequences
 
 Floats = NDArray[np.float64]
 SETTINGS = ("homogeneous", "imbalanced", "contaminated")
-_PRIOR = 0.5  # as in models that sites send to each other, see `mmlca.Hospital`
 
 
 class ChainSites(NamedTuple):
@@ -77,10 +78,10 @@ def simulate_chains(
     (5, (3, 20), 1)
     """
     if setting not in SETTINGS:
-        raise ValueError(f"setting must be one of {', '.join(SETTINGS)}; found {setting!r}.")
+        raise InputError(f"setting must be one of {', '.join(SETTINGS)}; found {setting!r}.")
     for value, what in ((n_sites, "n_sites"), (quarters, "quarters"), (n_classes, "n_classes")):
         if not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"{what} must be a whole number of at least 1; found {value!r}.")
+            raise InputError(f"{what} must be a whole number of at least 1; found {value!r}.")
     rng = np.random.default_rng(seed)
     classes = _chains(n_classes, n_states, stay, rng)
     n_dirty = max(1, round(contaminated_sites * n_sites)) if setting == "contaminated" else 0
@@ -137,7 +138,9 @@ class ChainSource:
     def fit(self, data: Sequences, n_classes: int, n_init: int, seed: int) -> Any:
         with warnings.catch_warnings():  # a maximum found once is no news in a thousand fits
             warnings.simplefilter("ignore", UserWarning)
-            return MixtureMarkov(n_classes, n_init=n_init, prior=_PRIOR, seed=seed).fit(data)
+            return MixtureMarkov(n_classes, n_init=n_init, prior=PRIOR_OF_SENT_FITS, seed=seed).fit(
+                data
+            )
 
     def fit_groups(
         self, data: Sequences, groups: NDArray[Any], n_classes: int, n_init: int, seed: int
@@ -145,7 +148,7 @@ class ChainSource:
         """Everyone's classes under one model with class proportions of each site."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            model = MixtureMarkov(n_classes, n_init=n_init, prior=_PRIOR, seed=seed)
+            model = MixtureMarkov(n_classes, n_init=n_init, prior=PRIOR_OF_SENT_FITS, seed=seed)
             return model.fit_predict(data, groups=groups)
 
     def take(self, data: Sequences, rows: NDArray[np.intp]) -> Sequences:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from font.errors import InputError
+from font.probabilities import PRIOR_OF_SENT_FITS
+
 if TYPE_CHECKING:
     from mmlca.federation.hospital import Hospital
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
 
-_PRIOR, _STATES = 0.5, 6  # pseudo-count of each probability, and states up to which it holds
+_STATES = 6  # up to which the prior holds
 _NOBODY = 2.0  # expected patients below which a class is as good as empty
 
 
@@ -28,7 +31,7 @@ def local_prior(n_states: int) -> float:
     >>> local_prior(5), round(local_prior(12), 3)
     (0.5, 0.135)
     """
-    return _PRIOR * min(1.0, _STATES * (_STATES + 1) / (n_states * (n_states + 1)))
+    return PRIOR_OF_SENT_FITS * min(1.0, _STATES * (_STATES + 1) / (n_states * (n_states + 1)))
 
 
 def fit_models(
@@ -56,7 +59,7 @@ def fit_models(
         bic = dict(zip(table["classes"], table["bic"], strict=True))
         n_classes = vote(table) if n_classes is None else n_classes
     if n_classes is None:
-        raise ValueError("the number of classes is missing; give it, or candidates to try.")
+        raise InputError("the number of classes is missing; give it, or candidates to try.")
     parts = {hospital.site: data}
     if hospital.pseudo_sites:
         parts = pseudo_sites(
@@ -87,7 +90,7 @@ def _fit_one(
     if not hospital.fewer_classes:
         fewer = option("n_classes", n_classes - 1)
         if smallest >= _NOBODY:
-            raise ValueError(
+            raise InputError(
                 f"the smallest of {n_classes} classes has fewer than {hospital.min_count} "
                 f"patients, so that the model may not leave; ask for fewer ({fewer}), or let the "
                 f"fit find how many it can have ({option('fewer_classes', True)})."

@@ -15,6 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
+from font.errors import InputError
 from mmlca import __version__
 from mmlca.federation.refusals import (
     refuse_contradiction,
@@ -140,7 +141,7 @@ class Hospital:
         check_study(self.study)
         check_site(self.site)
         if self.min_count < self.floor:
-            raise ValueError(
+            raise InputError(
                 f"min_count is {self.min_count}, but this site lets nothing leave that is rounded "
                 f"to less than {self.floor}; raise min_count, or let the site change its floor."
             )
@@ -160,13 +161,13 @@ class Hospital:
         changes
             Fields of `Hospital` that are to differ from what the file says.
         """
-        from mmlca.study.config import read_study
         from mmlca.study.read import read_site
+        from mmlca.study.study_file import read_study
 
         if site is None:
             site, *others = read_study(path, files=False).sites
             if others:
-                raise ValueError(
+                raise InputError(
                     f"{path} has the sites {', '.join([site, *others])}; say which one this is."
                 )
         study = read_study(path, site=site)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from font.checks import some
+from font.errors import InputError
 from font.exchange.names import look_alikes
 from font.exchange.privacy import SecretDraws
 from font.files import atomic_write
@@ -86,13 +87,13 @@ class Ledger:
         studies = [release.study for release in self._content.releases]
         alike = [a for a, b in look_alikes([*studies, self.study]) if b == self.study]
         if alike:
-            raise ValueError(
+            raise InputError(
                 f"{self.path} has a study {alike[0]!r}, which looks like {self.study!r}; use the "
                 "name under which files have left already, or one that nobody takes for it."
             )
         other = {release.site for release in self._content.releases} - {self.site}
         if other and self.site != UNNAMED:
-            raise ValueError(
+            raise InputError(
                 f"{self.path} is the ledger of {some(sorted(other))}, not of {self.site!r}; a "
                 "ledger belongs to the patients of one site: use its name, or another --folder."
             )
@@ -105,7 +106,7 @@ class Ledger:
         try:
             return _Content.model_validate_json(self.path.read_bytes())
         except ValidationError:
-            raise ValueError(
+            raise InputError(
                 f"{self.path} is not a ledger that this program wrote, or it is damaged; restore "
                 "it from a backup, since rounding that starts anew tells more than it should."
             ) from None
@@ -130,10 +131,11 @@ class Ledger:
             make_mask_secret(path)
         secret = read_mask_secret(path, [release.request for release in self._masked()])
         if secret is None:
-            raise ValueError(
+            raise InputError(
                 f"{self.path.parent} was copied or restored from a backup after the key of "
-                f"{self.site} for round {self.round} of the study {self.study!r} was made, so that "
-                "the same masks could be used for two different tables; begin a new round."
+                f"{self.site} for round {self.round} of the study {self.study!r} was made (or its "
+                "files got another owner or mode), so that the same masks could be used for two "
+                "different tables; begin a new round."
             )
         return secret
 
@@ -172,14 +174,14 @@ class Ledger:
         if last.request == request:
             return {name: text.encode() for name, text in last.files.items()}
         if override is None:
-            raise ValueError(
+            raise InputError(
                 f"{self.site} released other {kind} files for the study {self.study!r}, round "
                 f"{self.round}, on {last.when}: the patients, the models or the settings were "
                 "different, and two releases can be compared with each other; repeat the earlier "
                 "request, or give an override that says in words why a second release should leave."
             )
         if len(override.split()) < 3:
-            raise ValueError(
+            raise InputError(
                 f"the override {override!r} does not say why; use at least three words, such as "
                 "'first file never sent'."
             )
@@ -207,7 +209,7 @@ class Ledger:
         chosen = sorted(sites)
         sets = list(dict.fromkeys(tuple(_sites_of(release)) for release in former))
         if any(release.kind == kind and _sites_of(release) == chosen for release in former):
-            raise ValueError(
+            raise InputError(
                 f"{self.site} has answered this set of sites in round {self.round} of the study "
                 f"{self.study!r} already, with other patients, models or settings; the two answers "
                 "would have the same masks, so begin a new round."
@@ -216,13 +218,13 @@ class Ledger:
             return None
         gone = sorted(set(sets[0]) - set(chosen))
         if len(sets) > 1 or not set(chosen) < set(sets[0]):
-            raise ValueError(
+            raise InputError(
                 f"{self.site} has masked for the sites {some(sets[-1])} in round {self.round} of "
                 f"the study {self.study!r}; a round has one set of sites, and one smaller one if "
                 "some drop out, since sums of several sets can be subtracted: begin a new round."
             )
         if gone != sorted(without):
-            raise ValueError(
+            raise InputError(
                 f"{self.site} has masked for a larger set of sites, with {some(gone)}; if the "
                 f"centre has the files of {some(gone)} all the same, it can subtract the two sums "
                 "and read their tables. Ask these sites whether they sent nothing, and if so, name "

@@ -49,8 +49,9 @@ from font.exchange.kinds import (
     patients_in_words,
     unfit_patients,
 )
-from font.exchange.privacy import Draws, round_counts, unrounded
+from font.exchange.privacy import Draws, round_counts, round_events, round_mean, unrounded
 from font.exchange.registry import ModelKind
+from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -61,7 +62,6 @@ Floats = NDArray[np.float64]
 Content = Mapping[str, Any]
 
 FORMAT = "mmlca markov counts"
-PRIOR = 1.0  # see the notes of `markov_content`
 _DIGITS = 2  # decimals of the mean number of steps
 
 Counts = Annotated[list[Count], size(1, MOST_STATES)]
@@ -185,8 +185,8 @@ def markov_content(
     models and all patients' label patterns; then with the models from rounded counts; then with
     rounded cross-tables as well, by K-means and by latent clusters (here started from the K-means
     alone; with all starts the first row gave 0.907, 0.903, 0.903 and 0.902 in 20 other runs); last,
-    the standard error of the difference between the latter and the first. Receivers add `PRIOR` to
-    every count, which helps small sites more than rounding harms them; 0.5 did worse, 2 a little
+    the standard error of the difference between the latter and the first. Receivers add the prior
+    to every count, which helps small sites more than rounding harms them; 0.5 did worse, 2 a little
     better than 1.
 
     ====================================== =========== ====== ======== ====== =====
@@ -206,16 +206,17 @@ def markov_content(
     mean = 1.0
     if _behind_few(sequences.patterns, expected, few) >= min_count:  # else one patient's habit
         mean = expected.steps[few].sum() / expected.support[few].sum()
-    mean = max(round(float(mean), _DIGITS), 1.0)
     patients = round_counts(expected.patients, min_count, draws)
     first = round_counts(expected.first, min_count, draws)
-    rounded = round_counts(np.where(few, expected.support, expected.steps), min_count, draws)
+    counted = np.where(few, expected.support, expected.steps)
+    rounded = round_events(counted, expected.support, min_count, draws.random(counted.shape))
+    mean = round_mean(float(mean), draws.random(1))
     steps = np.where(few, np.round(rounded * mean, _DIGITS), rounded)
     return {
         "format": FORMAT,
         "version": 1,
         "states": list(model.states_),
-        "prior": PRIOR,
+        "prior": PRIOR_OF_ROUNDED_STEPS,
         "patients": patients.tolist(),
         "first": first.tolist(),
         "steps": steps.tolist(),
@@ -229,14 +230,13 @@ def markov_model(content: Content) -> MixtureMarkov:
     from mmlca.model.params import MarkovParams
 
     patients = np.array(content["patients"], dtype=float)
-    initial = np.array(content["first"], dtype=float) + content["prior"]
-    transition = np.array(content["steps"], dtype=float) + content["prior"]
+    prior = float(content["prior"])
     params = MarkovParams(
-        patients / patients.sum(),
-        initial / initial.sum(axis=-1, keepdims=True),
-        transition / transition.sum(axis=-1, keepdims=True),
+        probabilities(patients),
+        probabilities(content["first"], prior),
+        probabilities(content["steps"], prior),
     )
-    model = MixtureMarkov(len(patients), prior=float(content["prior"]))
+    model = MixtureMarkov(len(patients), prior=prior)
     model._set_params_(params, tuple(content["states"]))
     model.n_sequences_ = float(patients.sum())
     return model

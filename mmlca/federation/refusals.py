@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from font.errors import InputError
+
 if TYPE_CHECKING:
     from font.exchange.files import ModelFile
     from font.exchange.sums import SharedFile
@@ -28,7 +30,7 @@ def refuse_foreign_models(
 
     last = ledger.released("model")
     if last is None and agreed is None:
-        raise ValueError(
+        raise InputError(
             f"{ledger.site} has sent no model for round {ledger.round} of the study "
             f"{ledger.study!r} (there is no note of it in {ledger.path}); a site labels only with "
             "a list of models that its own are part of, or whose fingerprint it was told: fit "
@@ -42,14 +44,14 @@ def refuse_foreign_models(
     theirs = {name: file.fingerprint for name, file in files.items() if file.site == ledger.site}
     if theirs != own:
         wrong = sorted({name for name, _ in set(own.items()) ^ set(theirs.items())})
-        raise ValueError(
+        raise InputError(
             f"the models of {ledger.site} in this list ({some(wrong)}) are not those that it sent; "
             "get the list that all sites agreed on."
         )
     if agreed is not None:
         whole = list_fingerprint(files)
         if len(agreed) < 12 or not whole.startswith(agreed):
-            raise ValueError(
+            raise InputError(
                 f"the list of {len(files)} models has the fingerprint {whole[:16]}…, not the "
                 f"agreed {agreed!r}; get the files that all sites agreed on."
             )
@@ -63,7 +65,7 @@ def refuse_other_models(models: Mapping[str, ModelFile], ledger: Ledger) -> None
     last = ledger.released("labels", any_site=True)
     last = last or ledger.released("masked labels", any_site=True)
     if last is None:
-        raise ValueError(
+        raise InputError(
             f"this site has not labelled in round {ledger.round} of the study {ledger.study!r} "
             f"(there is no note of it in {ledger.path}); label first, or give an override that "
             "says in words why its patients should be placed all the same."
@@ -76,7 +78,7 @@ def refuse_other_models(models: Mapping[str, ModelFile], ledger: Ledger) -> None
     else:
         same = payload["of"] == list_fingerprint(models)
     if not same:
-        raise ValueError(
+        raise InputError(
             "the ensemble has other models than those that this site labelled with; ask the "
             "centre which files it combined."
         )
@@ -90,7 +92,7 @@ def refuse_other_way(kind: str, ledger: Ledger) -> None:
     masked = kind.startswith("masked ")
     other = kind.removeprefix("masked ") if masked else f"masked {kind}"
     if ledger.released(other) is not None:
-        raise ValueError(
+        raise InputError(
             f"{ledger.site} has sent its {other.removeprefix('masked ')} in round {ledger.round} "
             f"of the study {ledger.study!r} {'without' if masked else 'with'} secure sums; a round "
             "takes one of the two ways, so go on as before, or begin a new round."
@@ -104,7 +106,7 @@ def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
     first, last = (_sent_sums(step, ledger) for step in (0, shared.step))
     (text,) = first.files.values()
     if read_file(text.encode()).payload["of"] != shared.payload["ensemble"]:
-        raise ValueError(
+        raise InputError(
             "the shared model was refined from another ensemble than the one that this site "
             "answered; ask the centre which file it began with."
         )
@@ -117,7 +119,7 @@ def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
         or last.site not in shared.sites
         or total.shape[0] * total.shape[1] != least.size
     ):
-        raise ValueError(
+        raise InputError(
             f"the shared model of step {shared.step} was made without the sums that this site "
             "sent; ask the centre for the file that they are part of."
         )
@@ -125,7 +127,7 @@ def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
     capped = len(shared.sites) > 2 and own > 0  # see `font.exchange.sums.capped_site`
     counted = min(1.0, float(total[:, 0].sum()) / 2 / own) if capped else 1.0
     if (total.ravel() < counted * least - 1 / shared.payload["scale"]).any():
-        raise ValueError(
+        raise InputError(
             f"the shared model of step {shared.step} has smaller sums than this site alone "
             "sent, so it is not their total; ask the centre to write it again."
         )
@@ -139,7 +141,7 @@ def refuse_contradiction(before: Sequence[int], now: Sequence[int]) -> None:
     """
     same = sum(a == b for a, b in zip(before, now, strict=True)) / max(len(now), 1)
     if same < LEAST_SAME:
-        raise ValueError(
+        raise InputError(
             f"under the first shared model {1 - same:.0%} of this site's patients have another "
             f"cluster than in the ensemble, and honest sums move less than {1 - LEAST_SAME:.0%}; "
             "nothing was written: ask the centre what it added up, or give an override that says "
@@ -150,7 +152,7 @@ def refuse_contradiction(before: Sequence[int], now: Sequence[int]) -> None:
 def refuse_fall(before: float | None, now: float, step: int) -> None:
     """Refuse a shared model under which this site's patients are far less likely than before."""
     if before is not None and now < before - MOST_FALL * abs(before):
-        raise ValueError(
+        raise InputError(
             f"under the shared model of step {step} the log-likelihood of this site's patients "
             f"falls from {before:,.1f} to {now:,.1f}, which honest sums do not do; nothing "
             "was written: ask the centre what it added up, or give an override that says in words "
@@ -163,7 +165,7 @@ def _sent_sums(step: int, ledger: Ledger) -> Release:
     release = ledger.released(f"sums {step}", any_site=True)
     release = release or ledger.released(f"masked sums {step}", any_site=True)
     if release is None:
-        raise ValueError(
+        raise InputError(
             f"this site sent no sums of step {step} in round {ledger.round} of the study "
             f"{ledger.study!r} (there is no note of it in {ledger.path}); begin with `mmlca site "
             "refine` on the ensemble file."

@@ -40,6 +40,7 @@ def make_effects(
         effects.clusters.tolist(),
         effects.variables,
         of=step.fingerprint,
+        draws=hospital.ledger().draws("effects"),
         site=hospital.site,
         **about,
     ).data

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from font.errors import InputError
 from mmlca.figures.colours import INK, MISSING
 from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Groups, Keys, SequencesBySite, split
@@ -53,7 +54,7 @@ class Panel(NamedTuple):
                 mine &= (table[name] == self.keys[name]).to_numpy() if known else False
         if n is not None and mine.sum() != n:
             where = f" for {group_name(self.keys)}" if self.keys else ""
-            raise ValueError(
+            raise InputError(
                 f"the table has {mine.sum():,} rows{where}, expected {n:,}; give the table of the "
                 "same sequences and groups."
             )
@@ -223,11 +224,11 @@ def lay_out(
     of the data, or what the `table` that is drawn has as `size` or `rounded_size` of the group.
     """
     if ax is not None and figure is not None:
-        raise ValueError("both ax and figure were given; give one of them.")
+        raise InputError("both ax and figure were given; give one of them.")
     shown, few, empty = enough(sequences, groups, min_count)
     simple = isinstance(sequences, Sequences) and groups is None
     if ax is not None and len(shown) > 1:
-        raise ValueError(
+        raise InputError(
             f"one Axes cannot hold {len(shown)} panels (sites × groups); pass figure= or "
             "neither, or draw one group at a time."
         )
@@ -298,8 +299,8 @@ def enough(
     shown = [part for part, hide in zip(parts, small | (sizes == 0), strict=True) if not hide]
     if not shown:
         if not sizes.any():
-            raise ValueError("there is nothing to draw: there are no patients; select some.")
-        raise ValueError(
+            raise InputError("there is nothing to draw: there are no patients; select some.")
+        raise InputError(
             f"there is nothing to draw: every group has fewer than min_count = {min_count} "
             "patients; join groups, or lower min_count."
         )

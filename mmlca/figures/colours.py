@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
+from font.errors import InputError
 from mmlca.sequences.checks import some
 
 Colours: TypeAlias = Mapping[str, Any] | Sequence[Any]
@@ -85,7 +86,7 @@ def _wanted(states: list[str], colours: Colours | None) -> dict[str, Any]:
     if not isinstance(colours, Mapping):
         given = list(colours)
         if len(given) < len(states):
-            raise ValueError(
+            raise InputError(
                 f"found {len(given)} colours for {len(states)} states ({some(states)}); give one "
                 "for each, or a dict {state: colour}."
             )
@@ -94,11 +95,11 @@ def _wanted(states: list[str], colours: Colours | None) -> dict[str, Any]:
         near = [state for state in states if state.casefold() == str(name).casefold()]
         near = near or get_close_matches(str(name), states, n=1, cutoff=0.75)
         if name not in states and near and near[0] not in colours:
-            raise ValueError(
+            raise InputError(
                 f"colours names {name!r}, which is not a state; did you mean {near[0]!r}?"
             )
     if colours and not set(colours) & set(states):
-        raise ValueError(
+        raise InputError(
             f"colours names {some(list(map(str, colours)))}, none of the states {some(states)}; "
             "give a dict {state: colour}."
         )

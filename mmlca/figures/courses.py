@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.figures.canvas import SMALL, TEXT, Page, Panel, lay_out, only, rectangles, time_axis
 from mmlca.figures.colours import INK, MISSING, Colours, state_colours
 from mmlca.sequences.checks import counted
@@ -55,7 +56,7 @@ def plot_index(
     min_count : groups, and sequences that fewer patients have, are not shown
     """
     if sort not in ("start", "end", None):
-        raise ValueError(f'sort must be "start", "end" or None, found {sort!r}.')
+        raise InputError(f'sort must be "start", "end" or None, found {sort!r}.')
     page = lay_out(sequences, groups, min_count, ax, figure)
     colour = state_colours(page.states, colours)
     drawn: set[int | str] = set()
@@ -211,7 +212,7 @@ def _of_table(
     common = frequent(panel.data, top, min_count)
     rows = panel.rows(table, len(common.rows))
     if "rounded_size" not in rows and not np.allclose(rows["count"], common.weight):
-        raise ValueError(
+        raise InputError(
             "the counts in the table are not those of the sequences; give the table of the same "
             "sequences, groups, top and min_count."
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from font.errors import InputError
 from mmlca.figures.canvas import (
     MARKERS,
     ONE_COLUMN,
@@ -58,7 +59,7 @@ def plot_effects(
     frame = effects[effects["term"] != "intercept"]
     classes, terms = list(frame["class"].unique()), list(dict.fromkeys(frame["term"]))
     if not terms:
-        raise ValueError("there is nothing to draw: the table has no term but the intercept.")
+        raise InputError("there is nothing to draw: the table has no term but the intercept.")
     sites = list(frame["site"].unique()) if "site" in frame else [None]
     series = [(site, frame if site is None else frame[frame["site"] == site]) for site in sites]
     if pooled is not None:

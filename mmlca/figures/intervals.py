@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from font.errors import InputError
 from mmlca.figures.canvas import SMALL, TEXT, named, new_axes, ratio_axis
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import of_type, some
@@ -56,7 +57,7 @@ def plot_intervals(
     columns = ["odds_ratio", "or_low", "or_high"] if odds else ["estimate", "low", "high"]
     absent = [name for name in ["class", *columns] if name not in table.columns]
     if absent:
-        raise ValueError(
+        raise InputError(
             f"the table lacks the columns {some(absent)}; give one of standard_errors, "
             "coefficient_table or bootstrap."
         )
@@ -65,7 +66,7 @@ def plot_intervals(
         shown = shown[shown["class"].isin(list(classes))]
     shown = shown[np.isfinite(shown[columns]).all(axis=1)].reset_index(drop=True)
     if not 0 < len(shown) <= _MOST:
-        raise ValueError(
+        raise InputError(
             f"{len(shown):,} intervals cannot be drawn, at most {_MOST} can and at least one is "
             "needed; choose other classes, or rows of the table."
         )
@@ -100,11 +101,11 @@ def plot_intervals(
 def _of_parameter(table: pd.DataFrame, parameter: str | None) -> pd.DataFrame:
     known = table["parameter"].unique().tolist() if "parameter" in table.columns else []
     if parameter is None and len(known) > 1:
-        raise ValueError(
+        raise InputError(
             f"the table has several parameters, {some(known)}; say which with parameter=."
         )
     if parameter is not None and parameter not in known:
-        raise ValueError(f"parameter must be one of {some(known)}, found {parameter!r}.")
+        raise InputError(f"parameter must be one of {some(known)}, found {parameter!r}.")
     return table if parameter is None else table[table["parameter"] == parameter]
 
 

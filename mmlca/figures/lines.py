@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.figures.canvas import SMALL, Panel, lay_out, only, rectangles
 from mmlca.figures.colours import INK, MISSING, PALE, Colours, state_colours
 from mmlca.sequences.type import Sequences
@@ -78,7 +79,7 @@ def _draw_lines(
     total, first = panel.data.weights.sum(), table.loc[table["line"] == 1, "count"].sum()
     rounded = "rounded_size" in table
     if not rounded and not np.isclose(total, first):
-        raise ValueError(
+        raise InputError(
             f"the table has {first:,.0f} patients, expected {total:,.0f}; give the table of the "
             "same sequences and groups."
         )

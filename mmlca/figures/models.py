@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from font.errors import InputError
 from mmlca.figures.canvas import (
     MARKERS,
     ONE_COLUMN,
@@ -52,7 +53,7 @@ def plot_certainty(
     table["colour"] = [group_colour(i) for i in range(len(table))]
     shown = table[~is_small(table["patients"], min_count)].reset_index(drop=True)
     if not len(shown):
-        raise ValueError(
+        raise InputError(
             f"there is nothing to draw: the largest class has {table['patients'].max():,} "
             f"patients and min_count is {min_count}."
         )
@@ -81,7 +82,13 @@ def plot_certainty(
     return ax
 
 
-def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None = None) -> Axes:
+def plot_selection(
+    table: pd.DataFrame,
+    criterion: str = "bic",
+    ax: Axes | None = None,
+    *,
+    chosen: str | None = None,
+) -> Axes:
     """The criterion against the number of classes: one line per site, its choice filled.
 
     Shown is the difference to the best, since sites differ in size; above 10 the scale is
@@ -93,19 +100,22 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
         From `select_n_classes`.
     criterion : column to draw
     ax : Axes, optional
+    chosen : str, optional
+        A column that is true for the choice of each site; default: the smallest value is chosen.
+        Where values are rounded, these may differ.
     """
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     if criterion not in CRITERIA:
-        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
+        raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
     of_type(table, pd.DataFrame, "the table that select_n_classes returns")
     need_columns(table, ["classes", criterion])
     if not len(table):
-        raise ValueError("there is nothing to draw: the table has no rows; choose some of them.")
+        raise InputError("there is nothing to draw: the table has no rows; choose some of them.")
     ax = new_axes(ax, height=2.8)
     several = "site" in table.columns
     groups = table.groupby("site", sort=False) if several else [("", table)]
-    chosen: list[int] = []
+    choices: list[int] = []
     largest = 0.0
     for i, (site, rows) in enumerate(groups):
         colour = group_colour(i)
@@ -121,9 +131,9 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
             markersize=5,
             label=str(site) if several else None,
         )
-        best = value.idxmin()
+        best = value.idxmin() if chosen is None else rows[chosen].astype(bool).idxmax()
         ax.plot(rows["classes"][best], value[best], marker=marker, color=colour, markersize=6)
-        chosen.append(int(rows["classes"][best]))
+        choices.append(int(rows["classes"][best]))
         largest = max(largest, float(value.max()))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     name = criterion.upper()
@@ -137,8 +147,8 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
         ax.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
         ax.yaxis.set_minor_locator(NullLocator())
     ax.set_ylim(-0.06 * max(min(largest, 50), 1e-9), 1.4 * max(largest, 1e-9))
-    for number in sorted(set(chosen)):
-        times = f" ({chosen.count(number)} of {len(chosen)})" if several else ""
+    for number in sorted(set(choices)):
+        times = f" ({choices.count(number)} of {len(choices)})" if several else ""
         ax.axvline(number, color=INK, linewidth=0.5, linestyle=":", zorder=0)
         ax.annotate(
             f"{number}{times}", (number, 1), xycoords=("data", "axes fraction"),
@@ -150,7 +160,7 @@ def plot_selection(table: pd.DataFrame, criterion: str = "bic", ax: Axes | None 
     if several:
         ax.legend(
             frameon=False, fontsize=SMALL, title=" or ".join(kinds).capitalize(),
-            title_fontsize=SMALL, ncols=1 + len(chosen) // 6,
+            title_fontsize=SMALL, ncols=1 + len(choices) // 6,
         )  # fmt: skip
     return ax
 

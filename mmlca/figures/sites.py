@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text, title_lines
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import of_type, some
@@ -267,7 +268,7 @@ def _chosen_pair(result: SiteDifferences, sites: str | None) -> str:
     if sites is None:
         return str(known[0])
     if sites not in known:
-        raise ValueError(f"sites must be one of {some(known)}, found {sites!r}.")
+        raise InputError(f"sites must be one of {some(known)}, found {sites!r}.")
     return sites
 
 
@@ -279,7 +280,7 @@ def _chosen_memberships(result: SiteDifferences, names: Sequence[str] | None) ->
         names = [names]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise ValueError(
+        raise InputError(
             f"memberships must be some of {some(known)}, found {some(unknown) or 'none'}."
         )
     return list(names)

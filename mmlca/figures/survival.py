@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.figures.canvas import SMALL, TEXT, legend_over, named, new_axes
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import of_type
@@ -58,7 +59,7 @@ def plot_survival(
     every = list(result.excluded["group"])
     drawn = [group for group in every if (curves["group"] == group).any()]
     if not drawn:
-        raise ValueError(
+        raise InputError(
             f"there is nothing to draw: every group has fewer than min_count = {min_count} events "
             "or patients."
         )

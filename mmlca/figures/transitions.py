@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.figures.canvas import (
     ONE_COLUMN,
     SMALL,
@@ -76,18 +77,18 @@ def plot_transitions(
     """
     if not isinstance(sequences, (Sequences, Mapping, pd.DataFrame)):
         if groups is not None or table is not None:
-            raise ValueError(
+            raise InputError(
                 "groups and table belong to sequences, and a model has classes of its own; give "
                 "the model alone, or the sequences with the model as groups."
             )
         if lag != 1 or min_count:
-            raise ValueError(
+            raise InputError(
                 "lag and min_count belong to sequences: a model holds probabilities of one step "
                 "and no numbers of patients; give the sequences with the model as groups."
             )
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
-        raise ValueError("errors belong to a model: give the fitted model in place of sequences.")
+        raise InputError("errors belong to a model: give the fitted model in place of sequences.")
     beside, height, most = _label_room(sequences)
     page = lay_out(
         *(sequences, groups, min_count, ax, figure),
@@ -309,7 +310,7 @@ def _panels(
     """
     if ax is not None:
         if n > 1:
-            raise ValueError(f"one Axes cannot hold {n} classes; pass figure= or neither.")
+            raise InputError(f"one Axes cannot hold {n} classes; pass figure= or neither.")
         return [ax], ax
     longest = max(map(len, states)) * 0.55 * SMALL / 72
     wide = (ONE_COLUMN + 0.6 if n == 1 else TWO_COLUMNS) + max(0.0, longest - 0.8)

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
+from font.errors import InputError
 from mmlca.model.params import MarkovParams
 from mmlca.model.search import SearchKind
 from mmlca.sequences.checks import some
@@ -39,7 +40,7 @@ def in_states(data: AnySequences, states: tuple[str, ...]) -> Sequences:
         return sequences
     unknown = [state for state in sequences.states if state not in states]
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"the model does not know the states {some(unknown)}; it knows {some(states)}."
         )
     lookup = np.array([states.index(state) for state in sequences.states] + [-1])
@@ -98,17 +99,17 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         if name == "n_jobs" and value == -1:
             continue
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < smallest:
-            raise ValueError(
+            raise InputError(
                 f"{name} must be a whole number of at least {smallest}, found {value!r}."
             )
     if settings["search"] not in get_args(SearchKind):
-        raise ValueError(f'search must be "default" or "thorough", found {settings["search"]!r}.')
+        raise InputError(f'search must be "default" or "thorough", found {settings["search"]!r}.')
     if settings["missing"] not in ("error", "drop"):
-        raise ValueError(f'missing must be "error" or "drop", found {settings["missing"]!r}.')
+        raise InputError(f'missing must be "error" or "drop", found {settings["missing"]!r}.')
     for name in ("prior", "tol"):
         value = settings[name]
         if not (isinstance(value, (int, float, np.number)) and 0 <= value < np.inf):
-            raise ValueError(f"{name} must be a number of at least 0, found {value!r}.")
+            raise InputError(f"{name} must be a number of at least 0, found {value!r}.")
 
 
 def check_init(init: Any, n_classes: int, data: Sequences) -> None:
@@ -116,7 +117,7 @@ def check_init(init: Any, n_classes: int, data: Sequences) -> None:
     if not isinstance(init, MarkovParams):
         raise TypeError(f"init must be MarkovParams, found {type(init).__name__}.")
     if (init.n_classes, init.n_states) != (n_classes, data.n_states):
-        raise ValueError(
+        raise InputError(
             f"init has {init.n_classes} classes and {init.n_states} states, the fit needs "
             f"{n_classes} and {data.n_states} ({some(data.states)})."
         )
@@ -134,7 +135,7 @@ def forbidden_cells(zeros: Iterable[tuple[Any, Any]] | None, data: Sequences) ->
     if len(broken):
         s, origins = data.n_states, [*data.states, "the start"]
         steps = [f"{origins[c // s]} → {data.states[c % s]}" for c in broken]
-        raise ValueError(
+        raise InputError(
             f"patients make steps that zeros forbids ({', '.join(steps[:5])}); allow them or "
             "correct the data."
         )
@@ -151,10 +152,10 @@ def zero_cells(
     for before, after in zeros or ():
         unknown = [x for x in (before, after) if x is not None and str(x) not in place]
         if unknown or after is None:
-            raise ValueError(f"zeros names {(before, after)}, but the states are {some(states)}.")
+            raise InputError(f"zeros names {(before, after)}, but the states are {some(states)}.")
         mask[s if before is None else place[str(before)], place[str(after)]] = True
     origins = [*states, "the start"]
     closed = [origins[i] for i in np.flatnonzero(mask.all(axis=1))]
     if closed:
-        raise ValueError(f"zeros leaves no step at all from {some(closed)}; allow at least one.")
+        raise InputError(f"zeros leaves no step at all from {some(closed)}; allow at least one.")
     return mask.ravel()

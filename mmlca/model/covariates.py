@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
+from font.errors import InputError
 from mmlca.model.expected import Floats
 from mmlca.sequences.checks import some
 from mmlca.sequences.type import Sequences
@@ -83,7 +84,7 @@ class Design:
 
     def _part(self, variable: Variable, frame: pd.DataFrame) -> Floats:
         if variable.name not in frame.columns:
-            raise ValueError(
+            raise InputError(
                 f"the covariates lack the column {variable.name}; found {some(frame.columns)}."
             )
         values = frame[variable.name]
@@ -92,7 +93,7 @@ class Design:
         texts = _texts(values)
         known = texts.isin(variable.levels) | texts.isna()
         if not known.all():
-            raise ValueError(
+            raise InputError(
                 f"the covariate {variable.name} has the levels {some(texts[~known].unique())}, "
                 f"which the model does not know; it knows {some(variable.levels)}."
             )
@@ -142,7 +143,7 @@ class Design:
         unknown = [name for term in design.terms for name in term if name not in names]
         n_columns = 0 if unknown else len(design.columns) - 1
         if unknown or not n_columns == len(design.shift) == len(design.scale):
-            raise ValueError("the covariates of the model do not fit together.")
+            raise InputError("the covariates of the model do not fit together.")
         return design
 
     def without(self, term: str) -> Design:
@@ -170,20 +171,20 @@ def align(covariates: AnyCovariates, data: Sequences) -> pd.DataFrame:
         frame = frame.set_index("id")
     elif isinstance(frame.index, pd.RangeIndex) and (frame.index.start, frame.index.step) == (0, 1):
         if len(frame) != len(data):
-            raise ValueError(
+            raise InputError(
                 f"there are {len(frame):,} rows of covariates for {len(data):,} patients; give one "
                 'row per patient in their order, or match rows by a column "id".'
             )
         return frame.set_axis(data.ids, axis=0)
     if frame.index.has_duplicates:
         twice = frame.index[frame.index.duplicated()].unique()
-        raise ValueError(f"the covariates have several rows for {some(twice)}; keep one of each.")
+        raise InputError(f"the covariates have several rows for {some(twice)}; keep one of each.")
     if frame.index.dtype != data.ids.dtype and not frame.index.isin(data.ids).any():
         frame.index, ids = frame.index.astype(str), data.ids.astype(str)
     else:
         ids = data.ids
     if not ids.isin(frame.index).any():
-        raise ValueError(
+        raise InputError(
             f"no patient has covariates: the sequences' ids are like {some(data.ids[:2])}, those "
             f"of the covariates like {some(frame.index[:2])}."
         )
@@ -197,7 +198,7 @@ def _frame(covariates: AnyCovariates) -> pd.DataFrame:
         frame = covariates.rename(columns=str)
         if frame.columns.has_duplicates:
             twice = frame.columns[frame.columns.duplicated()].unique()
-            raise ValueError(f"the covariates have several columns called {some(twice)}.")
+            raise InputError(f"the covariates have several columns called {some(twice)}.")
         return frame
     if isinstance(covariates, Mapping):
         return pd.DataFrame(dict(covariates)).rename(columns=str)
@@ -205,7 +206,7 @@ def _frame(covariates: AnyCovariates) -> pd.DataFrame:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
-        raise ValueError(f"covariates must be a table, found an array of shape {array.shape}.")
+        raise InputError(f"covariates must be a table, found an array of shape {array.shape}.")
     return pd.DataFrame(array, columns=[f"x{i + 1}" for i in range(array.shape[1])])
 
 
@@ -214,7 +215,7 @@ def learn(frame: pd.DataFrame, formula: str | None, weights: Floats) -> Design:
     terms, labels = _parse(formula, frame.columns)
     names = list(dict.fromkeys(name for term in terms for name in term))
     if not names:
-        raise ValueError("there are no covariates: the table has no columns besides the id.")
+        raise InputError("there are no covariates: the table has no columns besides the id.")
     variables = tuple(_variable(name, frame[name], name in labels) for name in names)
     design = Design(variables, tuple(terms))
     matrix = design.matrix(frame)
@@ -224,7 +225,7 @@ def learn(frame: pd.DataFrame, formula: str | None, weights: Floats) -> Design:
     flat = scale <= 1e-12 * np.maximum(1, np.abs(shift))
     if flat.any():
         same = [name for name, is_flat in zip(design.columns[1:], flat, strict=True) if is_flat]
-        raise ValueError(
+        raise InputError(
             f"the covariate column {some(same)} is the same for all patients, so that nothing can "
             "be learned from it; leave it out."
         )
@@ -243,7 +244,7 @@ def _check_rank(design: Design, matrix: Floats) -> None:
     shares = np.linalg.lstsq(matrix[:, kept], matrix[:, extra], rcond=None)[0]
     others = [design.columns[c] for c, b in zip(kept, shares, strict=True) if abs(b) > 1e-6]
     others = [name for name in others if name != INTERCEPT]
-    raise ValueError(
+    raise InputError(
         f"the covariate column {design.columns[extra]} follows from {some(others)}, so that their "
         "effects cannot be told apart; leave one of them out."
     )
@@ -256,7 +257,7 @@ def _variable(name: str, values: pd.Series, is_label: bool) -> Variable:
         levels = [_text(x) for x in values.dtype.categories if _text(x) in used]
     elif is_label or not pd.api.types.is_numeric_dtype(values.dtype):
         if pd.api.types.is_datetime64_any_dtype(values.dtype):
-            raise ValueError(
+            raise InputError(
                 f"the covariate {name} holds dates; turn it into a number, such as age."
             )
         plain = pd.api.types.is_numeric_dtype(values.dtype)
@@ -264,12 +265,12 @@ def _variable(name: str, values: pd.Series, is_label: bool) -> Variable:
     else:
         return Variable(name)
     if len(levels) < 2:
-        raise ValueError(
+        raise InputError(
             f"the covariate column {name!r} is the same for all patients, so that nothing can be "
             "learned from it; leave it out."
         )
     if len(levels) > _MANY_LEVELS:
-        raise ValueError(
+        raise InputError(
             f"the covariate {name} has {len(levels):,} different texts ({some(levels[:3])}, …), at "
             f"most {_MANY_LEVELS} can be compared; group them, or give numbers."
         )
@@ -304,7 +305,7 @@ def _parse(formula: str | None, columns: Iterable[str]) -> tuple[list[tuple[str,
             if hidden:
                 name = quoted[int(hidden[1])]
             if name not in known:
-                raise ValueError(
+                raise InputError(
                     f"the formula {formula!r} names {name!r}, which is no column of the covariates "
                     f"({some(known)}); a formula holds {_FORMULA}."
                 )
@@ -312,7 +313,7 @@ def _parse(formula: str | None, columns: Iterable[str]) -> tuple[list[tuple[str,
                 labels.add(name)
             names.append(name)
         if len(set(names)) != len(names) or (crossed and ":" in part):
-            raise ValueError(f"the formula {formula!r} is not understood; it holds {_FORMULA}.")
+            raise InputError(f"the formula {formula!r} is not understood; it holds {_FORMULA}.")
         sizes = range(1, len(names) + 1) if crossed else [len(names)]
         for size in sizes:
             terms += [t for t in combinations(names, size) if not _has(terms, t)]
@@ -328,11 +329,11 @@ def _numbers(name: str, values: pd.Series) -> Floats:
         numbers = pd.to_numeric(values).to_numpy(dtype=float, na_value=np.nan)
     except (TypeError, ValueError):
         texts = values[pd.to_numeric(values, errors="coerce").isna() & values.notna()]
-        raise ValueError(
+        raise InputError(
             f"the covariate {name} is a number in the model, but holds {some(texts.unique())}."
         ) from None
     if np.isinf(numbers).any():
-        raise ValueError(f"the covariate {name} holds infinite numbers; correct or leave out.")
+        raise InputError(f"the covariate {name} holds infinite numbers; correct or leave out.")
     return np.asarray(numbers, dtype=float)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from font.errors import InputError
 from mmlca.model.em import cells_of
 from mmlca.model.params import MarkovParams
 
@@ -62,7 +63,7 @@ class InformationCriteria:
     def _n(self, n: str) -> float:
         check_is_fitted(self)
         if n not in ("sequences", "timepoints"):
-            raise ValueError(f'n must be "sequences" or "timepoints", found {n!r}.')
+            raise InputError(f'n must be "sequences" or "timepoints", found {n!r}.')
         return self.n_sequences_ if n == "sequences" else self.n_timepoints_
 
 

@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
+from font.errors import InputError
+from font.probabilities import PRIOR_OF_FITS
 from font.spelling import option
 from mmlca.model import em, store
 from mmlca.model.checks import (
@@ -168,7 +170,7 @@ class MixtureMarkov(
         n_init: int = 40,
         search: SearchKind = "default",
         init: MarkovParams | None = None,
-        prior: float = 1e-4,
+        prior: float = PRIOR_OF_FITS,
         zeros: Iterable[tuple[Any, Any]] | None = None,
         accelerate: bool = True,
         max_iter: int = 2_000,
@@ -226,7 +228,7 @@ class MixtureMarkov(
         if weights is not None:
             data = data.reweight(weights)
         if groups is not None and covariates is not None:
-            raise ValueError(
+            raise InputError(
                 "found both groups and covariates; give one of them, such as the group as a "
                 "covariate."
             )
@@ -234,7 +236,7 @@ class MixtureMarkov(
         counted, unit = count_patients(data)
         names, patterns = self._grouped(counted, groups)
         if not patterns.weights.sum() > 0:
-            raise ValueError(
+            raise InputError(
                 "there is nothing to fit: "
                 + ("no sequences." if not len(data) else "every weight is 0.")
             )
@@ -248,7 +250,7 @@ class MixtureMarkov(
         if self.init is None:
             n_distinct = int((data.patterns.weights > 0).sum())
             if self.n_classes > n_distinct:
-                raise ValueError(
+                raise InputError(
                     f"{self.n_classes} classes cannot be told apart among {n_distinct} distinct "
                     f"transition patterns; ask for at most {n_distinct}."
                 )
@@ -271,7 +273,7 @@ class MixtureMarkov(
             result, rows = self._fit_coefficients(counted, design, matrix, settings, result)
         if not np.isfinite(result.path[-1, 0]):
             patients = data.ids[_impossible(data, result.params)]
-            raise ValueError(
+            raise InputError(
                 "some patients are impossible under the starting values or the forbidden steps "
                 f"(patients {some(patients)}); allow what they do."
             )
@@ -438,7 +440,7 @@ class MixtureMarkov(
         if (number < 0).any():
             unknown = some(values[number < 0].unique())
             fitted = f"with the groups {some(known)}" if len(known) else "without groups"
-            raise ValueError(
+            raise InputError(
                 f"the model has no class proportions for the groups {unknown}: it was fitted "
                 f"{fitted}; leave groups out, or fit with them."
             )
@@ -456,7 +458,7 @@ class MixtureMarkov(
             step, patterns = self._e_step(data, groups)
             return step.posterior, step.logliks, patterns.inverse
         if groups is not None:
-            raise ValueError("the model was fitted with covariates; leave groups out.")
+            raise InputError("the model was fitted with covariates; leave groups out.")
         return self._with_covariates(data, covariates)
 
     def sample(

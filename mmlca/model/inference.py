@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, norm
 from sklearn.utils.validation import check_is_fitted
 
+from font.errors import InputError
 from mmlca.model import em
 from mmlca.model.checks import AnySequences, count_patients, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design, align
@@ -229,7 +230,7 @@ class Inference:
         check_is_fitted(self)
         _check(information, 0.95)
         if test not in ("wald", "lr"):
-            raise ValueError(f'test must be "wald" or "lr", found {test!r}.')
+            raise InputError(f'test must be "wald" or "lr", found {test!r}.')
         point, design = self._point(sequences, covariates)
         k = self.params_.n_classes
         terms = list(dict.fromkeys(design.term_of[1:]))
@@ -264,11 +265,11 @@ class Inference:
         self._check_covariates(covariates)  # type: ignore[attr-defined]
         known = self.group_weights_.index
         if len(known) and groups is None:
-            raise ValueError(
+            raise InputError(
                 f"the model was fitted with the groups {some(known)}; give those of these patients."
             )
         if groups is not None and not len(known):
-            raise ValueError("the model was fitted without groups; leave them out here too.")
+            raise InputError("the model was fitted without groups; leave them out here too.")
         if self._design is None or covariates is None:
             return self._point_of(data, None, groups), Design((), ())
         data, matrix = _complete_rows(self._design, align(covariates, data), data, self.missing)
@@ -296,7 +297,7 @@ class Inference:
         of_classes = prior if matrix is None else 0.0  # coefficients of covariates have none
         point = point_of(visits, rows, self.params_, coefficients, prior, of_classes)
         if not np.isfinite(point.posterior[rows.weights > 0]).all():
-            raise ValueError("some patients are impossible under the model; give those of the fit.")
+            raise InputError("some patients are impossible under the model; give those of the fit.")
         return point
 
     def _covariance(self, point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
@@ -348,9 +349,9 @@ class Inference:
 
 def _check(kind: str, level: float) -> None:
     if kind not in get_args(Kind):
-        raise ValueError(f"information must be one of {', '.join(get_args(Kind))}, found {kind!r}.")
+        raise InputError(f"information must be one of {', '.join(get_args(Kind))}, found {kind!r}.")
     if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
+        raise InputError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
 
 
 def _complete_rows(
@@ -362,7 +363,7 @@ def _complete_rows(
     if known.all():
         return data, matrix
     if missing == "error":
-        raise ValueError(
+        raise InputError(
             f"{int((~known).sum()):,} of {len(data):,} patients lack covariates (patients "
             f"{some(data.ids[~known])}); give the patients of the fit."
         )

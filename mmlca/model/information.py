@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
+from font.errors import InputError
 from mmlca.model.em import cells_of
 from mmlca.model.expected import Floats, Gaps, Visits, passes, sum_over_gaps
 from mmlca.model.membership import Rows, by_pattern, class_joint, logit_information
@@ -108,7 +109,7 @@ def information(point: Point) -> Information:
     """Observed information and outer products of scores, in one pass over the rows."""
     size, n_first = point.size, point.n_coefficients
     if size > _MOST:
-        raise ValueError(
+        raise InputError(
             f"standard errors of {size:,} free parameters would take too much memory (at most "
             f"{_MOST:,} are possible); ask for fewer classes, merge rare states, or use the "
             "bootstrap."

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from font.checks import whole_number
+from font.errors import InputError
 from mmlca.model.checks import AnySequences, as_sequences
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams, Seed
@@ -54,6 +55,8 @@ class LikelihoodRatioTest:
         The simulated statistics.
     ended_early : bool
         Whether fewer simulations than asked for made the answer clear.
+    loglik : float
+        Log-likelihood of the smaller model.
     """
 
     k: int
@@ -64,6 +67,7 @@ class LikelihoodRatioTest:
     high: float
     simulated: NDArray[np.float64]
     ended_early: bool
+    loglik: float
 
     def __repr__(self) -> str:
         more = "are better than" if self.p_value <= _ALPHA else "are not clearly better than"
@@ -125,7 +129,7 @@ def bootstrap_lrt(
     whole_number(n, 1, "n")
     data = as_sequences(sequences)
     if not data.weights.sum() > 0:
-        raise ValueError("there is nothing to test: no sequence has a weight above 0.")
+        raise InputError("there is nothing to test: no sequence has a weight above 0.")
     data = data if (data.weights > 0).all() else data[data.weights > 0]
     rng = np.random.default_rng(seed)
     fit = partial(_fit, n_init=n_init, settings=settings)
@@ -149,7 +153,9 @@ def bootstrap_lrt(
     p = (1 + above) / (1 + done)
     error = float(beta.std(above + 1, done - above + 1))
     limits = _limits(above, done, 0.95)
-    return LikelihoodRatioTest(k, observed, p, error, *limits, np.array(simulated), ended_early)
+    return LikelihoodRatioTest(
+        k, observed, p, error, *limits, np.array(simulated), ended_early, fewer.loglik_
+    )
 
 
 def _fit(

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
+from font.errors import InputError
 from font.spelling import option
 from mmlca.model import em
 from mmlca.model.covariates import AnyCovariates, Design, align, complete, learn, separation
@@ -40,7 +41,7 @@ class CovariateMembership:
         self.n_dropped_ = 0
         if covariates is None:
             if formula is not None:
-                raise ValueError("formula names covariates, but there are none; give covariates.")
+                raise InputError("formula names covariates, but there are none; give covariates.")
             return data, None, np.ones((len(data), 1))
         frame = align(covariates, data)
         known = complete(frame, formula)
@@ -48,7 +49,7 @@ class CovariateMembership:
         if self.n_dropped_:
             lacking = f"{self.n_dropped_:,} of {len(data):,} patients lack covariates"
             if self.missing == "error" or not known.any():
-                raise ValueError(
+                raise InputError(
                     f"{lacking} (patients {some(data.ids[~known])}); fill them in, or leave these "
                     f"patients out with {option('missing', 'drop')}."
                 )
@@ -95,12 +96,12 @@ class CovariateMembership:
     def _check_covariates(self, covariates: AnyCovariates | None) -> None:
         """Covariates belong to a model that was fitted with them, and to no other."""
         if covariates is None and self._design is not None:
-            raise ValueError(
+            raise InputError(
                 "the model was fitted with covariates "
                 f"({some(v.name for v in self._design.variables)}); give those of these patients."
             )
         if covariates is not None and self._design is None:
-            raise ValueError("the model was fitted without covariates; leave them out here too.")
+            raise InputError("the model was fitted without covariates; leave them out here too.")
 
     def _with_covariates(
         self, data: Sequences, covariates: AnyCovariates
@@ -113,7 +114,7 @@ class CovariateMembership:
         matrix = self._design.matrix(align(covariates, data))
         known = ~np.isnan(matrix).any(axis=1)
         if not known.all() and self.missing == "error":
-            raise ValueError(
+            raise InputError(
                 f"{int((~known).sum()):,} of {len(data):,} patients lack covariates (patients "
                 f"{some(data.ids[~known])}); fill them in, or give them the average shares with "
                 f"{option('missing', 'drop')}."

@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
+from font.probabilities import log_prior, probabilities
 from mmlca.model.em import Settings, cells_of, params_of
 from mmlca.model.expected import Floats, Visits
 from mmlca.model.params import MarkovParams
@@ -107,23 +108,19 @@ class Mixture:
         logs = logsumexp(joint, axis=1)
         counted = self.rows.weights > 0
         loglik = float(self.rows.weights[counted] @ logs[counted])
-        penalty = float((self.prior * np.log(np.where(self.prior > 0, cells, 1.0))).sum())
         with np.errstate(invalid="ignore"):
             posterior = np.nan_to_num(np.exp(joint - logs[:, None]))
-        return _Step(loglik, loglik + penalty, posterior)
+        return _Step(loglik, loglik + log_prior(cells, self.prior), posterior)
 
     def m_step(
         self, cells: Floats, coefficients: Floats, posterior: Floats
     ) -> tuple[Floats, Floats]:
         """New cells and coefficients."""
         memberships = by_pattern(self.rows, posterior, self.visits)
-        expected = np.where(self.open, self.visits.expected(cells, memberships) + self.prior, 0.0)
-        rows, is_open = self.visits.rows(expected), self.visits.rows(self.open)
-        totals = rows.sum(axis=-1, keepdims=True)
-        even = is_open / np.maximum(is_open.sum(axis=-1, keepdims=True), 1)
-        new = np.divide(rows, totals, out=even, where=totals > 0).reshape(cells.shape)
+        expected = self.visits.expected(cells, memberships)
+        new = probabilities(*map(self.visits.rows, (expected, self.prior, self.open)))
         members = posterior * self.rows.weights[:, None]
-        return new, fit_logit(self.rows.design, members, coefficients)
+        return new.reshape(cells.shape), fit_logit(self.rows.design, members, coefficients)
 
     def run(
         self, cells: Floats, coefficients: Floats, max_iter: int, tol: float, accelerate: bool

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from font.checks import one_of, some
+from font.errors import InputError
 from mmlca.model.covariates import complete, learn
 from mmlca.model.third_step import Floats
 
@@ -25,7 +26,7 @@ def checked_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index 
         index, labels = posterior.index, list(posterior.columns)
         if not index.is_unique:
             twice = index[index.duplicated()].unique()
-            raise ValueError(
+            raise InputError(
                 f"posterior names {len(twice):,} patients more than once ({some(twice)}); give one "
                 "row for each."
             )
@@ -34,14 +35,14 @@ def checked_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index 
     except (TypeError, ValueError):
         raise TypeError("posterior must be a table of numbers, patients × classes.") from None
     if values.ndim != 2 or values.shape[1] < 2 or not len(values):
-        raise ValueError(
+        raise InputError(
             f"posterior must have one row per patient and at least two classes, found the shape "
             f"{values.shape}; give what predict_proba returns."
         )
     sums = values.sum(axis=1)
     bad = ~((values >= 0).all(axis=1) & (np.abs(sums - 1) <= _SUM_TOLERANCE))
     if bad.any():
-        raise ValueError(
+        raise InputError(
             f"posterior must hold probabilities that add up to 1 for each patient; in {bad.sum():,}"
             f" of {len(values):,} rows they do not (sums {some(sums[bad].round(4))})."
         )
@@ -53,7 +54,7 @@ def checked_names(names: Sequence[Hashable], n_classes: int) -> list[Hashable]:
     """One name per class, no two alike."""
     labels = list(names)
     if len(labels) != n_classes or len(set(labels)) != n_classes:
-        raise ValueError(
+        raise InputError(
             f"names must be {n_classes} different names, one per class; found {some(labels)}."
         )
     return labels
@@ -72,7 +73,7 @@ def assignment_table(
         values = aligned(assignment, len(posterior), index, "assignment")
         code = pd.Index(labels).get_indexer(values.to_numpy())
         if (code < 0).any():
-            raise ValueError(
+            raise InputError(
                 f"assignment has labels that are no classes of posterior for {(code < 0).sum():,} "
                 f"patients ({some(values[code < 0].unique())}); its classes are {some(labels)}."
             )
@@ -85,15 +86,15 @@ def aligned(values: Any, n: int, index: pd.Index | None, what: str) -> pd.Series
     series = values if isinstance(values, pd.Series) else pd.Series(np.asarray(values))
     if isinstance(values, pd.Series) and index is not None and not series.index.equals(index):
         if not series.index.is_unique:
-            raise ValueError(f"{what} names a patient more than once; give one value for each.")
+            raise InputError(f"{what} names a patient more than once; give one value for each.")
         if not series.index.isin(index).any():
-            raise ValueError(
+            raise InputError(
                 f"{what} has no id in common with posterior ({some(series.index)} against "
                 f"{some(index)}); index both by the patients' ids."
             )
         return series.reindex(index)
     if len(series) != n:
-        raise ValueError(
+        raise InputError(
             f"found {len(series):,} values of {what} for {n:,} patients; give one for each, or a "
             "Series indexed by id with a posterior indexed by id."
         )
@@ -117,20 +118,20 @@ def response(outcome: Any, n: int, index: pd.Index | None) -> Response:
     values = aligned(outcome, n, index, "outcome")
     known = values.notna().to_numpy()
     if not known.any():
-        raise ValueError("the outcome is missing for all patients; give one for some.")
+        raise InputError("the outcome is missing for all patients; give one for some.")
     seen = values[known]
     numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
     if numeric and not seen.isin([0, 1]).all():
         column = values.to_numpy(dtype=float, na_value=np.nan)
         if np.isinf(column).any():
-            raise ValueError(
+            raise InputError(
                 f"the outcome is infinite for {np.isinf(column).sum():,} patients; mend these."
             )
         if np.ptp(column[known]) > 0:
             return Response(np.where(known, column, 0.0)[:, None], known, True, [])
     levels = _levels(seen)
     if len(levels) < 2:
-        raise ValueError(
+        raise InputError(
             f"the outcome has the single value {some(levels)}, so that there is nothing to compare."
         )
     columns = np.column_stack([(values == level).to_numpy(dtype=bool, na_value=False)
@@ -159,10 +160,10 @@ def design(covariates: Any, n: int, index: pd.Index | None) -> tuple[list[str], 
         }
     )
     if not len(frame.columns):
-        raise ValueError("covariates is a table without columns; give at least one.")
+        raise InputError("covariates is a table without columns; give at least one.")
     known = complete(frame, None)
     if not known.any():
-        raise ValueError("no patient has all covariates; leave out those that are mostly missing.")
+        raise InputError("no patient has all covariates; leave out those that are mostly missing.")
     rules = learn(frame[known], None, np.ones(int(known.sum())))
     table = np.full((n, len(rules.columns) - 1), np.nan)
     table[known] = rules.matrix(frame[known])[:, 1:]
@@ -181,7 +182,7 @@ def check_sizes(groups: NDArray[np.intp], labels: list[Hashable]) -> None:
     size = np.bincount(groups, minlength=len(labels))
     few = [label for label, n in zip(labels, size, strict=True) if n < _FEWEST]
     if few:
-        raise ValueError(
+        raise InputError(
             f"class {some(few)} {'has' if len(few) == 1 else 'have'} fewer than {_FEWEST} "
             "patients in the third step; use fewer classes, or find the missing outcomes and "
             "covariates."

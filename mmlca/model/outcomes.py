@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from font.checks import case_weights, one_of
+from font.errors import InputError
 from font.spelling import option
 from mmlca.model import outcome_inputs as inputs
 from mmlca.model import third_step as parts
@@ -141,7 +142,7 @@ def three_step(
     """
     one_of(correction, ("BCH", "ML", None), "correction")  # type: ignore[arg-type]
     if outcome is None and covariates is None:
-        raise ValueError("give an outcome, covariates, or both; found neither.")
+        raise InputError("give an outcome, covariates, or both; found neither.")
     model_of, data = _model_and_data(posterior, sequences)
     if model_of is not None and data is not None:
         posterior = pd.DataFrame(model_of.predict_proba(data), index=data.ids)
@@ -210,18 +211,18 @@ def _model_and_data(
 
     if isinstance(posterior, MixtureMarkov):
         if sequences is None:
-            raise ValueError(
+            raise InputError(
                 "posterior is a model, so that sequences= is needed: the patients it was fitted to."
             )
         if hasattr(posterior, "coefficients_") or len(posterior.group_weights_):
-            raise ValueError(
+            raise InputError(
                 "posterior is a model with covariates or groups, whose uncertainty three steps do "
                 "not follow; give its memberships in its place: "
                 "model.predict_proba(sequences, covariates, groups)."
             )
         return posterior, in_states(sequences, posterior.states_)
     if sequences is not None:
-        raise ValueError("sequences= belong to a model; give the model in place of posterior.")
+        raise InputError("sequences= belong to a model; give the model in place of posterior.")
     return None, None
 
 
@@ -307,7 +308,7 @@ def _solve(model: list[Part], step: _Step) -> tuple[list[Floats], float]:
     errors = step.errors
     smallest = np.linalg.svd(errors, compute_uv=False)[-1]
     if step.correction is not None and smallest < 1e-6:
-        raise ValueError(
+        raise InputError(
             "the classes cannot be told apart well enough to correct for wrong assignments (the "
             f"table of errors has a singular value of {smallest:.1g}, as if two classes were the "
             "same); use fewer classes, or no correction."
@@ -315,7 +316,7 @@ def _solve(model: list[Part], step: _Step) -> tuple[list[Floats], float]:
     plain = step._replace(correction=None).members(errors, model, [])
     first = step.members(errors, model, []) if step.correction == "BCH" else plain
     if step.correction == "BCH" and (first.sum(axis=0) <= 0).any():
-        raise ValueError(
+        raise InputError(
             "a class has no patients left after the correction; use fewer classes, or no "
             "correction."
         )
@@ -417,7 +418,7 @@ def _sandwich(
     try:
         bread = np.linalg.inv(_slope(model, step, errors, flat))
     except np.linalg.LinAlgError:
-        raise ValueError(
+        raise InputError(
             "the standard errors cannot be computed: a class or category has too few patients to "
             "estimate all its terms; leave a covariate out, or merge categories."
         ) from None

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from font.errors import InputError
 from mmlca.sequences.checks import MAX_STATES
 
 Seed = int | np.random.Generator | None
@@ -50,23 +51,23 @@ class MarkovParams:
                 raise TypeError(f"{name} must be a rectangular array of numbers.") from None
         shape = arrays["initial"].shape
         if len(shape) != 2 or 0 in shape:
-            raise ValueError(f"initial must have the shape (classes, states), found {shape}.")
+            raise InputError(f"initial must have the shape (classes, states), found {shape}.")
         k, s = shape
         if s > MAX_STATES:
-            raise ValueError(f"found {s:,} states, at most {MAX_STATES} are possible.")
+            raise InputError(f"found {s:,} states, at most {MAX_STATES} are possible.")
         expected = {"weights": (k,), "initial": (k, s), "transition": (k, s, s)}
         for name, array in arrays.items():
             if array.shape != expected[name]:
-                raise ValueError(
+                raise InputError(
                     f"{name} must have the shape {expected[name]} ({k} classes, {s} states), "
                     f"found {array.shape}."
                 )
             if not (np.isfinite(array).all() and (array >= 0).all()):
-                raise ValueError(f"{name} must be probabilities, found {array.min():.6g}.")
+                raise InputError(f"{name} must be probabilities, found {array.min():.6g}.")
             sums = array.sum(axis=-1)
             worst = float(sums.flat[np.abs(sums - 1).argmax()])
             if abs(worst - 1) > _SUM_TOLERANCE:
-                raise ValueError(f"{name} must sum to 1 in each row, found a sum of {worst:.6g}.")
+                raise InputError(f"{name} must sum to 1 in each row, found a sum of {worst:.6g}.")
             array.flags.writeable = False
             object.__setattr__(self, name, array)
 
@@ -98,5 +99,5 @@ class MarkovParams:
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
         absent = [name for name in _FIELDS if name not in stored]
         if absent:
-            raise ValueError(f"the parameters lack {', '.join(absent)}.")
+            raise InputError(f"the parameters lack {', '.join(absent)}.")
         return cls(*(stored[name] for name in _FIELDS))

@@ -22,6 +22,8 @@ from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
 from font.checks import whole_number
+from font.errors import InputError
+from font.probabilities import probabilities
 from mmlca.model import em
 from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design
@@ -131,7 +133,7 @@ def bootstrap(
     whole_number(n, 2, "n")
     whole_number(n_fresh, 0, "n_fresh")
     if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
+        raise InputError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
     data = in_states(sequences, model.states_)
     n_times = data.shape[1] if n_times is None else n_times
     whole_number(n_times, 1, "n_times")
@@ -151,7 +153,7 @@ def bootstrap(
             if progress is not None:
                 progress(done, n)
     if len(ends) < 2:
-        raise ValueError(
+        raise InputError(
             f"{n - len(ends)} of {n} refits lost a class, so that nothing can be said; ask for "
             "fewer classes."
         )
@@ -285,12 +287,10 @@ def _begin(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Float
     """Chains and shares of given memberships, smoothed so that no cell is zero."""
     visits = point.visits
     weighted = by_pattern(rows, memberships, visits)
-    pooled = visits.rows(weighted.sum(axis=1) @ visits.plain + 0.5)
-    pooled = pooled / pooled.sum(axis=-1, keepdims=True)
-    table = visits.rows(visits.expected(point.cells, weighted)) + _SMOOTH * pooled
-    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(point.cells.shape)
-    shares = weighted.sum(axis=0) + _SMOOTH
-    return cells, shares / shares.sum()
+    pooled = probabilities(visits.rows(weighted.sum(axis=1) @ visits.plain), 0.5)
+    cells = probabilities(visits.rows(visits.expected(point.cells, weighted)), _SMOOTH * pooled)
+    shares = probabilities(weighted.sum(axis=0), _SMOOTH)
+    return cells.reshape(point.cells.shape), shares
 
 
 # --- what is reported ----------------------------------------------------------------------

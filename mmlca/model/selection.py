@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from font.checks import listed, whole_number
+from font.errors import InputError
 from mmlca.model.checks import AnySequences, as_sequences
 from mmlca.model.criteria import CRITERIA, Count, Criterion
 from mmlca.model.estimator import MixtureMarkov
@@ -92,12 +93,12 @@ def candidates(
 ) -> list[tuple[str, int]]:
     """Every site with every K that can be fitted there; warns of those that cannot."""
     if criterion not in CRITERIA:
-        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
+        raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, found {criterion!r}.")
     tried = sorted({int(k) for k in ks})
     if not tried or tried[0] < 1:
-        raise ValueError(f"ks must be whole numbers of at least 1, found {tried}.")
+        raise InputError(f"ks must be whole numbers of at least 1, found {tried}.")
     if not sites:
-        raise ValueError("there are no sites to compare: the mapping is empty.")
+        raise InputError("there are no sites to compare: the mapping is empty.")
     pairs = []
     for site, data in sites.items():
         most = int((data.patterns.weights > 0).sum())
@@ -110,7 +111,7 @@ def candidates(
             )
         pairs += [(site, k) for k in tried if k not in left_out]
     if not pairs:
-        raise ValueError(f"none of K = {tried} can be fitted to so few different sequences.")
+        raise InputError(f"none of K = {tried} can be fitted to so few different sequences.")
     return pairs
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from font.errors import InputError
 from mmlca.model.params import MarkovParams, Seed
 from mmlca.sequences.type import Sequences
 
@@ -44,10 +45,10 @@ def simulate(
     [[0, 0, 0], [0, 0, 0]]
     """
     if n < 1:
-        raise ValueError(f"n must be at least 1, found {n}.")
+        raise InputError(f"n must be at least 1, found {n}.")
     length = np.broadcast_to(np.asarray(lengths), (n,))
     if length.dtype.kind not in "iu" or length.min() < 1:
-        raise ValueError("lengths must be whole numbers of at least 1.")
+        raise InputError("lengths must be whole numbers of at least 1.")
     codes, classes = draw_codes(params, length, np.random.default_rng(seed))
     sequences = Sequences.from_codes(codes, range(params.n_states) if states is None else states)
     return sequences, pd.Series(classes, index=sequences.ids, name="class")

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
+from font.probabilities import probabilities
 from mmlca.sequences.patterns import Patterns
 
 Start = tuple[NDArray[np.float64], NDArray[np.float64]]  # cells (K, C), shares (K,) or (H, K)
 Memberships = NDArray[np.float64]  # (U, K): each pattern's class probabilities
+
+_POOLED = 0.5  # pseudo-count of each cell of the chain of all patients, which smooths the others
 
 KINDS = ("seeded", "random", "seeded", "partition")
 KICKS = ("reassign", "split", "swap", "cross", "classes", "states")
@@ -42,7 +45,7 @@ class Starter:
         self.counts = sparse.csr_array((count, (row, cell[plain])), (len(patterns), n_cells))
         self.visitors = sparse.csc_array(self.counts)  # column c: the patterns that visit cell c
         self.weights = patterns.weights
-        self.pooled = self._rows(self.weights @ self.counts + 0.5)
+        self.pooled = self._rows(self.weights @ self.counts, _POOLED)
         self.own = self._own_likelihoods()
         share = self.weights @ (self.counts > 0) / self.weights.sum()
         self.common = np.clip(share, 1e-9, 1 - 1e-9)
@@ -128,13 +131,13 @@ class Starter:
             chosen = (self.rng.random(self.n_states + 1) < 0.4)[:, None]
         cells = np.where(chosen, other.cells.reshape(rows), here.cells.reshape(rows))
         shares = shares / shares.sum(axis=-1, keepdims=True)
-        return self._rows(cells.reshape(here.cells.shape) + 1e-6), shares
+        return self._rows(cells.reshape(here.cells.shape), 1e-6), shares
 
     def _split(self, here: Place) -> Start:
         cells, shares = here.cells.copy(), here.shares.copy()
         dropped, split = self.rng.choice(self.n_classes, 2, replace=False)
         noise = self.rng.standard_exponential(cells.shape[1])
-        cells[dropped] = self._rows(cells[split] * noise + 1e-4)
+        cells[dropped] = self._rows(cells[split] * noise, 1e-4)
         shares[..., split] /= 2
         shares[..., dropped] = shares[..., split]
         return cells, shares / shares.sum(axis=-1, keepdims=True)
@@ -187,12 +190,12 @@ class Starter:
     def _from_memberships(self, memberships: NDArray[np.float64], smooth: float) -> Start:
         """Chains fitted to memberships (U, K), smoothed by the pooled chain."""
         weighted = memberships * self.weights[:, None]
-        shares = weighted.sum(axis=0) + smooth
-        cells = (self.counts.T @ weighted).T + smooth * self.pooled
-        return self._rows(cells), shares / shares.sum()
+        cells = self._rows((self.counts.T @ weighted).T, smooth * self.pooled)
+        return cells, probabilities(weighted.sum(axis=0), smooth)
 
-    def _rows(self, cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _rows(
+        self, cells: NDArray[np.float64], prior: NDArray[np.float64] | float = 0.0
+    ) -> NDArray[np.float64]:
         """Cells made to sum to one in each row of states."""
-        table = cells.reshape(*cells.shape[:-1], self.n_states + 1, self.n_states)
-        rows: NDArray[np.float64] = table / table.sum(axis=-1, keepdims=True)
-        return rows.reshape(cells.shape)
+        table = (cells + prior).reshape(*cells.shape[:-1], self.n_states + 1, self.n_states)
+        return probabilities(table).reshape(cells.shape)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from font.errors import InputError
 from font.files import atomic_write, check_regular
 from mmlca import __version__
 from mmlca.model.covariates import Design
@@ -163,18 +164,18 @@ def from_dict(stored: Mapping[str, Any]) -> Stored:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ValueError(f"not a model of mmlca: {where}: {first['msg']}.") from None
+        raise InputError(f"not a model of mmlca: {where}: {first['msg']}.") from None
     params = MarkovParams.from_dict(content.params.model_dump())
     if params.n_states != len(content.states):
-        raise ValueError(f"the model has {params.n_states} states but names {len(content.states)}.")
+        raise InputError(f"the model has {params.n_states} states but names {len(content.states)}.")
     attributes = {f"{name}_": getattr(content, name) for name in _ATTRIBUTES}
     groups = tuple(part.group for part in content.groups)
     shares = [part.weights for part in content.groups]
     if len(set(groups)) != len(groups):
-        raise ValueError("the model names a group twice.")
+        raise InputError("the model names a group twice.")
     for group, row in zip(groups, shares, strict=True):
         if len(row) != params.n_classes or abs(sum(row) - 1) > 1e-4:
-            raise ValueError(
+            raise InputError(
                 f"the group {group!r} needs {params.n_classes} class proportions with the sum 1; "
                 f"found {len(row)} with the sum {sum(row):.6g}."
             )
@@ -186,7 +187,7 @@ def _logit(part: LogitPart, n_classes: int) -> tuple[Design, NDArray[np.float64]
     design = Design.from_dict(part.design.model_dump())
     lengths = {len(row) for row in part.coefficients}
     if lengths != {n_classes} or len(part.coefficients) != len(design.columns):
-        raise ValueError(
+        raise InputError(
             f"the model's coefficients must be {len(design.columns)} rows of {n_classes} numbers."
         )
     return design, np.array(part.coefficients)
@@ -202,8 +203,8 @@ def read(path: Path) -> Any:
     """The content of a JSON file of reasonable size."""
     check_regular(path)
     if path.stat().st_size > _FILE_LIMIT:
-        raise ValueError(f"{path} is larger than {_FILE_LIMIT // 2**20} MB: not a model.")
+        raise InputError(f"{path} is larger than {_FILE_LIMIT // 2**20} MB: not a model.")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        raise ValueError(f"{path} is not a JSON file.") from None
+        raise InputError(f"{path} is not a JSON file.") from None

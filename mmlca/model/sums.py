@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from font.checks import check_sums, memberships
+from font.probabilities import log_prior, probabilities
 from mmlca.model.checks import AnySequences
 from mmlca.model.em import cells_of
 from mmlca.model.expected import Visits
@@ -39,22 +40,17 @@ def sums_by_class(patterns: Patterns, membership: Floats, params: MarkovParams) 
 
 
 def params_from_sums(total: Floats, n_states: int, prior: float, zeros: Any) -> MarkovParams:
-    """Parameters (K classes) from the sums of all patients, as an M-step makes them.
+    """Parameters (K classes) from the sums of all patients: the M-step of EM.
 
-    `prior` is added to every cell that `zeros` (S·(S + 1),) does not forbid, and to every class. A
-    row of cells without any count becomes even over its open cells.
+    `prior` is the pseudo-count of every class and of every cell that `zeros` (S·(S + 1),) allows.
     """
-    s, k = n_states, len(total)
-    open_cells = ~np.asarray(zeros).reshape(s + 1, s)
-    first, steps = total[:, 1 : 1 + s], total[:, 1 + s :].reshape(k, s, s)
-    rows = np.concatenate([steps, first[:, None]], axis=1)
-    rows = np.where(open_cells, rows + prior, 0.0)
-    sums = rows.sum(axis=-1, keepdims=True)
-    even = open_cells / open_cells.sum(axis=-1, keepdims=True)
-    rows = np.divide(rows, sums, out=np.broadcast_to(even, rows.shape).copy(), where=sums > 0)
-    shares = total[:, 0] + prior
-    shares = shares / shares.sum() if shares.sum() > 0 else np.full(k, 1 / k)
-    return MarkovParams(shares, rows[:, s], rows[:, :s])
+    s = n_states
+    allowed = ~np.asarray(zeros).reshape(s + 1, s)
+    return MarkovParams(
+        probabilities(total[:, 0], prior),
+        probabilities(total[:, 1 : 1 + s], prior, allowed[s]),
+        probabilities(total[:, 1 + s :].reshape(-1, s, s), prior, allowed[:s]),
+    )
 
 
 def log_likelihoods(patterns: Patterns, params: MarkovParams) -> Floats:
@@ -63,11 +59,8 @@ def log_likelihoods(patterns: Patterns, params: MarkovParams) -> Floats:
 
 
 def log_penalty(params: MarkovParams, prior: float, zeros: Any) -> float:
-    """What the prior adds to the log-likelihood for the chains: Σ prior · log of each open cell."""
-    if prior == 0:
-        return 0.0
-    cells = cells_of(params)[:, ~np.asarray(zeros)]
-    return float(prior * np.log(cells).sum())
+    """What the prior adds to the log-likelihood for the chains."""
+    return log_prior(cells_of(params), np.where(zeros, 0.0, prior))
 
 
 def one_per_pattern(data: Sequences) -> Sequences:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from font.spelling import option
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -300,7 +301,7 @@ def _newton(value: Any, start: Floats, what: str) -> Floats:
                 return theta
             break
         theta, gradient, hessian = theta + length * step, trial, further
-    raise ValueError(
+    raise InputError(
         f"the regression of {what} has no finite solution: a covariate or a class determines it "
         "completely, or the corrected weights are too negative; leave a covariate out, merge rare "
         f"categories, or choose {option('correction', 'ML')} or no correction."

@@ -1,9 +1,9 @@
 """How loops are compiled: with little delay, and kept wherever the program is installed.
 
 numba keeps compiled loops on disk. It fails where neither the folder of the program nor the user's
-own can be written, and at a file of its cache that is damaged. Every file of compiled loops imports
-this one, so that in the first case loops are compiled anew in each session, and in the second once
-more.
+own can be written, where the disk is full, and at a file of its cache that is damaged. Every file
+of compiled loops imports this one, so that in the first cases loops are compiled anew in each
+session, and in the last once more.
 
 Compiling is what the first use waits for. numba optimises every loop with all it has, and again in
 each loop that calls it. Here level 2 of its optimiser serves, for which the loops of this project
@@ -14,10 +14,15 @@ called; and Python does not search for garbage meanwhile, which took a tenth of 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import io
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,9 +33,11 @@ _config: Any = numba.config
 _njit: Any = numba.njit  # the stubs lack some of its options
 _Library: Any = codegen.JITCodeLibrary
 _Compiler: Any = compiler.Compiler
+_Cache: Any = caching.Cache
 _CacheFile: Any = caching.IndexDataCacheFile
 _OURS = ("mmlca", "font", "ehr_prep")
 _LEVEL = 2
+_SEAL = b"mmlca sha256 "  # then the hash of all that comes before
 
 
 class _Linked(_Library):  # type: ignore[misc]  # of no type known to mypy
@@ -90,22 +97,55 @@ def _find_place() -> None:
 
 
 def _forgive_damage() -> None:
-    """Take a damaged file of numba's cache for one that does not exist."""
+    """Take a damaged file of numba's cache for one that does not exist, and do without one that
+    cannot be written.
+
+    What is written gets a seal at its end, which numba does not look at: a single bit that was
+    changed in machine code may go unnoticed else. Files without a seal are those of other programs.
+    """
     load_index, load_data = _CacheFile._load_index, _CacheFile._load_data
+    save, open_for_write = _CacheFile.save, _CacheFile._open_for_write
+    load_overload = _Cache._load_overload
 
     def index(self: Any) -> Any:
         try:
-            return load_index(self)
+            return load_index(self) if _intact(self._index_path) else {}
         except Exception:  # unpickling raises anything
             return {}
 
     def data(self: Any, name: str) -> Any:
         try:
-            return load_data(self, name)
+            if _intact(self._data_path(name)):
+                return load_data(self, name)
         except Exception as error:
             raise OSError(f"{name} is damaged") from error  # which numba expects
+        raise OSError(f"{name} is damaged")
+
+    def overload(self: Any, *what: Any) -> Any:
+        try:
+            return load_overload(self, *what)
+        except Exception:  # LLVM cannot read it
+            return None
+
+    def keep(self: Any, *what: Any) -> None:
+        with contextlib.suppress(OSError):  # such as a full disk
+            save(self, *what)
+
+    @contextlib.contextmanager
+    def sealed(self: Any, path: str) -> Iterator[io.BytesIO]:
+        with open_for_write(self, path) as file:
+            yield (content := io.BytesIO())
+            file.write(content.getvalue() + _SEAL + sha256(content.getvalue()).digest())
 
     _CacheFile._load_index, _CacheFile._load_data = index, data
+    _CacheFile.save, _CacheFile._open_for_write = keep, sealed
+    _Cache._load_overload = overload
+
+
+def _intact(path: str) -> bool:
+    """Whether a file of the cache is as it was written, as far as it has a seal."""
+    content, seal, digest = Path(path).read_bytes().rpartition(_SEAL)
+    return not seal or sha256(content).digest() == digest
 
 
 class _LittleDelay(event.Listener):

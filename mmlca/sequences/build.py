@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import counted, some
+from font.errors import InputError
 from mmlca.sequences.checks import (
     check_n_states,
     check_n_times,
@@ -58,7 +59,7 @@ def checked(
     check_n_times(n_times)
     time_labels = tuple(str(t) for t in (range(1, n_times + 1) if times is None else times))
     if len(time_labels) != n_times or len(set(time_labels)) != n_times:
-        raise ValueError(
+        raise InputError(
             f"{n_times} different time labels are needed, found {len(time_labels)} "
             f"({some(time_labels)})."
         )
@@ -66,14 +67,14 @@ def checked(
     weight = np.ones(n) if weights is None else numbers_for(weights, n, "weights")
     bad = ~(np.isfinite(weight) & (weight >= 0))
     if bad.any():
-        raise ValueError(
+        raise InputError(
             f"{counted(bad.sum(), 'weight is', 'weights are')} negative or not finite (patients "
             f"{some(index[bad])}); weights must be 0 or more."
         )
     observed = last_observed(codes)
     if not observed.all():
         empty = observed == 0
-        raise ValueError(
+        raise InputError(
             f"{counted(empty.sum(), 'patient has', 'patients have')} no observed state (patients "
             f"{some(index[empty])}); remove them first."
         )
@@ -82,7 +83,7 @@ def checked(
         followed = numbers_for(lengths, n, "lengths")
         bad = ~((followed >= observed) & (followed <= n_times) & (followed == np.round(followed)))
         if bad.any():
-            raise ValueError(
+            raise InputError(
                 f"{counted(bad.sum(), 'length is', 'lengths are')} not between the last observed "
                 f"state and {n_times}, or no whole number (patients {some(index[bad])})."
             )
@@ -103,7 +104,7 @@ def from_codes(
     """See `Sequences.from_codes`."""
     array = np.asarray(codes)
     if array.ndim != 2:
-        raise ValueError(
+        raise InputError(
             f"codes must have two dimensions (patients × times), found {array.ndim}; "
             "reshape a single sequence with codes.reshape(1, -1)."
         )
@@ -120,7 +121,7 @@ def from_codes(
         states = range(largest + 1)
     labels = state_labels(states)
     if smallest < -1 or largest >= len(labels):
-        raise ValueError(
+        raise InputError(
             f"codes must lie between −1 (missing) and {len(labels) - 1} (the last of "
             f"{len(labels)} states), found {smallest if smallest < -1 else largest}; recode or "
             "name all states."
@@ -148,7 +149,7 @@ def from_frame(
     else:
         names = named_columns(wide, columns)
     if not names:
-        raise ValueError(
+        raise InputError(
             f"no column holds states: the table has only {some(wide.columns)}; "
             "give one column for each time."
         )
@@ -199,22 +200,22 @@ def from_long(
     """See `Sequences.from_long`."""
     need_columns(frame, [c for c in (id, time, state, weights) if c is not None])
     if not len(frame):
-        raise ValueError("the table has no rows; one row for each patient and time is needed.")
+        raise InputError("the table has no rows; one row for each patient and time is needed.")
     if frame[id].isna().any() or frame[time].isna().any():
         n_bad = int((frame[id].isna() | frame[time].isna()).sum())
         rows = counted(n_bad, "row has", "rows have")
-        raise ValueError(f"{rows} no {id!r} or no {time!r}; fill or remove them.")
+        raise InputError(f"{rows} no {id!r} or no {time!r}; fill or remove them.")
     row, id_values = pd.factorize(frame[id])
     all_times = time_values(frame[time], times)
     column = all_times.get_indexer(pd.Index(frame[time]))
     if (column < 0).any():
         unknown = pd.unique(frame[time][column < 0])
-        raise ValueError(f"times= does not name {some(unknown)}, which the table contains.")
+        raise InputError(f"times= does not name {some(unknown)}, which the table contains.")
     twice = pd.DataFrame({"r": row, "c": column}).duplicated().to_numpy()
     if twice.any():
         pairs = zip(frame[id][twice].head(5), frame[time][twice].head(5), strict=True)
         bad = [f"{i!r} at {t!r}" for i, t in pairs]
-        raise ValueError(
+        raise InputError(
             f"{twice.sum():,} rows give a second state for the same patient and time "
             f"({', '.join(bad)}); keep one row for each."
         )
@@ -243,7 +244,7 @@ def from_spells(
     bounds = {}
     for name in (start, end):
         if pd.api.types.infer_dtype(frame[name], skipna=True) in _DATES:
-            raise ValueError(
+            raise InputError(
                 f"the column {name!r} holds dates, and spells are counted in windows; give whole "
                 "numbers, such as quarters since the patient's first date, or let "
                 "ehr_prep.build_sequences make windows of dated records."
@@ -251,14 +252,14 @@ def from_spells(
         numbers = pd.to_numeric(frame[name], errors="coerce")
         bad = (numbers.isna() | (numbers != numbers.round())).to_numpy()
         if bad.any():
-            raise ValueError(
+            raise InputError(
                 f"{counted(bad.sum(), 'value', 'values')} of {name!r} must be a whole number "
                 f"(patients {some(frame[id][bad])}); turn dates into window numbers first."
             )
         bounds[name] = numbers.to_numpy(dtype=np.int64)
     repeats = bounds[end] - bounds[start] + 1
     if (repeats < 1).any():
-        raise ValueError(
+        raise InputError(
             f"{(repeats < 1).sum():,} spells end before they start (patients "
             f"{some(frame[id][repeats < 1])}); mend or remove them."
         )
@@ -299,11 +300,11 @@ def concat(parts: Iterable[Sequences] | Mapping[str, Sequences]) -> Fields:
     named = dict(parts) if isinstance(parts, Mapping) else dict(enumerate(parts))
     blocks: list[Sequences] = list(named.values())
     if not blocks:
-        raise ValueError("nothing to concatenate: give at least one Sequences object.")
+        raise InputError("nothing to concatenate: give at least one Sequences object.")
     states = blocks[0].states
     for name, block in named.items():
         if block.states != states:
-            raise ValueError(
+            raise InputError(
                 f"the states differ: {list(states)} in the first part, {list(block.states)} "
                 f"in part {name!r}; build all with the same states=."
             )

@@ -15,6 +15,7 @@ from font.checks import counted as counted
 from font.checks import listed as listed
 from font.checks import of_type as of_type
 from font.checks import some as some
+from font.errors import InputError as InputError
 from font.spelling import option
 
 MAX_STATES = 127
@@ -26,7 +27,7 @@ def need_columns(frame: pd.DataFrame, names: Sequence[Hashable]) -> None:
     absent = [name for name in names if name not in frame.columns]
     if absent:
         hint = " (id=None uses the index)" if "id" in absent else ""
-        raise ValueError(
+        raise InputError(
             f"the table has no column {some(absent)}{hint}; it has {some(frame.columns)}."
         )
 
@@ -42,14 +43,14 @@ def named_columns(wide: pd.DataFrame, columns: str | Sequence[Hashable]) -> list
         need_columns(wide, ends)
         start, stop = (wide.columns.get_loc(end) for end in (ends[0], ends[-1]))
         if start > stop:
-            raise ValueError(f"the column {ends[0]!r} comes after {ends[1]!r}; swap them.")
+            raise InputError(f"the column {ends[0]!r} comes after {ends[1]!r}; swap them.")
         names += list(wide.columns[start : stop + 1])
     return names
 
 
 def check_n_states(labels: Sequence[Any]) -> None:
     if len(labels) > MAX_STATES:
-        raise ValueError(
+        raise InputError(
             f"found {len(labels):,} states ({some(labels)}), at most {MAX_STATES} are possible; "
             "group rare states, and check that no id or number column is among the times."
         )
@@ -57,9 +58,9 @@ def check_n_states(labels: Sequence[Any]) -> None:
 
 def check_n_times(n_times: int) -> None:
     if n_times == 0:
-        raise ValueError("the sequences have no times (T = 0); at least one is needed.")
+        raise InputError("the sequences have no times (T = 0); at least one is needed.")
     if n_times > MAX_TIMES:
-        raise ValueError(
+        raise InputError(
             f"the times span {n_times:,} steps, at most {MAX_TIMES:,} are possible; number the "
             "windows (1, 2, …) instead of using dates."
         )
@@ -86,7 +87,7 @@ def check_time_columns(wide: pd.DataFrame) -> None:
         reason = "their values occur in no other column"
     if odd:
         times = [str(name) for name in names if name not in odd]
-        raise ValueError(
+        raise InputError(
             f"found columns that do not look like times: {some(odd)} ({reason}); name those that "
             f"hold states, as in {option('columns', f'{times[0]}:{times[-1]}')}."
         )
@@ -97,9 +98,9 @@ def state_labels(states: Iterable[Any]) -> tuple[str, ...]:
         raise TypeError(f"states must be a list of labels, found the text {states!r}.")
     labels = tuple(state_label(s) for s in states)
     if len(set(labels)) != len(labels):
-        raise ValueError(f"state labels must differ, found {some(labels)} with repeats.")
+        raise InputError(f"state labels must differ, found {some(labels)} with repeats.")
     if "" in labels:
-        raise ValueError('"" cannot be a state: it means missing; give that state a name.')
+        raise InputError('"" cannot be a state: it means missing; give that state a name.')
     return labels
 
 
@@ -142,7 +143,7 @@ def encode(
     code_of = {label: i for i, label in enumerate(labels)} | dict.fromkeys(absent, -1)
     unknown = [label for label in seen if label not in code_of]
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"found {some(unknown)} where the states are {some(labels)}; add them to "
             f"{option('states')}, or, if they mean missing, to missing= (in a file: leave empty)."
         )
@@ -168,10 +169,10 @@ def patient_ids(ids: Any, n: int) -> pd.Index:
         return pd.RangeIndex(1, n + 1, name="id")
     index = pd.Index(ids if isinstance(ids, (pd.Series, pd.Index, np.ndarray)) else list(ids))
     if len(index) != n:
-        raise ValueError(f"found {len(index):,} ids for {n:,} patients; give one for each.")
+        raise InputError(f"found {len(index):,} ids for {n:,} patients; give one for each.")
     if index.hasnans:
         patients = counted(index.isna().sum(), "patient has", "patients have")
-        raise ValueError(f"{patients} no id; fill or remove them.")
+        raise InputError(f"{patients} no id; fill or remove them.")
     if isinstance(index, pd.MultiIndex):
         raise TypeError("ids must be single values, found tuples; join them into one text.")
     if index.dtype.kind == "f" and (index == index.round()).all():
@@ -186,7 +187,7 @@ def patient_ids(ids: Any, n: int) -> pd.Index:
         index = index.astype(str)
     if not index.is_unique:
         twice = index[index.duplicated()].unique()
-        raise ValueError(
+        raise InputError(
             f"{counted(len(twice), 'id occurs', 'ids occur')} more than once ({some(twice)}); each "
             "patient needs one row."
         )
@@ -199,7 +200,7 @@ def patient_labels(ids: pd.Index, labels: Any, name: str, site: str = "") -> pd.
     if isinstance(labels, pd.Series):
         if not labels.index.is_unique:
             twice = labels.index[labels.index.duplicated()].unique()
-            raise ValueError(
+            raise InputError(
                 f"{name} name {len(twice):,} patients{where} more than once ({some(twice)}); give "
                 "one label for each."
             )
@@ -213,13 +214,13 @@ def patient_labels(ids: pd.Index, labels: Any, name: str, site: str = "") -> pd.
     else:
         values = pd.Series(labels)
         if len(values) != len(ids):
-            raise ValueError(
+            raise InputError(
                 f"found {len(values):,} {name} for {len(ids):,} patients{where}; give one for "
                 "each, or a Series indexed by id."
             )
     unknown = values.isna().to_numpy()
     if unknown.any():
-        raise ValueError(
+        raise InputError(
             f"{name} are missing for {unknown.sum():,} of {len(ids):,} patients{where} "
             f"({some(ids[unknown])}); give one label for each, by id."
         )
@@ -230,9 +231,9 @@ def numbers_for(values: ArrayLike, n: int, name: str) -> NDArray[np.float64]:
     try:
         array = np.array(values, dtype=float)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be numbers, found {some(np.ravel(values))}.") from None
+        raise InputError(f"{name} must be numbers, found {some(np.ravel(values))}.") from None
     if array.shape != (n,):
-        raise ValueError(f"found {name} of shape {array.shape} for {n:,} patients; give one each.")
+        raise InputError(f"found {name} of shape {array.shape} for {n:,} patients; give one each.")
     return array
 
 
@@ -261,7 +262,7 @@ def one_weight(
     unequal = (by_patient.nunique(dropna=False) > 1).to_numpy()
     if unequal.any():
         bad = [i for i, wrong in zip(ids, unequal, strict=True) if wrong]
-        raise ValueError(
+        raise InputError(
             f"{counted(len(bad), 'patient has', 'patients have')} several weights ({some(bad)}); "
             "give each patient one."
         )

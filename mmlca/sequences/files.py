@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from font.checks import some
+from font.errors import InputError
 from font.files import atomic as atomic
 from font.files import atomic_write, csv_text
 from font.sniff import FALLBACK, sniff
@@ -81,13 +82,13 @@ def read_sequences(
     table, about = _read_csv(path) if _suffix(path) == ".csv" else _read_parquet(path)
     if about is None:
         if "id" not in table.columns:
-            raise ValueError(
+            raise InputError(
                 f"{path} has no column 'id', found {some(table.columns)}; a file of sequences has "
                 "one row per patient, `id` and one column per time. Medication records become "
                 "sequences with `mmlca prep`."
             )
         if not len(table):
-            raise ValueError(f"{path} has a header but no rows; one row per patient is needed.")
+            raise InputError(f"{path} has a header but no rows; one row per patient is needed.")
         return {
             "wide": table,
             "states": states,
@@ -96,20 +97,20 @@ def read_sequences(
             "lengths": "length" if "length" in table.columns else None,
         }, []
     if columns is not None:
-        raise ValueError(f"{path} says itself which columns hold the states; leave columns out.")
+        raise InputError(f"{path} says itself which columns hold the states; leave columns out.")
     try:
         described = json.loads(about)
         times, id_type = list(described["times"]), described["ids"]
         labels = list(described["states"])
         absorbing = [str(state) for state in described.get("absorbing", [])]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
+        raise InputError(
             f"{path} starts as a file of sequences but its description is damaged ({error}); "
             "write it again."
         ) from None
     columns = [f"t:{time}" for time in times]
     if list(table.columns) != _FIXED + columns:
-        raise ValueError(
+        raise InputError(
             f"{path} should have the columns {some(_FIXED + columns)}, found {some(table.columns)}."
         )
     try:
@@ -117,7 +118,7 @@ def read_sequences(
         table["weight"] = table["weight"].astype(float)
         table["length"] = table["length"].astype("int64")
     except (ValueError, TypeError) as error:
-        raise ValueError(
+        raise InputError(
             f"{path} has ids, weights or lengths of another kind than its description says "
             f"({error}); write it again."
         ) from None
@@ -134,7 +135,7 @@ def read_table(path: Path) -> pd.DataFrame:
     """A table of anything by patient, with a column `id`; columns of numbers become numbers."""
     table, _ = _read_csv(path) if _suffix(path) == ".csv" else _read_parquet(path)
     if "id" not in table.columns:
-        raise ValueError(
+        raise InputError(
             f"{path} has no column 'id', found {some(table.columns)}; give the column of the "
             "patients' ids that name."
         )
@@ -160,11 +161,11 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, str | None]:
         except UnicodeDecodeError:  # the first bytes were plain
             return pd.read_csv(path, sep=text.delimiter, encoding=FALLBACK, dtype=str), None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not encoded in UTF-8; save it as CSV in UTF-8.") from None
+        raise InputError(f"{path} is not encoded in UTF-8; save it as CSV in UTF-8.") from None
     except pd.errors.EmptyDataError:
-        raise ValueError(f"{path} is empty; a header and rows are needed.") from None
+        raise InputError(f"{path} is empty; a header and rows are needed.") from None
     except pd.errors.ParserError as error:
-        raise ValueError(f"{path} is not a table: {str(error).strip()}.") from None
+        raise InputError(f"{path} is not a table: {str(error).strip()}.") from None
 
 
 def _read_parquet(path: Path) -> tuple[pd.DataFrame, str | None]:
@@ -174,12 +175,12 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, str | None]:
     try:
         arrow = pq.read_table(path)
     except (pa.ArrowException, OSError, ValueError):  # its metadata may be no JSON, for one
-        raise ValueError(
+        raise InputError(
             f"{path} is not a Parquet file that can be read; write it again."
         ) from None
     nested = [field.name for field in arrow.schema if pa.types.is_nested(field.type)]
     if nested:
-        raise ValueError(f"{path} has lists or structures in {some(nested)}; give plain columns.")
+        raise InputError(f"{path} has lists or structures in {some(nested)}; give plain columns.")
     # what pandas says about a file may be wrong; an index without a name is no column
     unnamed = [name for name in arrow.column_names if name.startswith("__index_level_")]
     about = (arrow.schema.metadata or {}).get(_PARQUET_KEY)
@@ -189,5 +190,5 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, str | None]:
 
 def _suffix(path: Path) -> str:
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise ValueError(f"{path.name!r} must end in .csv or .parquet.")
+        raise InputError(f"{path.name!r} must end in .csv or .parquet.")
     return path.suffix.lower()

@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
+from font.errors import InputError
 from mmlca.sequences import build, files
 from mmlca.sequences.account import Account, HasAccount
 from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes
@@ -326,7 +327,7 @@ class Sequences(HasAccount):
         array = np.atleast_1d(np.asarray(which))
         if array.dtype == bool:
             if len(array) != len(self):
-                raise ValueError(
+                raise InputError(
                     f"the mask has {len(array):,} values for {len(self):,} patients; "
                     "give one for each."
                 )
@@ -338,7 +339,7 @@ class Sequences(HasAccount):
         wanted = pd.Index(ids)
         rows: NDArray[np.intp] = self.ids.get_indexer(wanted)
         if (rows < 0).any():
-            raise ValueError(
+            raise InputError(
                 f"{(rows < 0).sum():,} ids are not among the patients: {some(wanted[rows < 0])}."
             )
         return rows
@@ -364,13 +365,13 @@ class Sequences(HasAccount):
         """
         unknown = [state for state in states if state not in self.states]
         if unknown:
-            raise ValueError(f"there is no state {some(unknown)}; there are {some(self.states)}.")
+            raise InputError(f"there is no state {some(unknown)}; there are {some(self.states)}.")
         for state in states:
             inside = self.codes == self.states.index(state)
             after = np.logical_or.accumulate(inside, axis=1)
             leaves = (after & ~inside & (self.codes >= 0)).any(axis=1)
             if leaves.any():
-                raise ValueError(
+                raise InputError(
                     f"{leaves.sum():,} patients leave the state {state!r} (patients "
                     f"{some(self.ids[leaves])}), which absorbs; mend these or leave it out."
                 )

@@ -1,7 +1,8 @@
 # The public names, listed here once; `lazy_loader` loads each on first use.
-from .config import Study as Study
-from .config import read_study as read_study
-from .config import write_study_file as write_study_file
 from .read import read_site as read_site
 from .run import run_study as run_study
 from .sensitivity import run_sensitivity as run_sensitivity
+from .settings import Study as Study
+from .study_file import read_study as read_study
+from .study_file import settings_table as settings_table
+from .study_file import write_study_file as write_study_file

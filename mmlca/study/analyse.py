@@ -15,6 +15,7 @@ import pandas as pd
 
 from ehr_prep.bootstrap import pseudo_sites
 from font.ensemble import Ensemble
+from font.errors import InputError
 from font.labels import LabelPatterns, label
 from font.refinement import Refined, check_family, refine_clusters
 from font.stability import influence
@@ -26,7 +27,7 @@ from mmlca.sequences.type import Sequences
 from mmlca.study import read
 from mmlca.study.groups import all_memberships, named_groups, views
 from mmlca.study.processes import Processes
-from mmlca.study.release import rounding_of
+from mmlca.study.release import is_public, rounding_of
 from mmlca.study.words import group_name
 from mmlca.tables.course_tables import Courses, courses_by_group
 from mmlca.tables.matching import memberships
@@ -35,12 +36,14 @@ from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 from mmlca.tables.site_differences import SiteDifferences, site_differences
 from mmlca.tables.suppress import is_small
 
+_PUBLIC_DECIMALS = 2
+
 if TYPE_CHECKING:
     from ehr_prep.labs import Trend
     from ehr_prep.tables import TableOne
-    from mmlca.study.config import Study
     from mmlca.study.inference import Inference
     from mmlca.study.numbers import Number
+    from mmlca.study.settings import Study
 
 Models = dict[str, MixtureMarkov]
 Fits = dict[tuple[str, int], MixtureMarkov]
@@ -162,7 +165,7 @@ def check_number(study: Study, data: Mapping[str, Sequences]) -> None:
     site, part = min(data.items(), key=lambda pair: len(pair[1]))
     if isinstance(number, int) and number > 1 and is_small(len(part) / number, min_count):
         most = max(len(part) // min_count, 1)
-        raise ValueError(
+        raise InputError(
             f"classes.number is {number}, but {site} has {len(part):,} patients, too few for "
             f"{number} classes of {min_count} (privacy.min_count); choose at most {most}, or "
             '"vote".'
@@ -224,7 +227,7 @@ def _fit_one(name: str, model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
     try:
         return fit_quietly(model, data)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise InputError(f"{name}: {error}") from None
 
 
 def free_numbers(
@@ -333,12 +336,20 @@ def compare_sites(study: Study, analysis: Analysis, n_boot: int) -> SiteDifferen
     sites = analysis.sequences
     if len(sites) == 1:
         return None
-    if analysis.ensemble is None:
-        return site_differences(sites, analysis.clusters, n_boot=n_boot, seed=study.seed)
-    everywhere = {name: {site: analysis.labels[site][name] for site in sites} for name in sites}
-    return site_differences(
-        sites, analysis.clusters, models=everywhere, n_boot=n_boot, seed=study.seed
-    )
+    options: dict[str, Any] = {"n_boot": n_boot, "seed": study.seed}
+    if analysis.ensemble is not None:
+        options["models"] = {
+            name: {site: analysis.labels[site][name] for site in sites} for name in sites
+        }
+    found = site_differences(sites, analysis.clusters, **options)
+    return replace(found, norms=_shown_norms(study, found.norms))
+
+
+def _shown_norms(study: Study, norms: pd.DataFrame) -> pd.DataFrame:
+    """Norms with two decimals in a public release: they are of exact counts, which it rounds."""
+    if not is_public(study):
+        return norms
+    return norms.round(dict.fromkeys(("norm", "debiased", "low", "high"), _PUBLIC_DECIMALS))
 
 
 def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
@@ -346,7 +357,8 @@ def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
     if len(analysis.sequences) == 1:
         return None
     n = study.inference.simulations_for(1)  # enough for the pairs of sites that are tested
-    return shared_chain_test(analysis.sequences, analysis.clusters, n=n, seed=study.seed)
+    found = shared_chain_test(analysis.sequences, analysis.clusters, n=n, seed=study.seed)
+    return replace(found, norms=_shown_norms(study, found.norms))
 
 
 def course_tables(
@@ -370,12 +382,13 @@ def compare_sites_refined(study: Study, analysis: Analysis) -> SiteDifferences |
     """The same differences under the refined clusters, without the other memberships."""
     if analysis.refined is None:
         return None
-    return site_differences(
+    found = site_differences(
         analysis.sequences,
         analysis.refined_clusters,
         n_boot=study.outputs.bootstrap,
         seed=study.seed,
     )
+    return replace(found, norms=_shown_norms(study, found.norms))
 
 
 def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:

@@ -27,7 +27,7 @@ from mmlca.tables.suppress import hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis, Findings
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 
 def cautions(study: Study, findings: Findings, warned: list[str]) -> list[str]:

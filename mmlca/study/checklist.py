@@ -19,7 +19,7 @@ from mmlca.tables.suppress import hides
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
     from mmlca.study.analyse import Findings
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 NOT_DONE = "not done"
 

@@ -34,7 +34,7 @@ from mmlca.tables.suppress import hides, is_small
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would be an accident
 _WHOSE = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from mmlca.tables.suppress import few_digits, hide, hides, is_small
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
     from mmlca.study.analyse import Findings
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 
 def data_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -98,6 +99,7 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
             if len(data) > 1
             else "less the smallest"
         )
+        fits = shown_fits(choice, findings.analysis.n_patients(), min_count, rounding)
         yield Item(
             "selection",
             "classes",
@@ -105,9 +107,9 @@ def data_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"{name} of models with different numbers of classes, {whose}; {study.model.n_init} "
             "starts per search. Smaller is better; filled marks show the choice. The table has "
             f"the sizes of all classes in percent.{together}",
-            shown_fits(choice, findings.analysis.n_patients(), min_count, rounding),
+            fits,
             Plain(shares=("smallest",)),
-            lambda: plot_selection(choice, study.classes.criterion),
+            lambda: plot_selection(fits, study.classes.criterion, chosen="chosen"),
             f"Line plot of {name} against the number of classes.",
         )
 
@@ -223,8 +225,9 @@ def shown_fits(
     """Fits, with few digits and without the shares of classes where the smallest has few patients.
 
     The shares of all classes add up, so that they show together or not at all. Criteria are those
-    of the log-likelihood as it is shown, and with a `rounding` of the rounded numbers of patients:
-    several criteria that are each rounded by themselves would tell more digits together.
+    of the log-likelihood and the entropy as they are shown, and with a `rounding` of the rounded
+    numbers of patients: several criteria that are each rounded by themselves would reveal more
+    digits together.
     """
     hidden = hides(min_count)
     if "sizes" in table:
@@ -237,12 +240,13 @@ def shown_fits(
     few = is_small((table["smallest"] * n).round(6), min_count)
     if "sizes" in table:
         table = table.assign(sizes=table["sizes"].mask(few))
-    shown = n
-    if rounding is not None:
+    if rounding is None:
+        table = _of_shown_likelihood(table, n, n, lambda count, name: count)
+    else:
         pairs = zip(n, names, strict=True)
         shown = pd.Series([_rounded_size(rounding, *pair) for pair in pairs], n.index)
         table = table.assign(patients=shown) if "patients" in table else table
-    table = _of_shown_likelihood(table, n, shown)
+        table = _of_shown_likelihood(table, n, shown, partial(_rounded_times, rounding))
     return round_indices("", table.assign(smallest=table["smallest"].mask(few)))
 
 
@@ -252,17 +256,44 @@ def _rounded_size(rounding: Rounding, n: float, name: str) -> float:
     return rounding(n, site) if name == site else rounding(n, site, EVERYONE, "resample")
 
 
-def _of_shown_likelihood(table: pd.DataFrame, n: pd.Series, shown: pd.Series) -> pd.DataFrame:
-    """Criteria of the rounded log-likelihood, and of the numbers of patients that are shown."""
+def _rounded_times(rounding: Rounding, count: float, name: str) -> float:
+    """The number of observed states of a site, or of a resample of it, rounded."""
+    return rounding(count, str(site_of(name)), EVERYONE, "time points", name)
+
+
+def _of_shown_likelihood(
+    table: pd.DataFrame,
+    n: pd.Series,
+    shown: pd.Series,
+    shown_times: Callable[[float, str], float],
+) -> pd.DataFrame:
+    """Criteria of numbers that are shown beside them: they give no further digit of any of these.
+
+    These are the rounded log-likelihood and entropy, and the numbers of patients (n, as `shown`) or
+    of observed states (as `shown_times` gives them) that the criteria count.
+    """
     if "loglik" not in table:
         return table
-    loglik = table["loglik"].round(0)
-    less = 2 * (table["loglik"] - loglik)
-    penalty = (table["bic"] + 2 * table["loglik"]) / np.log(n) if "bic" in table else 0.0
-    more = penalty * np.log(shown.where(shown > 0, 1) / n)
-    criteria = {name: table[name] + less for name in CRITERIA if name in table}
-    criteria |= {name: criteria[name] + more for name in criteria if name != "aic"}
-    return table.assign(loglik=loglik, **criteria)
+    loglik, p = table["loglik"].round(_DECIMALS["loglik"]), table["parameters"].astype(float)
+    exact = np.exp((table["bic"] + 2 * table["loglik"]) / p.where(p > 0)).fillna(n)
+    names = table["model" if "model" in table else "site"]
+    counted = pd.Series(
+        [
+            size if abs(count - patients) < 0.5 else shown_times(count, name)
+            for count, patients, size, name in zip(exact, n, shown, names, strict=True)
+        ],
+        table.index,
+    ).clip(lower=1)
+    bic = -2 * loglik + p * np.log(counted)
+    entropy = (1 - table["entropy"].round(_DECIMALS["entropy"])) * shown * np.log(table["classes"])
+    criteria = {
+        "aic": -2 * loglik + 2 * p,
+        "bic": bic,
+        "sabic": -2 * loglik + p * np.log((counted + 2) / 24),
+        "caic": bic + p,
+        "icl": bic + 2 * entropy,
+    }
+    return table.assign(loglik=loglik, **{c: criteria[c] for c in CRITERIA if c in table})
 
 
 def _percents(shares: list[float], digits: int) -> str:

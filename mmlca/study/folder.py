@@ -27,12 +27,13 @@ from font.files import (
     private_folder,
 )
 from mmlca import __version__
+from mmlca.study.release import check_floor
 from mmlca.tables.suppress import hides
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 Progress = Callable[[str, float], None]
 """Called with the name of the present step and the share that is done."""
@@ -198,6 +199,10 @@ class Results:
     def json(self, name: str, content: Any) -> None:
         self.write(name, _json(content))
 
+    def keep(self, name: str, content: Any) -> None:
+        """Write a JSON file that belongs to no step, and that later runs do not remove."""
+        self._write(name, _json(content))
+
     def text(self, name: str, content: str) -> None:
         self.write(name, content.encode())
 
@@ -238,6 +243,7 @@ def _refuse_link(folder: Path) -> None:
 
 def open_results(study: Study, out: str | os.PathLike[str]) -> tuple[Results, str]:
     """The folder of a study's results, and the key of its files and of the software."""
+    check_floor(study)
     files, keyed = input_files(study), hides(study.privacy.min_count)
     for path in files.values():
         check_regular(path)
@@ -280,7 +286,7 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
 
     `folder` is that of the study file, where `read_study` has not resolved the paths.
     """
-    from mmlca.study.site_files import expand
+    from mmlca.study.study_file import expand
 
     roles = (
         "records",

@@ -13,12 +13,13 @@ import pandas as pd
 from mmlca.study.words import group_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
 from mmlca.tables.matching import memberships
+from mmlca.tables.rounding import EVERYONE, Rounding
 from mmlca.tables.suppress import is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
     from mmlca.study.analyse import Analysis
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 
 def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
@@ -34,12 +35,26 @@ def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Seri
     return [*views(analysis), *more]
 
 
-def same_as_own(analysis: Analysis, min_count: int) -> pd.Series:
+def same_as_own(analysis: Analysis, min_count: int, rounding: Rounding | None = None) -> pd.Series:
     """Share of patients whose refined cluster is the one by their site's own model, and of "all".
 
     It needs no courses that the sites share, so that it tells how far probabilities under such
-    courses can be believed. Missing where few patients are, or are not, in the same cluster.
+    courses can be believed. Missing where few patients are, or are not, in the same cluster; with a
+    `rounding` it is that of the rounded numbers.
     """
+    if rounding is not None:
+        alike = {
+            site: pd.Series(part.to_numpy() == analysis.local[site].to_numpy(), part.index)
+            for site, part in analysis.refined_clusters.items()
+        }
+        counts = {site: [part.sum(), (~part).sum()] for site, part in alike.items()}
+        counts[EVERYONE] = list(np.sum(list(counts.values()), axis=0))
+        drawn = rounding.of(alike)
+        shown = {
+            site: [drawn(n, site, is_same) for n, is_same in zip(pair, (True, False), strict=True)]
+            for site, pair in counts.items()
+        }
+        return pd.Series({s: a / (a + b) if a + b else np.nan for s, (a, b) in shown.items()})
     same = pd.DataFrame(
         {
             site: [(part.to_numpy() == analysis.local[site].to_numpy()).sum(), len(part)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from font.errors import InputError
 from mmlca.model.criteria import OVERLAP
 from mmlca.model.inference import OverlapWarning
 from mmlca.model.likelihood_ratio import bootstrap_lrt
@@ -43,7 +44,7 @@ from mmlca.tables.survival import Survival, survival_by_cluster
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 SHARED = "all sites"
 """Whose fit it is, where it is that of the model that the sites share."""
@@ -215,7 +216,11 @@ def _parameters(study: Study, model: Any, data: Any, refits: Bootstrap | None) -
 
 
 def _class_tests(study: Study, model: Any, data: Any) -> pd.DataFrame:
-    """Bootstrap tests around the site's number of classes: against one fewer, and one more."""
+    """Bootstrap tests around the site's number of classes: against one fewer, and one more.
+
+    Where log-likelihoods are shown as whole numbers, the statistic is that of the whole numbers:
+    more digits of it would give more digits of them.
+    """
     k, rules, rows = model.params_.n_classes, study.inference, []
     for larger in range(max(k, 2), min(k + 1, data.n_distinct) + 1):
         test = bootstrap_lrt(
@@ -223,11 +228,14 @@ def _class_tests(study: Study, model: Any, data: Any) -> pd.DataFrame:
             n_jobs=study.n_jobs or -1,
             prior=study.model.reported_prior,
         )
+        statistic = test.statistic
+        if hides(study.privacy.min_count):
+            statistic = 2 * (round(test.loglik + statistic / 2) - round(test.loglik))
         rows.append(
             {
                 "classes": larger,
                 "against": larger - 1,
-                "statistic": test.statistic,
+                "statistic": float(statistic),
                 "p_value": test.p_value,
                 "mc_error": test.mc_error,
                 "simulations": len(test.simulated),
@@ -442,7 +450,7 @@ def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | 
         study.rules.months * _MONTH if study.rules.days is None else study.rules.days
     )
     if rules.landmark is not None and rules.landmark < window / _YEAR - 0.01:
-        raise ValueError(
+        raise InputError(
             f"outcomes.landmark = {rules.landmark:g} years lies inside the windows that form the "
             f"{groups_word(study)} ({window / _YEAR:.2f} years), so that what happens in them "
             "would count twice; set it to their end or later, or leave it out."

@@ -14,7 +14,7 @@ from mmlca.figures.survival import plot_survival
 from mmlca.figures.transitions import plot_estimates
 from mmlca.study.groups import class_names, own_classes
 from mmlca.study.inference import SHARED, uses_refits
-from mmlca.study.release import count_note, rounding_of
+from mmlca.study.release import count_note, is_public, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.words import (
@@ -31,13 +31,21 @@ from mmlca.tables.suppress import hidden_note, hides
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.study.analyse import Findings
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
     from mmlca.tables.diagnostics import Diagnostics
     from mmlca.tables.rounding import Rounding
 
 _ALL_SITES = (
     ", and under “all sites” the model of the ensemble and its refinement: courses that all sites "
     "share, with proportions of their own, fitted from the ensemble's clusters to convergence"
+)
+_HALVES = (
+    "Transition rates by class in either half of the time, and the model's, which is the same in "
+    "both"
+)
+_HALVES_PUBLIC = (
+    "Transition rates by class in either half of the time less the model's, which is the same in "
+    "both, in standard errors"
 )
 _CORRECTED = {
     "BCH": "corrected for wrong assignments (BCH)",
@@ -115,8 +123,13 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             ),
             Plain(n_keys=2),
         )
+    public = is_public(study)
     for site, part in shown.items():
-        full = found.diagnostics[site]
+        full, states, steps = found.diagnostics[site], part.states, _common_steps(part.steps)
+        if public:  # exact shares beside rounded counts would tell more than these
+            states, steps = (
+                table.drop(columns=["observed", "expected"]) for table in (states, steps)
+            )
         yield Item(
             f"residuals_{site}",
             "fit",
@@ -124,13 +137,13 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"By class of {own} and {window_name(study)}: observed less expected "
             "share of each state, in standard errors, among those still observed. Blue: more than "
             f"expected; red: fewer. {_beyond(part.states)} {note}".rstrip(),
-            _with_names(part.states, names[site]),
+            _with_names(states, names[site]),
             Grid(
                 ("class", "state"),
                 "time",
                 "residual",
                 ("n",) if "n" in part.states else (),
-                _residual_note,
+                _no_note if public else _residual_note,
                 "difference",
                 text=f"Residuals in standard errors; columns: {windows_name(study)}.",
             ),
@@ -160,15 +173,15 @@ def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
             f"steps_{site}",
             "fit",
             f"Steps in the first and the second half, {site}",
-            "Transition rates by class in either half of the time, and the model's, which is the "
-            "same in both; the table of tests has that of the halves. Steps that are both rare and "
-            f"rarely expected (below 0.5 %) are left out. {note}".rstrip(),
-            _with_names(_common_steps(part.steps), names[site]),
+            f"{_HALVES_PUBLIC if public else _HALVES}; the table of tests has that of the halves. "
+            "Steps that are both rare and rarely expected (below 0.5 %) are left out. "
+            f"{note}".rstrip(),
+            _with_names(steps, names[site]),
             Plain(
-                shares=("observed", "expected"),
-                columns=("class", "half", "from", "to", "observed", "expected", "residual"),
+                shares=() if public else ("observed", "expected"),
+                columns=tuple(steps),
                 n_keys=4,
-                left_out="observed",
+                left_out="residual",
             ),
         )
     estimates = {} if found.parameters is None else dict(list(found.parameters.groupby("site")))
@@ -249,6 +262,10 @@ def _classification(
         frame["assigned"] = frame["assigned"].map(names[site])
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
+
+
+def _no_note(row: Mapping[Any, Any]) -> str:
+    return "in standard errors"
 
 
 def _residual_note(row: Mapping[Any, Any]) -> str:

@@ -14,7 +14,7 @@ from mmlca.tables.norm_texts import p_text
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Findings
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 _CORRECTED = {
     "BCH": "with the weights of Bolck, Croon and Hagenaars (BCH), which correct for wrong "

@@ -29,16 +29,16 @@ from mmlca.study.words import group_name, group_word, groups_word, period, windo
 from mmlca.tables.clusters import describe_clusters, shown_sizes
 from mmlca.tables.course_tables import (
     Courses,
+    course_keys,
     courses_by_group,
     guarded_clusters,
     rounded_clusters,
-    state_keys,
 )
 from mmlca.tables.suppress import hides, printable
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 
 def all_items(study: Study, findings: Findings) -> list[Item]:
@@ -151,6 +151,7 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
                 "model": name,
                 "patients": model.n_sequences_,
                 "classes": len(model.weights_),
+                "parameters": model.n_parameters_,
                 "loglik": model.loglik_,
                 "bic": model.bic(),
                 "entropy": model.entropy(),
@@ -187,7 +188,7 @@ def shown_clusters(
         groups = {"": pd.Series(clusters.map(names).to_numpy(), pd.Index(whole.ids))}
         named = {site: part.map(names) for site, part in analysis.clusters.items()}
         rounding = rounding_of(study, named)
-        keys = None if rounding is None else state_keys(data, named, rounding)
+        keys = None if rounding is None else course_keys(data, named, rounding)
         courses = courses_by_group({"": whole}, groups, min_count, rounding, keys)
     if rounding := rounding_of(study, analysis.clusters):
         return rounded_clusters(described, courses, names, rounding, *words)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from font.checks import some
+from font.errors import InputError
 from font.spelling import Spell, option_name, spelled, spelling
 
 if TYPE_CHECKING:
@@ -114,17 +115,17 @@ def look_at_sites(
         named = {site: (list(paths), {})} if site else _sites_in(paths)
         for name, rows in named.items():
             if name in files:
-                raise ValueError(f"the site {name!r} appears twice; name each site once.")
+                raise InputError(f"the site {name!r} appears twice; name each site once.")
             files[name] = rows
     unknown = {*patients, *labs} - {*files, ""}
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"there are patients or labs of {', '.join(sorted(unknown))}, but records of "
             f"{', '.join(files)}; use the same names."
         )
     for name, by_site in options.items():
         if strange := [site for site in by_site if site and site not in files]:
-            raise ValueError(
+            raise InputError(
                 f"{option_name(name)} names the site {some(strange)}, but the records are of "
                 f"{', '.join(files)}; use the same names."
             )

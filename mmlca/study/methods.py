@@ -17,7 +17,7 @@ from mmlca.study.words import (
 if TYPE_CHECKING:
     from font.refinement import Refined
     from mmlca.study.analyse import Analysis, Findings
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 _METHODS = {
     "kmeans": "K-means on their rows",

@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from font.errors import InputError
 from mmlca.sequences.checks import listed
 from mmlca.study.words import group_word, groups_word
 
 if TYPE_CHECKING:
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 
 def courses_of_names(
@@ -37,7 +38,7 @@ def courses_of_names(
     if names is None or isinstance(names, Mapping):
         return dict(names or {})
     if len(names) != len(courses):
-        raise ValueError(
+        raise InputError(
             f"outputs.names has {len(names)} names, but there are {len(courses)} "
             f"{groups_word(study)}; give one for each, or leave the setting out."
         )

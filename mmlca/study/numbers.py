@@ -20,7 +20,7 @@ from mmlca.tables.suppress import hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
     from mmlca.tables.shared_chains import SharedChains
     from mmlca.tables.site_differences import SiteDifferences
 

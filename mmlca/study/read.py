@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from font.errors import InputError
 from font.spelling import option, spelled, spelling
 from mmlca.sequences.checks import some
 from mmlca.tables.suppress import is_small
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ehr_prep.records import Records
     from ehr_prep.warehouse import WarehouseRecords
     from mmlca.sequences.type import Sequences
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 
 def read_site(study: Study, site: str) -> Sequences:
@@ -30,7 +31,7 @@ def read_site(study: Study, site: str) -> Sequences:
     """
     rules = study.rules
     if rules.states == "combinations" and rules.combinations is None:
-        raise ValueError(
+        raise InputError(
             "rules.combinations must name the combinations that are states, such as "
             'combinations = ["A+B"]: a site alone cannot know which are frequent at all of them.'
         )
@@ -45,7 +46,7 @@ def read_source(study: Study, site: str) -> Records | WarehouseRecords | Sequenc
     from mmlca.sequences.type import Sequences
 
     if site not in study.sites:
-        raise ValueError(f"the study has no site {site!r}; it has {', '.join(study.sites)}.")
+        raise InputError(f"the study has no site {site!r}; it has {', '.join(study.sites)}.")
     files = study.sites[site]
     with _at(site):
         if files.sequences is not None:
@@ -73,8 +74,7 @@ def build_site(
     if isinstance(source, Sequences):
         return source
     with _at(site):
-        rules = {name: getattr(study.rules, name) for name in type(study.rules).model_fields}
-        return build_sequences(source, **rules)
+        return build_sequences(source, study.rules)
 
 
 def build_sites(
@@ -89,14 +89,14 @@ def build_sites(
     for other in others:
         a, b = data[first].states, data[other].states
         if a != b:
-            raise ValueError(
+            raise InputError(
                 f"{first} has the states {', '.join(a)} and {other} has {', '.join(b)}; all sites "
                 "need the same in the same order: use one drug map, or write the sequences anew "
                 "with common states."
             )
     for site, part in data.items():
         if is_small(len(part), min_count):
-            raise ValueError(
+            raise InputError(
                 f"site {site} has fewer eligible patients than privacy.min_count = {min_count}; "
                 "relax the rules, or leave the site out."
             )
@@ -156,7 +156,7 @@ def _at(site: str) -> Iterator[None]:
         with spelled(spell_here):
             yield
     except (ValueError, TypeError) as error:
-        raise ValueError(f"site {site}: {error}") from None
+        raise InputError(f"site {site}: {error}") from None
 
 
 def patients_of(study: Study, site: str, sequences: Sequences) -> pd.DataFrame:
@@ -203,7 +203,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
                 if "age" in absent
                 else ""
             )
-            raise ValueError(
+            raise InputError(
                 f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
                 f"{', '.join(sorted(known)) or 'no columns'}{age}."
             )
@@ -211,12 +211,12 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
     rules = study.outcomes
     for site, part in sequences.items() if rules.event is not None else ():
         if part.account is None:
-            raise ValueError(
+            raise InputError(
                 f"outcomes.event needs dates, and the sequences of {site} come from a file without "
                 "any; give records instead, or leave outcomes.event out."
             )
         if absent := [n for n in (rules.event, rules.competing) if n and n not in part.patients]:
-            raise ValueError(
+            raise InputError(
                 f"outcomes names the dates {', '.join(absent)}, but the patients' table of {site} "
                 f"has {', '.join(part.patients)}."
             )
@@ -246,12 +246,12 @@ def read_truth(path: Path, sequences: Sequences) -> pd.Series:
     """The true classes of a synthetic cohort: a file of patient ids and classes."""
     table = pd.read_csv(path, dtype=str)
     if "class" not in table.columns or len(table.columns) < 2:
-        raise ValueError(f'{path.name} must have a column of ids and a column "class".')
+        raise InputError(f'{path.name} must have a column of ids and a column "class".')
     ids = next(name for name in table.columns if name != "class")
     classes = table.set_index(ids)["class"].reindex(sequences.ids.astype(str))
     absent = classes.isna()
     if absent.any():
-        raise ValueError(
+        raise InputError(
             f"{path.name} lacks {absent.sum():,} of the {len(sequences):,} patients "
             f"({some(classes.index[absent])})."
         )
@@ -271,7 +271,7 @@ def event_times(patients: pd.DataFrame, event: str, competing: str | None) -> pd
     early = {code: days < start for code, days in dates.items()}
     n_early = sum(int(rows.sum()) for rows in early.values())
     if n_early:
-        raise ValueError(
+        raise InputError(
             f"{n_early:,} dates of {event!r} or {competing!r} lie before the patient's first "
             "treatment; mend them, or empty them where the event does not count."
         )
@@ -290,7 +290,7 @@ def _dates(patients: pd.DataFrame, name: str) -> pd.Series:
     dates = pd.to_datetime(values, errors="coerce", format="ISO8601")
     odd = dates.isna() & values.notna()
     if odd.any():
-        raise ValueError(
+        raise InputError(
             f"the column {name!r} of the patients' table holds {odd.sum():,} values that are no "
             f"dates such as 2019-07-31 ({some(values[odd])}); mend them, or leave them empty."
         )

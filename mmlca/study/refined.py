@@ -21,7 +21,7 @@ from mmlca.tables.rounding import EVERYONE, Rounding
 from mmlca.tables.suppress import add_totals, hidden_cells, hidden_grid, hide, is_small
 
 if TYPE_CHECKING:
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 
 def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -42,7 +42,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         f"Patients of each site. The refined model ({times}) estimates the courses from all sites' "
         "patients together, and lets every site have its own proportions, which the last column "
         f"shows.{nearly * (rounding is None)} {note}".rstrip(),
-        size_table(study, analysis, moves),
+        size_table(study, analysis, moves, rounding),
         Plain(shares=("proportion",), n_keys=2),
     )
     yield Item(
@@ -62,7 +62,7 @@ def refined_items(study: Study, findings: Findings) -> Iterator[Item]:
         "and the share of patients with the same group by the site's own model, which needs no "
         "courses that sites share. Where that share is much lower, the probability is too high. "
         f"{note}".rstrip(),
-        site_table(analysis, moves, same_as_own(analysis, min_count)),
+        site_table(analysis, moves, same_as_own(analysis, min_count, rounding)),
         Plain(shares=("share", "same by own model")),
     )
     if findings.differences is not None and findings.refined_differences is not None:
@@ -246,10 +246,22 @@ def _hidden_moves(counts: NDArray[np.int64], min_count: int) -> tuple[NDArray[np
     )
 
 
-def size_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
-    """Sizes by site and cluster under both memberships."""
+def size_table(
+    study: Study, analysis: Analysis, moves: Moves, rounding: Rounding | None = None
+) -> pd.DataFrame:
+    """Sizes by site and cluster under both memberships.
+
+    A proportion is that of an expected number of patients, which is rounded where sizes are.
+    """
     assert analysis.refined is not None
     shares = analysis.refined.proportions_
+    if rounding is not None:
+        drawn = rounding.of(analysis.refined_clusters)
+        n = {site: len(part) for site, part in analysis.refined_clusters.items()}
+        counts = pd.DataFrame(
+            {k: [drawn(shares.at[s, k] * n[s], s, k + 1) for s in n] for k in shares}, index=list(n)
+        )
+        shares = counts.div(counts.sum(axis=1).replace(0, np.nan), axis=0)
     few = is_small(moves.refined, study.privacy.min_count) | np.isnan(moves.refined)
     rows = []
     for i, site in enumerate([*moves.sites, "all"]):

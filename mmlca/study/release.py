@@ -3,17 +3,55 @@
 from __future__ import annotations
 
 import hmac
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from font.errors import InputError
 from mmlca.study.secret import hospital_secret
 from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import hidden_note, hides
+from mmlca.tables.suppress import hidden_note, hides, is_small
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
+
+
+FLOOR = "MMLCA_FLOOR"
+"""The environment variable with the smallest `min_count` that a hospital accepts."""
+_FLOOR_OF_PUBLIC = 11
+
+
+def site_floor() -> int | None:
+    """The smallest `min_count` that the hospital accepts; None if it has not set one."""
+    text = os.environ.get(FLOOR, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise InputError(
+            f"the environment variable {FLOOR} must be a whole number of at least 1, found "
+            f"{text!r}."
+        )
+    return int(text)
+
+
+def check_floor(study: Study) -> None:
+    """Refuse a study file with a smaller `min_count` than the hospital accepts.
+
+    A public release needs at least 11 where the hospital has not set its floor. A release for use
+    inside the hospital may then have any.
+    """
+    floor, min_count = site_floor(), study.privacy.min_count
+    if floor is None:
+        floor = _FLOOR_OF_PUBLIC if is_public(study) else 0
+    if is_small(min_count, floor):
+        raise InputError(
+            f"privacy.min_count is {min_count}, but this hospital shows nothing that rests on "
+            f"fewer than {floor} patients{' in public' * is_public(study)}; raise "
+            "privacy.min_count, or let the hospital change its floor (the environment variable "
+            f"{FLOOR})."
+        )
 
 
 def is_public(study: Study) -> bool:

@@ -19,9 +19,9 @@ from mmlca.sequences.type import Sequences
 from mmlca.study import analyse, inference, items, read
 from mmlca.study.analyse import Analysis, Findings, Models
 from mmlca.study.cautions import cautions
-from mmlca.study.config import Study
 from mmlca.study.courses import draw_single_courses
 from mmlca.study.data_items import shown_fits
+from mmlca.study.earlier import cohorts_of, nearly_repeated, remember
 from mmlca.study.folder import (
     Progress,
     Results,
@@ -36,13 +36,15 @@ from mmlca.study.names import courses_of_names, short_names
 from mmlca.study.numbers import headline
 from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.processes import Processes
-from mmlca.study.release import rounding_of, secret_key, statement
+from mmlca.study.release import is_public, rounding_of, secret_key, statement
 from mmlca.study.report.content import Item, Report
 from mmlca.study.report.page import lay_out_sections, render_report
+from mmlca.study.settings import Study
 from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, window_name
 from mmlca.tables.clusters import describe_clusters, name_clusters
+from mmlca.tables.suppress import hides
 
 Drawings = dict[str, Callable[[], Pictures]]
 """What waits for the pictures of each figure that is being drawn, by name."""
@@ -118,6 +120,8 @@ def _run_alone(
             tell("Writing the report", 0.97)
             page = render_report(report, pictures, results.record, sections)
             results.text("report.html", page)
+    if run.cohorts:
+        remember(results, run.cohorts)
     results.finish()
     tell("Done", 1.0)
     return content
@@ -133,6 +137,7 @@ class _Run:
     processes: Processes
     names: list[str] = field(default_factory=list)
     single_courses: Drawings = field(default_factory=dict)
+    cohorts: dict[str, list[str]] = field(default_factory=dict)
 
     def step(self, name: str, key: str) -> AbstractContextManager[bool]:
         self.names.append(name)
@@ -214,6 +219,9 @@ class _Run:
                     self.results.table(f"patients/{site}_issues.csv", part.issues)
                     self.results.table(f"patients/{site}_unmapped.csv", part.account.unmapped)
         read.warn_unmapped(study, sequences)
+        if hides(study.privacy.min_count):
+            self.cohorts = cohorts_of(self.results, sequences)
+            warn_of_earlier_results(study, self.results, self.cohorts)
         return sequences, key
 
     def choose(
@@ -443,6 +451,25 @@ class _Run:
         return {name: picture for name, picture in pictures.items() if picture}
 
 
+def warn_of_earlier_results(
+    study: Study, results: Results, cohorts: Mapping[str, list[str]]
+) -> None:
+    """Warn where few patients differ from those of an earlier run, who could be worked out.
+
+    Readers of a public release are not told that there is something to subtract from it.
+    """
+    from ehr_prep.readers import PrivateWarning
+
+    for site in nearly_repeated(results, cohorts, study.privacy.min_count):
+        text = (
+            f"the patients at {site} are those of an earlier run in this folder, but for fewer "
+            f"than {study.privacy.min_count} of them. Whoever sees the results of both can "
+            "subtract them and learn about these few patients: show others the results of one run "
+            "only."
+        )
+        warnings.warn(PrivateWarning(text, "" if is_public(study) else text), stacklevel=2)
+
+
 def _public(caught: list[warnings.WarningMessage]) -> list[str]:
     """Warnings for the report; those that show patients are also repeated for whoever runs it.
 
@@ -462,4 +489,4 @@ def _public(caught: list[warnings.WarningMessage]) -> list[str]:
             texts.append(warning.message.public)
         else:
             texts.append(str(warning.message))
-    return list(dict.fromkeys(texts))
+    return [text for text in dict.fromkeys(texts) if text]

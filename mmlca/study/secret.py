@@ -13,6 +13,7 @@ import re
 import secrets
 from pathlib import Path
 
+from font.errors import InputError
 from font.files import private_folder
 
 VARIABLE = "MMLCA_SECRET"
@@ -40,7 +41,7 @@ def hospital_secret() -> bytes:
             f"({error.strerror}); name another place in the environment variable {VARIABLE}."
         ) from None
     if not re.fullmatch(rb"[0-9a-f]{64}", text):
-        raise ValueError(
+        raise InputError(
             f"{path} is not a secret that this program wrote (64 hexadecimal digits), or it is "
             "damaged; restore it from a backup, since counts that are drawn anew reveal more than "
             "they should."

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from font.errors import InputError
 from font.files import hold
 from font.metrics import compare_clusterings, match_labels
 from mmlca.study import analyse, read
 from mmlca.study.analyse import Analysis
-from mmlca.study.config import Study
 from mmlca.study.folder import Progress, make_key, open_results, plain_records, settings_key
 from mmlca.study.numbers import headline
 from mmlca.study.pictures import to_pictures
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
+from mmlca.study.settings import FACTORS, Study
 from mmlca.study.words import in_words
 from mmlca.tables.rounding import EVERYONE
 from mmlca.tables.suppress import hides, is_small
@@ -38,32 +39,6 @@ _INDEX = "adjusted_rand_index"
 _DIGITS = 2  # decimals where small numbers are hidden
 
 
-class Factor(NamedTuple):
-    """One choice that can be varied: its name for people, and where the study file has it."""
-
-    name: str
-    section: str
-    key: str
-
-
-_FACTORS = {
-    "months": Factor("window (months)", "rules", "months"),
-    "ties": Factor("ties", "rules", "ties"),
-    "by": Factor("counting", "rules", "by"),
-    "states": Factor("states", "rules", "states"),
-    "gap_days": Factor("days of a gap", "rules", "gap_days"),
-    "combination_days": Factor("days of a combination", "rules", "combination_days"),
-    "death": Factor("death", "rules", "death"),
-    "impute": Factor("empty windows", "rules", "impute"),
-    "max_carry": Factor("carried at most", "rules", "max_carry"),
-    "classes": Factor("classes", "classes", "number"),
-    "per_site": Factor("resamples per site", "pseudo_sites", "per_site"),
-    "fraction": Factor("size of a resample", "pseudo_sites", "fraction"),
-    "weights": Factor("weights", "ensemble", "weights"),
-    "seeds": Factor("seed", "", "seed"),
-}
-
-
 class Variant(NamedTuple):
     """The study with some choices changed; `choices` names them."""
 
@@ -72,7 +47,7 @@ class Variant(NamedTuple):
 
     @property
     def name(self) -> str:
-        return ", ".join(f"{_FACTORS[k].name}: {in_words(v)}" for k, v in self.choices.items())
+        return ", ".join(f"{FACTORS[k].label}: {in_words(v)}" for k, v in self.choices.items())
 
 
 @dataclass(frozen=True)
@@ -192,11 +167,11 @@ def variants(study: Study) -> list[Variant]:
     section = study.sensitivity
     levels = {
         factor: [v for v in dict.fromkeys(getattr(section, factor)) if v != _now(study, factor)]
-        for factor, place in _FACTORS.items()
+        for factor, place in FACTORS.items()
         if study.from_records or place.section != "rules"
     }
     if not isinstance(study.classes.number, int):
-        raise ValueError("the number of classes must be chosen first.")
+        raise InputError("the number of classes must be chosen first.")
     if len(study.sites) == 1 or not study.pseudo_sites.per_site:
         levels |= {"per_site": [], "fraction": []}
     if len(study.sites) == 1:
@@ -206,7 +181,7 @@ def variants(study: Study) -> list[Variant]:
     else:
         n = int(np.prod([1 + len(values) for values in levels.values()], dtype=float)) - 1
         if n > _MOST * 4:
-            raise ValueError(_too_many(n))
+            raise InputError(_too_many(n))
         options = [[None, *values] for values in levels.values()]
         chosen = [
             {f: v for f, v in zip(levels, row, strict=True) if v is not None}
@@ -218,9 +193,9 @@ def variants(study: Study) -> list[Variant]:
         others.setdefault(settings_key(other), Variant(choices, other))
     others.pop(settings_key(study), None)
     if not others:
-        raise ValueError("[sensitivity] names nothing that differs from the study itself.")
+        raise InputError("[sensitivity] names nothing that differs from the study itself.")
     if len(others) > _MOST:
-        raise ValueError(_too_many(len(others)))
+        raise InputError(_too_many(len(others)))
     return list(others.values())
 
 
@@ -238,7 +213,7 @@ def _now(study: Study, factor: str) -> Any:
     """The choice of the main analysis; `max_carry` is one only with "carry_forward_max"."""
     if factor == "max_carry" and study.rules.impute != "carry_forward_max":
         return None
-    _, section, key = _FACTORS[factor]
+    _, section, key = FACTORS[factor]
     return getattr(getattr(study, section) if section else study, key)
 
 
@@ -247,7 +222,7 @@ def _changed(study: Study, choices: Mapping[str, Any]) -> Study:
     settings = study.model_dump()
     rules = settings["rules"]
     for factor, value in choices.items():
-        _, section, key = _FACTORS[factor]
+        _, section, key = FACTORS[factor]
         (settings[section] if section else settings)[key] = value
     if "months" in choices:
         old = study.rules
@@ -395,7 +370,7 @@ def _table(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> pd.DataFra
                 "error": outcome.error,
             }
         )
-    choices = [{_FACTORS[k].name: v for k, v in variant.choices.items()} for variant in others]
+    choices = [{FACTORS[k].label: v for k, v in variant.choices.items()} for variant in others]
     return pd.concat([pd.DataFrame(rows), pd.DataFrame(choices)], axis=1)
 
 
@@ -432,11 +407,11 @@ def plot_variants(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> Fig
 def plot_pairs(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> Figure:
     """Heat map for combinations: the mean index over all analyses with both of two choices."""
     levels = list(dict.fromkeys(pair for variant in others for pair in variant.choices.items()))
-    levels.sort(key=lambda pair: list(_FACTORS).index(pair[0]))
+    levels.sort(key=lambda pair: list(FACTORS).index(pair[0]))
     has = np.array([[variant.choices.get(k) == v for variant in others] for k, v in levels])
     index = pd.Series([outcome.index.get("all", np.nan) for outcome in outcomes])
     values = np.array([[index[a & b].mean() for b in has] for a in has])
-    names = [f"{_FACTORS[factor].name}: {in_words(level)}" for factor, level in levels]
+    names = [f"{FACTORS[factor].label}: {in_words(level)}" for factor, level in levels]
     return _heat_map(values, names, names, square=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -28,13 +27,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["toml"] = _toml
     environment.filters["unbroken"] = unbroken
-    environment.globals["about"] = {
-        "records": "   # .csv, .parquet or .xlsx, one or several: patient, date, drug",
-        "patients": "     # leave out if you have none: birth date, sex, follow-up end, …",
-        "labs": "             # leave out if you have none: patient, date, value",
-    }
     return environment
 
 
@@ -49,14 +42,6 @@ def unbroken(text: str) -> Markup:
     text = re.sub(r"(?<=\d) %", "\u00a0%", text)
     text = str(escape(text)).replace("+", "+<wbr>")
     return Markup(_HYPHENED.sub(r'<span class="together">\g<0></span>', text))
-
-
-def _toml(value: Any) -> str:
-    """A value as a study file writes it."""
-    if isinstance(value, dict):
-        pairs = ", ".join(f"{_toml(key)} = {_toml(part)}" for key, part in value.items())
-        return f"{{ {pairs} }}"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def render(template: str, **values: Any) -> str:

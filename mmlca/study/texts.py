@@ -34,7 +34,7 @@ from mmlca.tables.norm_texts import p_text
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Findings
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 _NORM = "norm of the differences in transition probabilities; 0: alike; common steps count more"
 
@@ -179,7 +179,8 @@ def _certainty(study: Study, findings: Findings) -> str:
         return f"On average {share} of the models' weight votes for a patient's cluster"
     tables = findings.analysis.memberships.values()
     sure = np.concatenate([table.to_numpy().max(axis=1) for table in tables])
-    same = same_as_own(findings.analysis, study.privacy.min_count)["all"]
+    rounding = rounding_of(study, findings.analysis.clusters)
+    same = same_as_own(findings.analysis, study.privacy.min_count, rounding)["all"]
     told = f"; {percent_text(same)} have the same cluster by their site's own model"
     return (
         f"Patients belong to their cluster with a mean probability of {sure.mean():.2f} (refined "

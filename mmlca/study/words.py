@@ -12,7 +12,7 @@ from mmlca.tables.suppress import few_patients
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.config import Study
+    from mmlca.study.settings import Study
 
 _WINDOWS = {1: "month", 3: "quarter", 6: "half-year", 12: "year"}
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

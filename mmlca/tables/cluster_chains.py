@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.probabilities import PRIOR_OF_ASSIGNED, probabilities
 from mmlca.model import em
 from mmlca.model.checks import forbidden_cells
 from mmlca.model.params import MarkovParams
@@ -23,7 +24,6 @@ from mmlca.tables.counts import pattern_steps
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import Membership, common_membership
 
-_PRIOR = 1e-2  # pseudo-count of each cell, so that no step that someone makes is impossible
 _TOL, _MAX_ITER, _CONFIRM = 1e-3, 2_000, 1
 
 
@@ -38,11 +38,10 @@ def _chains(sites: Mapping[str, Sequences], members: Membership) -> MarkovParams
     counts = np.sum(
         [cluster_counts(data, members.codes[site], k) for site, data in sites.items()], axis=0
     )
-    table = (counts + _PRIOR).reshape(k, -1, n_states)
-    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(counts.shape)
+    cells = probabilities(counts.reshape(k, -1, n_states), PRIOR_OF_ASSIGNED)
     sizes = np.bincount(np.concatenate(list(members.codes.values())), minlength=k)
     share = np.maximum(sizes / sizes.sum(), 1e-6)
-    return em.params_of(cells, share / share.sum())
+    return em.params_of(cells.reshape(counts.shape), share / share.sum())
 
 
 def cluster_counts(data: Sequences, codes: NDArray[np.intp], k: int) -> NDArray[np.float64]:
@@ -55,10 +54,10 @@ def cluster_counts(data: Sequences, codes: NDArray[np.intp], k: int) -> NDArray[
 
 def open_cells(chains: MarkovParams, data: Sequences) -> MarkovParams:
     """The chains without what is impossible in these sequences, such as to leave death."""
-    zeros = np.broadcast_to(forbidden_cells(None, data), em.cells_of(chains).shape)
-    table = np.where(zeros, 0.0, em.cells_of(chains)).reshape(len(zeros), -1, data.n_states)
-    cells = (table / table.sum(axis=-1, keepdims=True)).reshape(zeros.shape)
-    return em.params_of(cells, chains.weights)
+    cells, s = em.cells_of(chains), data.n_states
+    allowed = ~forbidden_cells(None, data).reshape(-1, s)
+    rows = probabilities(cells.reshape(len(cells), -1, s), allowed=allowed)
+    return em.params_of(rows.reshape(cells.shape), chains.weights)
 
 
 class SharedMixture(NamedTuple):
@@ -90,8 +89,8 @@ def shared_mixture(sequences: SequencesBySite, clusters: LabelsBySite) -> Shared
     site = np.repeat(np.arange(len(sites)), [len(part) for part in sites.values()])
     patterns = data.patterns.by_group(site, len(sites), data.weights)
     k = len(members.labels)
-    sizes = np.array([np.bincount(members.codes[name], minlength=k) for name in sites]) + 0.5
-    shares = sizes / sizes.sum(axis=1, keepdims=True)
+    sizes = np.array([np.bincount(members.codes[name], minlength=k) for name in sites])
+    shares = probabilities(sizes, 0.5)
     zeros = forbidden_cells(None, data)
     settings = em.Settings(0.0, zeros, _MAX_ITER, _TOL, True, _CONFIRM)
     start = em.cells_of(open_cells(_chains(sites, members), data))

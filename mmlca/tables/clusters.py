@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from font.errors import InputError
 from mmlca.sequences.checks import listed, need_columns, numbers_for, of_type
 from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
@@ -478,7 +479,7 @@ def certainty_by_class(model: Any, weights: ArrayLike | None = None) -> pd.DataF
     of_type(posterior, pd.DataFrame, "a fitted model (call its fit first) or its posterior_")
     need_columns(posterior, ["class", "probability"])
     if not len(posterior):
-        raise ValueError("there are no patients to describe.")
+        raise InputError("there are no patients to describe.")
     n = len(posterior)
     weight = pd.Series(np.ones(n) if weights is None else numbers_for(weights, n, "weights"))
     by_class = (

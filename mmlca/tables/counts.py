@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from font.errors import InputError
+from font.probabilities import probabilities
 from mmlca.sequences.type import Sequences
 
 
@@ -24,7 +26,7 @@ class Steps(NamedTuple):
 def steps(data: Sequences, lag: int = 1) -> Steps:
     """All steps of all patients."""
     if lag < 1:
-        raise ValueError(f"lag must be at least 1, found {lag}.")
+        raise InputError(f"lag must be at least 1, found {lag}.")
     before, after = data.codes[:, :-lag], data.codes[:, lag:]
     patient, time = np.nonzero((before >= 0) & (after >= 0))
     step = before[patient, time].astype(np.intp) * data.n_states + after[patient, time]
@@ -90,7 +92,4 @@ def _by_time(data: Sequences, weights: NDArray[np.float64]) -> NDArray[np.float6
 
 def rates(count: NDArray[np.float64]) -> NDArray[np.float64]:
     """Counts as shares of their row; NaN in a row without any."""
-    total = count.sum(axis=-1, keepdims=True)
-    share: NDArray[np.float64] = np.full_like(count, np.nan)
-    np.divide(count, total, out=share, where=total > 0)
-    return share
+    return np.where(count.sum(axis=-1, keepdims=True) > 0, probabilities(count), np.nan)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import shown_sizes, wording
@@ -33,8 +34,9 @@ _PATHS = ("path", "second_path")
 _OF_ALL = ("first_share", "still", *(f"{name}_share" for name in (*_PATHS, "end")))
 
 
-StateKeys = dict[tuple[str, str, str], Key]
-"""The names of those who are ever in a state, by site (or "all" of them), group and state."""
+CourseKeys = dict[tuple[str, ...], Key]
+"""The names of those who are ever in a state, by site (or "all" of them), group and state; and of
+those who ever make a step, by site, group and both states."""
 
 
 class Courses(NamedTuple):
@@ -108,7 +110,7 @@ def courses_by_group(
     groups: Mapping[str, pd.Series],
     min_count: int,
     rounding: Rounding | None = None,
-    keys: StateKeys | None = None,
+    keys: CourseKeys | None = None,
 ) -> Courses:
     """The tables of courses of a study.
 
@@ -121,7 +123,7 @@ def courses_by_group(
     rounding : Rounding, optional
         Of these groups: round all counts in place of hiding small ones.
     keys : optional
-        From `state_keys`, where `data` do not have the patients' own ids.
+        From `course_keys`, where `data` do not have the patients' own ids.
 
     Examples
     --------
@@ -144,9 +146,9 @@ def courses_by_group(
     n = {(s, str(g)): k for s, part in groups.items() for g, k in part.value_counts().items()}
     few = frozenset(pair for pair, k in n.items() if is_small(k, min_count))
     if rounding is not None:
-        keys = state_keys(data, groups, rounding) if keys is None else keys
+        keys = course_keys(data, groups, rounding) if keys is None else keys
         distribution = _rounded_distribution(distribution, rounding, keys)
-        transitions = _rounded_transitions(transitions, rounding)
+        transitions = _rounded_transitions(transitions, rounding, keys)
         paths = _rounded_paths(paths, rounding, keys)
     sizes, name = (
         shown_sizes(groups, min_count, rounding),
@@ -262,24 +264,28 @@ def _without_numbers(row: Mapping[Hashable, Any], min_count: int) -> dict[Hashab
 # --- rounded --------------------------------------------------------------------------------
 
 
-def state_keys(
+def course_keys(
     data: Mapping[str, Sequences], groups: Mapping[str, pd.Series], rounding: Rounding
-) -> StateKeys:
-    """The names of the sets of patients who are ever in a state."""
-    keys: StateKeys = {}
+) -> CourseKeys:
+    """The names of the sets of patients who are ever in a state, and who ever make a step."""
+    keys: CourseKeys = {}
     for site, part in data.items():
         labels = groups[site].reindex(part.ids).astype(str).to_numpy()
-        for k, state in enumerate(part.states):
-            ever = (part.codes == k).any(axis=1)
-            for group in np.unique(labels[ever]):
-                key = rounding.key_of(part.ids[ever & (labels == group)])
+        states, now, then = part.states, part.codes[:, :-1], part.codes[:, 1:]
+        sets: dict[tuple[str, ...], NDArray[np.bool_]]
+        sets = {(state,): (part.codes == k).any(axis=1) for k, state in enumerate(states)}
+        for a, b in np.unique(np.stack([now, then], axis=-1)[(now >= 0) & (then >= 0)], axis=0):
+            sets[states[a], states[b]] = ((now == a) & (then == b)).any(axis=1)
+        for what, members in sets.items():
+            for group in np.unique(labels[members]):
+                key = rounding.key_of(part.ids[members & (labels == group)])
                 for place in (site, EVERYONE):
-                    name = (place, str(group), state)
+                    name = (place, str(group), *what)
                     keys[name] = min(keys.get(name, key), key)
     return keys
 
 
-def _by_state(table: pd.DataFrame, state: str, rounding: Rounding, keys: StateKeys) -> list[float]:
+def _by_state(table: pd.DataFrame, state: str, rounding: Rounding, keys: CourseKeys) -> list[float]:
     """The counts of patients in the states of a column."""
     rows = zip(table["site"], table["group"], table[state].astype(str), table["count"], strict=True)
     return [
@@ -288,25 +294,35 @@ def _by_state(table: pd.DataFrame, state: str, rounding: Rounding, keys: StateKe
     ]
 
 
-def _rounded_distribution(table: pd.DataFrame, rounding: Rounding, keys: StateKeys) -> pd.DataFrame:
+def _rounded_distribution(
+    table: pd.DataFrame, rounding: Rounding, keys: CourseKeys
+) -> pd.DataFrame:
     n = rounding.column(table, "n")  # at the first time that is the size of the group
     count = pd.Series(_by_state(table, "state", rounding, keys), table.index, dtype=float)
     count = count.clip(upper=n)
     return table.assign(count=count, n=n, share=shares_of(count, table, ["site", "group", "time"]))
 
 
-def _rounded_transitions(table: pd.DataFrame, rounding: Rounding) -> pd.DataFrame:
-    """Steps; those that few patients make are rounded as the number of these patients."""
-    few = is_small(table["patients"], rounding.unit)
-    steps = table.assign(count=table["count"].where(~few, table["patients"]))
-    count = pd.Series(rounding.column(steps, "count", ["from", "to"], "step"), table.index)
+def _rounded_transitions(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
+    """Steps: the rounded number of patients who make a step, times the steps of each on average.
+
+    A patient makes many steps, so that a number of steps that is itself rounded to the unit would
+    reveal how many patients make them. Those that few patients make are the number of these.
+    """
+    columns = [table[name].astype(str) for name in ("site", "group", "from", "to")]
+    count = []
+    for site, *name, steps, n in zip(*columns, table["count"], table["patients"], strict=True):
+        drawn = rounding.named(n, keys[site or EVERYONE, *name]) if n else 0.0
+        each = 1.0 if is_small(n, rounding.unit) or not n else steps / n
+        count.append(rounding.unit * round(drawn * each / rounding.unit))
+    count = pd.Series(count, table.index, dtype=float)
     by = ["site", "group", "from"]
     n = count.groupby([table[name] for name in by], sort=False, observed=True).transform("sum")
     rounded = table.assign(count=count, n=n, rate=shares_of(count, table, by))
     return rounded.drop(columns=["patients", "n_patients"])
 
 
-def _rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: StateKeys) -> pd.DataFrame:
+def _rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
     """Paths; a path's share is divided among its continuations by their rounded numbers.
 
     The first line is the first state, so that it is rounded as that is in other tables.

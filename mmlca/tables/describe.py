@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import (
     leaving_patients,
@@ -157,7 +158,7 @@ def frequent(s: Sequences, top: int | None, min_count: int = 0) -> Frequent:
     The patients of those left out are together none or at least `min_count`.
     """
     if top is not None and top < 1:
-        raise ValueError(f"top must be at least 1, or None for all; found {top}.")
+        raise InputError(f"top must be at least 1, or None for all; found {top}.")
     first, number = s.distinct()
     weight = np.bincount(number, weights=s.weights, minlength=len(first)).astype(float)
     patients = np.bincount(number, weights=s.weights > 0, minlength=len(first))

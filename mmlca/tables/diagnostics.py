@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.model import em
 from mmlca.model.checks import AnySequences, in_states
 from mmlca.model.outcome_table import holm
@@ -278,9 +279,9 @@ def _compare(
 ) -> Diagnostics:
     data, params = counts.data, chains.params
     if not data.weights.sum() > 0:
-        raise ValueError("there is nothing to compare: no sequences, or every weight is 0.")
+        raise InputError("there is nothing to compare: no sequences, or every weight is 0.")
     if n_sim < 1:
-        raise ValueError(f"n_sim must be at least 1, found {n_sim}.")
+        raise InputError(f"n_sim must be at least 1, found {n_sim}.")
     assigned = posterior.argmax(axis=1)
     return Diagnostics(
         _classification(posterior, assigned, data.weights),

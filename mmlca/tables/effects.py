@@ -14,6 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from font.errors import InputError
+from font.probabilities import PRIOR_OF_FITS, PRIOR_OF_MEMBERSHIPS, probabilities
 from mmlca.model.covariates import complete, learn
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.outcome_inputs import design
@@ -47,7 +49,7 @@ def one_step_effects(
     chains: MarkovParams,
     labels: Sequence[Hashable],
     *,
-    prior: float = 1e-4,
+    prior: float = PRIOR_OF_FITS,
 ) -> OneStep:
     """Effects of covariates on membership, with the model estimated anew from the clusters' chains.
 
@@ -135,21 +137,21 @@ def site_effects(
     """
     known = complete(covariates, None)
     if not known.any():
-        raise ValueError("no patient has all covariates; leave out those that are mostly missing.")
+        raise InputError("no patient has all covariates; leave out those that are mostly missing.")
     sizes = np.bincount(clusters[known], minlength=posterior.shape[1])
     kept = np.flatnonzero((sizes > 0) & ~is_small(sizes, min_count))
     if 0 not in kept or len(kept) < 2:
-        raise ValueError(
+        raise InputError(
             f"effects compare clusters with cluster 1, and fewer than {min_count} patients of "
             f"{'cluster 1' if 0 not in kept else 'all other clusters'} have covariates here, so "
             "that no effect may leave."
         )
     used = known & np.isin(clusters, kept)
-    frame, p = covariates[used].reset_index(drop=True), posterior[used][:, kept]
-    p = p + 1e-12
+    frame = covariates[used].reset_index(drop=True)
+    p = probabilities(posterior[used][:, kept], PRIOR_OF_MEMBERSHIPS)
     rules = learn(frame, None, np.ones(len(frame)))
     result = three_step(
-        pd.DataFrame(p / p.sum(axis=1, keepdims=True), columns=kept),
+        pd.DataFrame(p, columns=kept),
         covariates=frame,
         correction=correction,
         assignment=clusters[used],

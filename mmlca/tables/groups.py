@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from font.errors import InputError
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.type import Labels as Labels
 from mmlca.sequences.type import Sequences
@@ -35,7 +36,7 @@ def by_group(
             frame.insert(position, name, [value] * len(frame), allow_duplicates=True)
         parts.append(frame)
     if not parts:
-        raise ValueError("there are no patients to describe.")
+        raise InputError("there are no patients to describe.")
     parts = [part for part in parts if len(part)] or parts[:1]  # an empty one has no types
     if len(parts) == 1:
         return parts[0]
@@ -107,7 +108,7 @@ def _of_sites(sites: SequencesBySite, labels: Any, name: str) -> LabelsBySite:
         )
     absent = [site for site in sites if site not in labels]
     if absent:
-        raise ValueError(f"{name} are missing for the sites {some(absent)}; give them for all.")
+        raise InputError(f"{name} are missing for the sites {some(absent)}; give them for all.")
     return labels
 
 
@@ -120,7 +121,7 @@ def checked_sites(sequences: Any, at_least: int = 2) -> dict[str, Sequences]:
         )
     sites = dict(sequences)
     if len(sites) < at_least:
-        raise ValueError(
+        raise InputError(
             f"found {len(sites)} site{'' if len(sites) == 1 else 's'} ({some(sites)}), at least "
             f"{at_least} are needed; give sequences as {{site: Sequences}}."
         )
@@ -128,11 +129,11 @@ def checked_sites(sequences: Any, at_least: int = 2) -> dict[str, Sequences]:
         if not isinstance(data, Sequences):
             raise TypeError(f"site {site!r} holds {type(data).__name__}, Sequences are needed.")
         if not data.weights.sum() > 0:
-            raise ValueError(f"site {site!r} has no patients; leave it out.")
+            raise InputError(f"site {site!r} has no patients; leave it out.")
     first, *others = sites
     for site in others:
         if sites[site].states != sites[first].states:
-            raise ValueError(
+            raise InputError(
                 f"the states differ: {list(sites[first].states)} at {first!r}, "
                 f"{list(sites[site].states)} at {site!r}; build all with the same states=."
             )

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.sequences.type import Sequences
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
 from mmlca.tables.suppress import is_small
@@ -109,7 +110,7 @@ def branch_names(states: Sequence[str]) -> list[str]:
 
 def _check(max_lines: int) -> None:
     if max_lines < 2:
-        raise ValueError(f"max_lines must be at least 2, found {max_lines}.")
+        raise InputError(f"max_lines must be at least 2, found {max_lines}.")
 
 
 def line_codes(s: Sequences, max_lines: int) -> NDArray[np.int8]:

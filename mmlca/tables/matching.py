@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.sequences.checks import some
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import pattern_steps, rates
@@ -136,7 +137,7 @@ def _checked_models(sites: SequencesBySite, models: Any) -> dict[str, Any]:
         )
     unknown = [name for name in models if name not in sites]
     if unknown:
-        raise ValueError(
+        raise InputError(
             f"models are given for {some(unknown)}, but the sites are {some(sites)}; give one "
             "model per site under the site's name."
         )

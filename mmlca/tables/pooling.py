@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 _Z95 = 1.959963984540054
-_NUMBERS = ["estimate", "se", "low", "high"]
 
 
-def inverse_variance(
-    tables: Mapping[str, pd.DataFrame],
-    covariances: Mapping[str, NDArray[np.float64]] | None = None,
-) -> pd.DataFrame:
+def inverse_variance(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Estimates of several sites together, each weighted by the inverse of its variance.
 
     Parameters
     ----------
     tables : {site: DataFrame with class, term, estimate and se}
         Estimates that are missing at a site are left out there.
-    covariances : {site: (p, p)}, optional
-        Of the rows of each table. With them all estimates are pooled together (generalised least
-        squares), so that what one coefficient tells about another counts too; without them each
-        is pooled by itself.
 
     Returns
     -------
@@ -69,32 +59,6 @@ def inverse_variance(
                 "i2": max(0.0, 1 - df / q) if q > 0 else 0.0,
             }
         )
-    names = ["class", "term", "sites", *_NUMBERS, "q", "df", "p_heterogeneity", "i2"]
-    pooled = pd.DataFrame(rows, columns=names)
-    return pooled if covariances is None else _together(pooled, tables, covariances)
-
-
-def _together(
-    pooled: pd.DataFrame,
-    tables: Mapping[str, pd.DataFrame],
-    covariances: Mapping[str, NDArray[np.float64]],
-) -> pd.DataFrame:
-    """Estimates of at least two sites by generalised least squares; differences as they were."""
-    shared = pooled[pooled["sites"] > 1]
-    place = {key: i for i, key in enumerate(zip(shared["class"], shared["term"], strict=True))}
-    information, score = np.zeros((len(place), len(place))), np.zeros(len(place))
-    for site, table in tables.items():
-        keys = list(zip(table["class"], table["term"], strict=True))
-        known = table["estimate"].notna() & (table["se"] > 0)
-        mine = [i for i, key in enumerate(keys) if key in place and known.iloc[i]]
-        at = [place[keys[i]] for i in mine]
-        inverse = np.linalg.inv(covariances[site][np.ix_(mine, mine)])
-        information[np.ix_(at, at)] += inverse
-        score[at] += inverse @ table["estimate"].to_numpy(float)[mine]
-    spread = np.linalg.inv(information)
-    estimate, se = spread @ score, np.sqrt(np.diagonal(spread))
-    result = pooled.copy()
-    limits = (estimate, se, estimate - _Z95 * se, estimate + _Z95 * se)
-    for name, values in zip(_NUMBERS, limits, strict=True):
-        result.loc[shared.index, name] = values
-    return result
+    names = ["class", "term", "sites", "estimate", "se", "low", "high"]
+    names += ["q", "df", "p_heterogeneity", "i2"]
+    return pd.DataFrame(rows, columns=names)

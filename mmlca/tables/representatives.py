@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from font.errors import InputError
 from mmlca.sequences.type import Sequences
 from mmlca.tables.describe import spell_text
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
@@ -71,7 +72,7 @@ def representative_sequences(
     1     2      B×3    2.0  0.333     0.000
     """
     if n < 1:
-        raise ValueError(f"n must be at least 1, found {n}.")
+        raise InputError(f"n must be at least 1, found {n}.")
     return by_group(sequences, groups, lambda s: _representatives(s, n, shared_by, min_count))
 
 

@@ -17,8 +17,8 @@ that patient. Hence a total never lies so far from the sum of its K parts that a
 have been rounded in one direction (at most K − 1 units), which would narrow a small part down. For
 the same reason no part is shown larger than its total: it is rounded down then.
 
-Where a count is not one of patients who are at hand (steps, records, events), its u is named by the
-group and by what is counted.
+Where a count is not one of patients who are at hand (records, events), its u is named by the group
+and by what is counted. Steps are counted as the patients who make them, times their mean number.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from font.errors import InputError
 from mmlca.tables.suppress import hides
 
 EVERYONE = "all"
@@ -64,7 +65,7 @@ class Rounding:
 
     def __init__(self, secret: bytes, min_count: int, groups: Mapping[str, pd.Series]) -> None:
         if not hides(min_count):
-            raise ValueError(f"min_count must be at least 2 to round to it, found {min_count}.")
+            raise InputError(f"min_count must be at least 2 to round to it, found {min_count}.")
         self.unit, self._secret = min_count, secret
         self._hashes: dict[str, Key] = {}
         self._keys = self._named(groups)

@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import whole_number
+from font.errors import InputError
 from mmlca.tables.counts import rates
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import memberships
@@ -229,7 +230,7 @@ def site_differences(
     sites = checked_sites(sequences)
     n_boot = whole_number(n_boot, 0, "n_boot")
     if not (isinstance(min_support, (int, float, np.number)) and min_support >= 0):
-        raise ValueError(f"min_support must be a number of at least 0, found {min_support!r}.")
+        raise InputError(f"min_support must be a number of at least 0, found {min_support!r}.")
     rules = memberships(sites, clusters, local, models)
     grouped = {site: group_patients(data, site, rules) for site, data in sites.items()}
     rng = np.random.default_rng(seed)
@@ -243,7 +244,7 @@ def site_differences(
     jobs = list(product(rules, pair_seed))
     for name, (a, b) in jobs:
         if not _in_both(rows[name][a], rows[name][b]).any():
-            raise ValueError(
+            raise InputError(
                 f"no cluster of the membership {name!r} has patients at both of the sites "
                 f"{a} − {b}; check that the sites' clusters have the same labels."
             )

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from font.errors import InputError
 from mmlca.tables.complementary import Sum as Sum
 from mmlca.tables.complementary import hide_further
 
@@ -28,7 +29,7 @@ HIDDEN = "–"
 def check_min_count(min_count: int) -> int:
     """A whole number of at least 0; 0 and 1 hide nothing."""
     if isinstance(min_count, bool) or not isinstance(min_count, (int, np.integer)) or min_count < 0:
-        raise ValueError(f"min_count must be a whole number of at least 0, found {min_count!r}.")
+        raise InputError(f"min_count must be a whole number of at least 0, found {min_count!r}.")
     return int(min_count)
 
 

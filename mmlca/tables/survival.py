@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
+from font.errors import InputError
 from mmlca.tables.rounding import Rounding
 from mmlca.tables.suppress import (
     add_totals,
@@ -198,7 +199,7 @@ def survival_by_cluster(
     excluded = before_landmark(cases, reached)
     gone = cases.levels[np.bincount(cases.group[reached], minlength=len(cases.levels)) == 0]
     if len(gone):
-        raise ValueError(
+        raise InputError(
             f"nobody of the groups {some(gone)} is followed beyond the landmark at {landmark:g}; "
             "use a shorter window, or leave these groups out."
         )
@@ -385,7 +386,7 @@ def _cox(cases: Cases) -> pd.DataFrame:
             )
         except (lifelines.exceptions.ConvergenceError, np.linalg.LinAlgError) as error:
             reason = str(error).split("\n")[0].rstrip(".")
-            raise ValueError(
+            raise InputError(
                 f"the Cox regression has no solution ({reason}): a group or covariate without any "
                 "event, or covariates that say the same; leave one out."
             ) from None

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import some
+from font.errors import InputError
 from mmlca.model.outcome_inputs import aligned, design
 
 
@@ -42,7 +43,7 @@ def read_cases(
     """All inputs for the same patients; those without a value are left out, with a warning."""
     index = time.index if isinstance(time, pd.Series) else None
     if index is not None and not index.is_unique:
-        raise ValueError("time names a patient more than once; give one time for each.")
+        raise InputError("time names a patient more than once; give one time for each.")
     n = len(np.asarray(time))
     values = aligned(time, n, index, "time").to_numpy(dtype=float, na_value=np.nan)
     happened = aligned(event, n, index, "event")
@@ -60,16 +61,16 @@ def read_cases(
             stacklevel=3,
         )
     if not known.any():
-        raise ValueError("no patient has a time, an event and a cluster; are the ids the same?")
+        raise InputError("no patient has a time, an event and a cluster; are the ids the same?")
     if not (np.isfinite(values[known]) & (values[known] >= 0)).all():
-        raise ValueError(f"times must be at least 0 and finite; found {np.nanmin(values):g}.")
+        raise InputError(f"times must be at least 0 and finite; found {np.nanmin(values):g}.")
     codes = _event_codes(happened[known], competing)
     kept = groups[known]
     if isinstance(kept.dtype, pd.CategoricalDtype):
         kept = kept.cat.remove_unused_categories()
     level, names = pd.factorize(kept, sort=True)
     if len(names) < 2:
-        raise ValueError(f"found the single cluster {some(names)}; at least two are needed.")
+        raise InputError(f"found the single cluster {some(names)}; at least two are needed.")
     return Cases(
         values[known],
         codes,
@@ -89,7 +90,7 @@ def _event_codes(event: pd.Series, competing: Any) -> NDArray[np.intp]:
     rest = event[~rival]
     if not rest.isin([0, 1]).all():
         odd = rest[~rest.isin([0, 1])].unique()
-        raise ValueError(
+        raise InputError(
             f"event must be 0 (none) or 1 (the event), or one of the competing events; found "
             f"{some(odd)}: name these in competing, or recode them."
         )
@@ -97,23 +98,23 @@ def _event_codes(event: pd.Series, competing: Any) -> NDArray[np.intp]:
     codes[~rival] = rest.astype(float).astype(np.intp)
     codes[rival] = 2
     if not (codes == 1).any():
-        raise ValueError("no patient has the event; there is nothing to compare.")
+        raise InputError("no patient has the event; there is nothing to compare.")
     return codes
 
 
 def checked_landmark(window: float, landmark: float | None, time: NDArray[np.float64]) -> float:
     """The landmark: the end of the window, or a later one."""
     if not (np.isfinite(window) and window > 0):
-        raise ValueError(f"window must be a length of time above 0, found {window!r}.")
+        raise InputError(f"window must be a length of time above 0, found {window!r}.")
     at = float(window if landmark is None else landmark)
     if at < window:
-        raise ValueError(
+        raise InputError(
             f"the landmark at {at:g} lies inside the window of {window:g} that forms the clusters: "
             "who has the event in the window cannot be in the clusters of those who do not, which "
             "would look like an effect; set the landmark to the end of the window or later."
         )
     if not (time > at).any():
-        raise ValueError(
+        raise InputError(
             f"nobody is followed beyond the landmark at {at:g} (the longest time is "
             f"{time.max():g}); use a shorter window, or check the unit of time."
         )

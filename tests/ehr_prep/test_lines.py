@@ -117,7 +117,7 @@ def test_lines_need_supplies_and_fair_numbers() -> None:
     with pytest.raises(ValueError, match="patient_lines needs to know how long a record lasts"):
         ehr_prep.patient_lines(bare)
     made = records([(1, "a", 0, 90)], {1: (400, None)})
-    with pytest.raises(ValueError, match="gap_days must be a whole number of at least 0"):
+    with pytest.raises(ValueError, match="gap_days is -1 and should be at least 0"):
         ehr_prep.patient_lines(made, gap_days=-1)
     with pytest.raises(TypeError, match="must come from read_records"):
         ehr_prep.patient_lines(pd.DataFrame())  # type: ignore[arg-type]

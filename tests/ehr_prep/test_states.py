@@ -16,7 +16,7 @@ import pytest
 import ehr_prep
 import mmlca
 from ehr_prep.readers import PrivateWarning
-from ehr_prep.rules import StateRules
+from ehr_prep.settings import Rules
 from ehr_prep.states import Cells, Frame, Reduction, finish
 
 DRUGS = {"a": "A", "b": "B", "c": "C"}
@@ -300,13 +300,13 @@ def test_default_supplies_by_drug_and_class_are_in_the_account() -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"states": "all"}, "states must be one of 'most_frequent', 'combinations'; found 'all'"),
-        ({"combination_days": 0}, "combination_days must be a whole number of at least 1"),
+        ({"states": "all"}, "states is 'all' and should be 'most_frequent' or 'combinations'"),
+        ({"combination_days": 0}, "combination_days is 0 and should be at least 1"),
         ({"combinations": ["A+X"]}, "combinations names 'A\\+X', which is not made of"),
         ({"combinations": ["A"]}, "combinations names 'A', which is not made of"),
         ({"states": "most_frequent", "combinations": ["A+B"]}, "belongs to states='combinations'"),
         ({"off_treatment": "A"}, "off_treatment='A' is a class of the drug map"),
-        ({"off_treatment": ""}, "off_treatment must be the name of a state"),
+        ({"off_treatment": ""}, "off_treatment is '' and should have at least 1 character"),
         ({"preset": "oa"}, "preset must be one of 'ra'; found 'oa'"),
     ],
 )
@@ -349,7 +349,7 @@ def test_finish_takes_counts_from_anywhere() -> None:
         return Reduction(patient, patient + 1, cells, None, counts, (patient, 0, 2))
 
     parts = [part(0, (0, 0, 1, 3), (0, 1, 1, 2)), part(1, (0, 1, 2, 5), (1, 0, 1, 16))]
-    done = finish(iter(parts), frame, ("A", "B"), StateRules(impute="missing"))
+    done = finish(iter(parts), frame, ("A", "B"), Rules(impute="missing"))
     assert done.codes.tolist() == [[1, -1], [1, 0]]
     assert done.lengths.tolist() == [2, 2]
     assert done.n_records.tolist() == [2, 3]

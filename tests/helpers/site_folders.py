@@ -6,13 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+from mmlca.federation import mask_secret
+
 
 def duplicate(source: Path, target: Path) -> None:
     """Copy the folders of sites so that they do not notice it, as if made in `target` anew."""
     shutil.copytree(source, target, dirs_exist_ok=True)
     for path in target.rglob("masks-*.key"):
-        first, *used = path.read_text().splitlines()
+        first, *lines = path.read_text().splitlines()
         own = json.loads(first) | {"inode": path.stat().st_ino}
-        with path.open("r+") as file:  # in place: a new file would have another inode
-            file.truncate()
-            file.write("\n".join([json.dumps(own), *used, ""]))
+        path.write_text(json.dumps(own) + "\n")  # in place: a new file would have another inode
+        mask_secret._append(path, [line for line in lines if not line.startswith(("at ", "-"))])

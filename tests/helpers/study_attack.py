@@ -5,7 +5,8 @@ all sites: by state and time for every way to group the patients (the ensemble's
 the refinement, the sites' own classes), steps, paths, who moved from which cluster to which refined
 one, levels of the variables of Table 1, outcomes and survival. All that the page shows becomes a
 bound, and a reader's knowledge of how the numbers hang together becomes sums; linear programmes
-then give the least and the greatest value that each number could have.
+then give the least and the greatest value that each number could have. The reader also knows the
+rule of rounding: which counts share a draw. The draws are unknowns, too.
 
 `table_one_system` and `moved_system` are for releases inside a hospital, which promise to hide what
 is small, and what reveals it, within a table and its margins.
@@ -20,16 +21,19 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linprog
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import coo_array
 
 Name = tuple[Hashable, ...]
+_HALF = 5e-4  # of the last digit of a curve
+_TINY = 1e-3  # draws are below 1
 
 
 class System:
     """Unknown numbers with bounds, and sums of them that are known."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: int = 11) -> None:
+        self.unit = unit
         self.at: dict[Name, int] = {}
         self.low: list[float] = []
         self.high: list[float] = []
@@ -56,6 +60,70 @@ class System:
         terms = {self.unknown(name): 1.0 for name in parts}
         self.less.append((terms | {self.unknown(total): -1.0}, 0.0))
 
+    def shown(self, name: Name, value: float) -> int:
+        """An unknown that is less than the unit from what is shown; a zero may be small."""
+        if np.isnan(value):
+            return self.unknown(name)
+        return self.unknown(name, value - self.unit + 1, value + self.unit - 1)
+
+    def drawn(self, name: Name, value: float, draw: Name, *, clipped: bool = False) -> None:
+        """The same where the reader knows which counts share a draw.
+
+        A count c is shown as S with S ≤ c + m·u < S + m, and u is the same for all counts of a
+        draw. A count that was `clipped` to its total may be larger than that.
+        """
+        c, u = self.shown(name, value), self.unknown(("draw", *draw), 0.0, self.unit - _TINY)
+        if np.isnan(value):
+            return
+        self.less.append(({c: -1.0, u: -1.0}, -value))
+        if not clipped:
+            self.less.append(({c: 1.0, u: 1.0}, value + self.unit - _TINY))
+
+    def one_of(self, draw: Name, parts: Iterable[tuple[Name, Name]]) -> None:
+        """The draw of a whole is that of one of its parts, (name, draw), which is not empty.
+
+        Which one it is, is a choice: for `whole_range_of`.
+        """
+        u, chosen = self.unknown(("draw", *draw), 0.0, self.unit - _TINY), {}
+        for name, own in parts:
+            z = self.unknown(("is", draw, name), 0.0, 1.0)
+            v = self.unknown(("draw", *own), 0.0, self.unit - _TINY)
+            chosen[z] = 1.0
+            for sign in (1.0, -1.0):
+                self.less.append(({u: sign, v: -sign, z: float(self.unit)}, float(self.unit)))
+            self.less.append(({z: 1.0, self.unknown(name): -1.0}, 0.0))
+        self.equal.append((chosen, 1.0))
+
+    def whole_range_of(self, name: Name, seconds: float = 20.0) -> tuple[float, float]:
+        """The same where all but the draws are whole numbers; values that are certainly possible.
+
+        Where the solver is not done in time, the true range may be wider than what it found.
+        """
+        n = len(self.low)
+        cost = np.zeros(n)
+        cost[self.at[name]] = 1.0
+        rules = [
+            LinearConstraint(_matrix([terms for terms, _ in rows], n), low, high)
+            for rows, low, high in (
+                (self.equal, *2 * ([value for _, value in self.equal],)),
+                (self.less, -np.inf, [value for _, value in self.less]),
+            )
+            if rows
+        ]
+        whole = [0 if at[0] == "draw" else 1 for at in self.at]
+        ends = []
+        for sign in (1.0, -1.0):
+            solution = milp(
+                sign * cost,
+                integrality=whole,
+                bounds=Bounds(np.array(self.low), np.array(self.high)),
+                constraints=rules,
+                options={"time_limit": seconds},
+            )
+            assert solution.x is not None, solution.message
+            ends.append(float(round(solution.x[self.at[name]])))
+        return ends[0], ends[1]
+
     def range_of(self, name: Name) -> tuple[float, float]:
         """The least and the greatest value that a number could have."""
         n = len(self.low)
@@ -78,8 +146,8 @@ class PublicAttack(System):
     """What a folder of public results tells about the patients of all sites."""
 
     def __init__(self, out: Path, sites: tuple[str, ...], min_count: int = 11) -> None:
-        super().__init__()
-        self.out, self.sites, self.unit = out, sites, min_count
+        super().__init__(min_count)
+        self.out, self.sites = out, sites
         self.views = [
             view
             for view in ("", "ensemble", "local", "refined")
@@ -87,7 +155,7 @@ class PublicAttack(System):
         ]
         headline = pd.read_csv(out / "tables/headline.csv").query("kind == 'patients'")
         for site, n in zip(headline["sites"], headline["value"], strict=True):
-            self.shown(("patients", site), n)
+            self.drawn(("patients", site), n, ("site", site))
         tables = {view: self._read("state_distribution", view) for view in self.views}
         for view, table in tables.items():
             self._distribution(view, table)
@@ -98,17 +166,12 @@ class PublicAttack(System):
         if "refined" in self.views:
             self._moves(tables)
         self._table_one()
+        self._lengths()
         if (out / "tables/survival_excluded.csv").exists():
             self._survival()
 
     def _file(self, name: str, view: str) -> Path:
         return self.out / f"figures/{name}{f'_{view}' * bool(view)}.csv"
-
-    def shown(self, name: Name, value: float) -> int:
-        """An unknown that is less than the unit from what is shown; a zero may be small."""
-        if np.isnan(value):
-            return self.unknown(name)
-        return self.unknown(name, value - self.unit + 1, value + self.unit - 1)
 
     def _read(self, name: str, view: str) -> pd.DataFrame:
         table = pd.read_csv(self._file(name, view))
@@ -120,10 +183,13 @@ class PublicAttack(System):
         for site, part in table.groupby("site", sort=False):
             for group, rows in part.groupby("group", sort=False):
                 times = list(dict.fromkeys(rows["time"]))
-                self.shown(("size", view, site, group), rows["rounded_size"].iloc[0])
+                own = ("group", view, site, group)
+                self.drawn(("size", view, site, group), rows["rounded_size"].iloc[0], own)
                 for row in rows.itertuples(index=False):
-                    self.shown((view, site, group, row.time, row.state), row.count)
-                    self.shown(("observed", view, site, group, row.time), row.n)
+                    cell, ever = (view, site, group, row.time, row.state), (*own, row.state)
+                    self.drawn(cell, row.count, ever, clipped=row.count == row.n)
+                for row in rows.drop_duplicates("time").itertuples(index=False):
+                    self.drawn(("observed", view, site, group, row.time), row.n, own)
                 for time in times:
                     cells = [(view, site, group, time, s) for s in dict.fromkeys(rows["state"])]
                     self.add(cells, ("observed", view, site, group, time))
@@ -138,16 +204,18 @@ class PublicAttack(System):
             self.add([("size", view, site, g) for g in groups], ("patients", site))
 
     def _steps(self, view: str, by_time: pd.DataFrame) -> None:
-        """Steps of few patients are shown as the number of these, 0 or one unit."""
+        """Steps are shown as a rounded number of patients, times their steps on average.
+
+        Those of few patients are the number of these, 0 or one unit.
+        """
         times = list(dict.fromkeys(by_time["time"]))
+        most = (len(times) - 1) * (self.unit - 1) + self.unit / 2
         table = self._read("transitions", view)
         for (site, group), rows in table.groupby(["site", "group"], sort=False):
             for row in rows.rename(columns={"from": "before"}).itertuples(index=False):
                 name = ("step", view, site, group, row.before, row.to)
-                if row.count > self.unit:
-                    self.shown(name, row.count)
-                else:
-                    self.unknown(name, row.count - self.unit + 1)
+                high = row.count + most if row.count > self.unit else np.inf
+                self.unknown(name, row.count - most, high)
             for state in dict.fromkeys(rows["to"]):
                 into = [("step", view, site, group, s, state) for s in dict.fromkeys(rows["from"])]
                 terms = {self.unknown(name): 1.0 for name in into}
@@ -202,9 +270,29 @@ class PublicAttack(System):
         """All sites together."""
         table = pd.read_csv(self.out / "tables/clusters.csv")
         for cluster, n in zip(table["cluster"].astype(str), table["n"], strict=True):
-            self.shown(("pooled", cluster), n)
+            self.drawn(("pooled", cluster), n, ("group", "pooled", cluster))
             parts = [("size", self.views[0], site, cluster) for site in self.sites]
             self.add(parts, ("pooled", cluster))
+
+    def _lengths(self) -> None:
+        """Quartiles of the times up to the last observed one: numbers of patients up to one."""
+        file = self.out / "tables/clusters_by_site.csv"
+        if not file.exists():
+            return
+        for row in pd.read_csv(file).itertuples(index=False):
+            place = (self.views[0], row.site, str(row.cluster))
+            size = ("size", *place)
+            for share, value in (
+                (0.75, row.followed_q25), (0.5, row.followed), (0.25, row.followed_q75),
+            ):  # fmt: skip
+                if np.isnan(value):
+                    continue
+                last, later = int(np.floor(value)), int(np.ceil(value)) + 1
+                for time, sign in ((last, -1.0), (later, 1.0)):
+                    name = ("observed", *place, time)
+                    if name in self.at:  # at least so many are observed then, or at most
+                        terms = {self.at[name]: sign, self.unknown(size): -sign * share}
+                        self.less.append((terms, 1.0))
 
     # --- refinement -------------------------------------------------------------------------
 
@@ -282,19 +370,30 @@ class PublicAttack(System):
             self.add([("landmark", group, kind) for kind in kinds], ("pooled", group))
         curves = pd.read_csv(self.out / "figures/survival.csv")
         for label, rows in curves.groupby("group", sort=False):
-            group, n = number(label), len(rows)
+            group, n, before = number(label), len(rows), 1.0
             for i, row in enumerate(rows.itertuples(index=False)):
-                self.shown(("at risk", group, i), row.at_risk)
+                self.drawn(("at risk", group, i), row.at_risk, ("group", "pooled", group))
                 for kind, count in (("events", row.events), ("left", row.left)):
                     # between two times shown, nobody or a unit of patients
                     self.unknown((kind, group, i), self.unit if count else 0)
-                    self.shown((kind, group, i), count)
+                    self.drawn((kind, group, i), count, (kind, group))
+                if i < n - 1:  # the last value is that of the life table
+                    self._fall(group, i, row.survival, before)
+                before = row.survival
                 self.add(
                     [("at risk", group, i + 1), ("events", group, i), ("left", group, i)],
                     ("at risk", group, i),
                 )
             self.add([("at risk", group, 0)], ("landmark", group, "included"))
             assert n
+
+    def _fall(self, group: str, i: int, now: float, before: float) -> None:
+        """A curve falls most if all who leave do so before the events, and least if after them."""
+        events, risk, left = (self.unknown((k, group, i)) for k in ("events", "at risk", "left"))
+        most = 1 - (now - _HALF) / (before + _HALF)
+        least = 1 - (now + _HALF) / (before - _HALF)
+        self.less.append(({events: 1.0, risk: -most}, 0.0))
+        self.less.append(({events: -1.0, risk: least, left: -least}, 0.0))
 
 
 def count_of(cell: str) -> float:
@@ -393,4 +492,55 @@ def table_one_system(
     for level in levels:
         for group in groups:
             system.add([(site, level, group) for site in sites], ("pooled", level, group))
+    return system
+
+
+def inside_system(out: Path, sites: tuple[str, ...]) -> System:
+    """What a release inside a hospital tells by all tables that share the sizes of the clusters.
+
+    Unknowns are ("size", site, cluster) and (variable, site, level, cluster); "all" stands for all
+    sites or clusters. A zero shows, so that what is hidden is at least 1.
+    """
+    system = System()
+    headline = pd.read_csv(out / "tables/headline.csv").query("kind == 'patients'")
+    for site, n in zip(headline["sites"], headline["value"], strict=True):
+        _shown(system, ("size", site, "all"), n)
+    clusters = pd.read_csv(out / "tables/clusters.csv")
+    groups = clusters["cluster"].astype(str).tolist()
+    for group, n in zip(groups, clusters["n"], strict=True):
+        _shown(system, ("size", "all", group), n, least=1.0)
+    by_site = pd.read_csv(out / "tables/clusters_by_site.csv")
+    refined = pd.read_csv(out / "tables/refined_sizes.csv").query("site != 'all'")
+    refined = refined.assign(cluster=refined["group"].map(number), n=refined["ensemble"])
+    for table in (by_site, refined):
+        for site, group, n in zip(table["site"], table["cluster"], table["n"], strict=True):
+            _shown(system, ("size", site, str(group)), n, least=1.0)
+    for place in [*sites, "all"]:
+        system.add([("size", place, g) for g in groups], ("size", place, "all"))
+    for group in groups:
+        system.add([("size", site, group) for site in sites], ("size", "all", group))
+    table = pd.read_csv(out / "tables/table_one.csv", dtype=str).fillna("")
+    for variable, rows in table.groupby("variable", sort=False):
+        title = variable.split(",")[0]
+        if "mean" in variable and title != "patients":
+            continue
+        for column in table.columns[2:]:
+            site, label = column.split(", ", 1)
+            group = "all" if label == "all" else number(label)
+            if title == "patients":
+                _shown(system, ("size", site, group), count_of(rows[column].iloc[0]), least=1.0)
+                continue
+            for level, cell in zip(rows["level"], rows[column], strict=True):
+                _shown(system, (title, site, level, group), count_of(cell), least=1.0)
+            system.add([(title, site, v, group) for v in rows["level"]], ("size", site, group))
+        for site in sites:
+            for level in rows["level"] if title != "patients" else ():
+                parts = [(title, site, level, g) for g in groups]
+                system.add(parts, (title, site, level, "all"))
+    outcomes = pd.read_csv(out / "tables/outcomes.csv").rename(columns={"class": "group"})
+    for row in outcomes[outcomes["term"].str.startswith("share of ")].itertuples(index=False):
+        level, group = row.term.removeprefix("share of "), number(row.group)
+        _shown(system, ("cases", row.outcome, level, group), row.cases)
+        parts = [(row.outcome, site, level, group) for site in sites]
+        system.add(parts, ("cases", row.outcome, level, group))
     return system

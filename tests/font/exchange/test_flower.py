@@ -172,6 +172,8 @@ def hostile(kind: str) -> Callable[[Message, Context], Message]:
             "texts": RecordDict({"font": ConfigRecord({"files": ["{}"]})}),
             "number": RecordDict({"font": ConfigRecord({"files": 3})}),
             "no files": RecordDict({"font": ConfigRecord({})}),
+            "many": RecordDict({"font": ConfigRecord({"files": [b"{}"] * 601})}),
+            "large": RecordDict({"font": ConfigRecord({"files": [b" " * 2**23] * 9})}),
             "shouting": RecordDict({"font": ConfigRecord({"trouble": "\x1b[31m" + "A" * 10_000})}),
         }[kind]
         return Message(content, reply_to=message)
@@ -188,6 +190,8 @@ def hostile(kind: str) -> Callable[[Message, Context], Message]:
         ("texts", "it sent something other than files."),
         ("number", "it sent something other than files."),
         ("no files", "it sent something other than files."),
+        ("many", "it sent 601 files of 1,202 bytes in all, at most 600 of"),
+        ("large", "it sent 9 files of 75,497,472 bytes in all, at most"),
         ("shouting", "the step failed there with '\\x1b[31mAAA"),
     ],
 )
@@ -196,14 +200,32 @@ def test_a_hostile_reply_is_a_reason(kind: str, reason: str) -> None:
     (reply,) = flower.ask(grid, "fit", (), None, 1.0)
     assert reply.files == ()
     assert (reply.trouble or "").startswith(reason)
-    assert len(reply.trouble or "") < 100
+    assert len(reply.trouble or "") < 120
 
 
 def test_the_site_refuses_what_is_no_ensemble(tmp_path: Path) -> None:
     app = flower.client_app(lambda at: SmallSite("north", tmp_path))
     grid = FakeGrid(app, {1: {}})
-    for step, files in (("assign", []), ("assign", [b"{}"]), ("label", [b"[]"])):
+    attempts: list[tuple[str, list[bytes]]]
+    attempts = [("assign", []), ("assign", [b"{}"]), ("label", [b"[]"]), ("label", [b"{}"] * 601)]
+    for step, files in attempts:
         (reply,) = flower.ask(grid, step, files, ["1"], 1.0)
+        assert reply.trouble == "the step failed there with 'ValueError'"
+
+
+def test_a_flood_from_the_centre_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower passes messages of 2 GB, and each file in them may have 8 MB; all were parsed."""
+
+    def parsed(file: bytes) -> str:
+        raise AssertionError("a file of a flood was parsed")
+
+    monkeypatch.setattr(flower, "claimed_kind", parsed)
+    app = flower.client_app(lambda at: SmallSite("north", tmp_path))
+    grid = FakeGrid(app, {1: {}})
+    for flood in ([b"{}"] * 601, [b" " * 2**23] * 9):
+        (reply,) = flower.ask(grid, "label", flood, ["1"], 1.0)
         assert reply.trouble == "the step failed there with 'ValueError'"
 
 

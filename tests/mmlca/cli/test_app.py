@@ -85,8 +85,26 @@ def test_a_bug_is_not_called_the_users_mistake(monkeypatch: pytest.MonkeyPatch) 
         raise ZeroDivisionError
 
     monkeypatch.setattr(mmlca.Sequences, "read", broken)
+    result = invoke("fit", ROOT / "pyproject.toml", "-k", 2)
+    assert result.exit_code == 1
+    assert "this is a bug in mmlca (ZeroDivisionError in test_app.py, line" in result.stderr
     with pytest.raises(ZeroDivisionError):
-        invoke("fit", ROOT / "pyproject.toml", "-k", 2)
+        invoke("--debug", "fit", ROOT / "pyproject.toml", "-k", 2)
+
+
+def test_an_unforeseen_value_error_is_a_bug_and_shows_nothing_of_the_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every ValueError was called the user's fault, with its text."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("cannot insert patient 4711, already exists")
+
+    monkeypatch.setattr(mmlca.Sequences, "read", broken)
+    result = invoke("fit", ROOT / "pyproject.toml", "-k", 2)
+    assert result.exit_code == 1
+    assert "4711" not in result.stderr
+    assert "this is a bug in mmlca (ValueError" in result.stderr
 
 
 def test_progress_shows_on_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:

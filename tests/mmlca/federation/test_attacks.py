@@ -21,7 +21,15 @@ from sklearn.metrics import roc_auc_score
 import ehr_prep
 import font
 import mmlca
-from font.exchange.privacy import SecretDraws, label_unit, round_counts, shared_draws
+from font.exchange.privacy import (
+    SecretDraws,
+    label_unit,
+    round_counts,
+    round_sums,
+    shared_draws,
+)
+from font.refinement import site_step
+from mmlca.federation.markov_kind import markov_support
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 M = 11
@@ -340,7 +348,116 @@ def test_a_small_group_in_many_cells_cannot_be_averaged() -> None:
     assert hits["shared"] == 0
 
 
-# --- 4. asking twice -------------------------------------------------------------------------
+# --- 4. the steps of a refinement ------------------------------------------------------------
+
+
+def steps_of_a_refinement(data: dict[str, mmlca.Sequences]) -> tuple[list[Any], list[Any]]:
+    """The shared models of a refinement to convergence, and the exact sums of the site x."""
+    start = fitted(data["x"], 3)
+    first = {site: np.eye(3)[start.predict(part)] for site, part in data.items()}
+    models, exact = [fitted(data["x"], 1)], []
+    while len(models) < 12:
+        model, total = models[-1], np.zeros(1)
+        for site, part in data.items():
+            members = first[site] if len(models) == 1 else site_step(model, part).membership
+            sums = model.statistics(part, members), markov_support(model, part, members)
+            rounded = round_sums(*sums, M, SecretDraws(b"k" * 32, site))
+            total = total + rounded.values / rounded.scale
+            if site == "x":
+                exact.append(sums)
+        models.append(start.from_statistics(total))
+        change = models[-1].class_parameters_ - model.class_parameters_
+        if len(models) > 2 and np.abs(change).max() < 1e-3:
+            break
+    return models, exact
+
+
+def units_of(sums: Any, whole: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which cells rest on few patients, what is rounded in each cell, and to multiples of what."""
+    events, support = sums
+    few = support < M
+    often = np.maximum(np.ceil(events / np.maximum(support, 1) - 1e-9), 1)
+    return few, np.where(few, support, events), M * np.where(few | (not whole), 1, often)
+
+
+def possible_draws(told: list[np.ndarray], steps: list[Any]) -> float:
+    """Log-probability that these tables are written as what was told, all with the same draws."""
+    low, high = np.zeros(told[0].shape), np.ones(told[0].shape)
+    bottom, top = 0.0, 1.0  # of the draw that all cells of few patients share
+    for shown, (few, values, unit) in zip(told, steps, strict=True):
+        below = np.floor(values / unit)
+        part = values / unit - below
+        up, down = shown == unit * (below + 1), shown == unit * below
+        most, least = np.where(up, part, 1.0), np.where(down, part, 0.0)
+        most = np.where(up | down, most, -1.0)  # it cannot be
+        high, low = (
+            np.where(few, high, np.minimum(high, most)),
+            np.where(few, low, np.maximum(low, least)),
+        )
+        top, bottom = min(top, most[few].min(initial=1)), max(bottom, least[few].max(initial=0))
+    return float(np.log(np.maximum(high - low, 1e-9)).sum() + np.log(max(top - bottom, 1e-9)))
+
+
+def test_the_steps_of_a_refinement_hardly_tell_who_is_at_the_site() -> None:
+    """The attacker is the centre: it sees a site's sums at every step, and knows all its patients
+    but one, all shared models and which draws are alike. With units of 11 events, of which one
+    patient has a dozen, it knew nearly always."""
+    data = {site: ra_like(n, seed=n) for site, n in (("x", 150), ("y", 200), ("z", 210))}
+    models, exact = steps_of_a_refinement(data)
+    start, rng = fitted(data["x"], 3), np.random.default_rng(1)
+    labels = start.predict(data["x"])
+    areas: dict[tuple[bool, int], list[float]] = {}
+    for person in rng.choice(150, 10, replace=False):
+        kept = np.arange(150) != person
+        others = data["x"].select(data["x"].ids[kept])
+        members = [np.eye(3)[labels[kept]]]
+        members += [site_step(model, others).membership for model in models[1 : len(exact)]]
+        absent = [
+            (model.statistics(others, own), markov_support(model, others, own))
+            for model, own in zip(models, members, strict=False)
+        ]
+        for whole in (False, True):
+            for n_steps in (1, len(exact)):
+                sides = [[units_of(t, whole) for t in part[:n_steps]] for part in (exact, absent)]
+                evidence = []
+                for truth in np.repeat([0, 1], 40):
+                    each, one = rng.random(exact[0][0].shape), rng.random()
+                    told = [
+                        unit * (np.floor(v / unit) + (np.where(few, one, each) < v / unit % 1))
+                        for few, v, unit in sides[truth]
+                    ]
+                    evidence.append(possible_draws(told, sides[0]) - possible_draws(told, sides[1]))
+                area = roc_auc_score(np.repeat([1, 0], 40), evidence)
+                areas.setdefault((whole, n_steps), []).append(float(area))
+    mean = {way: np.mean(values) for way, values in areas.items()}
+    assert mean[False, 1] > 0.85  # why
+    assert mean[False, len(exact)] > 0.9
+    assert mean[True, 1] < 0.72
+    assert mean[True, len(exact)] < 0.82
+    for sums in exact:  # and this is what the files have
+        few, _, unit = units_of(sums, whole=True)
+        written = round_sums(*sums, M, SecretDraws(bytes(32))).values / 100
+        assert (written[~few] % unit[~few] == 0).all()
+
+
+def test_changes_between_steps_cannot_be_read_off() -> None:
+    """Attack: subtract the sums of consecutive steps, between which few patients move."""
+    seen = read = 0
+    for seed in range(4):
+        data = {site: ra_like(n, seed=n + seed) for site, n in (("x", 150), ("y", 200), ("z", 210))}
+        _, exact = steps_of_a_refinement(data)
+        rounded = [round_sums(*sums, M, SecretDraws(bytes(32), str(seed))) for sums in exact]
+        for t in range(1, len(exact)):
+            moved = exact[t][0] - exact[t - 1][0]
+            told = (rounded[t].values - rounded[t - 1].values) / 100
+            few = (np.abs(moved) >= 0.5) & (np.abs(moved) < M)
+            seen += int(few.sum())
+            read += int((np.rint(told[few]) == np.rint(moved[few])).sum())
+    assert seen > 100
+    assert read <= 0.02 * seen
+
+
+# --- 5. asking twice -------------------------------------------------------------------------
 
 
 def test_noise_cannot_be_averaged_by_asking_again(tmp_path: Path) -> None:

@@ -126,14 +126,17 @@ def free_ports(n: int) -> list[int]:
 class Network:
     """Processes of one test, ended with it."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.started = root, []
-        self.port, *self.nodes = free_ports(1 + len(SITES))
+    def __init__(self, root: Path, encrypted: bool = False) -> None:
+        self.root, self.started, self.encrypted = root, [], encrypted
+        (self.port,) = free_ports(1)
         home = root / "flower"
         home.mkdir()
+        if encrypted:
+            write_certificate(root)
+        trust = f'root-certificates = "{root / "ca.crt"}"' if encrypted else "insecure = true"
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = '
-            f'"127.0.0.1:{self.port}"\ninsecure = true\n'
+            f'"127.0.0.1:{self.port}"\n{trust}\n'
         )
         self.env = os.environ | {
             "FLWR_HOME": str(home),
@@ -157,21 +160,40 @@ class Network:
         return process
 
     def link(self, *options: str) -> None:
+        trust = ["--insecure"]
+        if self.encrypted:
+            files = {"certfile": "ca.crt", "keyfile": "ca.key", "ca-certfile": "ca.crt"}
+            trust = [f"--ssl-{name}={self.root / file}" for name, file in files.items()]
         self.start(
             "link",
-            *("flower-superlink", "--insecure", "--disable-runtime-dependency-installation"),
+            *("flower-superlink", *trust, "--disable-runtime-dependency-installation"),
             *("--host", "127.0.0.1", "--port", str(self.port), *options),
         )
         wait_for(self.port)
 
-    def node(self, site: str, more: str = "") -> subprocess.Popen:
+    def node(self, site: str, more: str = "", key: Path | None = None) -> subprocess.Popen:
         study, folder = self.root / "study.toml", self.root / "homes" / site
         words = f'study="{study}" site="{site}" folder="{folder}" {more}'.strip()
-        port = self.nodes[list(SITES).index(site)]
+        (port,) = free_ports(1)
+        trust = ["--insecure"]
+        if self.encrypted:
+            trust = ["--root-certificates", str(self.root / "ca.crt")]
+        known = [] if key is None else ["--auth-supernode-private-key", str(key)]
         return self.start(
-            site,
-            *("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}"),
+            f"{site}-{len(self.started)}",
+            *("flower-supernode", *trust, *known, "--superlink", f"127.0.0.1:{self.port}"),
             *("--host", "127.0.0.1", "--port", str(port), "--node-config", words),
+        )
+
+    def flwr(self, *words: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["flwr", *words],
+            env=self.env,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
         )
 
     def run(
@@ -181,15 +203,7 @@ class Network:
             f'timeout={timeout} out="{self.root / "centre"}" simulated="{simulated}" '
             f'refine="{ROUNDS}" {more}'
         )
-        done = subprocess.run(
-            ["flwr", "run", str(app), "here", "--stream", "--run-config", config, *options],
-            env=self.env,
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
+        done = self.flwr("run", str(app), "here", "--stream", "--run-config", config, *options)
         (self.root / "run.log").write_text(done.stdout + done.stderr)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
@@ -203,6 +217,20 @@ class Network:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(15)
+
+
+def write_certificate(root: Path) -> None:
+    """A certificate for this machine that signs itself, `ca.crt`, and its key."""
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
 
 
 def wait_for(port: int) -> None:
@@ -323,3 +351,106 @@ def test_a_simulation_gives_what_files_give(network: Network, tmp_path: Path, ap
     expected = by_files(tmp_path, list(SITES))
     for name in ("ensemble.json", f"shared-{ROUNDS}.json"):
         assert payload(tmp_path / "centre" / name) == payload(expected / name)
+
+
+# --- machines that nobody knows, and a centre that asks for more -------------------------------
+
+
+HOSTILE = """
+
+import json
+import time
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+import font
+from font.exchange.flower import ask
+
+centre = ServerApp()
+
+
+@centre.main()
+def main(grid, context):
+    seen = {"nodes": []}
+    end = time.monotonic() + 60
+    while len(seen["nodes"]) < 2 and time.monotonic() < end:
+        time.sleep(0.5)
+        seen["nodes"] = sorted(map(str, grid.get_node_ids()))
+    time.sleep(8)  # for those who knock
+    seen["nodes"] = sorted(map(str, grid.get_node_ids()))
+
+    def answers(step, files):
+        return ask(grid, step, files, None, 200.0, 2)
+
+    def told(replies):
+        return [
+            [len(one.files), font.read_labels.__name__ if one.files else one.trouble]
+            for one in replies
+        ]
+
+    models = [file for one in answers("fit", []) for file in one.files]
+    first = answers("label", models)
+    again = answers("label", models)
+    seen["first"] = told(first)
+    seen["replayed alike"] = [one.files for one in first] == [one.files for one in again]
+    seen["one model fewer"] = told(answers("label", models[1:]))
+    crafted = json.loads(models[0])
+    crafted["payload"]["model"]["prior"] = 2.0
+    crafted["sha256"] = font.fingerprint(crafted["payload"])
+    seen["a model changed"] = told(answers("label", [json.dumps(crafted).encode(), *models[1:]]))
+    seen["a huge file"] = told(answers("label", [*models, b" " * 9 * 2**20]))
+    seen["many files"] = told(answers("label", [*models, *[b"{}"] * 2_000]))
+    seen["a step of its own"] = told(answers("fit_all", []))
+    with open(context.run_config["out"], "w") as file:
+        json.dump(seen, file)
+"""
+
+
+def ec_key(root: Path, name: str) -> Path:
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f", name],
+        cwd=root,
+        check=True,
+    )
+    return root / name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("ssh-keygen") is None or shutil.which("openssl") is None,
+    reason="keys and certificates need OpenSSH and OpenSSL",
+)
+def test_unknown_machines_and_a_greedy_centre_get_nothing(tmp_path: Path, app: Path) -> None:
+    """Attacks: a SuperNode whose key is not registered, and one without a key; a centre that
+    repeats a request, asks again with other models, sends too much, or asks for a step that does
+    not exist."""
+    network = Network(tmp_path, encrypted=True)
+    try:
+        write_homes(tmp_path)
+        with (app / "courses.py").open("a") as file:
+            file.write(HOSTILE)
+        network.link("--enable-supernode-auth")
+        keys = {site: ec_key(tmp_path, site + "-key") for site in SITES}
+        for site in ("north", "south"):
+            done = network.flwr("supernode", "register", f"{keys[site]}.pub", "here")
+            assert done.returncode == 0, done.stdout + done.stderr
+        nodes = {site: network.node(site, key=key) for site, key in keys.items()}
+        keyless = network.node("west")
+        network.run(app, timeout=300)
+        seen = json.loads((tmp_path / "centre").read_text())
+        assert len(seen["nodes"]) == 2  # neither the unregistered nor the one without a key
+        for intruder in (nodes["west"], keyless):
+            assert intruder.poll() not in (None, 0)  # the SuperLink turned it away, and it ended
+        logs = [path.read_text() for path in sorted(tmp_path.glob("west-*.log"))]
+        assert "Failed to activate SuperNode" in logs[0]
+        assert "All SuperNodes must be registered" in logs[1]
+        assert not (tmp_path / "homes" / "west" / "to_all").exists()
+        assert seen["first"] == [[1, "read_labels"]] * 2
+        assert seen["replayed alike"]
+        refused = [[0, "the step failed there with 'ValueError'"]] * 2
+        for attempt in ("one model fewer", "a model changed", "a huge file", "many files"):
+            assert seen[attempt] == refused, attempt
+        assert all(n == 0 for n, _ in seen["a step of its own"])
+    finally:
+        network.end()

@@ -70,7 +70,7 @@ def test_rounding_costs_little_and_is_what_the_rule_says(study: Path) -> None:
     exact = font.refine(result.ensemble, models, data, rounds=1)
     shared = read_shared(study / "shared-1.json")
     assert shared.last
-    assert shared.model.class_parameters_ == pytest.approx(exact.class_parameters_, abs=0.06)
+    assert shared.model.class_parameters_ == pytest.approx(exact.class_parameters_, abs=0.09)
     for site, own in data.items():
         for step in (0, 1):
             name = f"{site.replace(' ', '_')}.sums-{step}.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from font.exchange.secure import (
 )
 from font.exchange.sums import exact_sums, read_shared, read_step
 from font.refinement import one_class, site_memberships
+from mmlca.federation import mask_secret
 from mmlca.federation.markov_kind import markov_blocks, markov_shares
 
 STUDY = "ra switching"
@@ -179,9 +181,15 @@ def test_labels_and_sums_of_a_round_are_of_one_set(refining: Study) -> None:
     assert home.refine(refining.root / "ensemble.json", secure=keys).sums is not None
 
 
-@pytest.mark.parametrize("what", ["folder", "ledger", "masks", "masks lost"])
-def test_a_copied_or_restored_ledger_masks_nothing_more(study: Study, what: str) -> None:
-    """Two tables under the same masks: their difference was one patient's labels."""
+@pytest.mark.parametrize("what", ["folder", "ledger", "masks", "in place", "masks lost"])
+def test_a_copied_or_restored_ledger_masks_nothing_more(
+    study: Study, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tables under the same masks: their difference was one patient's labels. Files that were
+    written over ("in place"), or removed and restored with the freed inode ("masks", in 20 of 20
+    trials on ext4), were taken for those that had always been there."""
+    monkeypatch.setattr(mask_secret, "WITHIN", 2 * 10**8)
+    time.sleep(0.3)
     folder, backup = study.root / "west", study.root / "backup"
     keys = study.keys.values()
     shutil.copytree(folder, backup)
@@ -195,13 +203,10 @@ def test_a_copied_or_restored_ledger_masks_nothing_more(study: Study, what: str)
         shutil.copy2(backup / "ledger.json", folder / "ledger.json")
     else:
         shutil.copy2(backup / "ledger.json", folder / "ledger.json")
-        masks.unlink()
-        if what == "masks":
+        if what != "in place":
+            masks.unlink()
+        if what != "masks lost":
             shutil.copy2(backup / masks.name, masks)
-            other = folder / "pad"  # so that the copy cannot have the freed inode by chance
-            if json.loads(masks.read_text().splitlines()[0])["inode"] == masks.stat().st_ino:
-                other.write_bytes(masks.read_bytes())
-                other.replace(masks)
     for attempt in (lambda: home.label(study.models, secure=keys), home.mask_key):
         with pytest.raises(ValueError, match=r"copied or restored from a backup.*a new round"):
             attempt()
@@ -346,8 +351,9 @@ def test_the_sum_of_a_refinement_is_the_exact_one_rounded_once(refining: Study) 
         path = refining.root / f"shared-{step}.json"
         shared = share_masked(read_step(source), parts, study=STUDY, rounds=2, path=path)
         known = support >= 11
-        assert (np.abs(shared.total - exact)[known] < 11).all()
-        assert (shared.total[known] % 11 == 0).all()
+        unit = 11 * np.ceil(exact[known] / support[known] - 1e-9)
+        assert (np.abs(shared.total - exact)[known] < unit).all()
+        assert (shared.total[known] % unit == 0).all()
         seed = hashlib.sha256(add_masked(parts).values[-8:].tobytes()).digest()
         blocks = markov_blocks({"states": ["a", "b", "c"]})
         once = round_total(exact, support, shares, blocks, 11, SecretDraws(seed, "sums"))
@@ -401,7 +407,9 @@ def test_a_site_that_drops_out_of_a_refinement(refining: Study) -> None:
     assert "west" not in shared.sites
     three = [site for site in SITES if site != "west"]
     exact, support, _ = exact_step(source, three)
-    assert (np.abs(shared.total - exact)[support >= 11] < 11).all()
+    known = support >= 11
+    unit = 11 * np.ceil(exact[known] / support[known] - 1e-9)
+    assert (np.abs(shared.total - exact)[known] < unit).all()
     with pytest.raises(ValueError, match="was made without the sums that this site"):
         refining.home("west").refine(refining.root / "shared-0.json")
     with pytest.raises(ValueError, match="'west' were not part of the step before"):

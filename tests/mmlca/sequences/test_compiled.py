@@ -29,11 +29,11 @@ print(double(21), sum(double.stats.cache_hits.values()), double._cache.cache_pat
 """
 
 
-def run(folder: Path, **more: str) -> list[str]:
+def run(folder: Path, call: str = CALL, **more: str) -> list[str]:
     """What calling the loop gives: its value, hits of the cache, and where the cache is."""
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
     done = subprocess.run(
-        [sys.executable, "-B", "-c", CALL],
+        [sys.executable, "-B", "-c", call],
         capture_output=True,
         text=True,
         check=False,
@@ -55,6 +55,53 @@ def test_a_damaged_cache_is_built_anew(tmp_path: Path, ending: str, damage: byte
     file.write_bytes(damage)
     assert run(tmp_path)[:2] == ["42", "0"]
     assert run(tmp_path)[:2] == ["42", "1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".nbi", ".nbc"])
+def test_a_cache_with_single_bits_changed_is_built_anew(tmp_path: Path, ending: str) -> None:
+    """Attack: change one bit, wherever it is. In most places of the code the program ended with an
+    error of LLVM before, each time it was started; in others it ran what it had read."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    run(tmp_path)
+    (file,) = (tmp_path / "__pycache__").glob(f"*{ending}")
+    whole = file.read_bytes()
+    # the seal itself is not sealed: without it a file is read as numba reads it
+    content = whole.rpartition(b"mmlca sha256 ")[0] or whole
+    for place in range(3, len(content), max(len(content) // 8, 1)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert run(tmp_path)[:2] == ["42", "0"], place
+    assert run(tmp_path)[:2] == ["42", "1"]
+
+
+def test_files_that_another_program_wrote_are_read(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    run(tmp_path)
+    for file in (tmp_path / "__pycache__").glob("*.nb?"):
+        file.write_bytes(file.read_bytes().rpartition(b"mmlca sha256 ")[0])
+    assert run(tmp_path)[:2] == ["42", "1"]
+
+
+def test_a_full_disk_keeps_no_loop_from_running(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the folder can be written, files not."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
+    assert run(tmp_path, full + CALL)[:2] == ["42", "0"]
+    assert not list((tmp_path / "__pycache__").glob("*.tmp.*"))
+    assert run(tmp_path)[:2] == ["42", "0"]
+    assert run(tmp_path)[:2] == ["42", "1"]
+
+
+@pytest.mark.parametrize("ending", [".nbi", ".nbc"])
+def test_a_cache_that_can_be_neither_read_nor_replaced(tmp_path: Path, ending: str) -> None:
+    """As that of another user; a folder in place of the file keeps even the superuser out."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    run(tmp_path)
+    (file,) = (tmp_path / "__pycache__").glob(f"*{ending}")
+    file.unlink()
+    file.mkdir()
+    for _ in range(2):
+        assert run(tmp_path)[:2] == ["42", "0"]
 
 
 def test_loops_are_compiled_where_no_cache_can_be_written(tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ def long(**columns: Any) -> pd.DataFrame:
             r"1 weight is negative or not finite \(patients 2\)",
         ),
         (lambda: Sequences.from_codes([[0]], weights=[np.nan]), ValueError, "not finite"),
-        (lambda: Sequences.from_codes([[0]], weights=["x"]), TypeError, "weights must be numbers"),
+        (lambda: Sequences.from_codes([[0]], weights=["x"]), ValueError, "weights must be numbers"),
         (lambda: Sequences.from_codes([[0]], weights=[1, 2]), ValueError, "shape"),
         (lambda: Sequences.from_codes(np.empty((2, 0), int)), ValueError, "T = 0"),
         (lambda: Sequences.from_lists([[], []]), ValueError, "T = 0"),

@@ -17,8 +17,8 @@ import ehr_prep
 import mmlca
 from mmlca.study import courses as study_courses
 from mmlca.study.cautions import _about_deaths
-from mmlca.study.config import Study
 from mmlca.study.courses import draw_single_courses
+from mmlca.study.settings import Study
 from mmlca.study.words import dead_included
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, shown_sizes
 from mmlca.tables.course_tables import (

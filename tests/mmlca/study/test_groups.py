@@ -12,8 +12,8 @@ import pytest
 
 from mmlca import Sequences
 from mmlca.study.analyse import Analysis
-from mmlca.study.config import Study
 from mmlca.study.groups import class_names, match, named_groups, with_cluster_names, with_names
+from mmlca.study.settings import Study
 
 STAY, SWITCH = ["A"] * 4, ["A", "B", "B", "B"]
 NAMES = {1: "A persisters", 2: "A → B"}

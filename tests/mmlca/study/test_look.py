@@ -189,7 +189,7 @@ def test_a_study_of_files_with_different_columns(tmp_path: Path) -> None:
     command = ("study", "init", path, *("--records", f"A={tmp_path}/*.csv"))
     assert "as in --file-column b.csv:date=Zeit." in refusal(*command)
     mmlca_does(*command, "--file-column", "b.csv:date=Zeit")
-    assert '[sites."A".file_columns."b.csv"]\npatient = "member"' in path.read_text()
+    assert '[sites.A.file_columns."b.csv"]\npatient = "member"' in path.read_text()
     study = read_study(path)
     assert study.sites["A"].file_columns["b.csv"].supply == "supply"
     states = read_site(study, "A").to_frame().iloc[0].to_list()

@@ -16,8 +16,8 @@ from omop_data import as_frames, make_tables
 import ehr_prep
 import mmlca
 from ehr_prep.synthetic import write_omop
-from mmlca.study.config import read_study
 from mmlca.study.read import build_sites, database_hashes, read_labs, read_source
+from mmlca.study.study_file import read_study
 
 ibis = pytest.importorskip("ibis")
 

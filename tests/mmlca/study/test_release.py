@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ from study_sizes import collect_sizes, disagreeing
 import ehr_prep
 import mmlca
 from mmlca.study import read_study, run_study
-from mmlca.study.config import Study
-from mmlca.study.release import statement
+from mmlca.study.release import FLOOR, check_floor, statement
 from mmlca.study.secret import VARIABLE, hospital_secret, secret_file
+from mmlca.study.settings import Study
+from mmlca.study.study_file import write_study_file
 from mmlca.tables.suppress import is_small
 
 STUDY = """
@@ -183,6 +185,65 @@ def test_a_public_release_needs_a_threshold(cohort: Path) -> None:
         read_study(file)
     said = refusal("study", "run", str(file), "--out", str(cohort / "refused"))
     assert "privacy" in said
+
+
+# --- the hospital's floor ---------------------------------------------------------------------
+
+
+def set_min_count(cohort: Path, release: str, min_count: int) -> Path:
+    file = cohort / f"floor_{release}_{min_count}.toml"
+    text = STUDY.format(name="x", site="VA", release=release)
+    file.write_text(f"{text}min_count = {min_count}\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("release", "min_count", "floor"),
+    [("public", 5, None), ("public", 15, "20"), ("inside", 5, "11"), ("inside", 1, "2")],
+)
+@pytest.mark.parametrize("command", ["run", "sensitivity"])
+def test_no_study_file_lowers_the_floor_of_the_hospital(
+    command: str,
+    release: str,
+    min_count: int,
+    floor: str | None,
+    cohort: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The files between hospitals had a floor, and the results of a study had none."""
+    if floor is not None:
+        monkeypatch.setenv(FLOOR, floor)
+    file, out = set_min_count(cohort, release, min_count), cohort / "below_floor"
+    said = refusal("study", command, str(file), "--out", str(out))
+    assert f"privacy.min_count is {min_count}, but this hospital shows nothing" in said
+    assert f"fewer than {floor or 11} patients" in said
+    assert not list(out.glob("**/*.csv"))
+
+
+def test_at_its_floor_a_hospital_may_do_what_it_likes(
+    cohort: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a floor of its own, numbers for its own eyes have none."""
+    check_floor(read_study(set_min_count(cohort, "inside", 1)))
+    monkeypatch.setenv(FLOOR, "5")
+    check_floor(read_study(set_min_count(cohort, "public", 5)))
+    monkeypatch.setenv(FLOOR, "many")
+    with pytest.raises(ValueError, match="MMLCA_FLOOR must be a whole number of at least 1"):
+        check_floor(read_study(set_min_count(cohort, "inside", 11)))
+
+
+def test_made_up_patients_keep_the_floor_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mmlca demo` shows everything, unless a floor is set on the computer that it runs on."""
+    found = []
+    for floor in ("", "20"):
+        monkeypatch.setenv(FLOOR, floor)
+        for synthetic in (True, False):
+            write_study_file(tmp_path / "study.toml", ["VA"], synthetic=synthetic)
+            text = (tmp_path / "study.toml").read_text(encoding="utf-8")
+            found.append(tomllib.loads(text)["privacy"]["min_count"])
+    assert found == [1, 11, 20, 20]
 
 
 # --- draws ------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ import pytest
 import ehr_prep
 import mmlca
 from mmlca.study import run as run_module
-from mmlca.study.config import read_study
 from mmlca.study.data_items import shown_fits
 from mmlca.study.report.charts import sunburst
 from mmlca.study.report.content import Report
@@ -35,6 +34,7 @@ from mmlca.study.report.tables import (
     percent,
 )
 from mmlca.study.run import run_study
+from mmlca.study.study_file import read_study
 from mmlca.tables.lines import treatment_paths
 
 STUDY = """

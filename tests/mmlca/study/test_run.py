@@ -589,10 +589,10 @@ def test_more_classes_than_could_be_shown_are_refused(cohort: Path, tmp_path: Pa
 def test_init_writes_a_file_and_never_over_another(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     assert invoke("study", "init", path, "--site", "North", "--site", "South").exit_code == 0
-    assert '[sites."North"]' in path.read_text()
+    assert "[sites.North]" in path.read_text()
     assert "replace it with --force" in refusal("study", "init", path)
     assert invoke("study", "init", path, "--force").exit_code == 0
-    assert '[sites."MGB"]' in path.read_text()
+    assert "[sites.MGB]" in path.read_text()
 
 
 def test_the_command_prints_the_summary_or_json_or_nothing(

@@ -187,7 +187,7 @@ def test_all_combinations(folder: Path) -> None:
         variants(study.changed(sensitivity=many))
     with pytest.raises(ValueError, match="names nothing that differs"):
         variants(study.changed(sensitivity=dict.fromkeys([*few, *rest], ()) | {"crossed": False}))
-    with pytest.raises(ValueError, match=r"rules\.ties is 'lst' and should be"):
+    with pytest.raises(ValueError, match=r"sensitivity\.ties is 'lst' and should be"):
         variants(study.changed(sensitivity={"ties": ("lst",)}))
 
 

@@ -161,13 +161,24 @@ def test_one_step_compares_with_the_first_cluster_whatever_its_size() -> None:
     np.testing.assert_allclose(np.sqrt(np.diagonal(result.covariance)), result.table["se"])
 
 
-def test_pooling_with_covariances_leaves_out_what_a_site_hides() -> None:
-    keys = {"class": [2, 2], "term": ["(Intercept)", "age"]}
+def test_pooling_leaves_out_what_a_site_hides() -> None:
+    keys = {"class": [2, 2], "term": ["sex", "age"]}
     a = pd.DataFrame(keys | {"estimate": [0.5, 1.0], "se": [0.2, 0.1]})
     b = pd.DataFrame(keys | {"estimate": [0.1, np.nan], "se": [0.3, np.nan]})
-    spread = np.array([[0.04, -0.01], [-0.01, 0.01]])
-    both = inverse_variance({"A": a, "B": b}, {"A": spread, "B": np.diag([0.09, np.nan])})
+    both = inverse_variance({"A": a, "B": b})
     assert both["sites"].tolist() == [2, 1]
-    weight = np.array([1 / 0.04, 1 / 0.09])  # the other coefficient is at one site alone
+    weight = np.array([1 / 0.04, 1 / 0.09])
     assert both["estimate"].iloc[0] == pytest.approx(weight @ [0.5, 0.1] / weight.sum())
     assert np.isnan(both["estimate"].iloc[1])
+
+
+def test_unlike_proportions_do_not_bias_pooled_effects() -> None:
+    """Equal effects of age, a class more common at one site: intercepts were pooled as well."""
+    keys = {"class": [2, 2], "term": ["(Intercept)", "age"], "se": [1.0, 0.016]}
+    tables = {
+        site: pd.DataFrame(keys | {"estimate": [constant, 0.05]})
+        for site, constant in {"A": -4.0, "B": -2.0}.items()
+    }
+    both = inverse_variance(tables).set_index("term")
+    assert both.loc["age", "estimate"] == pytest.approx(0.05)
+    assert both.loc["age", "se"] == pytest.approx(0.016 / np.sqrt(2))

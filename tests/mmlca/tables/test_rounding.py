@@ -99,6 +99,159 @@ def test_a_small_group_that_does_not_change_is_shown_alike_in_all_quarters(n_tim
         assert quarters(n_small, n_times)["count"].nunique() == 1
 
 
+N_ALL = 80
+Cells = dict[tuple[str, ...], float]
+
+
+def course_cells(n_small: int, n_times: int, secret: bytes | None) -> Cells:
+    """All counts of the tables of courses where `n_small` of 80 patients are in B, always.
+
+    Steps are given as patients: who stays makes one less than there are times.
+    """
+    rows = [["B"] * n_times] * n_small + [["A"] * n_times] * (N_ALL - n_small)
+    data = {"x": mmlca.Sequences.from_lists(rows, states=["A", "B"])}
+    groups = {"x": pd.Series(1, index=data["x"].ids)}
+    rounding = None if secret is None else Rounding(secret, M, groups)
+    tables = courses_by_group(data, groups, M, rounding)
+    cells: Cells = {}
+    for row in tables.distribution.itertuples(index=False):
+        cells["n", str(row.time)] = row.n
+        cells["state", str(row.state), str(row.time)] = row.count
+    steps = tables.transitions.rename(columns={"from": "before"})
+    for row in steps.itertuples(index=False):
+        each = n_times - 1 if row.count > M else 1
+        n = row.patients if rounding is None else row.count / each
+        cells["step", str(row.before), str(row.to)] = n
+    return cells
+
+
+def likelihood(shown: Cells, exact: Cells, n_small: int, by_time: bool) -> float:
+    """The probability of everything that is shown, if these were the numbers behind it.
+
+    Counts of a draw must all be rounded as they are by one number u. The draw of the whole group
+    is that of the part with the smallest hash: of B with the probability n/80. With `by_time` the
+    rule is the one that was: a draw for each quarter.
+    """
+    ranges: dict[tuple[str, ...], tuple[float, float]] = {}
+    for cell, value in shown.items():
+        low, high = (value - exact[cell]) / M, (value - exact[cell]) / M + 1
+        draw = cell if by_time else cell[: 1 + (cell[0] == "state")]
+        if cell[0] == "step":  # of those who are in the state
+            draw = ("state", cell[1]) if cell[1] == cell[2] else cell
+        before = ranges.get(draw, (0.0, 1.0))
+        ranges[draw] = max(low, before[0]), min(high, before[1])
+
+    def width(*draws: tuple[str, ...]) -> float:
+        low, high = (f(ranges[d][i] for d in draws) for i, f in enumerate((max, min)))
+        return max(high - low, 0.0)
+
+    if by_time:
+        return float(np.prod([width(draw) for draw in ranges]))
+    a, b, everyone = ("state", "A"), ("state", "B"), ("n",)
+    others = np.prod([width(draw) for draw in ranges if draw not in (a, b, everyone)])
+    of_b = n_small / N_ALL
+    return float(
+        others * (of_b * width(b, everyone) * width(a) + (1 - of_b) * width(a, everyone) * width(b))
+    )
+
+
+def shares_read_exactly(n_times: int, by_time: bool, trials: int) -> float:
+    """How often the likeliest of 1 to 10 is the number of those who are in B."""
+    rng, right = np.random.default_rng(1), []
+    exact = {n: course_cells(n, n_times, None) for n in range(1, M)}
+    for n in np.tile(np.arange(1, M), trials):
+        if by_time:
+            shown = {
+                cell: M * np.floor(count / M + rng.random())
+                for cell, count in exact[n].items()
+                if cell[0] != "step"
+            }
+        else:
+            shown = course_cells(int(n), n_times, rng.bytes(32))
+        chances = [likelihood(shown, exact[k], k, by_time) for k in range(1, M)]
+        best = np.flatnonzero(np.isclose(np.divide(chances, max(chances)), 1))
+        right.append(np.mean([k + 1 == n for k in best]))
+    return float(np.mean(right))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_times", "before"), [(16, 0.4), (40, 0.6)])
+def test_the_likelihood_of_all_quarters_and_steps_tells_no_more_than_one_count(
+    n_times: int, before: float
+) -> None:
+    """The best guess from one count is right in 2 of 11 cases; draws by quarter gave it away."""
+    assert shares_read_exactly(n_times, by_time=True, trials=40) > before
+    assert shares_read_exactly(n_times, by_time=False, trials=20) < 0.25
+
+
+def reruns(n_small: int, secret: bytes, rng: np.random.Generator) -> list[tuple[float, int]]:
+    """What 13 nearly identical runs show of a small count, and whom of 120 patients each lacks.
+
+    Each has other names of the site and the group; names are no part of a draw.
+    """
+    shown = []
+    for run in range(13):
+        lacking = int(rng.integers(120))
+        site, group = ("MGB", "mgb", "MGB2", "mgb ")[run % 4], f"{run}: RA{' ' * run}"
+        few = pd.Series(group, range(n_small)).drop(lacking, errors="ignore")
+        shown.append((Rounding(secret, M, {site: few})(len(few), site, group), lacking))
+    return shown
+
+
+def chance_of_reruns(runs: list[tuple[float, int]], n_small: int, n: int, fresh: bool) -> float:
+    """The probability of what the runs show, if the small group had n patients in place of its own.
+
+    A reader is taken to know who is lacking in each run, and whether they are of the group. All
+    runs with the patient of the smallest hash share a draw; whoever is lacking may be that patient.
+    """
+
+    def width(some: list[tuple[float, int]]) -> float:
+        counts = [(value, n - (lacking < n_small)) for value, lacking in some]
+        low = max([0.0, *((value - c) / M for value, c in counts)])
+        return max(min([1.0, *((value - c) / M + 1 for value, c in counts)]) - low, 0.0)
+
+    if fresh:
+        return float(np.prod([width([run]) for run in runs]))
+    suspects = {lacking for _, lacking in runs if lacking < n_small}
+    chance = max(n - len(suspects), 0) / n * width(runs)
+    for one in suspects:
+        parts = [[run for run in runs if (run[1] == one) == is_in] for is_in in (True, False)]
+        chance += width(parts[0]) * width(parts[1]) / n
+    return chance
+
+
+def errors_of_reruns(fresh: bool, trials: int) -> tuple[float, float, float]:
+    """Mean errors of one count, of its mean over all runs, and of the likeliest number.
+
+    With `fresh` every run draws anew, as it once did.
+    """
+    rng, errors = np.random.default_rng(2), []
+    for trial in range(trials):
+        n = 1 + trial % 10
+        runs = reruns(n, rng.bytes(32), rng)
+        if fresh:
+            counts = [n - (lacking < n) for _, lacking in runs]
+            drawn = [M * np.floor(c / M + rng.random()) for c in counts]
+            runs = [(value, lacking) for value, (_, lacking) in zip(drawn, runs, strict=True)]
+        chances = [chance_of_reruns(runs, n, k, fresh) for k in range(1, M)]
+        likely = np.average(np.arange(1, M), weights=chances)
+        averaged = np.mean([value for value, _ in runs])
+        errors.append((abs(runs[0][0] - n), abs(averaged - n), abs(likely - n)))
+    one, averaged, likely = np.mean(errors, axis=0)
+    return float(one), float(averaged), float(likely)
+
+
+def test_the_likelihood_of_13_reruns_tells_no_more_than_that_of_one() -> None:
+    """The best use of one count is about 2 off on average; 13 fresh draws brought that to 1."""
+    one, averaged, likely = errors_of_reruns(fresh=True, trials=500)
+    assert one > 3.2
+    assert averaged < 1.4
+    assert likely < 1.2
+    one, averaged, likely = errors_of_reruns(fresh=False, trials=500)
+    assert averaged > 0.9 * one
+    assert likely > 1.9
+
+
 def test_averages_over_runs_that_differ_by_one_patient_tell_no_more() -> None:
     """13 such runs once brought the error of a small count from 3.7 to 1.0."""
     rng, errors = np.random.default_rng(1), []
@@ -195,6 +348,55 @@ def test_no_small_number_of_a_rounded_table_one_has_fewer_than_ten_values(seed: 
         low, high = system.range_of(name)
         assert low - 1e-6 <= n <= high + 1e-6
         assert high - low > M - 2 - 1e-6, name
+
+
+def with_draws(
+    system: System, tables: dict[str, pd.DataFrame], clusters: dict[str, pd.Series], secret: bytes
+) -> None:
+    """Add what a reader knows of the draws: all of a whole are one of those of its parts."""
+    rounding = Rounding(secret, M, clusters)
+    shown = ehr_prep.table_one(tables, clusters, min_count=M, rounding=rounding).frame
+    sizes = shown_sizes(clusters, M, rounding)
+    sites, groups = list(clusters), [group for group in sizes if group != "all"]
+    for site in sizes.index:
+        for group in sizes:
+            system.drawn(("n", site, group), sizes.at[site, group], ("n", site, group))
+    for site in [*sites, "all"]:
+        parts = [(("n", site, group), ("n", site, group)) for group in groups]
+        system.one_of(("n", site, "all"), parts)
+    for group in [*groups, "all"]:
+        parts = [(("n", site, group), ("n", site, group)) for site in sites]
+        system.one_of(("n", "all", group), parts)
+    for name in ("sex", "race"):
+        levels = sorted({level for frame in tables.values() for level in frame[name]})
+        for site in sites:
+            for group in [*groups, "all"]:
+                names = [(name, site, level, group) for level in levels]
+                for cell in names:
+                    n = count_of(shown.at[(f"{name}, n (%)", cell[2]), (site, group)])
+                    whole = [sizes.at[site, group]]
+                    if group != "all":
+                        whole.append(count_of(shown.at[(f"{name}, n (%)", cell[2]), (site, "all")]))
+                    system.drawn(cell, n, cell, clipped=n in whole)
+                system.one_of(("n", site, group), [(cell, cell) for cell in names])
+            for level in levels:
+                parts = [((name, site, level, g), (name, site, level, g)) for g in groups]
+                if tables[site][name].eq(level).any():
+                    system.one_of((name, site, level, "all"), parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_whole_numbers_and_known_draws_leave_small_numbers_open(seed: int) -> None:
+    """An integer programme of a reader who knows the rule by which draws are named."""
+    tables, clusters = people(seed)
+    secret = bytes([seed]) * 32
+    system, small = table_one_attack(tables, clusters, secret)
+    with_draws(system, tables, clusters, secret)
+    for name, n in small.items():
+        low, high = system.whole_range_of(name)
+        assert low <= n <= high
+        assert high - low >= M - 2, name
 
 
 @pytest.mark.slow

@@ -8,15 +8,15 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ra_like import ra_like
 
-from ehr_prep.build import build_sequences
-from ehr_prep.presets import PRESETS
+from ehr_prep.settings import PRESETS, RecordColumns, Rules
+from font import settings
 from mmlca import Hospital, MixtureMarkov
-from mmlca.study import Study, analyse, read_study, write_study_file
-from mmlca.study.config import Rules
-from mmlca.study.site_files import RecordColumns
+from mmlca.cli.prep import prep
+from mmlca.study import Study, analyse, read_study, settings_table, write_study_file
 
 
 @pytest.fixture
@@ -50,16 +50,10 @@ def test_a_preset_writes_its_rules_into_the_file(tmp_path: Path) -> None:
     write_study_file(tmp_path / "study.toml", preset="ra")
     rules = read_study(tmp_path / "study.toml", files=False).rules
     assert rules.first_on_or_after == dt.date(2008, 1, 1)
-    for name, value in PRESETS["ra"].items():
+    for name, value in PRESETS["ra"].model_dump(exclude_unset=True).items():
         assert str(getattr(rules, name)) == str(value), name
     with pytest.raises(ValueError, match="preset must be one of 'ra'; found 'oa'"):
         write_study_file(tmp_path / "other.toml", preset="oa")
-
-
-def test_rules_have_the_defaults_of_build_sequences() -> None:
-    parameters = inspect.signature(build_sequences).parameters
-    defaults = {n: p.default for n, p in parameters.items() if n not in ("records", "preset")}
-    assert Rules().model_dump() == defaults
 
 
 def test_the_file_that_init_writes_names_every_setting(tmp_path: Path) -> None:
@@ -82,6 +76,36 @@ def test_the_file_that_init_writes_names_every_setting(tmp_path: Path) -> None:
                     assert set(columns.model_fields) == set(said[name]["columns"])
 
 
+def test_every_setting_has_a_sentence_of_help() -> None:
+    table = settings_table()
+    assert len(table) > 120
+    assert table["meaning"].str.fullmatch(r"[A-Z].*[.…]").all()
+    assert not table.duplicated(["section", "key"]).any()
+    said = table[table["section"] == "rules"].set_index("key")
+    assert said.loc["max_windows"].to_list()[1:] == ["16", "Largest number of windows."]
+
+
+def test_prep_has_an_option_for_every_rule() -> None:
+    options = inspect.signature(prep).parameters
+    assert set(Rules.model_fields) <= set(options)
+    since = options["first_on_or_after"].annotation.__metadata__[0]
+    assert "--since" in (since.default, *(since.param_decls or ()))
+    assert {n: options[n].default for n in Rules.model_fields} == dict.fromkeys(Rules.model_fields)
+
+
+def test_rules_are_checked_where_they_are_given() -> None:
+    assert Rules(first_on_or_after="2008-01-01").first_on_or_after == dt.date(2008, 1, 1)
+    assert Rules(follow_up="2019-07-31").follow_up == dt.date(2019, 7, 31)
+    assert Rules(combinations=["A+B"]).combinations == ("A+B",)
+    changed = settings.change(PRESETS["ra"], {"months": np.int64(6), "impute": "missing"})
+    assert (changed.months, changed.impute) == (6, "missing")
+    assert changed.first_on_or_after == dt.date(2008, 1, 1)
+    with pytest.raises(TypeError, match="month is not a setting of Rules; did you mean months"):
+        settings.change(Rules(), {"month": 6})
+    with pytest.raises(ValueError, match=r"months is 1\.5 and should be a whole number"):
+        settings.change(Rules(), {"months": 1.5})
+
+
 def test_every_fit_of_a_study_searches_as_the_file_asks(folder: Path) -> None:
     asked = read_study(change(folder, 'search = "default"', 'search = "thorough"'), files=False)
     assert analyse._search(asked)["search"] == "thorough"
@@ -94,7 +118,7 @@ def test_models_for_other_sites_have_the_prior_of_hospitals_unless_the_file_give
     site = Hospital.from_study(folder / "study.toml", "MGB", sequences=ra_like(20))
     assert (site.prior, site.used_prior, site.search) == (None, 0.5, "default")
     change(folder, 'search = "default"', 'search = "thorough"')
-    given = change(folder, "# prior = 1e-4", "prior = 0.1")
+    given = change(folder, "# prior = 0.0001", "prior = 0.1")
     site = Hospital.from_study(given, "MGB", sequences=ra_like(20))
     assert (site.prior, site.search) == (0.1, "thorough")
     assert analyse._search(read_study(given))["prior"] == 0.1
@@ -152,7 +176,7 @@ WRONG = {
     "no name": ("name = ", "title = ", "name is missing (1 more at fault)"),
     "unknown section": ("[privacy]", "[privcy]", "privcy is not known; did you mean privacy?"),
     "name of a site": (
-        '[sites."MGB"]',
+        "[sites.MGB]",
         '[sites."../x"]',
         "sites.../x is '../x' and may hold letters",
     ),

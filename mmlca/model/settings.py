@@ -1,0 +1,149 @@
+"""The settings of models: the number of classes, the fit, and what is inferred from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from font.errors import InputError
+from font.settings import Alternatives, Settings, setting
+
+Count = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
+Columns = Annotated[tuple[Text, ...], Field(strict=False)]
+
+
+def _or_none(value: Any) -> Any:
+    """TOML has no null: the text "none" replaces it."""
+    return None if value == "none" else value
+
+
+Correction = Annotated[Literal["BCH", "ML"] | None, BeforeValidator(_or_none)]
+
+
+class ClassSettings(Settings):
+    """The number of classes: given, or chosen by the vote of the sites."""
+
+    number: Count | Literal["vote"] = setting(
+        "vote",
+        "Number of classes; vote: the sites choose it, each by its own data.",
+        alternatives=Alternatives("classes", (3, 5), "classes"),
+    )
+    candidates: Annotated[tuple[Count, ...], Field(min_length=1, strict=False)] = setting(
+        tuple(range(1, 9)), "Numbers of classes to compare."
+    )
+    criterion: Literal["bic", "aic", "sabic", "caic", "icl"] = setting(
+        "bic", "Criterion that chooses the number of classes."
+    )
+    count: Literal["sequences", "timepoints"] = setting(
+        "sequences", "What the criterion counts as n: sequences, or time points as seqHMM does."
+    )
+    stability: bool = setting(
+        True, "Choose a number at each resample too: shows how stable the choice is, takes longer."
+    )
+
+
+class ModelSettings(Settings):
+    """How each model is fitted; see `mmlca.MixtureMarkov`."""
+
+    n_init: int = setting(
+        40, "Number of random starts; the best are followed, then perturbed.", ge=1
+    )
+    search: Literal["default", "thorough"] = setting(
+        "default",
+        "A thorough search takes several times as long and misses the best maximum less often.",
+    )
+    prior: float | None = setting(
+        None,
+        "Dirichlet pseudo-count of each probability, 0 for maximum likelihood; default: 1e-4, and "
+        "0.5 or less in models that are sent to other sites.",
+        example=1e-4,
+        ge=0,
+    )
+
+    @property
+    def reported_prior(self) -> float:
+        """The prior of models whose probabilities a study reports: too small to matter."""
+        return 1e-4 if self.prior is None else self.prior
+
+
+class InferenceSettings(Settings):
+    """How sure the models are, and how well they fit."""
+
+    standard_errors: bool = setting(
+        True, "Standard errors of the probabilities of each site's own model."
+    )
+    diagnostics: bool = setting(
+        True, "Tests of the fit: residuals, memory, lengths of stays, halves of the time."
+    )
+    simulations: Count | None = setting(
+        None,
+        "Simulated data sets for each test of shared courses and of the fit; default: 199, or as "
+        "many as p-values adjusted for their number need.",
+        example=499,
+    )
+    bootstrap: int = setting(0, "Refits of each site's own model, such as 500; 0: none.", ge=0)
+    blrt: int = setting(
+        0, "Samples of the tests against one class fewer and more, such as 99; 0: none.", ge=0
+    )
+
+    @model_validator(mode="after")
+    def _enough_refits(self) -> InferenceSettings:
+        if self.bootstrap == 1:
+            raise InputError("has bootstrap = 1; at least 2 refits are needed, or 0 for none")
+        return self
+
+    def simulations_for(self, n_tests: int) -> int:
+        """Simulated data sets for each of so many tests."""
+        return self.simulations or max(199, 20 * n_tests - 1)
+
+
+class CovariateSettings(Settings):
+    """Who is in which cluster?"""
+
+    columns: Columns = setting(
+        (),
+        "Columns of the patients' tables on which membership may depend.",
+        example=["age", "sex"],
+    )
+    method: Literal["three-step", "one-step"] = setting(
+        "three-step", "After classification, or inside each site's model."
+    )
+    correction: Correction = setting(
+        "ML", "Correction of three steps for wrong assignments: ML, BCH or none."
+    )
+
+
+class OutcomeSettings(Settings):
+    """How do the clusters differ afterwards?"""
+
+    columns: Columns = setting(
+        (),
+        "Columns of the patients' tables to compare: numbers, yes or no, categories.",
+        example=["remission"],
+    )
+    correction: Correction = setting("BCH", "Correction for wrong assignments: BCH, ML or none.")
+    event: Text | None = setting(
+        None,
+        "Column of dates, empty for patients without the event: time from the landmark to it.",
+        example="death_date",
+    )
+    competing: Text | None = setting(
+        None, "Column of dates of a competing event.", example="transplant_date"
+    )
+    landmark: float | None = setting(
+        None,
+        "Years after the first window from which time is counted; default: the end of the last "
+        "window.",
+        example=4,
+        gt=0,
+    )
+
+    @model_validator(mode="after")
+    def _event_first(self) -> OutcomeSettings:
+        if self.event is None and (self.competing or self.landmark):
+            raise InputError("has competing or landmark, which need event")
+        if self.event is not None and self.event == self.competing:
+            raise InputError(f"names {self.event!r} as event and as competing event")
+        return self
