@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from mmlca.sequences.type import Sequences
-from mmlca.study.analyse import Analysis, Findings
+from mmlca.study.analysis import Analysis, Findings
 from mmlca.study.checklist import checklist
 from mmlca.study.courses import course_items, difference_items, lab_items
 from mmlca.study.data_items import data_items, round_indices, shown_fits

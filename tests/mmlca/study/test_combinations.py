@@ -11,7 +11,7 @@ import pytest
 
 from mmlca.study import read_study
 from mmlca.study.methods import _data_methods
-from mmlca.study.read import build_site, build_sites, read_site, read_source
+from mmlca.study.site_data import build_site, build_sites, read_site, read_source
 
 STUDY = """
 name = "Combinations"

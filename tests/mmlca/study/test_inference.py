@@ -17,7 +17,7 @@ from mmlca.model.inference import OverlapWarning
 from mmlca.study import inference, items, read_study, run_study
 from mmlca.study.inference_items import _limits_from
 from mmlca.study.inference_texts import inference_cautions, inference_methods
-from mmlca.study.read import event_times
+from mmlca.study.site_data import event_times
 from mmlca.tables.cluster_chains import cluster_chains
 from mmlca.tables.effects import one_step_effects
 from mmlca.tables.suppress import is_small
