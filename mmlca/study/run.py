@@ -16,11 +16,8 @@ from font.files import hold
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
-from mmlca.study import analyse, inference, items, read
+from mmlca.study import analyse, inference, read
 from mmlca.study.analyse import Analysis, Findings, Models
-from mmlca.study.cautions import cautions
-from mmlca.study.courses import draw_single_courses
-from mmlca.study.data_items import shown_fits
 from mmlca.study.earlier import cohorts_of, nearly_repeated, remember
 from mmlca.study.folder import (
     Progress,
@@ -31,7 +28,6 @@ from mmlca.study.folder import (
     settings_key,
 )
 from mmlca.study.groups import course_views, with_names
-from mmlca.study.methods import methods
 from mmlca.study.names import courses_of_names, short_names
 from mmlca.study.numbers import headline
 from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
@@ -39,8 +35,13 @@ from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of, secret_key, statement
 from mmlca.study.report.content import Item, Report
 from mmlca.study.report.page import lay_out_sections, render_report
+from mmlca.study.sections import registry
+from mmlca.study.sections.cautions import cautions
+from mmlca.study.sections.courses import draw_single_courses
+from mmlca.study.sections.methods import methods
+from mmlca.study.sections.patients import shown_fits
+from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
-from mmlca.study.texts import summary
 from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, window_name
 from mmlca.tables.clusters import describe_clusters, name_clusters
@@ -172,7 +173,7 @@ class _Run:
             findings = self.describe(analysis, choice, suggested)
             key = make_key(key, findings.analysis.names)
         warned = _public(caught)
-        shown = items.all_items(study, findings)
+        shown = registry.all_items(study, findings)
         self.begin_single_courses(key, findings.analysis)
         self.write_tables(key, findings, shown)
         report = Report(
@@ -336,7 +337,7 @@ class _Run:
             after=period(study, analysis.sequences),
             window=window_name(study),
         )
-        described = items.shown_clusters(study, analysis, described)
+        described = registry.shown_clusters(study, analysis, described)
         courses = name_clusters(described)  # from the numbers that are shown beside the names
         names = short_names(study, courses, self.record_names(courses))
         analysis = with_names(
