@@ -17,7 +17,7 @@ from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 from mmlca.study import analysis as analyse
-from mmlca.study import inference, items, site_data
+from mmlca.study import inference, site_data
 from mmlca.study.analysis import Analysis, Findings, Models
 from mmlca.study.cache import (
     Progress,
@@ -30,11 +30,7 @@ from mmlca.study.cache import (
     remember,
     settings_key,
 )
-from mmlca.study.cautions import cautions
-from mmlca.study.courses import draw_single_courses
-from mmlca.study.data_items import shown_fits
 from mmlca.study.groups import course_views, with_names
-from mmlca.study.methods import methods
 from mmlca.study.names import courses_of_names, short_names
 from mmlca.study.numbers import headline
 from mmlca.study.processes import Processes
@@ -43,8 +39,13 @@ from mmlca.study.report.content import Item, Report
 from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import lay_out_sections, render_report
 from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
+from mmlca.study.sections import registry
+from mmlca.study.sections.cautions import cautions
+from mmlca.study.sections.courses import draw_single_courses
+from mmlca.study.sections.methods import methods
+from mmlca.study.sections.patients import shown_fits
+from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
-from mmlca.study.texts import summary
 from mmlca.study.words import groups_word, period, window_name
 from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.suppress import hides
@@ -175,7 +176,7 @@ class _Run:
             findings = self.describe(analysis, choice, suggested)
             key = make_key(key, findings.analysis.names)
         warned = _public(caught)
-        shown = items.all_items(study, findings)
+        shown = registry.all_items(study, findings)
         self.begin_single_courses(key, findings.analysis)
         self.write_tables(key, findings, shown)
         report = Report(
@@ -339,7 +340,7 @@ class _Run:
             after=period(study, analysis.sequences),
             window=window_name(study),
         )
-        described = items.shown_clusters(study, analysis, described)
+        described = registry.shown_clusters(study, analysis, described)
         courses = name_clusters(described)  # from the numbers that are shown beside the names
         names = short_names(study, courses, self.record_names(courses))
         analysis = with_names(

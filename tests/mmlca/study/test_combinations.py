@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmlca.study import read_study
-from mmlca.study.methods import _data_methods
+from mmlca.study.sections.methods import _data_methods
 from mmlca.study.site_data import build_site, build_sites, read_site, read_source
 
 STUDY = """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mmlca import __version__
 from mmlca.model.search import search_text
 from mmlca.sequences.checks import listed
-from mmlca.study.inference_texts import inference_methods
+from mmlca.study.sections.inference_texts import inference_methods
 from mmlca.study.words import (
     span,
     window_name,
