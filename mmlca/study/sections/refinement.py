@@ -10,7 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.metrics import compare_clusterings, reliability
-from mmlca.study.analysis import Analysis, Findings
+from mmlca.study.analysis import Analysis
+from mmlca.study.findings import Findings
 from mmlca.study.groups import same_as_own
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
