@@ -26,7 +26,7 @@ from mmlca.tables.clusters import percent_text
 from mmlca.tables.suppress import hides, is_small
 
 if TYPE_CHECKING:
-    from mmlca.study.analyse import Analysis, Findings
+    from mmlca.study.analysis import Analysis, Findings
     from mmlca.study.settings import Study
 
 

@@ -23,7 +23,7 @@ from mmlca.tables.suppress import few_digits, hide, hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analyse import Findings
+    from mmlca.study.analysis import Findings
     from mmlca.study.settings import Study
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from mmlca.sequences.type import Sequences
-from mmlca.study.analyse import Analysis, Findings
+from mmlca.study.analysis import Analysis, Findings
 from mmlca.study.groups import with_cluster_names
 from mmlca.study.numbers import numbers_table
 from mmlca.study.release import count_note, rounding_of
