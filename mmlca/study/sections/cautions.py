@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from font.ensemble import site_of
-from font.n_clusters import RECORD
+from font.solve import RECORD
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
-from mmlca.study.inference_texts import (
+from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes
+from mmlca.study.sections.inference_texts import (
     cautions_about_number,
     inference_cautions,
     shared_cautions,
 )
-from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes
 from mmlca.study.words import (
     dead_included,
     groups_word,
@@ -26,7 +26,7 @@ from mmlca.tables.clusters import percent_text
 from mmlca.tables.suppress import hides, is_small
 
 if TYPE_CHECKING:
-    from mmlca.study.analyse import Analysis, Findings
+    from mmlca.study.analysis import Analysis, Findings
     from mmlca.study.settings import Study
 
 

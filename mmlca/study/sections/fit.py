@@ -30,7 +30,7 @@ from mmlca.tables.suppress import hidden_note, hides
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
-    from mmlca.study.analyse import Findings
+    from mmlca.study.analysis import Findings
     from mmlca.study.settings import Study
     from mmlca.tables.diagnostics import Diagnostics
     from mmlca.tables.rounding import Rounding

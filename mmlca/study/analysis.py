@@ -17,14 +17,14 @@ from ehr_prep.bootstrap import pseudo_sites
 from font.ensemble import Ensemble
 from font.errors import InputError
 from font.labels import LabelPatterns, label
+from font.n_clusters import suggest_n_clusters
 from font.refinement import Refined, check_family, refine_clusters
 from font.stability import influence
-from font.suggest import suggest_n_clusters
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.selection import candidates, compare_fits, fit_quietly, vote
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
-from mmlca.study import read
+from mmlca.study import site_data
 from mmlca.study.groups import all_memberships, named_groups, views
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
@@ -440,7 +440,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
             "give records instead.",
             stacklevel=2,
         )
-    labs = {site: read.read_labs(study, site) for site in sites if site not in undated}
+    labs = {site: site_data.read_labs(study, site) for site in sites if site not in undated}
     if not labs:
         return {}
     dates = {site: analysis.sequences[site] for site in labs}
@@ -463,7 +463,7 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
     """Table 1: the patients of each cluster."""
     from ehr_prep.tables import table_one
 
-    patients = {s: read.patients_of(study, s, part) for s, part in analysis.sequences.items()}
+    patients = {s: site_data.patients_of(study, s, part) for s, part in analysis.sequences.items()}
     view, clusters = views(analysis)[0]
     groups: Any = named_groups(analysis, clusters, view)
     texts = zip(described["cluster"], described["description"], strict=True)

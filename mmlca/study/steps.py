@@ -16,32 +16,36 @@ from font.files import hold
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
-from mmlca.study import analyse, inference, items, read
-from mmlca.study.analyse import Analysis, Findings, Models
-from mmlca.study.cautions import cautions
-from mmlca.study.courses import draw_single_courses
-from mmlca.study.data_items import shown_fits
-from mmlca.study.earlier import cohorts_of, nearly_repeated, remember
-from mmlca.study.folder import (
+from mmlca.study import analysis as analyse
+from mmlca.study import inference, site_data
+from mmlca.study.analysis import Analysis, Findings, Models
+from mmlca.study.cache import (
     Progress,
     Results,
+    cohorts_of,
     make_key,
+    nearly_repeated,
     open_results,
     plain_records,
+    remember,
     settings_key,
 )
 from mmlca.study.groups import course_views, with_names
-from mmlca.study.methods import methods
 from mmlca.study.names import courses_of_names, short_names
 from mmlca.study.numbers import headline
-from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of, secret_key, statement
 from mmlca.study.report.content import Item, Report
+from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import lay_out_sections, render_report
+from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
+from mmlca.study.sections import registry
+from mmlca.study.sections.cautions import cautions
+from mmlca.study.sections.courses import draw_single_courses
+from mmlca.study.sections.methods import methods
+from mmlca.study.sections.patients import shown_fits
+from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
-from mmlca.study.texts import summary
-from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, window_name
 from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.suppress import hides
@@ -172,7 +176,7 @@ class _Run:
             findings = self.describe(analysis, choice, suggested)
             key = make_key(key, findings.analysis.names)
         warned = _public(caught)
-        shown = items.all_items(study, findings)
+        shown = registry.all_items(study, findings)
         self.begin_single_courses(key, findings.analysis)
         self.write_tables(key, findings, shown)
         report = Report(
@@ -206,11 +210,11 @@ class _Run:
     def read(self, key: str) -> tuple[dict[str, Sequences], str]:
         """The sequences, always read again since every step needs them, and the key of the data."""
         study = self.study
-        sources = {site: read.read_source(study, site) for site in study.sites}
-        sequences = read.build_sites(study, sources)
+        sources = {site: site_data.read_source(study, site) for site in study.sites}
+        sequences = site_data.build_sites(study, sources)
         analyse.check_number(study, sequences)
-        read.check_columns(study, sequences)
-        if hashes := read.database_hashes(sources, sequences):
+        site_data.check_columns(study, sequences)
+        if hashes := site_data.database_hashes(sources, sequences):
             key = make_key(key, hashes)
         with self.step("read", self.key_of("read", key)) as needed:
             for site, part in sequences.items() if needed else ():
@@ -218,7 +222,7 @@ class _Run:
                 if part.account is not None:
                     self.results.table(f"patients/{site}_issues.csv", part.issues)
                     self.results.table(f"patients/{site}_unmapped.csv", part.account.unmapped)
-        read.warn_unmapped(study, sequences)
+        site_data.warn_unmapped(study, sequences)
         if hides(study.privacy.min_count):
             self.cohorts = cohorts_of(self.results, sequences)
             warn_of_earlier_results(study, self.results, self.cohorts)
@@ -336,7 +340,7 @@ class _Run:
             after=period(study, analysis.sequences),
             window=window_name(study),
         )
-        described = items.shown_clusters(study, analysis, described)
+        described = registry.shown_clusters(study, analysis, described)
         courses = name_clusters(described)  # from the numbers that are shown beside the names
         names = short_names(study, courses, self.record_names(courses))
         analysis = with_names(

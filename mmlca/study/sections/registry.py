@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from mmlca.sequences.type import Sequences
-from mmlca.study.analyse import Analysis, Findings
-from mmlca.study.checklist import checklist
-from mmlca.study.courses import course_items, difference_items, lab_items
-from mmlca.study.data_items import data_items, round_indices, shown_fits
+from mmlca.study.analysis import Analysis, Findings
 from mmlca.study.groups import with_cluster_names
-from mmlca.study.inference_items import (
+from mmlca.study.numbers import numbers_table
+from mmlca.study.release import count_note, rounding_of
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Plain
+from mmlca.study.sections.checklist import checklist
+from mmlca.study.sections.courses import course_items, difference_items, lab_items
+from mmlca.study.sections.fit import (
     covariate_items,
     fit_items,
     outcome_items,
     survival_items,
 )
-from mmlca.study.numbers import numbers_table
-from mmlca.study.refined import refined_items
-from mmlca.study.release import count_note, rounding_of
-from mmlca.study.report.content import Item
-from mmlca.study.report.tables import Plain
+from mmlca.study.sections.patients import data_items, round_indices, shown_fits
+from mmlca.study.sections.refinement import refined_items
 from mmlca.study.words import group_name, group_word, groups_word, period, window_name, windows_name
 from mmlca.tables.clusters import describe_clusters, shown_sizes
 from mmlca.tables.course_tables import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mmlca import __version__
 from mmlca.model.search import search_text
 from mmlca.sequences.checks import listed
-from mmlca.study.inference_texts import inference_methods
+from mmlca.study.sections.inference_texts import inference_methods
 from mmlca.study.words import (
     span,
     window_name,
@@ -16,7 +16,7 @@ from mmlca.study.words import (
 
 if TYPE_CHECKING:
     from font.refinement import Refined
-    from mmlca.study.analyse import Analysis, Findings
+    from mmlca.study.analysis import Analysis, Findings
     from mmlca.study.settings import Study
 
 _METHODS = {
