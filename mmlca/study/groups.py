@@ -18,7 +18,7 @@ from mmlca.tables.suppress import is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analyse import Analysis
+    from mmlca.study.analysis import Analysis
     from mmlca.study.settings import Study
 
 

@@ -119,7 +119,7 @@ def test_a_view_that_fails_is_no_bug_of_the_program(server: Any, tmp_path: Path)
 
 
 def test_not_even_the_owner_can_write_through_the_program(server: Any) -> None:
-    from ehr_prep.databases import Database
+    from ehr_prep.databases.connect import Database
 
     connection, url = server
     database = Database(url, "tiny")

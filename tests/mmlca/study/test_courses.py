@@ -15,9 +15,9 @@ from study_attack import System
 
 import ehr_prep
 import mmlca
-from mmlca.study import courses as study_courses
-from mmlca.study.cautions import _about_deaths
-from mmlca.study.courses import draw_single_courses
+from mmlca.study.sections import courses as study_courses
+from mmlca.study.sections.cautions import _about_deaths
+from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.settings import Study
 from mmlca.study.words import dead_included
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, shown_sizes

@@ -14,10 +14,11 @@ import pytest
 import ehr_prep
 import mmlca
 from mmlca.model.inference import OverlapWarning
-from mmlca.study import inference, items, read_study, run_study
-from mmlca.study.inference_items import _limits_from
-from mmlca.study.inference_texts import inference_cautions, inference_methods
-from mmlca.study.read import event_times
+from mmlca.study import inference, read_study, run_study
+from mmlca.study.sections import registry
+from mmlca.study.sections.fit import _limits_from
+from mmlca.study.sections.inference_texts import inference_cautions, inference_methods
+from mmlca.study.site_data import event_times
 from mmlca.tables.cluster_chains import cluster_chains
 from mmlca.tables.effects import one_step_effects
 from mmlca.tables.suppress import is_small
@@ -78,7 +79,7 @@ def done(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     out = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("course_items", "data_items", "_model_items", "difference_items"):
-            patch.setattr(items, name, lambda *_: [])  # figures that other tests draw
+            patch.setattr(registry, name, lambda *_: [])  # figures that other tests draw
         return out, run_study(read_study(write(cohort, ("MGB", "VA"), figures="true")), out)
 
 

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from mmlca.model.search import search_text
-from mmlca.study import Study, cautions, inference_items, methods, texts
+from mmlca.study import Study
 from mmlca.study.numbers import Kind, Number, numbers_table, pick
+from mmlca.study.sections import cautions, fit, methods, summary
 from mmlca.study.words import period, span, windows_name
 
 
@@ -36,7 +37,7 @@ def findings(chosen: dict[str, int], k: int, unfinished: int = 0) -> Any:
 def test_sites_vote_and_resamples_show_stability() -> None:
     study = study_of("A", "B")
     chosen = {"A": 4, "B": 4, "A/1": 4, "A/2": 5, "B/1": 4, "B/2": 4}
-    text = texts._choice(study, findings(chosen, 4))
+    text = summary._choice(study, findings(chosen, 4))
     assert text.startswith("At each site BIC chose 4 classes for the site's own data, among 1 to 8")
     assert "of 4 resamples 3 chose 4" in text
     assert text.count(".") == 1  # one sentence
@@ -69,7 +70,7 @@ def test_models_with_more_classes_are_asked_too() -> None:
 )
 def test_sites_that_disagree_are_named(chosen: dict[str, int], k: int, rule: str) -> None:
     study = study_of(*chosen)
-    text = texts._choice(study, findings(chosen, k))
+    text = summary._choice(study, findings(chosen, k))
     assert "5 at A" in text
     assert rule in text
     (note,) = cautions._about_choice(study, findings(chosen, k))
@@ -118,7 +119,7 @@ def test_a_smaller_difference_is_not_called_better() -> None:
         Number(Kind.SHARED, 123.4, "A − B", p_value=1 / 200, n_boot=199),
         Number(Kind.APART, 0.05, "A − B", **steps, **apart),  # type: ignore[arg-type]
     ]
-    text = texts._site_sentence(SimpleNamespace(numbers=numbers))  # type: ignore[arg-type]
+    text = summary._site_sentence(SimpleNamespace(numbers=numbers))  # type: ignore[arg-type]
     first, second = text.split(". ", 1)
     assert "differs between the sites by 0.045 (norm" in first
     assert "; under each site's own model by 0.062, but a common rule often lowers such" in first
@@ -136,7 +137,7 @@ def test_a_smaller_difference_is_not_called_better() -> None:
         Number(Kind.SHARED, 60.0, "A − C", p_value=0.4, n_boot=199),
         Number(Kind.SHARED, 60.0, "B − C", p_value=0.4, n_boot=199),
     ]
-    text = texts._site_sentence(SimpleNamespace(numbers=[*numbers[:2], *more]))  # type: ignore[arg-type]
+    text = summary._site_sentence(SimpleNamespace(numbers=[*numbers[:2], *more]))  # type: ignore[arg-type]
     assert "; mean over pairs of sites)" in text
     assert "under each site's own model by 0.056. " in text  # nothing to make light of
     assert text.endswith(
@@ -218,9 +219,9 @@ def test_large_residuals_are_counted_against_chance() -> None:
     """Among 320 residuals 15 are beyond 2 by chance; that alone is no sign of a misfit."""
     residual = np.zeros(321)
     residual[:18], residual[18], residual[20] = 2.5, -4.2, np.nan
-    text = inference_items._beyond(pd.DataFrame({"residual": residual}))
+    text = fit._beyond(pd.DataFrame({"residual": residual}))
     assert text == (
         "Of 320 residuals about 15 would be beyond 2 by chance alone; 19 are, and 1 beyond 3.8, "
         "where in 19 of 20 such tables there would be none (Bonferroni)."
     )
-    assert inference_items._beyond(pd.DataFrame({"residual": [np.nan]})) == ""
+    assert fit._beyond(pd.DataFrame({"residual": [np.nan]})) == ""
