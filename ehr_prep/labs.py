@@ -22,7 +22,7 @@ from ehr_prep.mixed import Curve, Floats, fit_curves, natural_spline, whole_curv
 from ehr_prep.patients import read_labs
 from ehr_prep.readers import encode_ids, factorize, match_ids
 from font.checks import one_of, some
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.spelling import option
 from mmlca.sequences.type import Sequences
 from mmlca.tables.rounding import Rounding
@@ -261,6 +261,7 @@ def trend(
             warnings.warn(
                 f"no curve for {some(skipped)}{where}: a group needs more labs than the "
                 f"{len(at)} knots, spread over the years{enough}; use fewer knots, or join groups.",
+                ReportWarning,
                 stacklevel=2,
             )
         if not len(rows):

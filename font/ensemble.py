@@ -25,7 +25,7 @@ from font.checks import (
     some,
     whole_number,
 )
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.labels import LabelPatterns, distinct_rows, map_rows
 from font.solve import RECORD, distances_to, positions, solve
 from font.spelling import option
@@ -417,5 +417,6 @@ def _warn_of_idle(names: Sequence[Hashable], cosines: Floats) -> None:
         warnings.warn(
             f"the models {some(idle)} put all patients in one class (or in classes with equal "
             "parameters) and get the weight 0.",
+            ReportWarning,
             stacklevel=3,
         )

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.probabilities import PRIOR_OF_FITS
 from font.spelling import option
 from mmlca.model import em, store
@@ -282,7 +282,7 @@ class MixtureMarkov(
         self._fitted_to = data, None if design is None else matrix, groups
         self._warn(result)
         if late := late_start(data):
-            warnings.warn(late, stacklevel=2)
+            warnings.warn(late, ReportWarning, stacklevel=2)
         return self
 
     def fit_predict(

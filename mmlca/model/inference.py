@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, norm
 from sklearn.utils.validation import check_is_fitted
 
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from mmlca.model import em
 from mmlca.model.checks import AnySequences, count_patients, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design, align
@@ -315,6 +315,7 @@ class Inference:
             warnings.warn(
                 f"the data do not determine {int(lost.sum())} of {point.size} parameters, which "
                 "get no standard error; ask for fewer classes or covariates.",
+                ReportWarning,
                 stacklevel=4,
             )
         return spread, lost

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.spelling import option
 from mmlca.model import em
 from mmlca.model.covariates import AnyCovariates, Design, align, complete, learn, separation
@@ -82,7 +82,7 @@ class CovariateMembership:
         self._set_coefficients(design, design.back @ coefficients)
         separated = separation(matrix, design.columns, self.coefficients_.to_numpy())
         if separated:
-            warnings.warn(separated, stacklevel=3)
+            warnings.warn(separated, ReportWarning, stacklevel=3)
         return result, rows
 
     def _set_coefficients(self, design: Design, coefficients: Floats) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from font.errors import ReportWarning
 from font.stability import influence
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
@@ -268,6 +269,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
         warnings.warn(
             f"the labs of {listed(undated)} are not used: sequences from a file have no dates; "
             "give records instead.",
+            ReportWarning,
             stacklevel=2,
         )
     labs = {site: site_data.read_labs(study, site) for site in sites if site not in undated}

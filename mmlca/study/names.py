@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from mmlca.sequences.checks import listed
 from mmlca.study.words import group_word, groups_word
 
@@ -76,6 +76,7 @@ def short_names(
             f"and there is no such {group} without a name now. The {groups_word(study)} are "
             f"{shown}. To give the name to one of them, write its course beside the name in the "
             f"study file: {_as_toml({name: 'course'})}.",
+            ReportWarning,
             stacklevel=2,
         )
     used = {name: course for name, course in given.items() if name in names}
@@ -84,6 +85,7 @@ def short_names(
             f"the study file names the {groups_word(study)} by their order, which another rule or "
             "other data may change. Runs in this folder keep each name with the course that it "
             f"was first given to; for any folder, write in the study file: {_as_toml(used)}.",
+            ReportWarning,
             stacklevel=2,
         )
     return names
