@@ -17,10 +17,11 @@ class ReportWarning(UserWarning):
     ----------
     text : str
     public : str, optional
-        What the report shows in place of a text that shows single patients or their number; ""
-        for nothing.
+        What the report shows in place of a text that shows patients; "" for nothing. Whoever runs
+        the study sees the text itself.
     """
 
     def __init__(self, text: str, public: str | None = None) -> None:
         super().__init__(text)
         self.public = text if public is None else public
+        self.is_repeated = public is not None

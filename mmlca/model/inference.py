@@ -33,7 +33,7 @@ from mmlca.sequences.checks import some
 from mmlca.sequences.type import Labels, Sequences
 
 
-class OverlapWarning(UserWarning):
+class OverlapWarning(ReportWarning):
     """Classes overlap so much that standard errors may be too small."""
 
 

@@ -16,6 +16,7 @@ from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
+from mmlca.study.cache import Progress
 from mmlca.study.groups import all_memberships, named_groups, views, with_names
 from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import short_names
@@ -77,12 +78,14 @@ def describe(
     suggested: pd.DataFrame | None,
     names_given: Callable[[list[str | None]], Mapping[str, str]],
     processes: Processes,
+    tell: Progress,
 ) -> Findings:
     """Numbers and tables of the clusters, the sites and the labs.
 
     `names_given` says which course each name of the study file belongs to, given the courses of
     the clusters.
     """
+    tell("Comparing the sites", 0.42)
     differences = processes.submit(compare_sites, study, analysis, study.outputs.bootstrap)
     shared = processes.submit(compare_chains, study, analysis)
     refined_differences = processes.submit(compare_sites_refined, study, analysis)
@@ -105,7 +108,9 @@ def describe(
     )
     described.insert(1, "name", pd.Series(names, described.index, dtype=object))
     course_tables = tables_of_courses(study, analysis, processes)
+    tell("Fitting the laboratory values", 0.45)
     trends = lab_trends(study, analysis)
+    tell("Standard errors, fit and outcomes", 0.47)
     table_one = describe_patients(study, analysis, described)
     inferred = infer(study, analysis, table_one.hidden_together, diagnosed())
     return Findings(

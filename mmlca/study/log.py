@@ -52,8 +52,7 @@ def run_log(path: Path) -> Iterator[None]:
 def report_warnings() -> Iterator[list[str]]:
     """Collect what warnings say to the readers of the report.
 
-    Other warnings go on to whoever runs the study, and so do those that show patients, of which
-    the public text is collected.
+    Other warnings go on to whoever runs the study, and so do those with a public text of their own.
     """
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -61,9 +60,10 @@ def report_warnings() -> Iterator[list[str]]:
         yield texts
     for warning in caught:
         message = warning.message
-        public = message.public if isinstance(message, ReportWarning) else None
-        if public and public not in texts:
-            texts.append(public)
-        if public != str(message):
-            _log.info("%s in %s", warning.category.__name__, Path(warning.filename).name)
-            warnings.warn_explicit(message, warning.category, warning.filename, warning.lineno)
+        if isinstance(message, ReportWarning):
+            if message.public and message.public not in texts:
+                texts.append(message.public)
+            if not message.is_repeated:
+                continue
+        _log.info("%s in %s", warning.category.__name__, Path(warning.filename).name)
+        warnings.warn_explicit(message, warning.category, warning.filename, warning.lineno)

@@ -264,9 +264,10 @@ def combine(
 
 def find(run: Run, analysis: Analysis, choice: Choice, suggested: pd.DataFrame | None) -> Findings:
     """Numbers and tables of the clusters, the sites and the labs."""
-    run.tell("Comparing the sites", 0.42)
     named = partial(_names_of_courses, run)
-    findings = describe(run.study, analysis, choice.table, suggested, named, run.processes)
+    findings = describe(
+        run.study, analysis, choice.table, suggested, named, run.processes, run.tell
+    )
     run.chosen.append(findings.analysis.names)
     return findings
 

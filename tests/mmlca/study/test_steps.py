@@ -245,7 +245,7 @@ def test_only_what_depends_on_a_change_is_done_again(cohort: Path, tmp_path: Pat
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     run_study(study, tmp_path)
     kept = [p for p, t in before.items() if p.stat().st_mtime_ns == t]
-    assert {p.name for p in before.keys() - set(kept)} == {"provenance.json"}
+    assert {p.name for p in before.keys() - set(kept)} == {"provenance.json", "run.log"}
     (tmp_path / "tables/models.csv").write_text("spoilt")
     run_study(study.changed(privacy={"min_count": 5}), tmp_path)
     assert "spoilt" not in (tmp_path / "tables/models.csv").read_text()
