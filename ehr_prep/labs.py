@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, to_days
 from ehr_prep.files import Source, source_name
-from ehr_prep.lab_files import read_labs
 from ehr_prep.mixed import Curve, Floats, fit_curves, natural_spline, whole_curve_quantile
+from ehr_prep.patients import read_labs
 from ehr_prep.readers import encode_ids, factorize, match_ids
 from font.checks import one_of, some
 from font.errors import InputError

@@ -17,9 +17,9 @@ from ehr_prep.bootstrap import pseudo_sites
 from font.ensemble import Ensemble
 from font.errors import InputError
 from font.labels import LabelPatterns, label
+from font.n_clusters import suggest_n_clusters
 from font.refinement import Refined, check_family, refine_clusters
 from font.stability import influence
-from font.suggest import suggest_n_clusters
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.selection import candidates, compare_fits, fit_quietly, vote
 from mmlca.sequences.checks import listed

@@ -107,7 +107,7 @@ def test_names_that_exist_are_read_as_names(server: Any) -> None:
 
 
 def test_not_even_the_owner_can_write_through_the_program(server: Any) -> None:
-    from ehr_prep.databases import Database
+    from ehr_prep.databases.connect import Database
 
     connection, url = server
     database = Database(url, "tiny")

@@ -11,7 +11,7 @@ from importlib.resources import files
 from io import BytesIO
 from typing import Any
 
-from font.pages import content_policy
+from font.files import content_policy
 from mmlca.sequences.checks import listed
 from mmlca.study.cache import table_text
 from mmlca.study.report.content import RESULTS, Item, Report

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from font.ensemble import site_of
-from font.n_clusters import RECORD
+from font.solve import RECORD
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
 from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from font.ensemble import site_of
-from font.n_clusters import RECORD
+from font.solve import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.model.criteria import CRITERIA
 from mmlca.study.release import count_note, rounding_of
