@@ -12,7 +12,7 @@ import pandas as pd
 from font.ensemble import site_of
 from font.solve import RECORD
 from mmlca.figures.models import plot_selection
-from mmlca.model.criteria import CRITERIA
+from mmlca.model.criteria import CRITERIA, information_criteria
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
@@ -284,15 +284,8 @@ def _of_shown_likelihood(
         ],
         table.index,
     ).clip(lower=1)
-    bic = -2 * loglik + p * np.log(counted)
     entropy = (1 - table["entropy"].round(_DECIMALS["entropy"])) * shown * np.log(table["classes"])
-    criteria = {
-        "aic": -2 * loglik + 2 * p,
-        "bic": bic,
-        "sabic": -2 * loglik + p * np.log((counted + 2) / 24),
-        "caic": bic + p,
-        "icl": bic + 2 * entropy,
-    }
+    criteria = information_criteria(loglik, p, counted, entropy)
     return table.assign(loglik=loglik, **{c: criteria[c] for c in CRITERIA if c in table})
 
 
