@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, read_dates
 from ehr_prep.files import Source, source_name
-from ehr_prep.readers import encode_ids, match_ids, read_table
+from ehr_prep.readers import encode_ids, read_table
 from ehr_prep.screen import Issue, count_odd
+from mmlca.sequences.checks import match_ids
 
 OBSERVATION_ROLES = ("patient", "observation_start", "observation_end")
 """What the columns of a table of observation periods are."""

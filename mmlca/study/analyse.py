@@ -30,20 +30,19 @@ from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.words import group_name
 from mmlca.tables.course_tables import Courses, courses_by_group
+from mmlca.tables.disclosure import EVERYONE, Rounding, is_small
 from mmlca.tables.matching import memberships
-from mmlca.tables.rounding import EVERYONE, Rounding
 from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 from mmlca.tables.site_differences import SiteDifferences, site_differences
-from mmlca.tables.suppress import is_small
 
 _PUBLIC_DECIMALS = 2
 
 if TYPE_CHECKING:
-    from ehr_prep.labs import Trend
-    from ehr_prep.tables import TableOne
     from mmlca.study.inference import Inference
     from mmlca.study.numbers import Number
     from mmlca.study.settings import Study
+    from mmlca.tables.lab_trends import Trend
+    from mmlca.tables.table_one import TableOne
 
 Models = dict[str, MixtureMarkov]
 Fits = dict[tuple[str, int], MixtureMarkov]
@@ -461,7 +460,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
 
 def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame) -> TableOne:
     """Table 1: the patients of each cluster."""
-    from ehr_prep.tables import table_one
+    from mmlca.tables.table_one import table_one
 
     patients = {s: read.patients_of(study, s, part) for s, part in analysis.sequences.items()}
     view, clusters = views(analysis)[0]

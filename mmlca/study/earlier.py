@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences

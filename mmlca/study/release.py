@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from font.errors import InputError
 from mmlca.study.secret import hospital_secret
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import hidden_note, hides, is_small
+from mmlca.tables.disclosure import Rounding, hidden_note, hides, is_small
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -45,7 +45,7 @@ from mmlca.study.settings import Study
 from mmlca.study.word import to_docx
 from mmlca.study.words import groups_word, period, window_name
 from mmlca.tables.clusters import describe_clusters, name_clusters
-from mmlca.tables.suppress import hides
+from mmlca.tables.disclosure import hides
 
 Drawings = dict[str, Callable[[], Pictures]]
 """What waits for the pictures of each figure that is being drawn, by name."""

@@ -27,8 +27,7 @@ from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
 from mmlca.study.settings import FACTORS, Study
 from mmlca.study.words import in_words
-from mmlca.tables.rounding import EVERYONE
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.disclosure import EVERYONE, hides, is_small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from mmlca.tables.suppress import hidden_note
+from mmlca.tables.disclosure import hidden_note
 
 MOST_ROWS = 50
 """Longer tables are cut in the page; the file, which the page can save, has all rows."""

@@ -23,7 +23,7 @@ from mmlca.study.words import (
     windows_name,
 )
 from mmlca.tables.clusters import percent_text
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.analyse import Analysis, Findings

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from mmlca.study.words import group_word, period, span, window_name, windows_name
-from mmlca.tables.suppress import hides
+from mmlca.tables.disclosure import hides
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences

@@ -17,8 +17,15 @@ from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_name, groups_word
-from mmlca.tables.rounding import EVERYONE, Rounding
-from mmlca.tables.suppress import add_totals, hidden_cells, hidden_grid, hide, is_small
+from mmlca.tables.disclosure import (
+    EVERYONE,
+    Rounding,
+    add_totals,
+    hidden_cells,
+    hidden_grid,
+    hide,
+    is_small,
+)
 
 if TYPE_CHECKING:
     from mmlca.study.settings import Study

@@ -34,7 +34,7 @@ from mmlca.tables.course_tables import (
     guarded_clusters,
     rounded_clusters,
 )
-from mmlca.tables.suppress import hides, printable
+from mmlca.tables.disclosure import hides, printable
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov

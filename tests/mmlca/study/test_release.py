@@ -22,7 +22,7 @@ from mmlca.study.release import FLOOR, check_floor, statement
 from mmlca.study.secret import VARIABLE, hospital_secret, secret_file
 from mmlca.study.settings import Study
 from mmlca.study.study_file import write_study_file
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 STUDY = """
 name = "{name}"
