@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.databases import Database
+from ehr_prep.databases.connect import Database
 from ehr_prep.dates import day_text
 from ehr_prep.readers import encode_ids
 from ehr_prep.screen import MAX_DAYS, Issue

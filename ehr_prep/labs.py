@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ehr_prep.files import Source
-from ehr_prep.lab_files import LAB_ROLES, read_labs
+from ehr_prep.patients import LAB_ROLES, read_labs
 from ehr_prep.readers import encode_ids
 from mmlca.tables import lab_trends
 from mmlca.tables.lab_trends import KNOTS as KNOTS

@@ -35,7 +35,7 @@ from .metrics import match_labels as match_labels
 from .metrics import reliability as reliability
 from .models.latent_class import LatentClass as LatentClass
 from .models.sklearn_models import SklearnModel as SklearnModel
-from .n_clusters import read_spectrum as read_spectrum
+from .n_clusters import suggest_n_clusters as suggest_n_clusters
 from .n_clusters import vote as vote
 from .plots import cluster_size_table as cluster_size_table
 from .plots import pattern_table as pattern_table
@@ -69,9 +69,9 @@ from .simulation.sources import simulate_gaussian as simulate_gaussian
 from .simulation.tables import compare_methods as compare_methods
 from .simulation.tables import simulation_claims as simulation_claims
 from .simulation.tables import simulation_table as simulation_table
+from .solve import read_spectrum as read_spectrum
 from .stability import ClusterStability as ClusterStability
 from .stability import bootstrap_clusters as bootstrap_clusters
 from .stability import bootstrap_weights as bootstrap_weights
 from .stability import influence as influence
-from .suggest import suggest_n_clusters as suggest_n_clusters
 from .tables_ensemble import TableEnsemble as TableEnsemble

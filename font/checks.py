@@ -1,15 +1,25 @@
-"""Checks of what users bring. Each failure is one sentence: what was found, and how to mend it."""
+"""Types of what users bring, and its checks. Each failure is one sentence: what was found, and how
+to fix it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.errors import InputError
+
+# What functions of font take.
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.integer[Any]]
+Models: TypeAlias = Mapping[Any, Any]  # {name: model with class_parameters_, or the array itself}
+LabelTables: TypeAlias = "Mapping[Any, pd.DataFrame]"  # {site: patients × models}
+Clustering: TypeAlias = "ArrayLike | pd.Series"  # the group of each patient
+Clusterings: TypeAlias = Mapping[Any, ArrayLike]  # {site: the group of each patient}
 
 
 def some(values: Iterable[Any]) -> str:

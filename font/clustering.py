@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from font.checks import Floats, Integers
 from font.errors import InputError
 from font.spelling import option
-from font.types import Floats, Integers
 
 METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral")
 LINKAGES = ("average", "complete", "ward")

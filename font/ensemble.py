@@ -13,13 +13,22 @@ from numpy.typing import NDArray
 
 from font import clustering, store
 from font import weights as weighing
-from font.checks import class_parameters, counted, label_columns, one_of, some, whole_number
+from font.checks import (
+    Floats,
+    Integers,
+    LabelTables,
+    Models,
+    class_parameters,
+    counted,
+    label_columns,
+    one_of,
+    some,
+    whole_number,
+)
 from font.errors import InputError
 from font.labels import LabelPatterns, distinct_rows, map_rows
-from font.n_clusters import RECORD
-from font.solve import distances_to, positions, solve
+from font.solve import RECORD, distances_to, positions, solve
 from font.spelling import option
-from font.types import Floats, Integers, LabelTables, Models
 
 _RESAMPLES = (
     "Several models come from the same site: models of resamples of the same patients agree with "

@@ -16,11 +16,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font.checks import label_columns, one_of, same_names, some, whole_number
+from font.checks import (
+    Integers,
+    LabelTables,
+    Models,
+    label_columns,
+    one_of,
+    same_names,
+    some,
+    whole_number,
+)
 from font.errors import InputError
 from font.models.sklearn_models import wrap
 from font.protocol import predict_labels
-from font.types import Integers, LabelTables, Models
 
 _BLOCK = 1 << 18
 

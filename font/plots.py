@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from font.checks import of_type, whole_number
-from font.colours import ACCENT, INK, PALE, cluster_colour, text_on
 from font.ensemble import Ensemble
 from font.errors import InputError
 
@@ -21,6 +20,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _TEXT, _SMALL = 7.0, 6.0  # points
+# The colours are those of the groups in mmlca's figures: Tol's, which people with any kind of
+# colour vision can distinguish.
+INK, PALE, GRID, ACCENT = "#333333", "#BBBBBB", "#E6E6E6", "#D55E00"
+CLUSTER_COLOURS = (
+    *("#332288", "#999933", "#882255", "#33BBEE", "#661100", "#777777"),
+    *("#DDCC77", "#117733", "#AA4499", "#44AA99", "#6699CC", "#CC6677"),
+)
+
+
+def cluster_colour(cluster: int) -> str:
+    """The colour of a cluster (0 … K − 1); repeated after twelve."""
+    return CLUSTER_COLOURS[cluster % len(CLUSTER_COLOURS)]
+
+
+def text_on(colour: str) -> str:
+    """Black or white, whichever can be read on the colour, by its luminance."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 130 else "white"
 
 
 # --- tables ------------------------------------------------------------------------------

@@ -29,12 +29,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from font.checks import some, whole_number
+from font.checks import Floats, Integers, Models, some, whole_number
 from font.errors import InputError
 from font.labels import label
 from font.models.sklearn_models import wrap
 from font.protocol import site_proportions
-from font.types import Floats, Integers, Models
 
 _MOST_ROUNDS = 5_000
 _HELD_OUT = 0.2  # share of each site's patients that choose the number of rounds

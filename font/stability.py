@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from font import clustering
 from font import weights as weighing
-from font.checks import some, whole_number
+from font.checks import Floats, Models, some, whole_number
 from font.ensemble import Ensemble, site_of
 from font.errors import InputError
 from font.labels import LabelPatterns, distinct_rows, label
 from font.solve import distances_to, positions, solve
-from font.types import Floats, Models
 
 STABLE, DISSOLVED = 0.75, 0.5  # Jaccard similarities of Hennig (2007)
 

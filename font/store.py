@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from font.checks import some
 from font.errors import InputError
-from font.n_clusters import SpectrumChoice
+from font.solve import SpectrumChoice
 
 if TYPE_CHECKING:
     from font.ensemble import Ensemble

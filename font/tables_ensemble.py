@@ -32,8 +32,7 @@ from font.cross_tables import AddedTables, CrossTables, latent_clusters
 from font.ensemble import Ensemble, site_of
 from font.errors import InputError
 from font.labels import distinct_rows, map_rows
-from font.n_clusters import SpectrumChoice, read_spectrum
-from font.solve import no_weight
+from font.solve import SpectrumChoice, no_weight, read_spectrum
 
 Floats = NDArray[np.float64]
 

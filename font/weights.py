@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from font.checks import one_of, some
+from font.checks import Floats, Integers, one_of, some
 from font.errors import InputError
-from font.types import Floats, Integers
 
 METHODS = ("spectral", "centred", "equal", "prior", "sparse")
 DISTANCES = ("euclidean", "hellinger", "total-variation")

@@ -39,7 +39,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font.checks import some, whole_number
+from font.checks import Floats, some, whole_number
 from font.errors import InputError
 from font.exchange.fields import MOST_CLASSES
 from font.exchange.parse import Path_, Source, name_of
@@ -47,7 +47,6 @@ from font.exchange.privacy import MIN_COUNT, Draws, SecretDraws
 from font.exchange.rules import ERRORS
 from font.exchange.schema import MOST_TERMS, read_file, write_file
 from font.exchange.signatures import Keys
-from font.types import Floats
 
 _ADDED = 6 / 5  # rounding at random to multiples of s adds s²/6: 6/5 of a variance has room for it
 

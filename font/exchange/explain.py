@@ -10,7 +10,7 @@ from typing import Any
 from font.exchange.registry import kind_of
 from font.exchange.rules import masked_values
 from font.exchange.schema import read_file
-from font.pages import content_policy
+from font.files import content_policy
 
 
 def explain(path: str | PathLike[str]) -> str:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import some
+from font.checks import Floats, some
 from font.cross_tables import CrossTables
 from font.errors import InputError
 from font.exchange.files import ModelFile, list_fingerprint
@@ -58,7 +58,6 @@ from font.exchange.sums import (
     n_statistics,
     write_shared,
 )
-from font.types import Floats
 
 # each site sends secret numbers along; their sum, which only the centre reads, seeds the rounding
 _N_SEEDS, _SEED_BELOW = 8, 2**40

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from font.checks import some, whole_number
+from font.checks import Floats, some, whole_number
 from font.errors import InputError
 from font.exchange.files import EnsembleFile, read_ensemble
 from font.exchange.names import ALL_SITES
@@ -27,7 +27,6 @@ from font.exchange.privacy import MIN_COUNT, Draws, SecretDraws, label_unit, rou
 from font.exchange.registry import kind_of
 from font.exchange.schema import read_file, write_file
 from font.exchange.signatures import Keys
-from font.types import Floats
 
 MOST_STEPS = 50  # of one refinement between sites
 _SETTLED = 1e-3  # largest change of a class parameter after which "converge" ends

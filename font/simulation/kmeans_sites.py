@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import one_of, some, whole_number
+from font.checks import Floats, Integers, one_of, some, whole_number
 from font.clustering import one_thread, plain_seeds
 from font.errors import InputError
 from font.simulation.methods import Clusters, split
-from font.types import Floats, Integers
 
 ASSIGNMENTS = ("faithful", "nearest")
 

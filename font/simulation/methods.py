@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from font.checks import label_columns, some, whole_number
+from font.checks import Clusterings, Integers, LabelTables, label_columns, some, whole_number
 from font.clustering import kmeans
 from font.errors import InputError
 from font.labels import distinct_rows
 from font.metrics import adjusted_rand_index, cross_table
-from font.types import Clusterings, Integers, LabelTables
 from font.weights import one_hot
 
 Clusters = dict[Any, pd.Series]

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from font.checks import one_of, some
-from font.colours import CLUSTER_COLOURS, GRID
 from font.errors import InputError
+from font.plots import CLUSTER_COLOURS, GRID
 from font.simulation.tables import simulation_table
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font.checks import class_parameters
+from font.checks import Floats, class_parameters
 from font.clustering import TooManyClusters, one_thread
 from font.cross_tables import CrossTables
 from font.ensemble import Ensemble
@@ -24,7 +24,6 @@ from font.refinement import refine_clusters
 from font.simulation import kmeans_sites
 from font.simulation import methods as baselines
 from font.tables_ensemble import TableEnsemble
-from font.types import Floats
 from font.weights import class_distances
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from font.checks import one_of, whole_number
+from font.checks import Floats, Integers, one_of, whole_number
 from font.errors import InputError
 from font.simulation.kmeans_sites import fit_kmeans
-from font.types import Floats, Integers
 
 SETTINGS = ("homogeneous", "imbalanced", "contaminated")
 

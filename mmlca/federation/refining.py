@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import pandas as pd
 
+    from font.checks import Floats
     from font.exchange.sums import Step
-    from font.types import Floats
     from mmlca.federation.hospital import Hospital
 
 NOTES = "refinement.json"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from font.errors import InputError
 
 if TYPE_CHECKING:
+    from font.checks import Floats
     from font.exchange.files import ModelFile
     from font.exchange.sums import SharedFile
-    from font.types import Floats
     from mmlca.federation.ledger import Ledger, Release
 
 LEAST_SAME = 0.7  # of a site's patients that keep their cluster under the first shared model

@@ -17,7 +17,7 @@ from mmlca.tables.matching import memberships
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analyse import Analysis
+    from mmlca.study.analysis import Analysis
     from mmlca.study.settings import Study
 
 

@@ -19,7 +19,7 @@ from mmlca.model.inference import OverlapWarning
 from mmlca.model.likelihood_ratio import bootstrap_lrt
 from mmlca.model.outcomes import ThreeStep, three_step
 from mmlca.model.resampling import Bootstrap, bootstrap
-from mmlca.study import read
+from mmlca.study import site_data
 from mmlca.study.groups import own_classes, with_cluster_names
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of
@@ -43,7 +43,7 @@ from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.survival import Survival, survival_by_cluster
 
 if TYPE_CHECKING:
-    from mmlca.study.analyse import Analysis
+    from mmlca.study.analysis import Analysis
     from mmlca.study.settings import Study
 
 SHARED = "all sites"
@@ -138,7 +138,7 @@ def infer(
     parts["diagnostics"] = {name: part for name, part in diagnosed.items() if name != SHARED}
     parts["shared_fit"] = diagnosed.get(SHARED)
     if study.covariates.columns or study.outcomes.columns:
-        people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
+        people = {site: site_data.patients_of(study, site, data) for site, data in sites.items()}
         third = _ThirdStep(study, analysis, people, hidden, notes)
         if study.covariates.columns:
             parts["effects"], parts["pooled"] = third.effects()
@@ -439,7 +439,7 @@ def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | 
     frames = {}
     for site, data in analysis.sequences.items():
         known = data.patients
-        frame = read.event_times(known, rules.event, rules.competing)
+        frame = site_data.event_times(known, rules.event, rules.competing)
         for name in study.covariates.columns:
             frame[f"covariate {name}"] = known[name]
         frames[site] = frame.assign(cluster=analysis.clusters[site], site=site)

@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 
 from font.metrics import compare_clusterings
-from mmlca.study.read import read_truth
 from mmlca.study.release import rounding_of
+from mmlca.study.site_data import read_truth
 from mmlca.study.words import group_name
 from mmlca.tables.clusters import shown_sizes
 from mmlca.tables.disclosure import EVERYONE, Rounding, hides, is_small
 
 if TYPE_CHECKING:
-    from mmlca.study.analyse import Analysis
+    from mmlca.study.analysis import Analysis
     from mmlca.study.settings import Study
     from mmlca.tables.shared_chains import SharedChains
     from mmlca.tables.site_differences import SiteDifferences

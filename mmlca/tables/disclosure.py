@@ -455,7 +455,7 @@ class Rounding:
     Parameters
     ----------
     secret : bytes
-        The hospital's; see `mmlca.study.secret`.
+        The hospital's; see `mmlca.study.release`.
     min_count : int
         The unit, at least 2.
     groups : {site: group of each patient, by id}

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 import font
-from font.colours import CLUSTER_COLOURS, cluster_colour, text_on
+from font.plots import CLUSTER_COLOURS, cluster_colour, text_on
 from font.simulation import run as simulation
 
 mpl.use("Agg")

@@ -18,7 +18,7 @@ import pandas as pd
 
 from mmlca.figures.canvas import group_name
 from mmlca.figures.colours import MISSING, PALE
-from mmlca.study.templates import unbroken
+from mmlca.study.report.tables import unbroken
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.disclosure import HIDDEN
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from font.ensemble import site_of
-from font.n_clusters import RECORD
+from font.solve import RECORD
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
 from mmlca.study.numbers import DOUBTFUL, Kind, pick, votes
@@ -26,7 +26,8 @@ from mmlca.tables.clusters import percent_text
 from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
-    from mmlca.study.analyse import Analysis, Findings
+    from mmlca.study.analysis import Analysis
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 

@@ -18,7 +18,7 @@ from mmlca.tables.disclosure import hides
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analyse import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 NOT_DONE = "not done"

@@ -16,7 +16,8 @@ from mmlca.figures.sites import plot_site_differences
 from mmlca.figures.transitions import plot_transitions
 from mmlca.figures.treatment_lines import plot_lines
 from mmlca.sequences.checks import listed
-from mmlca.study.analyse import Analysis, Findings
+from mmlca.study.analysis import Analysis
+from mmlca.study.findings import Findings
 from mmlca.study.groups import course_views, named_groups, views
 from mmlca.study.numbers import published_norm
 from mmlca.study.release import count_note, rounding_of

@@ -30,7 +30,7 @@ from mmlca.tables.disclosure import hidden_note, hides
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
-    from mmlca.study.analyse import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
     from mmlca.tables.diagnostics import Diagnostics
     from mmlca.tables.disclosure import Rounding

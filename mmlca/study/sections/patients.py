@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from font.ensemble import site_of
-from font.n_clusters import RECORD
+from font.solve import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.model.criteria import CRITERIA
 from mmlca.study.release import count_note, rounding_of
@@ -22,7 +22,7 @@ from mmlca.tables.disclosure import EVERYONE, Rounding, few_digits, hide, hides,
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analyse import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 

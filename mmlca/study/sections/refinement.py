@@ -10,12 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.metrics import compare_clusterings, reliability
-from mmlca.study.analyse import Analysis, Findings
+from mmlca.study.analysis import Analysis
+from mmlca.study.findings import Findings
 from mmlca.study.groups import same_as_own
-from mmlca.study.read import read_truth
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
+from mmlca.study.site_data import read_truth
 from mmlca.study.words import group_name, groups_word
 from mmlca.tables.disclosure import (
     EVERYONE,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mmlca.study import read_study
-from mmlca.study.read import build_site, build_sites, read_site, read_source
 from mmlca.study.sections.methods import _data_methods
+from mmlca.study.site_data import build_site, build_sites, read_site, read_source
 
 STUDY = """
 name = "Combinations"

@@ -15,10 +15,10 @@ import ehr_prep
 import mmlca
 from mmlca.model.inference import OverlapWarning
 from mmlca.study import inference, read_study, run_study
-from mmlca.study.read import event_times
 from mmlca.study.sections import registry
 from mmlca.study.sections.fit import _limits_from
 from mmlca.study.sections.inference_texts import inference_cautions, inference_methods
+from mmlca.study.site_data import event_times
 from mmlca.tables.cluster_chains import cluster_chains
 from mmlca.tables.cluster_effects import one_step_effects
 from mmlca.tables.disclosure import is_small

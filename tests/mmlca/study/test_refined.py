@@ -13,8 +13,8 @@ from study_attack import moved_system
 
 import font
 from mmlca import MarkovParams, MixtureMarkov, simulate
-from mmlca.study.analyse import Analysis
-from mmlca.study.analyse import refined as add_refinement
+from mmlca.study.analysis import Analysis
+from mmlca.study.analysis import refined as add_refinement
 from mmlca.study.groups import same_as_own
 from mmlca.study.sections import refinement
 from mmlca.tables.disclosure import is_small

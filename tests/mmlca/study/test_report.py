@@ -19,7 +19,7 @@ import pytest
 
 import ehr_prep
 import mmlca
-from mmlca.study import run as run_module
+from mmlca.study import steps as steps_module
 from mmlca.study.report.charts import sunburst
 from mmlca.study.report.content import Report
 from mmlca.study.report.page import render_report, settings_text
@@ -32,8 +32,8 @@ from mmlca.study.report.tables import (
     number,
     percent,
 )
-from mmlca.study.run import run_study
 from mmlca.study.sections.patients import shown_fits
+from mmlca.study.steps import run_study
 from mmlca.study.study_file import read_study
 from mmlca.tables.treatment_lines import treatment_paths
 
@@ -102,7 +102,7 @@ def make(root: Path, name: str, text: str) -> Made:
 
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        patch.setattr(run_module, "render_report", render)
+        patch.setattr(steps_module, "render_report", render)
         run_study(read_study(root / f"{name}.toml"), root / name)
     return Made(root / name, *(seen or [None, {}]))  # an unchanged page is not rendered again
 

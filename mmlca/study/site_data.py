@@ -40,8 +40,8 @@ def read_site(study: Study, site: str) -> Sequences:
 
 def read_source(study: Study, site: str) -> Records | WarehouseRecords | Sequences:
     """The records of one site, or its sequences, as files or a database hold them."""
-    from ehr_prep.claims import read_warehouse
-    from ehr_prep.omop import read_omop
+    from ehr_prep.databases.claims import read_warehouse
+    from ehr_prep.databases.omop import read_omop
     from ehr_prep.records import read_records
     from mmlca.sequences.type import Sequences
 
@@ -226,7 +226,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
 
 def read_labs(study: Study, site: str) -> pd.DataFrame:
     """The laboratory values of one site, with dates and numbers."""
-    from ehr_prep import lab_files
+    from ehr_prep import read_labs as read_table_of_labs
 
     if study.sites[site].omop is not None:
         values: pd.DataFrame = read_source(study, site).labs  # type: ignore[union-attr]
@@ -235,7 +235,7 @@ def read_labs(study: Study, site: str) -> pd.DataFrame:
     assert labs is not None
     shared = ("date_format", "encoding", "delimiter", "decimal", "where")
     with _at(site):
-        return lab_files.read_labs(
+        return read_table_of_labs(
             labs,
             **study.table_columns(site, "labs"),
             **study.table_options(site, *shared),

@@ -16,25 +16,29 @@ from font.files import hold
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
-from mmlca.study import analyse, inference, read
-from mmlca.study.analyse import Analysis, Findings, Models
-from mmlca.study.earlier import cohorts_of, nearly_repeated, remember
-from mmlca.study.folder import (
+from mmlca.study import analysis as analyse
+from mmlca.study import site_data
+from mmlca.study.analysis import Analysis, Models
+from mmlca.study.cache import (
     Progress,
     Results,
+    cohorts_of,
     make_key,
+    nearly_repeated,
     open_results,
     plain_records,
+    remember,
     settings_key,
 )
-from mmlca.study.groups import course_views, with_names
-from mmlca.study.names import courses_of_names, short_names
-from mmlca.study.numbers import headline
-from mmlca.study.pictures import Pictures, draw_figure, for_page, to_pictures
+from mmlca.study.findings import Findings, describe
+from mmlca.study.groups import course_views
+from mmlca.study.names import courses_of_names
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of, secret_key, statement
 from mmlca.study.report.content import Item, Report
+from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import lay_out_sections, render_report
+from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.sections import registry
 from mmlca.study.sections.cautions import cautions
 from mmlca.study.sections.courses import draw_single_courses
@@ -42,9 +46,7 @@ from mmlca.study.sections.methods import methods
 from mmlca.study.sections.patients import shown_fits
 from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
-from mmlca.study.word import to_docx
-from mmlca.study.words import groups_word, period, window_name
-from mmlca.tables.clusters import describe_clusters, name_clusters
+from mmlca.study.words import groups_word, window_name
 from mmlca.tables.disclosure import hides
 
 Drawings = dict[str, Callable[[], Pictures]]
@@ -170,7 +172,10 @@ class _Run:
             models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             key = self.key_of("describe", key, n_classes)
-            findings = self.describe(analysis, choice, suggested)
+            self.tell("Comparing the sites", 0.42)
+            findings = describe(
+                study, analysis, choice, suggested, self.record_names, self.processes
+            )
             key = make_key(key, findings.analysis.names)
         warned = _public(caught)
         shown = registry.all_items(study, findings)
@@ -207,11 +212,11 @@ class _Run:
     def read(self, key: str) -> tuple[dict[str, Sequences], str]:
         """The sequences, always read again since every step needs them, and the key of the data."""
         study = self.study
-        sources = {site: read.read_source(study, site) for site in study.sites}
-        sequences = read.build_sites(study, sources)
+        sources = {site: site_data.read_source(study, site) for site in study.sites}
+        sequences = site_data.build_sites(study, sources)
         analyse.check_number(study, sequences)
-        read.check_columns(study, sequences)
-        if hashes := read.database_hashes(sources, sequences):
+        site_data.check_columns(study, sequences)
+        if hashes := site_data.database_hashes(sources, sequences):
             key = make_key(key, hashes)
         with self.step("read", self.key_of("read", key)) as needed:
             for site, part in sequences.items() if needed else ():
@@ -219,7 +224,7 @@ class _Run:
                 if part.account is not None:
                     self.results.table(f"patients/{site}_issues.csv", part.issues)
                     self.results.table(f"patients/{site}_unmapped.csv", part.account.unmapped)
-        read.warn_unmapped(study, sequences)
+        site_data.warn_unmapped(study, sequences)
         if hides(study.privacy.min_count):
             self.cohorts = cohorts_of(self.results, sequences)
             warn_of_earlier_results(study, self.results, self.cohorts)
@@ -319,57 +324,6 @@ class _Run:
             )
             self.results.json(file, plain_records(table))
             return table
-
-    def describe(
-        self, analysis: Analysis, choice: pd.DataFrame | None, suggested: pd.DataFrame | None
-    ) -> Findings:
-        """Numbers and tables of the clusters, the sites and the labs."""
-        study, processes = self.study, self.processes
-        self.tell("Comparing the sites", 0.42)
-        differences = processes.submit(
-            analyse.compare_sites, study, analysis, study.outputs.bootstrap
-        )
-        shared = processes.submit(analyse.compare_chains, study, analysis)
-        refined_differences = processes.submit(analyse.compare_sites_refined, study, analysis)
-        diagnosed = inference.diagnostics(study, analysis, processes)
-        described = describe_clusters(
-            *(analysis.sequences, analysis.clusters),
-            after=period(study, analysis.sequences),
-            window=window_name(study),
-        )
-        described = registry.shown_clusters(study, analysis, described)
-        courses = name_clusters(described)  # from the numbers that are shown beside the names
-        names = short_names(study, courses, self.record_names(courses))
-        analysis = with_names(
-            study,
-            analysis,
-            *(
-                {c: name for c, name in zip(described["cluster"], part, strict=True) if name}
-                for part in (names, courses)
-            ),
-        )
-        described.insert(1, "name", pd.Series(names, described.index, dtype=object))
-        course_tables = analyse.course_tables(study, analysis, processes)
-        self.tell("Fitting the laboratory values", 0.45)
-        trends = analyse.lab_trends(study, analysis)
-        self.tell("Standard errors, fit and outcomes", 0.47)
-        table_one = analyse.describe_patients(study, analysis, described)
-        inferred = inference.infer(study, analysis, table_one.hidden_together, diagnosed())
-        return Findings(
-            analysis=analysis,
-            choice=choice,
-            suggested=suggested,
-            numbers=headline(study, analysis, choice, differences(), shared()),
-            described=described,
-            table_one=table_one,
-            courses=course_tables(),
-            differences=differences(),
-            influence=analyse.site_influence(study, analysis),
-            trends=trends,
-            refined_differences=refined_differences(),
-            shared=shared(),
-            inference=inferred,
-        )
 
     def record_names(self, courses: list[str | None]) -> dict[str, str]:
         """The course of each name of the study file; those of a list are kept for later runs."""

@@ -1,6 +1,7 @@
 import pytest
 
 import font
+from font.n_clusters import vote
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +25,28 @@ def test_the_summary_says_what_the_spectrum_can_say(data):
         models = font.local_kmeans(data, k, seed=1)
         labels = {site: font.label(models, part) for site, part in data.items()}
         assert sentence in font.Ensemble(4).fit(models, labels).summary()
+
+
+def test_the_votes_and_ties_go_to_more():
+    assert vote({"a": 4, "b": 5, "c": 4}) == 4
+    assert vote([5, 4, 5, 4]) == 5
+    assert vote([3]) == 3
+
+
+def test_a_small_site_does_not_vote_the_clusters_of_others_away():
+    """Few patients show fewer classes than there are; a large site does not decide alone."""
+    votes = {"a": 4, "b": 3, "c": 1}
+    assert vote(votes) == 4
+    assert vote(votes, {"a": 300, "b": 900, "c": 60}) == 3
+    many = {"large": 4, **{f"small {i}": 1 for i in range(3)}}
+    assert (
+        vote(many, {"large": 5000, **dict.fromkeys([*many][1:], 50)}) == 4
+    )  # of equals the larger
+    assert vote({"large": 2, "b": 3, "c": 3}, {"large": 5000, "b": 60, "c": 60}) == 3
+
+
+def test_what_is_no_vote_is_refused():
+    with pytest.raises(ValueError, match="nobody voted"):
+        vote([])
+    with pytest.raises(ValueError, match=r"found 0, 2\.5"):
+        vote([3, 0, 2.5])

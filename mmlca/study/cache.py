@@ -28,11 +28,12 @@ from font.files import (
 )
 from mmlca import __version__
 from mmlca.study.release import check_floor
-from mmlca.tables.disclosure import hides
+from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mmlca.sequences.type import Sequences as PatientSequences
     from mmlca.study.settings import Study
 
 Progress = Callable[[str, float], None]
@@ -361,3 +362,53 @@ def _plain(part: Any) -> Any:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# --- earlier runs -------------------------------------------------------------------------
+
+_COHORTS = "patients/cohorts.json"
+_KEPT = 50  # cohorts; the oldest are forgotten
+
+
+def cohorts_of(results: Results, sequences: Mapping[str, PatientSequences]) -> dict[str, list[str]]:
+    """The patients of each site, as hashes in order."""
+    return {
+        site: sorted(
+            hmac.digest(results.secret, str(patient).encode(), "sha256").hex()[:16]
+            for patient in data.ids
+        )
+        for site, data in sequences.items()
+    }
+
+
+def nearly_repeated(
+    results: Results, cohorts: Mapping[str, list[str]], min_count: int
+) -> list[str]:
+    """The sites whose patients an earlier run had too, but for fewer than `min_count` of them.
+
+    What a site was called then does not matter.
+    """
+    earlier = [set(cohort) for cohort in _earlier_cohorts(results)]
+    return [
+        site
+        for site, cohort in cohorts.items()
+        if any(is_small(len(set(cohort) ^ other), min_count) for other in earlier)
+    ]
+
+
+def remember(results: Results, cohorts: Mapping[str, list[str]]) -> None:
+    """Add the patients of a finished run to those of earlier ones."""
+    earlier = _earlier_cohorts(results)
+    new = [cohort for cohort in cohorts.values() if cohort not in earlier]
+    if new:
+        results.keep(_COHORTS, [*earlier, *new][-_KEPT:])
+
+
+def _earlier_cohorts(results: Results) -> list[list[str]]:
+    """The cohorts of earlier runs; none if the file is absent or is not one of ours."""
+    try:
+        stored = results.read_json(_COHORTS)
+    except (OSError, ValueError):
+        return []
+    lists = stored if isinstance(stored, list) else []
+    return [[str(name) for name in cohort] for cohort in lists if isinstance(cohort, list)]

@@ -17,7 +17,7 @@ from paths import ROOT, SHARED
 
 import ehr_prep
 from mmlca.study import read_study, run_study
-from mmlca.study.read import read_labs, read_site
+from mmlca.study.site_data import read_labs, read_site
 
 EXAMPLE = ROOT / "examples/diabetes_study"
 FEW = {

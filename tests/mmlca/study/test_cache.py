@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mmlca.study.folder import Results
+from mmlca.study.cache import Results
 
 
 def plant(folder: Path, files: dict[str, str]) -> Results:

@@ -25,9 +25,8 @@ from study_attack import number
 import ehr_prep
 import mmlca
 from ehr_prep.readers import PrivateWarning
-from mmlca.study import folder as results_module
-from mmlca.study import read_study, run_study, write_study_file
-from mmlca.study.run import _public
+from mmlca.study import cache, read_study, run_study, write_study_file
+from mmlca.study.steps import _public
 from mmlca.tables.disclosure import is_small
 
 SMALL = """
@@ -343,7 +342,7 @@ def test_nothing_is_computed_twice(
     """Each table once per view and site, its figure draws it; each file, model and label once."""
     from ehr_prep.labs import trend
     from font.ensemble import Ensemble
-    from mmlca.study.read import read_labs
+    from mmlca.study.site_data import read_labs
     from mmlca.tables import describe
     from mmlca.tables.clusters import describe_clusters
     from mmlca.tables.site_differences import site_differences
@@ -517,7 +516,7 @@ def test_a_folder_that_cannot_be_written(cohort: Path, tmp_path: Path) -> None:
 def test_a_full_disk(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = read_study(cohort / "study.toml").changed(outputs={"figures": False})
     left = [400_000]
-    real = results_module.atomic
+    real = cache.atomic
 
     def atomic(path: Path, **more: bool) -> Any:
         left[0] -= 20_000
@@ -525,7 +524,7 @@ def test_a_full_disk(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             raise OSError(28, "No space left on device")
         return real(path, **more)
 
-    monkeypatch.setattr(results_module, "atomic", atomic)
+    monkeypatch.setattr(cache, "atomic", atomic)
     with pytest.raises(OSError, match=r"cannot write .* \(No space left on device\); finished"):
         run_study(study, tmp_path)
     monkeypatch.undo()
