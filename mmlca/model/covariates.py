@@ -351,8 +351,8 @@ def _parse(formula: str | None, columns: Iterable[str]) -> tuple[list[tuple[str,
                 name = quoted[int(hidden[1])]
             if name not in known:
                 raise InputError(
-                    f"the formula {formula!r} names {name!r}, which is not a column of the covariates "
-                    f"({some(known)}); a formula holds {_FORMULA}."
+                    f"the formula {formula!r} names {name!r}, which is not a column of the "
+                    f"covariates ({some(known)}); a formula holds {_FORMULA}."
                 )
             if label:
                 labels.add(name)
