@@ -214,7 +214,7 @@ def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:
         "table_one",
         "clusters",
         f"Patients by {group_word(study)}",
-        f"Number (%) or mean (SD). {count_note(study)}".rstrip(),
+        f"{findings.table_one.legend} {count_note(study)}".rstrip(),
         frame.reset_index(names=["variable", "level"]),
         Plain(  # blocks of a variable's levels
             n_keys=2 if below is None else 3,
