@@ -12,13 +12,13 @@ from .figures.distribution import plot_state_distribution as plot_state_distribu
 from .figures.distribution import plot_time_in_state as plot_time_in_state
 from .figures.effects import plot_effects as plot_effects
 from .figures.intervals import plot_intervals as plot_intervals
-from .figures.lines import plot_lines as plot_lines
 from .figures.models import plot_certainty as plot_certainty
 from .figures.models import plot_selection as plot_selection
 from .figures.sites import plot_site_differences as plot_site_differences
 from .figures.survival import plot_survival as plot_survival
 from .figures.transitions import plot_transition_graph as plot_transition_graph
 from .figures.transitions import plot_transitions as plot_transitions
+from .figures.treatment_lines import plot_lines as plot_lines
 from .model.estimator import MixtureMarkov as MixtureMarkov
 from .model.likelihood_ratio import LikelihoodRatioTest as LikelihoodRatioTest
 from .model.likelihood_ratio import bootstrap_lrt as bootstrap_lrt
@@ -46,8 +46,6 @@ from .tables.describe import transition_rates as transition_rates
 from .tables.diagnostics import Diagnostics as Diagnostics
 from .tables.diagnostics import diagnose as diagnose
 from .tables.diagnostics import diagnose_clusters as diagnose_clusters
-from .tables.lines import treatment_lines as treatment_lines
-from .tables.lines import treatment_paths as treatment_paths
 from .tables.pooling import inverse_variance as inverse_variance
 from .tables.representatives import representative_sequences as representative_sequences
 from .tables.shared_chains import SharedChains as SharedChains
@@ -56,5 +54,7 @@ from .tables.site_differences import SiteDifferences as SiteDifferences
 from .tables.site_differences import site_differences as site_differences
 from .tables.survival import Survival as Survival
 from .tables.survival import survival_by_cluster as survival_by_cluster
+from .tables.treatment_lines import treatment_lines as treatment_lines
+from .tables.treatment_lines import treatment_paths as treatment_paths
 
 __version__: str

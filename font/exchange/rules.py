@@ -265,5 +265,5 @@ RULES = {
 }
 
 
-def _unfit(origin: str, wrong: str) -> ValueError:
-    return ValueError(f"{origin} does not fit together: {wrong}; ask the sender to write it again.")
+def _unfit(origin: str, wrong: str) -> InputError:
+    return InputError(f"{origin} does not fit together: {wrong}; ask the sender to write it again.")

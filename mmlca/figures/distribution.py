@@ -35,8 +35,8 @@ from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import state_patients
 from mmlca.tables.describe import entropy_by_time, modal_states, state_distribution, time_in_state
+from mmlca.tables.disclosure import HIDDEN, bounded_parts, count_text, few_patients, is_small
 from mmlca.tables.groups import Groups, SequencesBySite, split
-from mmlca.tables.suppress import HIDDEN, bounded_parts, count_text, few_patients, is_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

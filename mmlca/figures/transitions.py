@@ -30,8 +30,8 @@ from mmlca.figures.colours import INK, MISSING, Colours, state_colours, text_col
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import leaving_patients, step_patients
 from mmlca.tables.describe import time_in_state, transition_counts
+from mmlca.tables.disclosure import HIDDEN, bounded_parts, is_small
 from mmlca.tables.groups import Groups, SequencesBySite
-from mmlca.tables.suppress import HIDDEN, bounded_parts, is_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

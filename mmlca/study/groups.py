@@ -12,9 +12,8 @@ import pandas as pd
 
 from mmlca.study.words import group_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
+from mmlca.tables.disclosure import EVERYONE, Rounding, is_small
 from mmlca.tables.matching import memberships
-from mmlca.tables.rounding import EVERYONE, Rounding
-from mmlca.tables.suppress import is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences

@@ -15,8 +15,7 @@ from mmlca.study.release import rounding_of
 from mmlca.study.site_data import read_truth
 from mmlca.study.words import group_name
 from mmlca.tables.clusters import shown_sizes
-from mmlca.tables.rounding import EVERYONE, Rounding
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.disclosure import EVERYONE, Rounding, hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.study.analysis import Analysis

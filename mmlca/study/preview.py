@@ -306,7 +306,7 @@ def _seen_labs(
     files: list[Path], where: dict[str, str], columns: Mapping[str, str] | None
 ) -> dict[str, Any]:
     from ehr_prep.columns import named_roles
-    from ehr_prep.lab_files import LAB_ROLES
+    from ehr_prep.patients import LAB_ROLES
     from ehr_prep.readers import read_table
 
     named = dict.fromkeys(LAB_ROLES) | named_roles(columns, LAB_ROLES, "labs")

@@ -192,7 +192,7 @@ class Site(Reading):
         if self.omop is not None and self.table not in (None, "drug_exposure", "drug_era"):
             raise InputError(f'has table = "{self.table}"; omop has drug_exposure and drug_era')
         if (url := self.database) is not None:
-            from ehr_prep.databases import check_url
+            from ehr_prep.databases.connect import check_url
 
             check_url(url)
         if self.columns is not None and self.sequences is None:
@@ -403,7 +403,7 @@ class Study(Settings):
         return Path(os.path.relpath(files, self._folder)).as_posix()
 
     def _relative_url(self, url: str) -> str:
-        from ehr_prep.databases import check_url, local_path
+        from ehr_prep.databases.connect import check_url, local_path
 
         path = local_path(url)
         return url if path is None else f"{check_url(url)}:{self._relative(path)}"

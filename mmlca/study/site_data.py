@@ -15,7 +15,7 @@ import pandas as pd
 from font.errors import InputError
 from font.spelling import option, spelled, spelling
 from mmlca.sequences.checks import some
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
@@ -40,8 +40,8 @@ def read_site(study: Study, site: str) -> Sequences:
 
 def read_source(study: Study, site: str) -> Records | WarehouseRecords | Sequences:
     """The records of one site, or its sequences, as files or a database hold them."""
-    from ehr_prep.claims import read_warehouse
-    from ehr_prep.omop import read_omop
+    from ehr_prep.databases.claims import read_warehouse
+    from ehr_prep.databases.omop import read_omop
     from ehr_prep.records import read_records
     from mmlca.sequences.type import Sequences
 
@@ -105,7 +105,8 @@ def build_sites(
 
 def warn_unmapped(study: Study, sequences: Mapping[str, Sequences]) -> None:
     """Warn of sites where many records are of drugs that the map does not know."""
-    from ehr_prep.unmapped import hide_unmapped, unmapped_caution
+    from ehr_prep.unmapped import unmapped_caution
+    from mmlca.tables.data_account import hide_unmapped
 
     for site, part in sequences.items():
         if part.account is not None and part.account.unmapped is not None:
@@ -186,7 +187,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
 
     Called before anything is fitted, so that nobody waits for a model to hear it.
     """
-    from ehr_prep.tables import check_variables
+    from mmlca.tables.table_one import check_variables
 
     people = {site: patients_of(study, site, part) for site, part in sequences.items()}
     known = set.intersection(*(set(frame) for frame in people.values()))
@@ -225,7 +226,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
 
 def read_labs(study: Study, site: str) -> pd.DataFrame:
     """The laboratory values of one site, with dates and numbers."""
-    from ehr_prep import lab_files
+    from ehr_prep import read_labs as read_table_of_labs
 
     if study.sites[site].omop is not None:
         values: pd.DataFrame = read_source(study, site).labs  # type: ignore[union-attr]
@@ -234,7 +235,7 @@ def read_labs(study: Study, site: str) -> pd.DataFrame:
     assert labs is not None
     shared = ("date_format", "encoding", "delimiter", "decimal", "where")
     with _at(site):
-        return lab_files.read_labs(
+        return read_table_of_labs(
             labs,
             **study.table_columns(site, "labs"),
             **study.table_options(site, *shared),

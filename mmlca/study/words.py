@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mmlca.tables.clusters import percent_text, plural
-from mmlca.tables.suppress import few_patients
+from mmlca.tables.disclosure import few_patients
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences

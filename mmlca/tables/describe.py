@@ -22,8 +22,8 @@ from mmlca.tables.counts import (
     step_counts,
     step_patients,
 )
+from mmlca.tables.disclosure import is_small
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
-from mmlca.tables.suppress import is_small
 
 
 def state_distribution(

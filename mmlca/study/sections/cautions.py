@@ -23,10 +23,11 @@ from mmlca.study.words import (
     windows_name,
 )
 from mmlca.tables.clusters import percent_text
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
-    from mmlca.study.analysis import Analysis, Findings
+    from mmlca.study.analysis import Analysis
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 

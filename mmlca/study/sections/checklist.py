@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from mmlca.study.words import group_word, period, span, window_name, windows_name
-from mmlca.tables.suppress import hides
+from mmlca.tables.disclosure import hides
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analysis import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 NOT_DONE = "not done"

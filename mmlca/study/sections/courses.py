@@ -12,11 +12,12 @@ import pandas as pd
 from mmlca.figures.colours import MISSING, PALE, state_colours
 from mmlca.figures.courses import plot_frequencies, plot_index, plot_representatives
 from mmlca.figures.distribution import plot_state_distribution
-from mmlca.figures.lines import plot_lines
 from mmlca.figures.sites import plot_site_differences
 from mmlca.figures.transitions import plot_transitions
+from mmlca.figures.treatment_lines import plot_lines
 from mmlca.sequences.checks import listed
-from mmlca.study.analysis import Analysis, Findings
+from mmlca.study.analysis import Analysis
+from mmlca.study.findings import Findings
 from mmlca.study.groups import course_views, named_groups, views
 from mmlca.study.numbers import published_norm
 from mmlca.study.release import count_note, rounding_of
@@ -27,9 +28,9 @@ from mmlca.study.words import dead_included, group_word, window_name, windows_na
 from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.course_tables import Courses, courses_by_group, rounded_frequencies
 from mmlca.tables.describe import sequence_frequencies
-from mmlca.tables.lines import branch_names
+from mmlca.tables.disclosure import hides, is_small
 from mmlca.tables.representatives import representative_sequences
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.treatment_lines import branch_names
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -412,7 +413,7 @@ def _shared_items(findings: Findings) -> Iterator[Item]:
 
 def lab_items(study: Study, findings: Findings) -> Iterator[Item]:
     """The course of a lab by cluster, one figure per membership."""
-    from ehr_prep.plots import plot_trend
+    from mmlca.figures.lab_trends import plot_trend
 
     for view, trend in findings.trends.items():
         name = study.outputs.lab_label or trend.label

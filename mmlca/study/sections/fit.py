@@ -26,14 +26,14 @@ from mmlca.study.words import (
     windows_name,
 )
 from mmlca.tables.diagnostics import N_TESTS
-from mmlca.tables.suppress import hidden_note, hides
+from mmlca.tables.disclosure import hidden_note, hides
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
-    from mmlca.study.analysis import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
     from mmlca.tables.diagnostics import Diagnostics
-    from mmlca.tables.rounding import Rounding
+    from mmlca.tables.disclosure import Rounding
 
 _ALL_SITES = (
     ", and under “all sites” the model of the ensemble and its refinement: courses that all sites "

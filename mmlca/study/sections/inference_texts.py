@@ -13,7 +13,7 @@ from mmlca.study.words import group_word, groups_word, in_words
 from mmlca.tables.norm_texts import p_text
 
 if TYPE_CHECKING:
-    from mmlca.study.analysis import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 _CORRECTED = {

@@ -16,7 +16,8 @@ from mmlca.study.words import (
 
 if TYPE_CHECKING:
     from font.refinement import Refined
-    from mmlca.study.analysis import Analysis, Findings
+    from mmlca.study.analysis import Analysis
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 _METHODS = {

@@ -12,24 +12,23 @@ import pandas as pd
 from font.ensemble import site_of
 from font.solve import RECORD
 from mmlca.figures.models import plot_selection
-from mmlca.model.criteria import CRITERIA
+from mmlca.model.criteria import CRITERIA, information_criteria
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.words import group_word, window_name
 from mmlca.tables.course_tables import Courses
-from mmlca.tables.rounding import EVERYONE, Rounding
-from mmlca.tables.suppress import few_digits, hide, hides, is_small
+from mmlca.tables.disclosure import EVERYONE, Rounding, few_digits, hide, hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analysis import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 
 def data_items(study: Study, findings: Findings) -> Iterator[Item]:
     """Odd records and the flow of patients at each site; the numbers of classes compared."""
-    from ehr_prep.plots import plot_flow
+    from mmlca.figures.flow import plot_flow
 
     min_count, note = study.privacy.min_count, count_note(study)
     data, choice = findings.analysis.sequences, findings.choice
@@ -134,7 +133,7 @@ def _shown_flow(
 
     Those who are left in the end are the patients of the site, and are rounded as these are.
     """
-    from ehr_prep.flow import hide_flow
+    from mmlca.tables.data_account import hide_flow
 
     if rounding is None:
         return hide_flow(flow, min_count)
@@ -164,7 +163,7 @@ def _shown_unmapped(
     table: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
 ) -> pd.DataFrame:
     """Drug texts without a class; those of few patients are one row."""
-    from ehr_prep.unmapped import hide_unmapped, pool_rare
+    from mmlca.tables.data_account import hide_unmapped, pool_rare
 
     if rounding is None:
         return hide_unmapped(table, min_count)
@@ -284,15 +283,8 @@ def _of_shown_likelihood(
         ],
         table.index,
     ).clip(lower=1)
-    bic = -2 * loglik + p * np.log(counted)
     entropy = (1 - table["entropy"].round(_DECIMALS["entropy"])) * shown * np.log(table["classes"])
-    criteria = {
-        "aic": -2 * loglik + 2 * p,
-        "bic": bic,
-        "sabic": -2 * loglik + p * np.log((counted + 2) / 24),
-        "caic": bic + p,
-        "icl": bic + 2 * entropy,
-    }
+    criteria = information_criteria(loglik, p, counted, entropy)
     return table.assign(loglik=loglik, **{c: criteria[c] for c in CRITERIA if c in table})
 
 

@@ -10,15 +10,23 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.metrics import compare_clusterings, reliability
-from mmlca.study.analysis import Analysis, Findings
+from mmlca.study.analysis import Analysis
+from mmlca.study.findings import Findings
 from mmlca.study.groups import same_as_own
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.site_data import read_truth
 from mmlca.study.words import group_name, groups_word
-from mmlca.tables.rounding import EVERYONE, Rounding
-from mmlca.tables.suppress import add_totals, hidden_cells, hidden_grid, hide, is_small
+from mmlca.tables.disclosure import (
+    EVERYONE,
+    Rounding,
+    add_totals,
+    hidden_cells,
+    hidden_grid,
+    hide,
+    is_small,
+)
 
 if TYPE_CHECKING:
     from mmlca.study.settings import Study

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from mmlca.sequences.type import Sequences
-from mmlca.study.analysis import Analysis, Findings
+from mmlca.study.findings import Findings, shown_clusters
 from mmlca.study.groups import with_cluster_names
 from mmlca.study.numbers import numbers_table
 from mmlca.study.release import count_note, rounding_of
@@ -25,16 +24,9 @@ from mmlca.study.sections.fit import (
 )
 from mmlca.study.sections.patients import data_items, round_indices, shown_fits
 from mmlca.study.sections.refinement import refined_items
-from mmlca.study.words import group_name, group_word, groups_word, period, window_name, windows_name
-from mmlca.tables.clusters import describe_clusters, shown_sizes
-from mmlca.tables.course_tables import (
-    Courses,
-    course_keys,
-    courses_by_group,
-    guarded_clusters,
-    rounded_clusters,
-)
-from mmlca.tables.suppress import hides, printable
+from mmlca.study.words import group_word, groups_word, windows_name
+from mmlca.tables.clusters import describe_clusters
+from mmlca.tables.disclosure import hides, printable
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -166,34 +158,6 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
 
 
 # --- clusters -------------------------------------------------------------------------------
-
-
-def shown_clusters(
-    study: Study,
-    analysis: Analysis,
-    described: pd.DataFrame,
-    by_site: Courses | None = None,
-) -> pd.DataFrame:
-    """`describe_clusters` as the release shows it; guarded numbers are not for tables yet.
-
-    `by_site` are the tables of the clusters' courses if `described` has a row for each site.
-    """
-    min_count, data = study.privacy.min_count, analysis.sequences
-    words = period(study, data), window_name(study)
-    names = {c: group_name(study, c, analysis.names) for c in described["cluster"]}
-    courses = by_site
-    if courses is None:
-        whole = Sequences.concat(data) if len(data) > 1 else next(iter(data.values()))
-        clusters = pd.concat(list(analysis.clusters.values()))
-        groups = {"": pd.Series(clusters.map(names).to_numpy(), pd.Index(whole.ids))}
-        named = {site: part.map(names) for site, part in analysis.clusters.items()}
-        rounding = rounding_of(study, named)
-        keys = None if rounding is None else course_keys(data, named, rounding)
-        courses = courses_by_group({"": whole}, groups, min_count, rounding, keys)
-    if rounding := rounding_of(study, analysis.clusters):
-        return rounded_clusters(described, courses, names, rounding, *words)
-    sizes = shown_sizes(analysis.clusters, min_count)
-    return guarded_clusters(described, courses, names, sizes, min_count, *words)
 
 
 def _cluster_items(study: Study, findings: Findings) -> Iterator[Item]:

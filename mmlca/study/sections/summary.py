@@ -33,7 +33,7 @@ from mmlca.tables.clusters import (
 from mmlca.tables.norm_texts import p_text
 
 if TYPE_CHECKING:
-    from mmlca.study.analysis import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
 _NORM = "norm of the differences in transition probabilities; 0: alike; common steps count more"

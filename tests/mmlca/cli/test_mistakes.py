@@ -440,6 +440,21 @@ def test_sequences_without_a_single_step(tmp_path: Path) -> None:
     assert "40 patients" in mmlca_does("fit", path, "-k", 1, "--out", tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"format":"font exchange","x":"' + "a" * 9_000_000 + '"}', "at most 8,388,608 are read"),
+        ('{"format":"font exchange","x":[' + "1," * 700_000 + "1]}", "more than 600,000 values"),
+    ],
+)
+def test_files_that_are_too_large_are_no_bug_of_the_program(
+    content: str, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "big.json"
+    path.write_text(content)
+    assert words in refusal("exchange", "check", path)
+
+
 def test_a_name_of_ten_million_letters_is_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text(f'name = "{"x" * 10_000_000}"\n[sites.A]\nrecords = "r.csv"\n')

@@ -19,7 +19,7 @@ import mmlca
 from mmlca import Sequences
 from mmlca.figures.colours import MISSING, PALE
 from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
-from mmlca.tables.rounding import Rounding
+from mmlca.tables.disclosure import Rounding
 
 mpl.use("Agg")
 

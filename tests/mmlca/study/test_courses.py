@@ -27,8 +27,7 @@ from mmlca.tables.course_tables import (
     guarded_clusters,
     rounded_clusters,
 )
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import is_small, printable
+from mmlca.tables.disclosure import Rounding, is_small, printable
 
 SIZES = {"A": [200, 100, 80], "B": [150, 3, 60], "C": [90, 70, 40]}
 CLUSTERS = {site: pd.Series(np.repeat([1, 2, 3], n)) for site, n in SIZES.items()}

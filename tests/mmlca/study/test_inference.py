@@ -20,8 +20,8 @@ from mmlca.study.sections.fit import _limits_from
 from mmlca.study.sections.inference_texts import inference_cautions, inference_methods
 from mmlca.study.site_data import event_times
 from mmlca.tables.cluster_chains import cluster_chains
-from mmlca.tables.effects import one_step_effects
-from mmlca.tables.suppress import is_small
+from mmlca.tables.cluster_effects import one_step_effects
+from mmlca.tables.disclosure import is_small
 
 SETTINGS = """
 [rules]

@@ -17,7 +17,7 @@ from mmlca.study.analysis import Analysis
 from mmlca.study.analysis import refined as add_refinement
 from mmlca.study.groups import same_as_own
 from mmlca.study.sections import refinement
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 CHAINS = MarkovParams(
     [0.5, 0.5],

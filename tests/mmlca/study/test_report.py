@@ -35,7 +35,7 @@ from mmlca.study.report.tables import (
 from mmlca.study.sections.patients import shown_fits
 from mmlca.study.steps import run_study
 from mmlca.study.study_file import read_study
-from mmlca.tables.lines import treatment_paths
+from mmlca.tables.treatment_lines import treatment_paths
 
 STUDY = """
 name = "Small & <b>bold</b>"

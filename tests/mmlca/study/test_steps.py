@@ -27,7 +27,7 @@ import mmlca
 from ehr_prep.readers import PrivateWarning
 from mmlca.study import cache, read_study, run_study, write_study_file
 from mmlca.study.steps import _public
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 SMALL = """
 [classes]
@@ -341,13 +341,13 @@ def test_nothing_is_computed_twice(
 ) -> None:
     """Each table once per view and site, its figure draws it; each file, model and label once."""
     from ehr_prep.labs import trend
-    from ehr_prep.tables import table_one
     from font.ensemble import Ensemble
     from mmlca.study.site_data import read_labs
     from mmlca.tables import describe
     from mmlca.tables.clusters import describe_clusters
-    from mmlca.tables.lines import treatment_paths
     from mmlca.tables.site_differences import site_differences
+    from mmlca.tables.table_one import table_one
+    from mmlca.tables.treatment_lines import treatment_paths
 
     write_study(cohort / "calls.toml", SMALL.replace("number = 4", "candidates = [4]"))
     study = read_study(cohort / "calls.toml").changed(

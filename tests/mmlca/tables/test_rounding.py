@@ -15,8 +15,7 @@ import ehr_prep
 import mmlca
 from mmlca.tables.clusters import shown_sizes
 from mmlca.tables.course_tables import courses_by_group
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import Rounding, is_small
 
 M = 11
 SECRET = b"s" * 32

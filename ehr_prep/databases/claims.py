@@ -11,15 +11,19 @@ import pandas as pd
 
 from ehr_prep.columns import guess_columns, named_roles
 from ehr_prep.database_scan import Source, scan
-from ehr_prep.databases import Database, check_name
+from ehr_prep.databases.connect import Database, check_name
 from ehr_prep.dates import day_text, one_day
+from ehr_prep.drug_texts import Texts, look_up, supply_by_text
 from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
-from ehr_prep.lookup import Texts, look_up
-from ehr_prep.observation import OBSERVATION_ROLES
 from ehr_prep.omop_people import fetch_periods, with_ends
-from ehr_prep.patients import PATIENT_ROLES, align_patients, describe_columns, load_patients
+from ehr_prep.patients import (
+    OBSERVATION_ROLES,
+    PATIENT_ROLES,
+    align_patients,
+    describe_columns,
+    load_patients,
+)
 from ehr_prep.screen import Issue, issue_table
-from ehr_prep.supply import supply_by_text
 from ehr_prep.unmapped import unmapped_table
 from ehr_prep.warehouse import WarehouseRecords, days_since_1970, islands
 from font.checks import one_of, some

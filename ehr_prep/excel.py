@@ -1,4 +1,4 @@
-"""Excel files that would take far more memory than their content: refused before they are read.
+"""Excel files: their sheets, and a check for files that need far more memory than their content.
 
 A workbook is a zip archive of XML. A small archive can unpack to gigabytes, and a single cell in
 the last corner of a sheet makes a table of 17 billion cells. Both are found by unpacking the
@@ -8,11 +8,16 @@ archive piece by piece, which needs little memory and a fraction of the time of 
 from __future__ import annotations
 
 import re
+import warnings
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from font.errors import InputError
+
+EXCEL = (".xlsx", ".xlsm")
 
 _PIECE = 1 << 20
 _LARGE = 50 * 2**20  # bytes of XML below which nothing is refused
@@ -20,6 +25,25 @@ _MOST_PACKED = 200  # times that honest XML shrinks at most; 10 to 50 are usual
 _MANY_CELLS = 5_000_000
 _MOST_EMPTY = 50  # cells of the table for each one that is filled
 _CELL = re.compile(rb'<c\b[^>]{0,200}?\br="([A-Z]{1,3})([0-9]{1,7})"')
+
+
+def read_excel(path: Path) -> dict[str, pd.DataFrame]:
+    """The sheets of an Excel file without their blank rows, by name."""
+    try:
+        import openpyxl  # noqa: F401
+    except ImportError:
+        raise InputError(
+            f"{path.name} is an Excel file, and openpyxl, which reads it, is not installed; "
+            "install the extra with `pip install 'mmlca[files]'`, or save the sheet as CSV."
+        ) from None
+    check_workbook(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # styles that openpyxl does not know
+        try:
+            sheets = pd.read_excel(path, sheet_name=None, dtype=object, engine="openpyxl")
+        except Exception as error:  # openpyxl lets many kinds through
+            raise InputError(f"{path.name} is not a readable Excel file ({error}).") from None
+    return {str(name): sheet.dropna(how="all") for name, sheet in sheets.items()}
 
 
 class Extent(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
-from ehr_prep.databases import Database
+from ehr_prep.databases.connect import Database
 from ehr_prep.drugs import DrugMap, Drugs, drug_map
 from ehr_prep.matching import plain
 from font.checks import some

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from ehr_prep.concepts import ConceptSets, Resolved, concepts_of, read_sets, resolve
 from ehr_prep.database_scan import Source, scan
-from ehr_prep.databases import Database
+from ehr_prep.databases.concepts import ConceptSets, Resolved, concepts_of, read_sets, resolve
+from ehr_prep.databases.connect import Database
 from ehr_prep.dates import day_text, one_day
+from ehr_prep.drug_texts import look_up
 from ehr_prep.drugs import RA_DRUGS, Drugs
-from ehr_prep.lookup import look_up
 from ehr_prep.omop_people import as_dates, fetch_people, follow_up_table, person_table
 from ehr_prep.screen import issue_table
 from ehr_prep.warehouse import WarehouseRecords, days_since_1970, position_of

@@ -12,16 +12,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.columns import looks_like_dates
-from ehr_prep.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
-from ehr_prep.readers import match_ids
-from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered, round_numbers
 from font.checks import one_of, some
 from font.errors import InputError
 from font.spelling import option
+from mmlca.sequences.checks import looks_like_dates, match_ids
 from mmlca.sequences.type import Labels
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import check_min_count, hidden_note
+from mmlca.tables.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
+from mmlca.tables.disclosure import Rounding, check_min_count, hidden_note
+from mmlca.tables.table_one_counts import SiteNumbers, hide_numbers, ordered, round_numbers
 
 _MAX_LEVELS = 30
 _INDENT = "\N{NO-BREAK SPACE}" * 2

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import (
+from mmlca.tables.disclosure import (
     HIDDEN,
+    Rounding,
     Sum,
     hidden_cells,
     hidden_grid,
