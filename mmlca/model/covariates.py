@@ -291,7 +291,7 @@ def _check_rank(design: Design, matrix: Floats) -> None:
     others = [name for name in others if name != INTERCEPT]
     raise InputError(
         f"the covariate column {design.columns[extra]} follows from {some(others)}, so that their "
-        "effects cannot be told apart; leave one of them out."
+        "effects cannot be separated; leave one of them out."
     )
 
 
@@ -351,8 +351,8 @@ def _parse(formula: str | None, columns: Iterable[str]) -> tuple[list[tuple[str,
                 name = quoted[int(hidden[1])]
             if name not in known:
                 raise InputError(
-                    f"the formula {formula!r} names {name!r}, which is no column of the covariates "
-                    f"({some(known)}); a formula holds {_FORMULA}."
+                    f"the formula {formula!r} names {name!r}, which is not a column of the "
+                    f"covariates ({some(known)}); a formula holds {_FORMULA}."
                 )
             if label:
                 labels.add(name)

@@ -57,7 +57,7 @@ class Account:
         Patients and records that were dropped, by reason and in order: `stage`, `reason`,
         `patients`, `records`, `patients_left`, `records_left`. It adds up to the input.
     issues : DataFrame
-        What looked odd in the records, how often, what was done about it, and up to five
+        What was unusual in the records, how often, what was done about it, and up to five
         examples. Like `settings` it describes the whole cohort, also after a selection.
     patients : DataFrame
         One row per patient, in the order of the sequences: index date, end of follow-up, age
@@ -103,7 +103,7 @@ class HasAccount:
 
     @property
     def issues(self) -> pd.DataFrame:
-        """What looked odd in the records; see `Account`."""
+        """What was unusual in the records; see `Account`."""
         return self._known().issues
 
     @property

@@ -301,7 +301,7 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
     return table_one(
         patients if others else patients[site],
         groups if others else groups[site],
-        variables=study.outputs.table_one,
+        settings=study.table_one,
         descriptions={group_name(study, c, analysis.names): text for c, text in texts},
         min_count=study.privacy.min_count,
         together=study.outcomes.columns,

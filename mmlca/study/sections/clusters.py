@@ -164,7 +164,7 @@ def _table_one(study: Study, findings: Findings) -> Item:
     return Item(
         "table_one",
         f"Patients by {group_word(study)}",
-        sentences("Number (%) or mean (SD).", count_note(study)),
+        sentences(findings.table_one.legend, count_note(study)),
         frame.reset_index(names=["variable", "level"]),
         Plain(  # blocks of a variable's levels
             n_keys=2 if below is None else 3,

@@ -41,7 +41,8 @@ simulations = 9
 bootstrap = 0
 figures = {figures}
 dpi = 50
-table_one = ["age", "sex"]
+[table_one]
+variables = ["age", "sex"]
 """
 
 
