@@ -27,7 +27,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             "lab" if view is None else f"lab_{view}",
             f"{name} around the first prescription",
-            sentences(trend.caption(), WHOSE[view], note),
+            sentences(trend.caption(), WHOSE[view]),
             trend.curves,
             Grid(
                 ("site", "group"),
@@ -43,6 +43,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             f"Curves of {name} by {group_word(study)} from one year before to at most three years "
             "after the first prescription.",
             view,
+            note=note,
         )
 
 

@@ -28,6 +28,7 @@ from mmlca.study.sections import (
 from mmlca.study.sections.checklist import checklist
 from mmlca.study.sections.digits import round_indices
 from mmlca.study.sections.section import Section
+from mmlca.study.words import sentences
 from mmlca.tables.disclosure import hides
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ def _numbers(study: Study, findings: Findings) -> Iterator[Item]:
 
 
 def _checklist(study: Study, findings: Findings) -> Iterator[Item]:
-    every = (*RESULTS, *DIAGNOSTICS)
-    yield checklist(study, [a for section in every for a in section.answers(study, findings)])
+    answers: dict[str, str] = {}
+    for section in (*RESULTS, *DIAGNOSTICS):
+        answers |= section.answers(study, findings)
+    yield checklist(study, answers)
 
 
 RESULTS = (
@@ -84,7 +87,7 @@ PARAGRAPHS = (
 def all_items(study: Study, findings: Findings) -> list[Item]:
     """Every table and figure of the report, in the order of the page."""
     items = [
-        replace(item, section=section.key)
+        replace(item, section=section.key, caption=sentences(item.caption, item.note))
         for section in (*RESULTS, *DIAGNOSTICS)
         for item in section.items(study, findings)
     ]

@@ -73,13 +73,14 @@ def item_of_view(
     return Item(
         name if view.name is None else f"{name}_{view.name}",
         title,
-        sentences(caption, WHOSE[view.name], count_note(study)),
+        sentences(caption, WHOSE[view.name]),
         table,
         layout,
         draw,
         f"{alt} at {listed(list(view.data))}.",
         view.name,
         chart,
+        note=count_note(study),
     )
 
 
