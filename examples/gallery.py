@@ -60,9 +60,6 @@ FIGURES = {
     "flow": ehr_prep.plot_flow(one),
     "weights": font.plot_weights(ensemble),
     "agreement": font.plot_agreement(ensemble),
-    "spectrum": font.plot_spectrum(ensemble),
-    "cluster_sizes": font.plot_cluster_sizes(ensemble),
-    "patterns": font.plot_patterns(ensemble),
 }
 for name, drawing in FIGURES.items():
     figure = drawing if hasattr(drawing, "savefig") else drawing.figure
