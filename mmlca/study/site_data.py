@@ -192,7 +192,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
     people = {site: patients_of(study, site, part) for site, part in sequences.items()}
     known = set.intersection(*(set(frame) for frame in people.values()))
     wanted = {
-        "outputs.table_one": study.outputs.table_one or (),
+        "table_one.variables": study.table_one.variables or (),
         "covariates.columns": study.covariates.columns,
         "outcomes.columns": study.outcomes.columns,
     }
@@ -208,7 +208,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
                 f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
                 f"{', '.join(sorted(known)) or 'no columns'}{age}."
             )
-    check_variables(people, study.outputs.table_one)
+    check_variables(people, study.table_one)
     rules = study.outcomes
     for site, part in sequences.items() if rules.event is not None else ():
         if part.account is None:
