@@ -16,9 +16,10 @@ from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.groups import all_memberships, named_groups, views, with_names
+from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import short_names
-from mmlca.study.numbers import Number, headline
+from mmlca.study.numbers import Number
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.words import group_name, period, window_name

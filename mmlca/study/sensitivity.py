@@ -23,7 +23,7 @@ from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress, make_key, open_results, plain_records, settings_key
 from mmlca.study.findings import compare_sites
-from mmlca.study.numbers import headline
+from mmlca.study.headline import headline
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
 from mmlca.study.report.pictures import to_pictures

@@ -40,10 +40,8 @@ from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import lay_out_sections, render_report
 from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.sections import registry
-from mmlca.study.sections.cautions import cautions
 from mmlca.study.sections.courses import draw_single_courses
-from mmlca.study.sections.methods import methods
-from mmlca.study.sections.patients import shown_fits
+from mmlca.study.sections.digits import shown_fits
 from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
 from mmlca.study.words import groups_word, window_name
@@ -195,10 +193,12 @@ class _Run:
             groups=groups_word(study),
             figures=study.outputs.figures,
             summary=summary(study, findings),
-            methods=methods(study, findings, n_classes),
-            careful=cautions(study, findings, warned),
+            methods=registry.methods(study, findings),
+            careful=registry.cautions(study, findings, warned),
             numbers=findings.numbers,
             items=shown,
+            results={section.key: section.title for section in registry.RESULTS},
+            diagnostics={section.key: section.title for section in registry.DIAGNOSTICS},
         )
         if "docx" in study.outputs.formats:
             with self.step("word", key) as needed:

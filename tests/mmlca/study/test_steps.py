@@ -459,7 +459,7 @@ def test_three_sites(cohort: Path, tmp_path: Path) -> None:
     assert titles == [
         "Size of the differences",
         "Do the sites share the courses of the clusters?",
-        "How far the sites' own chains are apart",
+        "How far apart the sites' own chains are",
         *(f"Differences between the sites, {pair}" for pair in pairs),
     ]
     tests = pd.read_csv(tmp_path / "out/tables/shared_chains.csv")
