@@ -139,6 +139,10 @@ RELIED_ON = {
 }
 
 
+def test_mmlca_has_at_most_50_public_names() -> None:
+    assert len(importlib.import_module("mmlca").__all__) <= 50
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_is_there(package: str) -> None:
     module = importlib.import_module(package)
