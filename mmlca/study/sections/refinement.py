@@ -18,7 +18,7 @@ from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.sections.section import Section
 from mmlca.study.words import counted, group_name, groups_word, sentences
-from mmlca.tables.disclosure import Rounding, hide, is_small
+from mmlca.tables.disclosure import Rounding, is_small, show_counts
 from mmlca.tables.moves import Moves, count_moves
 
 if TYPE_CHECKING:
@@ -84,11 +84,15 @@ def reliability_table(
     assert analysis.refined is not None
     member = np.concatenate([analysis.memberships[site].to_numpy() for site in truth])
     table = reliability(member, np.concatenate([np.asarray(truth[site]) for site in truth]))
-    shown = hide(table, ["patients", "probability", "right", "se"], ["patients"], min_count)
-    if rounding is not None:
-        n = rounding.column(table, "patients", ["from"], "probability")
-        shown = shown.round({"right": 2, "se": 2}).assign(patients=n)
-    return shown
+    shown = show_counts(
+        table,
+        {"patients": ["probability"]},
+        min_count,
+        rounding,
+        cells=["from"],
+        beside=["probability", "right", "se"],
+    )
+    return shown if rounding is None else shown.round({"right": 2, "se": 2})
 
 
 # --- tables -------------------------------------------------------------------------------

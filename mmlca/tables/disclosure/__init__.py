@@ -4,9 +4,11 @@ There are two kinds of release. *Inside* the hospital numbers are exact; small o
 which they would follow in the same table, are hidden (`small`, with the arithmetic of `sums`). In a
 *public* release every count is rounded at random (`Rounding`), so that nothing more needs to be
 hidden. A function that makes a table for people takes `min_count` and an optional `rounding`, and
-does one or the other.
+does one or the other; `show_counts` does it for a table of counts.
 """
 
+from mmlca.tables.disclosure.release import count_note as count_note
+from mmlca.tables.disclosure.release import show_counts as show_counts
 from mmlca.tables.disclosure.rounding import EVERYONE as EVERYONE
 from mmlca.tables.disclosure.rounding import Key as Key
 from mmlca.tables.disclosure.rounding import Rounding as Rounding
