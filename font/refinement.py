@@ -92,26 +92,9 @@ class Refined:
     Notes
     -----
     All of this takes it that the sites share the clusters' parameters, and differ only in how
-    common the clusters are. Where they do not share them, further rounds fit the clusters to the
-    differences between sites, and the probabilities are too high: see `font.refine`.
-
-    How far the probabilities can be trusted was measured where the truth is known: mixtures of
-    three chains at 5 sites with unequal proportions, 8 simulated studies for each length of the
-    sequences. Below are, of patients with a stated probability in these bounds, the shares who are
-    in the right cluster. "Votes" is the share of the models' weight that votes for a patient's
-    cluster. After one round hard data (8 times) still make the probabilities too high; at
-    convergence they are right. All of this holds as far as the model does.
-
-    ============== ========= ============ =========== ========= ============ ===========
-    stated         votes, 8  one round, 8 converge, 8 votes, 16 one round,16 converge,16
-    ============== ========= ============ =========== ========= ============ ===========
-    0.6 to 0.7     0.65      0.59         0.65        0.84      0.58         0.61
-    0.8 to 0.9     0.72      0.75         0.84        0.89      0.85         0.85
-    0.95 to 0.99   –         0.94         0.97        –         0.97         0.98
-    0.99 to 1      0.86      0.97         0.99        0.97      1.00         1.00
-    mean stated    0.81      0.87         0.87        0.87      0.94         0.94
-    share right    0.76      0.82         0.86        0.90      0.93         0.93
-    ============== ========= ============ =========== ========= ============ ===========
+    common the clusters are. Where they do not share them, further steps fit the clusters to the
+    differences between sites, and the probabilities are too high. How far these can be trusted was
+    measured where the truth is known, see *Does it work?* in the documentation.
     """
 
     model_: Any = field(repr=False)
@@ -198,21 +181,9 @@ def refine(
     Notes
     -----
     Refine where sites share the clusters' parameters. Test it first: for Markov chains with
-    `mmlca.shared_chain_test`. Held-out patients guard against too many rounds on few patients, not
+    `mmlca.shared_chain_test`. Held-out patients guard against too many steps on few patients, not
     against sites that differ, since what fits the differences between sites fits held-out patients
-    of the same sites as well. Mean adjusted Rand indices with the true classes (24 simulated
-    studies, standard errors at most 0.013), four RA-like chains of 4 to 16 quarters in proportions
-    that differ by site, where a share of every row of probabilities was replaced by a random one at
-    each site ("differ by"); and for convergence the mean probability that is stated for a patient's
-    cluster and the share of patients whose cluster is right:
-
-    =========  =====  =======  ========  =========  ======  =====
-    differ by  FONT   1 round  held-out  converged  stated  right
-    =========  =====  =======  ========  =========  ======  =====
-    0          0.787  0.817    0.818     0.817      0.93    0.93
-    20 %       0.368  0.461    0.468     0.450      0.80    0.73
-    40 %       0.183  0.255    0.203     0.188      0.82    0.52
-    =========  =====  =======  ========  =========  ======  =====
+    of the same sites as well. *Does it work?* in the documentation has what was measured.
 
     Examples
     --------
