@@ -143,7 +143,7 @@ def _moves(
     """Sizes before and after, and the patients who changed group."""
     assert analysis.refined is not None
     note = count_note(study)
-    steps = counted(analysis.refined.n_rounds_, "step")
+    steps = counted(analysis.refined.n_steps_, "step")
     hidden = "Refined sizes that differ from those of the ensemble by few patients are not shown."
     yield Item(
         "refined_sizes",
@@ -229,7 +229,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
 
 
 def _refined(study: Study, refined: Refined) -> list[str]:
-    n = refined.n_rounds_
+    n = refined.n_steps_
     steps = {0: "", 1: ", followed by one step of expectation-maximisation across the sites"}.get(
         n, f", followed by {n:,} steps of expectation-maximisation across the sites"
     )
