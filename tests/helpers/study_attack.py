@@ -27,6 +27,7 @@ from scipy.sparse import coo_array
 Name = tuple[Hashable, ...]
 _HALF = 5e-4  # of the last digit of a curve
 _TINY = 1e-3  # draws are below 1
+_LEAST, _UNSURE, _FEW = 0.8, 0.05, 2.0  # how far estimates may be from what patients are assigned
 
 
 class System:
@@ -169,6 +170,7 @@ class PublicAttack(System):
         self._lengths()
         if (out / "tables/survival_excluded.csv").exists():
             self._survival()
+        self._estimates(tables)
 
     def _file(self, name: str, view: str) -> Path:
         return self.out / f"figures/{name}{f'_{view}' * bool(view)}.csv"
@@ -293,6 +295,38 @@ class PublicAttack(System):
                     if name in self.at:  # at least so many are observed then, or at most
                         terms = {self.at[name]: sign, self.unknown(size): -sign * share}
                         self.less.append((terms, 1.0))
+
+    def _estimates(self, tables: dict[str, pd.DataFrame]) -> None:
+        """What estimates with standard errors tell of numbers of patients.
+
+        A share p with the standard error s rests on about p(1 − p)/s² patients, or on more where
+        it is uncertain who belongs to a class. Of a class p begin in a state. A class of a site's
+        own model is the group with the same rounded size, if there is one.
+        """
+        classified = pd.read_csv(self.out / "tables/classification.csv")
+        view = "local" if "local" in tables else self.views[0]
+        for site in self.sites:
+            mine = tables[view].query("site == @site")
+            first, sizes = mine["time"].iloc[0], mine.groupby("group")["rounded_size"].first()
+            classes = classified.query("site == @site").set_index("assigned")["patients"]
+            table = pd.read_csv(self.out / f"figures/parameters_{site}.csv")
+            table = table[(table["parameter"] == "initial") & table["estimate"].notna()]
+            for row in table.rename(columns={"class": "of"}).itertuples(index=False):
+                alike = sizes.index[sizes == classes[row.of]]
+                if len(alike) == 1 and (classes == classes[row.of]).sum() == 1:
+                    size = ("size", view, site, alike[0])
+                    self._rests_on(size, row.estimate, row.se)
+                    c, n = self.unknown((view, site, alike[0], first, row.to)), self.unknown(size)
+                    self.less.append(({c: 1.0, n: -row.estimate - _UNSURE}, _FEW))
+                    self.less.append(({c: -1.0, n: row.estimate - _UNSURE}, _FEW))
+        if (self.out / "tables/outcomes.csv").exists():
+            outcomes = pd.read_csv(self.out / "tables/outcomes.csv").dropna(subset="se")
+            shares = outcomes[outcomes["term"].str.startswith("share of ")]
+            for row in shares.rename(columns={"class": "group"}).itertuples(index=False):
+                self._rests_on(("pooled", number(row.group)), row.estimate, row.se)
+
+    def _rests_on(self, size: Name, share: float, error: float) -> None:
+        self.unknown(size, _LEAST * share * (1 - share) / error**2)
 
     # --- refinement -------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.charts import legend, sankey, stacked_bars, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Layout, Plain
+from mmlca.study.sections.patients import shown_indices
 from mmlca.study.words import dead_included, group_word, window_name, windows_name
 from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.course_tables import Courses, courses_by_group, rounded_frequencies
@@ -416,6 +418,7 @@ def lab_items(study: Study, findings: Findings) -> Iterator[Item]:
 
     for view, trend in findings.trends.items():
         name = study.outputs.lab_label or trend.label
+        trend = replace(trend, curves=shown_indices(study, "lab", trend.curves))
         yield Item(
             "lab" if view is None else f"lab_{view}",
             "labs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -17,6 +18,7 @@ from mmlca.study.inference import SHARED, uses_refits
 from mmlca.study.release import count_note, is_public, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
+from mmlca.study.sections.patients import shown_indices
 from mmlca.study.words import (
     group_name,
     group_word,
@@ -287,14 +289,16 @@ def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
         f"{hidden_note(study.privacy.min_count)}"
     ).rstrip()
     together = "" if found.pooled is None else " The diamonds are the sites together."
+    effects = shown_indices(study, "effects", found.effects)
+    pooled = found.pooled if found.pooled is None else shown_indices(study, "pooled", found.pooled)
     yield Item(
         "effects",
         "covariates",
         f"Effects on membership in a {group}",
         caption + together,
-        found.effects,
+        effects,
         Plain(n_keys=3, empty={"estimate": "–"}, labels={"class": group}),
-        lambda: plot_effects(found.effects, found.pooled),
+        lambda: plot_effects(effects, pooled),
         f"Dot plot of the effects of covariates on membership in each {group}, by site.",
     )
     if found.pooled is not None:
@@ -353,6 +357,7 @@ def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
         for site, part in findings.analysis.clusters.items()
     }
     shown = full.shown(min_count, rounding_of(study, named))
+    shown = replace(shown, curves=shown_indices(study, "survival", shown.curves))
     event, groups, note = in_words(study.outcomes.event), groups_word(study), count_note(study)
     what = (
         "one less the cumulative incidence (Aalen–Johansen)"

@@ -202,7 +202,7 @@ _DIGITS = 3
 def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """A table whose indices have few digits: many digits of what rests on all patients tell counts.
 
-    Whole numbers stay as they are; other numbers have three digits, and some columns fewer.
+    Whole numbers stay as they are; other numbers have at most three digits, and some columns fewer.
 
     >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
     >>> round_indices("models", table)
@@ -212,8 +212,13 @@ def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name.startswith(("agreement", "weights", "suggested")):
         return table.round(3)
     table = table.round({column: n for column, n in _DECIMALS.items() if column in table})
-    others = [c for c in table.select_dtypes("floating") if c not in _DECIMALS]
-    return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
+    broken = table.select_dtypes("floating")
+    return table.assign(**{c: few_digits(broken[c].to_numpy(), _DIGITS) for c in broken})
+
+
+def shown_indices(study: Study, name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """The same where the study hides small numbers, for the table and for the figure of it."""
+    return round_indices(name, table) if hides(study.privacy.min_count) else table
 
 
 def shown_fits(

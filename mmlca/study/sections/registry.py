@@ -23,7 +23,7 @@ from mmlca.study.sections.fit import (
     outcome_items,
     survival_items,
 )
-from mmlca.study.sections.patients import data_items, round_indices, shown_fits
+from mmlca.study.sections.patients import data_items, shown_fits, shown_indices
 from mmlca.study.sections.refinement import refined_items
 from mmlca.study.words import group_name, group_word, groups_word, period, window_name, windows_name
 from mmlca.tables.clusters import describe_clusters, shown_sizes
@@ -34,7 +34,7 @@ from mmlca.tables.course_tables import (
     guarded_clusters,
     rounded_clusters,
 )
-from mmlca.tables.suppress import hides, printable
+from mmlca.tables.suppress import printable
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -77,9 +77,7 @@ def all_items(study: Study, findings: Findings) -> list[Item]:
             Plain(n_keys=2, sortable=False),
         )
     )
-    if not hides(study.privacy.min_count):
-        return items
-    return [replace(item, table=round_indices(item.name, item.table)) for item in items]
+    return [replace(item, table=shown_indices(study, item.name, item.table)) for item in items]
 
 
 # --- models ---------------------------------------------------------------------------------
