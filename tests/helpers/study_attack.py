@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, linprog, milp
 from scipy.sparse import coo_array
 
 Name = tuple[Hashable, ...]
@@ -300,23 +300,20 @@ class PublicAttack(System):
         """What estimates with standard errors tell of numbers of patients.
 
         A share p with the standard error s rests on about p(1 − p)/s² patients, or on more where
-        it is uncertain who belongs to a class. Of a class p begin in a state. A class of a site's
-        own model is the group with the same rounded size, if there is one.
+        it is uncertain who belongs to a class. Of a class p begin in a state.
         """
-        classified = pd.read_csv(self.out / "tables/classification.csv")
         view = "local" if "local" in tables else self.views[0]
         for site in self.sites:
             mine = tables[view].query("site == @site")
-            first, sizes = mine["time"].iloc[0], mine.groupby("group")["rounded_size"].first()
-            classes = classified.query("site == @site").set_index("assigned")["patients"]
+            mine = mine[mine["time"] == mine["time"].iloc[0]]
             table = pd.read_csv(self.out / f"figures/parameters_{site}.csv")
-            table = table[(table["parameter"] == "initial") & table["estimate"].notna()]
-            for row in table.rename(columns={"class": "of"}).itertuples(index=False):
-                alike = sizes.index[sizes == classes[row.of]]
-                if len(alike) == 1 and (classes == classes[row.of]).sum() == 1:
-                    size = ("size", view, site, alike[0])
+            for label, group in _same_classes(table, mine).items():
+                size = ("size", view, site, group)
+                own = (table["class"] == label) & (table["parameter"] == "initial")
+                for row in table[own].dropna(subset="estimate").itertuples(index=False):
                     self._rests_on(size, row.estimate, row.se)
-                    c, n = self.unknown((view, site, alike[0], first, row.to)), self.unknown(size)
+                    cell = (view, site, group, mine["time"].iloc[0], row.to)
+                    c, n = self.unknown(cell), self.unknown(size)
                     self.less.append(({c: 1.0, n: -row.estimate - _UNSURE}, _FEW))
                     self.less.append(({c: -1.0, n: row.estimate - _UNSURE}, _FEW))
         if (self.out / "tables/outcomes.csv").exists():
@@ -439,6 +436,20 @@ def number(group: str) -> str:
     """ "1" for "cluster 1" and "1: TNFi persisters"."""
     digits = re.search(r"[0-9]+", group)
     return group if digits is None else digits[0]
+
+
+def _same_classes(estimates: pd.DataFrame, first: pd.DataFrame) -> dict[str, str]:
+    """Which group has the estimates of each class: {class: group}, by weights and first states."""
+    weights = estimates[estimates["parameter"] == "weight"].set_index("class")["estimate"]
+    begin = estimates[estimates["parameter"] == "initial"]
+    begin = begin.pivot(index="class", columns="to", values="estimate").loc[weights.index]
+    counts = first.pivot(index="group", columns="state", values="count")[begin.columns]
+    sizes = first.groupby("group")["rounded_size"].first().loc[counts.index]
+    shares = counts.div(sizes, axis=0).to_numpy()
+    cost = np.abs(np.subtract.outer(weights.to_numpy(), (sizes / sizes.sum()).to_numpy()))
+    cost += np.nansum(np.abs(begin.to_numpy()[:, None] - shares[None]), axis=2)
+    rows, columns = linear_sum_assignment(cost)
+    return dict(zip(weights.index[rows], counts.index[columns], strict=True))
 
 
 def _course(sequence: str) -> list[str]:

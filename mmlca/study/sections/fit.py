@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -357,7 +356,6 @@ def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
         for site, part in findings.analysis.clusters.items()
     }
     shown = full.shown(min_count, rounding_of(study, named))
-    shown = replace(shown, curves=shown_indices(study, "survival", shown.curves))
     event, groups, note = in_words(study.outcomes.event), groups_word(study), count_note(study)
     what = (
         "one less the cumulative incidence (Aalen–Johansen)"
