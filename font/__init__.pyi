@@ -37,14 +37,8 @@ from .models.latent_class import LatentClass as LatentClass
 from .models.sklearn_models import SklearnModel as SklearnModel
 from .n_clusters import suggest_n_clusters as suggest_n_clusters
 from .n_clusters import vote as vote
-from .plots import cluster_size_table as cluster_size_table
-from .plots import pattern_table as pattern_table
 from .plots import plot_agreement as plot_agreement
-from .plots import plot_cluster_sizes as plot_cluster_sizes
-from .plots import plot_patterns as plot_patterns
-from .plots import plot_spectrum as plot_spectrum
 from .plots import plot_weights as plot_weights
-from .plots import spectrum_table as spectrum_table
 from .plots import weight_table as weight_table
 from .protocol import LocalModel as LocalModel
 from .protocol import site_proportions as site_proportions
@@ -74,4 +68,3 @@ from .stability import ClusterStability as ClusterStability
 from .stability import bootstrap_clusters as bootstrap_clusters
 from .stability import bootstrap_weights as bootstrap_weights
 from .stability import influence as influence
-from .tables_ensemble import TableEnsemble as TableEnsemble

@@ -177,7 +177,7 @@ def refine(
 
     Parameters
     ----------
-    ensemble : fitted Ensemble or TableEnsemble
+    ensemble : fitted Ensemble
         Its clusters are the beginning.
     models : {name: model}
         Those of the ensemble, all of one family that can be estimated from sums: mixtures of Markov

@@ -9,7 +9,6 @@ import pandas as pd
 
 from font.checks import one_of, some
 from font.errors import InputError
-from font.plots import CLUSTER_COLOURS, GRID
 from font.simulation.tables import simulation_table
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ _LOOKS = {  # colour and marker; oracles are grey and hollow: they know what no 
     "tables kmeans": ("#0072B2", "d"),
     "tables latent": ("#E69F00", "o"),
 }
+GRID = "#E6E6E6"
+_LINE_COLOURS = ("#332288", "#999933", "#882255", "#33BBEE", "#661100", "#777777")
 _ORACLES = ("pooled", "pooled site proportions", "best local")
 _TEXT, _SMALL, _WIDTH = 7, 6, 7.2
 _AXIS_NAMES = {"variance": ("Noise variance σ²", "σ² = "), "quarters": ("Quarters", "quarters: ")}
@@ -119,7 +120,7 @@ def plot_weight_correlation(results: pd.DataFrame, measure: str = "correlation")
                 means,
                 yerr=1.96 * np.nan_to_num(errors),
                 fmt=f"{'osD^vP'[i % 6]}-",
-                color=CLUSTER_COLOURS[i % len(CLUSTER_COLOURS)],
+                color=_LINE_COLOURS[i % len(_LINE_COLOURS)],
                 ms=4.5,
                 lw=1.2,
                 label=f"{_axis_names(table)[1]}{variance:g}",

@@ -25,6 +25,11 @@ from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of
 from mmlca.study.words import group_name, groups_word
 from mmlca.tables.cluster_chains import cluster_chains, cluster_memberships
+from mmlca.tables.cluster_effects import (
+    hide_effects,
+    hide_outcomes,
+    one_step_effects,
+)
 from mmlca.tables.describe import state_distribution, transition_counts
 from mmlca.tables.diagnostics import (
     N_TESTS,
@@ -33,13 +38,8 @@ from mmlca.tables.diagnostics import (
     diagnose,
     diagnose_clusters,
 )
-from mmlca.tables.effects import (
-    hide_effects,
-    hide_outcomes,
-    one_step_effects,
-)
+from mmlca.tables.disclosure import few_text, hide_parts, hides, is_small
 from mmlca.tables.pooling import inverse_variance
-from mmlca.tables.suppress import few_text, hide_parts, hides, is_small
 from mmlca.tables.survival import Survival, survival_by_cluster
 
 if TYPE_CHECKING:

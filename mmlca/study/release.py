@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from font.errors import InputError
 from font.files import private_folder
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import hidden_note, hides, is_small
+from mmlca.tables.disclosure import Rounding, hidden_note, hides, is_small
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,8 +17,8 @@ from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 from mmlca.study import analysis as analyse
-from mmlca.study import inference, site_data
-from mmlca.study.analysis import Analysis, Findings, Models
+from mmlca.study import site_data
+from mmlca.study.analysis import Analysis, Models
 from mmlca.study.cache import (
     Progress,
     Results,
@@ -30,9 +30,9 @@ from mmlca.study.cache import (
     remember,
     settings_key,
 )
-from mmlca.study.groups import course_views, with_names
-from mmlca.study.names import courses_of_names, short_names
-from mmlca.study.numbers import headline
+from mmlca.study.findings import Findings, describe
+from mmlca.study.groups import course_views
+from mmlca.study.names import courses_of_names
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of, secret_key, statement
 from mmlca.study.report.content import Item, Report
@@ -40,15 +40,12 @@ from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import lay_out_sections, render_report
 from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.sections import registry
-from mmlca.study.sections.cautions import cautions
 from mmlca.study.sections.courses import draw_single_courses
-from mmlca.study.sections.methods import methods
-from mmlca.study.sections.patients import shown_fits
+from mmlca.study.sections.digits import shown_fits
 from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
-from mmlca.study.words import groups_word, period, window_name
-from mmlca.tables.clusters import describe_clusters, name_clusters
-from mmlca.tables.suppress import hides
+from mmlca.study.words import groups_word, window_name
+from mmlca.tables.disclosure import hides
 
 Drawings = dict[str, Callable[[], Pictures]]
 """What waits for the pictures of each figure that is being drawn, by name."""
@@ -173,7 +170,10 @@ class _Run:
             models, own = ({n: fitted[n] for n in part} for part in (resamples, sequences))
             analysis = analyse.combine(study, sequences, models, own, n_classes)
             key = self.key_of("describe", key, n_classes)
-            findings = self.describe(analysis, choice, suggested)
+            self.tell("Comparing the sites", 0.42)
+            findings = describe(
+                study, analysis, choice, suggested, self.record_names, self.processes
+            )
             key = make_key(key, findings.analysis.names)
         warned = _public(caught)
         shown = registry.all_items(study, findings)
@@ -193,10 +193,12 @@ class _Run:
             groups=groups_word(study),
             figures=study.outputs.figures,
             summary=summary(study, findings),
-            methods=methods(study, findings, n_classes),
-            careful=cautions(study, findings, warned),
+            methods=registry.methods(study, findings),
+            careful=registry.cautions(study, findings, warned),
             numbers=findings.numbers,
             items=shown,
+            results={section.key: section.title for section in registry.RESULTS},
+            diagnostics={section.key: section.title for section in registry.DIAGNOSTICS},
         )
         if "docx" in study.outputs.formats:
             with self.step("word", key) as needed:
@@ -322,57 +324,6 @@ class _Run:
             )
             self.results.json(file, plain_records(table))
             return table
-
-    def describe(
-        self, analysis: Analysis, choice: pd.DataFrame | None, suggested: pd.DataFrame | None
-    ) -> Findings:
-        """Numbers and tables of the clusters, the sites and the labs."""
-        study, processes = self.study, self.processes
-        self.tell("Comparing the sites", 0.42)
-        differences = processes.submit(
-            analyse.compare_sites, study, analysis, study.outputs.bootstrap
-        )
-        shared = processes.submit(analyse.compare_chains, study, analysis)
-        refined_differences = processes.submit(analyse.compare_sites_refined, study, analysis)
-        diagnosed = inference.diagnostics(study, analysis, processes)
-        described = describe_clusters(
-            *(analysis.sequences, analysis.clusters),
-            after=period(study, analysis.sequences),
-            window=window_name(study),
-        )
-        described = registry.shown_clusters(study, analysis, described)
-        courses = name_clusters(described)  # from the numbers that are shown beside the names
-        names = short_names(study, courses, self.record_names(courses))
-        analysis = with_names(
-            study,
-            analysis,
-            *(
-                {c: name for c, name in zip(described["cluster"], part, strict=True) if name}
-                for part in (names, courses)
-            ),
-        )
-        described.insert(1, "name", pd.Series(names, described.index, dtype=object))
-        course_tables = analyse.course_tables(study, analysis, processes)
-        self.tell("Fitting the laboratory values", 0.45)
-        trends = analyse.lab_trends(study, analysis)
-        self.tell("Standard errors, fit and outcomes", 0.47)
-        table_one = analyse.describe_patients(study, analysis, described)
-        inferred = inference.infer(study, analysis, table_one.hidden_together, diagnosed())
-        return Findings(
-            analysis=analysis,
-            choice=choice,
-            suggested=suggested,
-            numbers=headline(study, analysis, choice, differences(), shared()),
-            described=described,
-            table_one=table_one,
-            courses=course_tables(),
-            differences=differences(),
-            influence=analyse.site_influence(study, analysis),
-            trends=trends,
-            refined_differences=refined_differences(),
-            shared=shared(),
-            inference=inferred,
-        )
 
     def record_names(self, courses: list[str | None]) -> dict[str, str]:
         """The course of each name of the study file; those of a list are kept for later runs."""

@@ -104,7 +104,7 @@ def test_weighted_linkage_equals_scipy_on_every_patient(method):
 
 def test_linkage_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"20,000 label patterns.*method='kmeans'"):
-        clustering.refuse_large(20_000, "ward")
+        clustering.check_linkage_size(20_000, "ward")
 
 
 def test_the_spectrum_is_read_at_a_tenth():

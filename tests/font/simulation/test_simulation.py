@@ -395,3 +395,41 @@ def test_refining_gains_where_sites_are_unequal_and_data_hard():
     assert mean["FONT refined 1"] > mean["FONT"] + 0.02
     assert mean["FONT refined converge"] > mean["FONT refined 1"] - 0.01
     assert mean["FONT refined converge"] == pytest.approx(mean["pooled site proportions"], abs=0.05)
+
+
+# --- figures
+
+
+def simulated(measures: dict[str, list[float]]) -> pd.DataFrame:
+    """Results of a simulation with all methods in one scenario of two replicates."""
+    scenario = {"setting": "homogeneous", "n_sites": 5, "variance": 0.1}
+    rows = [
+        {**scenario, "method": method, "replicate": i}
+        | {measure: values[i] for measure, values in measures.items()}
+        for method in simulation.METHODS
+        for i in range(2)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_narrow_simulation_figure_holds_its_legend_and_oracles_are_hollow():
+    figure = font.plot_simulation(simulated({"ari": [0.2, 0.9]}))
+    figure.canvas.draw()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0
+    assert legend.x1 <= figure.bbox.width
+    filled = {
+        bars.get_label(): bars.lines[0].get_markerfacecolor() != "white"
+        for bars in figure.axes[0].containers
+    }
+    hollow = {"pooled", "pooled site proportions", "best local"}
+    assert {name for name, is_filled in filled.items() if not is_filled} == hollow & set(filled)
+
+
+@pytest.mark.parametrize(
+    ("measure", "limits"), [("correlation", (-1.1, 1.1)), ("angle", (-9, 400))]
+)
+def test_axes_of_weights_end_where_their_values_end(measure, limits):
+    results = simulated({"ari": [0.2, 0.9], measure: [-0.9, 0.95] if limits[1] < 2 else [1, 99]})
+    low, high = font.plot_weight_correlation(results, measure).axes[0].get_ylim()
+    assert limits[0] <= low < high <= limits[1]

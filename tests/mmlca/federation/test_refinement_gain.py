@@ -282,7 +282,7 @@ def rounding_costs(
             ).astype(float)
             for site, part in tables.tables.items()
         }
-        ensemble = font.TableEnsemble(K, method="latent" if n_sites > 2 else "kmeans", seed=1)
+        ensemble = font.Ensemble(K, method="latent" if n_sites > 2 else "kmeans", seed=1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ensemble.fit(models, font.CrossTables(tables.models, tables.n_classes, rounded))

@@ -24,7 +24,7 @@ import font
 import mmlca
 from font.refinement import refine_clusters
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
-from mmlca.tables.effects import site_effects
+from mmlca.tables.cluster_effects import site_effects
 
 K, S = PARAMS.n_classes, PARAMS.n_states
 BETA = np.array([0.0, 0.5, -0.5, 0.8])  # log-odds of each class for one unit of the covariate

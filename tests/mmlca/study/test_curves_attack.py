@@ -10,9 +10,8 @@ import pandas as pd
 
 import ehr_prep
 import mmlca
-from mmlca.study.sections.courses import lab_items
-from mmlca.study.sections.fit import covariate_items, survival_items
-from mmlca.tables.suppress import few_digits
+from mmlca.study.sections import covariates, labs, outcomes
+from mmlca.tables.disclosure import few_digits
 
 M = 11
 STUDY: Any = SimpleNamespace(
@@ -30,8 +29,8 @@ def labs_of(rng: np.random.Generator, n: int) -> tuple[pd.DataFrame, pd.Series]:
     days = rng.integers(-365, 1095, len(who)).astype("timedelta64[D]")
     value = np.exp(3 + rng.normal(0, 0.5, n)[who] + rng.normal(0, 0.4, len(who)))
     start = np.datetime64("2010-01-01", "s")
-    labs = pd.DataFrame({"patient_id": who, "date": start + days, "value": value})
-    return labs, pd.Series(start, index=range(n))
+    tests = pd.DataFrame({"patient_id": who, "date": start + days, "value": value})
+    return tests, pd.Series(start, index=range(n))
 
 
 def test_bands_under_two_groupings_tell_by_how_few_patients_these_differ() -> None:
@@ -44,11 +43,11 @@ def test_bands_under_two_groupings_tell_by_how_few_patients_these_differ() -> No
     rng, n = np.random.default_rng(1), 200
     rows = []
     for _ in range(160):
-        labs, start = labs_of(rng, n)
+        tests, start = labs_of(rng, n)
         few = int(rng.integers(1, M))
         group = pd.Series("x", index=range(n))
         both = [
-            ehr_prep.trend(labs, part, start, min_count=M).curves.set_index("years")
+            ehr_prep.trend(tests, part, start, min_count=M).curves.set_index("years")
             for part in (group, group.drop(rng.choice(n, few, replace=False)))
         ]
         shown = [curve[["estimate", "low", "high"]].apply(few_digits, digits=3) for curve in both]
@@ -65,8 +64,8 @@ def test_bands_under_two_groupings_tell_by_how_few_patients_these_differ() -> No
 def test_figures_draw_no_more_digits_than_their_tables() -> None:
     """In an SVG or PDF file a curve can be measured to six digits and more."""
     rng = np.random.default_rng(2)
-    labs, start = labs_of(rng, 90)
-    trend = ehr_prep.trend(labs, pd.Series(1, index=range(90)), start, min_count=M)
+    tests, start = labs_of(rng, 90)
+    trend = ehr_prep.trend(tests, pd.Series(1, index=range(90)), start, min_count=M)
     n = 400
     time, event = rng.exponential(5, n), rng.random(n) < 0.6
     clusters = pd.Series(rng.choice([1, 2], n))
@@ -79,14 +78,16 @@ def test_figures_draw_no_more_digits_than_their_tables() -> None:
     findings: Any = SimpleNamespace(
         trends={None: trend},
         analysis=SimpleNamespace(clusters={"A": clusters}, names={}),
-        inference=SimpleNamespace(survival=survival, effects=effects, pooled=None),
+        inference=SimpleNamespace(
+            survival=survival, effects=effects, pooled=None, outcomes=None, tests=None
+        ),
     )
-    lab, effect = next(lab_items(STUDY, findings)), next(covariate_items(STUDY, findings))
-    for item, column in (
-        (lab, "estimate"),
-        (next(survival_items(STUDY, findings)), "survival"),
-        (effect, "estimate"),
+    for section, column in (
+        (labs, "estimate"),
+        (outcomes, "survival"),
+        (covariates, "estimate"),
     ):
+        item = next(section.items(STUDY, findings))
         assert item.draw is not None
         figure = getattr(item.draw(), "figure", None) or item.draw()
         drawn = np.concatenate([line.get_ydata() for ax in figure.axes for line in ax.lines])

@@ -23,7 +23,7 @@ from mmlca.model.outcomes import Correction, ThreeStep, three_step
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 from mmlca.tables.cluster_chains import open_cells
-from mmlca.tables.suppress import hidden_parts, hide_rows, is_small
+from mmlca.tables.disclosure import hidden_parts, hide_rows, is_small
 
 _Z95 = 1.959963984540054
 

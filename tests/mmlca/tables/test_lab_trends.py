@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 
 import ehr_prep
 from ehr_prep.labs import KNOTS, trend
-from ehr_prep.mixed import natural_spline
 from ehr_prep.synthetic.simulate import parameters
+from mmlca.tables.mixed_model import natural_spline
 
 START = np.datetime64("2012-06-01", "D")
 AT = np.array(KNOTS)

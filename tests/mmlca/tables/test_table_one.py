@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ehr_prep import table_one
+from mmlca.tables.table_one import TableOneSettings, table_one
 
 PATIENTS = pd.DataFrame(
     {
@@ -96,18 +96,18 @@ def random_patients() -> tuple[pd.DataFrame, pd.Series]:
 
 def test_p_values_are_those_of_scipy() -> None:
     frame, group = random_patients()
-    table = table_one(frame, group, compare="p").frame["p"]
+    table = table_one(frame, group, columns=["p"]).frame["p"]
     samples = [frame["x"][group == g] for g in range(3)]
     assert table["x, mean (SD)"].iat[0] == f"{stats.f_oneway(*samples).pvalue:.3f}"
     counts = pd.crosstab(group, frame["c"])
     expected = stats.chi2_contingency(counts, correction=False).pvalue
     assert table["c, n (%)"].to_list() == [f"{expected:.3f}", "", ""]
     assert table["flat, n (%)"].to_list() == ["–"]
-    table = table_one(frame, group, compare="p", continuous="median").frame["p"]
+    table = table_one(frame, group, columns=["p"], continuous="median").frame["p"]
     tied = [frame["tied"][group == g] for g in range(3)]
     assert table["tied, median [quartiles]"].iat[0] == f"{stats.kruskal(*tied).pvalue:.3f}"
     far = frame.assign(x=frame["x"] + 100 * group)
-    assert table_one(far, group, compare="p").frame["p"]["x, mean (SD)"].iat[0] == "<0.001"
+    assert table_one(far, group, columns=["p"]).frame["p"]["x, mean (SD)"].iat[0] == "<0.001"
 
 
 def exact_p(table: np.ndarray) -> float:
@@ -135,38 +135,38 @@ def test_small_expected_counts_take_permutations_and_are_marked(counts: list[lis
         [(g, f"level {v}") for (g, v), n in np.ndenumerate(table) for _ in range(n)],
         columns=["group", "level"],
     )
-    result = table_one(frame[["level"]], frame["group"], compare="p")
+    result = table_one(frame[["level"]], frame["group"], columns=["p"])
     text = result.frame["p"]["level, n (%)"].iat[0]
     assert text.endswith("†")
     exact = exact_p(table)
     assert float(text[:-1]) == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9_999))
     assert result.notes[0] == "p: analysis of variance; chi-squared test for categories."
     assert result.notes[1].startswith("† Some expected counts are below 5: permutation test")
-    assert text == table_one(frame[["level"]], frame["group"], compare="p").frame["p"].iat[1]
+    assert text == table_one(frame[["level"]], frame["group"], columns=["p"]).frame["p"].iat[1]
     assert r"\dag{}" in result.to_latex()
 
 
 def test_large_expected_counts_are_not_marked() -> None:
     frame, group = random_patients()
-    result = table_one(frame[["c"]], group, compare="p", continuous="median")
+    result = table_one(frame[["c"]], group, columns=["p"], continuous="median")
     assert result.notes == ("p: Kruskal–Wallis test; chi-squared test for categories.",)
-    assert table_one(frame[["x"]], group, compare="smd").notes[0].startswith("SMD: standardised")
+    assert table_one(frame[["x"]], group, columns=["smd"]).notes[0].startswith("SMD: standardised")
 
 
 def test_standardised_differences_by_hand() -> None:
     frame = pd.DataFrame({"x": [1.0, 3, 2, 6, 5, 5.5], "b": list("yynyyn"), "c": list("uvwuvu")})
     group = pd.Series([1, 1, 1, 2, 2, 2])
-    table = table_one(frame, group, compare="smd").frame["SMD"]
+    table = table_one(frame, group, columns=["smd"]).frame["SMD"]
     assert table["x, mean (SD)"].iat[0] == f"{3.5 / np.sqrt((1 + 0.25) / 2):.3f}"
     assert table["b, n (%)"].iat[0] == "0.000"
     # two levels: |p − q| over the root of the mean of p(1 − p) and q(1 − q)
     frame["b"] = list("yynnnn")
     p, q = 2 / 3, 0.0
-    assert table_one(frame, group, compare="smd").frame["SMD"]["b, n (%)"].iat[0] == (
+    assert table_one(frame, group, columns=["smd"]).frame["SMD"]["b, n (%)"].iat[0] == (
         f"{(p - q) / np.sqrt((p * (1 - p) + q * (1 - q)) / 2):.3f}"
     )
     frame["b"] = list("yyynnn")  # no spread in either cluster
-    assert table_one(frame, group, compare="smd").frame["SMD"]["b, n (%)"].iat[0] == "–"
+    assert table_one(frame, group, columns=["smd"]).frame["SMD"]["b, n (%)"].iat[0] == "–"
 
 
 def test_three_clusters_average_over_pairs() -> None:
@@ -174,7 +174,7 @@ def test_three_clusters_average_over_pairs() -> None:
     group = pd.Series([1, 1, 2, 2, 3, 3])
     spread = np.sqrt(2)
     expected = np.mean([1, 4, 3]) / spread
-    table = table_one(frame, group, compare="smd").frame["SMD"]
+    table = table_one(frame, group, columns=["smd"]).frame["SMD"]
     assert table["x, mean (SD)"].iat[0] == f"{expected:.3f}"
 
 
@@ -209,8 +209,8 @@ def test_markdown_latex_and_html() -> None:
         (PATIENTS, [1, 2], {}, "found 2 clusters for 6"),
         (PATIENTS, [None] * 6, {}, "none of the patients has a cluster"),
         (PATIENTS, CLUSTERS, {"variables": ["weight"]}, "no column 'weight'"),
-        (PATIENTS, CLUSTERS, {"compare": "t"}, "compare must be"),
-        (PATIENTS, CLUSTERS, {"continuous": "mode"}, "continuous must be"),
+        (PATIENTS, CLUSTERS, {"columns": ["t"]}, "columns"),
+        (PATIENTS, CLUSTERS, {"continuous": "mode"}, "continuous is 'mode' and should be"),
         ({"VA": PATIENTS}, {"MGB": CLUSTERS}, {}, "patients has no site 'MGB'"),
         (
             pd.DataFrame({"note": [f"n{i}" for i in range(40)]}),
@@ -356,6 +356,20 @@ def test_comparisons_are_coarse_where_numbers_are_hidden(
     cohort: tuple[pd.DataFrame, pd.Series],
 ) -> None:
     for compare, allowed in (("p", ("<0.001", "<0.01", "<0.05", "≥0.05")), ("smd", None)):
-        frame = table_one(*cohort, compare=compare, min_count=11).to_frame()
+        frame = table_one(*cohort, columns=[compare], min_count=11).to_frame()
         text = frame[compare.replace("smd", "SMD")][("sex, n (%)", "F")].strip("†")
         assert text in allowed if allowed else len(text.split(".")[1]) == 1
+
+
+def test_columns_beside_the_clusters_are_chosen_in_order() -> None:
+    frame, group = random_patients()
+    chosen = table_one(frame[["x"]], group, columns=["smd", "p"])
+    assert list(chosen.frame.columns) == ["0", "1", "2", "SMD", "p"]
+    everything = table_one(frame[["x"]], group, columns=["all", "smd", "p"])
+    pd.testing.assert_frame_equal(everything.frame.drop(columns="all"), chosen.frame)
+    assert [note.split(":")[0] for note in chosen.notes] == ["SMD", "p"]
+    assert chosen.legend.startswith("Number (%) or mean (SD). SMD: standardised mean difference")
+    settings = TableOneSettings(continuous="median", variables={"x": "Score"})
+    assert table_one(frame, group, settings).frame.index[1] == ("Score, median [quartiles]", "")
+    with pytest.raises(ValueError, match="'all', 'p' or 'smd'"):
+        table_one(frame, group, columns=["all", "median"])

@@ -8,9 +8,9 @@ import pytest
 
 import mmlca
 from mmlca.tables.cluster_chains import cluster_chains
-from mmlca.tables.effects import hide_effects, hide_outcomes, one_step_effects
+from mmlca.tables.cluster_effects import hide_effects, hide_outcomes, one_step_effects
+from mmlca.tables.disclosure import is_small
 from mmlca.tables.pooling import inverse_variance
-from mmlca.tables.suppress import is_small
 
 CHAINS = mmlca.MarkovParams(
     [0.6, 0.4],

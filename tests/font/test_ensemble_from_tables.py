@@ -13,7 +13,8 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import font
-from font.cross_tables import latent_clusters
+from font import clustering
+from font.clustering import latent_clusters
 from font.exchange.privacy import round_counts
 
 
@@ -40,7 +41,7 @@ def test_agreement_and_weights_are_exact(make_case, dense, weights: str, seed: i
     case = make_case(400, 5, 3, [0.9, 0.8, 0.7, 0.9, 0.3], seed=seed)
     own = {name: f"s{i % 3}" for i, name in enumerate(case.models)}
     tables = tables_of(in_parts(case.labels), 3, case.models)
-    ours = font.TableEnsemble(3, weights=weights).fit(case.models, tables)
+    ours = font.Ensemble(3, weights=weights, method="latent").fit(case.models, tables)
     theirs = font.Ensemble(3, weights=weights).fit(case.models, in_parts(case.labels))
     for name in ("weights_", "centred_weights_", "agreement_", "centred_agreement_", "spectrum_"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-12)
@@ -50,14 +51,14 @@ def test_agreement_and_weights_are_exact(make_case, dense, weights: str, seed: i
     if weights == "spectral":
         np.testing.assert_allclose(ours.weights_, textbook.weights, atol=1e-12)
         equal = {name: name for name in own}  # one model each: the paper's weights
-        shared = font.TableEnsemble(3).fit(case.models, tables, equal)
+        shared = font.Ensemble(3).fit(case.models, tables, equal)
         np.testing.assert_allclose(shared.weights_, textbook.weights, atol=1e-12)
 
 
 def test_positions_are_those_of_the_rows_of_the_combined_distances(make_case, dense) -> None:
     case = make_case(150, 4, 3, 0.8)
     tables = tables_of({"all": case.labels}, 3, case.models)
-    ensemble = font.TableEnsemble(3, method="kmeans").fit(case.models, tables)
+    ensemble = font.Ensemble(3, method="kmeans").fit(case.models, tables)
     one_hot = np.hstack([np.eye(3)[case.labels[name]] for name in case.models])
     points = one_hot @ ensemble._axes
     rows = dense(case.models, case.labels).combined
@@ -73,7 +74,7 @@ def test_clusters_are_nearly_those_of_the_patients_themselves(make_case, method:
     best = adjusted_rand_score(case.truth, together.predict(case.labels))
     tables = tables_of(in_parts(case.labels), 4, case.models)
     for given in (tables, rounded(tables, 1)):
-        ensemble = font.TableEnsemble(4, method=method, seed=1).fit(case.models, given)
+        ensemble = font.Ensemble(4, method=method, seed=1).fit(case.models, given)
         labels = ensemble.predict(case.labels)
         assert adjusted_rand_score(case.truth, labels) > best - 0.02
         assert (np.diff(ensemble.cluster_sizes_.sum(axis=1)) <= 3).all()  # whole numbers per site
@@ -108,12 +109,10 @@ def test_each_update_of_the_latent_clusters_raises_their_likelihood(make_case) -
     member = np.random.default_rng(1).dirichlet(np.ones(3), 15)
 
     def likelihood(n_updates: int) -> float:
-        from font import cross_tables
-
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cross_tables, "_FEW_UPDATES", n_updates)
-            patch.setattr(cross_tables, "_MOST_UPDATES", 0)
-            patch.setattr(cross_tables, "_PSEUDO", 1e-9)
+            patch.setattr(clustering, "_FEW_UPDATES", n_updates)
+            patch.setattr(clustering, "_MOST_UPDATES", 0)
+            patch.setattr(clustering, "_PSEUDO", 1e-9)
             pi, confusion = latent_clusters(total, offsets, [member])
         chance = (confusion * pi) @ confusion.T
         pairs = itertools.combinations(range(5), 2)
@@ -127,7 +126,7 @@ def test_each_update_of_the_latent_clusters_raises_their_likelihood(make_case) -
 def test_posteriors_by_enumeration_with_the_sites_own_proportions(make_case) -> None:
     case = make_case(300, 3, 2, 0.8)
     tables = tables_of({"all": case.labels}, 2, case.models)
-    ensemble = font.TableEnsemble(2, method="latent").fit(case.models, tables)
+    ensemble = font.Ensemble(2, method="latent").fit(case.models, tables)
     site = case.labels[case.truth == 0]  # a site of one kind of patients
     shares = ensemble.predict_proba(site)
     logs = np.log(ensemble.confusion_)
@@ -150,8 +149,8 @@ def test_posteriors_by_enumeration_with_the_sites_own_proportions(make_case) -> 
 def test_the_dict_places_patients_alike(make_case, method: str) -> None:
     case = make_case(400, 4, 3, 0.8)
     tables = tables_of(in_parts(case.labels), 3, case.models)
-    ensemble = font.TableEnsemble(3, method=method, seed=1).fit(case.models, tables)
-    again = font.TableEnsemble.from_dict(ensemble.to_dict())
+    ensemble = font.Ensemble(3, method=method, seed=1).fit(case.models, tables)
+    again = font.Ensemble.from_dict(ensemble.to_dict())
     assert (again.confidence(case.labels) == ensemble.confidence(case.labels)).all(axis=None)
     assert again.to_dict() == ensemble.to_dict()
     assert "3 clusters" in again.summary()
@@ -161,33 +160,44 @@ def test_the_dict_places_patients_alike(make_case, method: str) -> None:
         assert without == ensemble.to_dict()
     else:
         with pytest.raises(ValueError, match="has no axes"):
-            font.TableEnsemble.from_dict(without)
+            font.Ensemble.from_dict(without)
+
+
+def test_latent_clusters_of_patterns_are_those_of_their_tables(make_case) -> None:
+    case = make_case(600, 5, 3, 0.8)
+    sites = in_parts(case.labels)
+    given = (sites, tables_of(sites, 3, case.models))
+    ours, theirs = (font.Ensemble(3, method="latent", seed=1).fit(case.models, x) for x in given)
+    assert ours.to_dict() == theirs.to_dict()
+    assert ours.patterns_ is not None
+    with pytest.raises(ValueError, match="no pattern has a cluster of its own"):
+        font.influence(ours)
 
 
 def test_a_single_model_gives_its_own_classes(make_case) -> None:
     case = make_case(200, 1, 3, 0.9)
     tables = tables_of({"all": case.labels}, 3, case.models)
     for method in ("kmeans", "latent"):
-        ensemble = font.TableEnsemble(3, method=method).fit(case.models, tables)
+        ensemble = font.Ensemble(3, method=method).fit(case.models, tables)
         assert adjusted_rand_score(case.labels["m0"], ensemble.predict(case.labels)) == 1
 
 
 def test_wrong_tables_are_refused(make_case) -> None:
     case = make_case(50, 2, 2)
     tables = tables_of({"all": case.labels}, 2, case.models)
-    with pytest.raises(ValueError, match="one of 'latent', 'kmeans'"):
-        font.TableEnsemble(2, method="ward")
+    with pytest.raises(ValueError, match="one of 'kmeans', 'latent'"):
+        font.Ensemble(2, method="ward").fit(case.models, tables)
     with pytest.raises(ValueError, match="other numbers of classes"):
-        font.TableEnsemble(2).fit({"m0": np.eye(3), "m1": np.eye(2)}, tables)
+        font.Ensemble(2).fit({"m0": np.eye(3), "m1": np.eye(2)}, tables)
     with pytest.raises(ValueError, match="in the order of the cross-tables"):
-        font.TableEnsemble(2).fit(dict(reversed(case.models.items())), tables)
+        font.Ensemble(2).fit(dict(reversed(case.models.items())), tables)
     with pytest.raises(ValueError, match="has the label 1 from the model 'm0'"):
         tables_of({"all": case.labels}, 1, case.models)
     with pytest.raises(ValueError, match="'all' occur more than once"):
         font.CrossTables.merge([tables, tables])
     empty = font.CrossTables(tables.models, tables.n_classes, {"all": np.zeros((4, 4))})
     with pytest.raises(ValueError, match="no patients to cluster"):
-        font.TableEnsemble(2).fit(case.models, empty)
+        font.Ensemble(2).fit(case.models, empty)
 
 
 # --- one site must not outvote the others ------------------------------------------------
@@ -196,7 +206,7 @@ def test_wrong_tables_are_refused(make_case) -> None:
 @pytest.mark.parametrize("weights", ["spectral", "centred", "equal"])
 def test_copies_of_a_model_share_its_weight(make_case, weights: str) -> None:
     case = make_case(1000, 4, 3, [0.9, 0.8, 0.7, 0.85])
-    once = font.TableEnsemble(3, weights=weights).fit(
+    once = font.Ensemble(3, weights=weights, method="latent").fit(
         case.models, tables_of({"all": case.labels}, 3, case.models)
     )
     models, labels = dict(case.models), case.labels.copy()
@@ -204,7 +214,7 @@ def test_copies_of_a_model_share_its_weight(make_case, weights: str) -> None:
     for i in range(30):
         models[f"copy {i}"], labels[f"copy {i}"] = models["m3"], labels["m3"]
         sites[f"copy {i}"] = "m3"
-    many = font.TableEnsemble(3, weights=weights).fit(
+    many = font.Ensemble(3, weights=weights, method="latent").fit(
         models, tables_of({"all": labels}, 3, models), sites
     )
     by_site = many.weights_.groupby(sites).sum()
@@ -226,12 +236,12 @@ def test_absurd_counts_of_one_site_do_not_move_the_others_patients(
         "swapped": parts["s3"].assign(m0=parts["s3"]["m1"].to_numpy()[::-1]),
     }[lie]
     honest = {site: parts[site] for site in ("s0", "s1", "s2")}
-    fair = font.TableEnsemble(4, method=method, seed=1).fit(
+    fair = font.Ensemble(4, method=method, seed=1).fit(
         case.models, tables_of(honest, 4, case.models)
     )
     tables = tables_of(honest | {"s3": made_up}, 4, case.models)
     tables.tables["s3"] *= 1e9
-    bent = font.TableEnsemble(4, method=method, seed=1).fit(case.models, tables)
+    bent = font.Ensemble(4, method=method, seed=1).fit(case.models, tables)
     for table in honest.values():
         assert adjusted_rand_score(fair.predict(table), bent.predict(table)) > 0.9
     assert tables.total(capped=True).sum() == pytest.approx(
@@ -282,11 +292,11 @@ def test_a_site_whose_models_agree_with_nobody_is_named(make_case) -> None:
     models = {f"s{i // 2}/{i % 2}": beta for i, beta in enumerate(case.models.values())}
     labels = case.labels.set_axis(list(models), axis=1)
     tables = tables_of({"all": labels}, 3, models)
-    ensemble = font.TableEnsemble(3).fit(models, tables)
+    ensemble = font.Ensemble(3, method="latent").fit(models, tables)
     assert "The models of 's3' agree with those of the other sites less" in ensemble.summary()
     fine = make_case(2000, 8, 3, 0.9)
     tables = tables_of({"all": fine.labels.set_axis(list(models), axis=1)}, 3, models)
-    assert "of the other sites less" not in font.TableEnsemble(3).fit(models, tables).summary()
+    assert "of the other sites less" not in font.Ensemble(3).fit(models, tables).summary()
 
 
 def test_cross_tables_count_as_pandas_does() -> None:
@@ -307,19 +317,19 @@ def test_cross_tables_count_as_pandas_does() -> None:
 def test_if_no_model_separates_anybody_there_is_nothing_to_cluster() -> None:
     labels = {"here": pd.DataFrame({"A": [0, 0, 0], "B": [1, 1, 1]})}
     models = {"A": np.eye(2), "B": np.eye(2)}
-    with pytest.raises(ValueError, match="no model tells any patients apart"):
-        font.TableEnsemble(2).fit(models, tables_of(labels, 2, models))
+    with pytest.raises(ValueError, match="no model distinguishes any patients"):
+        font.Ensemble(2).fit(models, tables_of(labels, 2, models))
     alike = {"A": np.ones((2, 2))}
     labels = {"here": pd.DataFrame({"A": [0, 1, 1]})}
-    with pytest.raises(ValueError, match="no model tells any patients apart"):
-        font.TableEnsemble(2).fit(alike, tables_of(labels, 2, alike))
+    with pytest.raises(ValueError, match="no model distinguishes any patients"):
+        font.Ensemble(2).fit(alike, tables_of(labels, 2, alike))
 
 
 def test_a_reliability_of_0_may_leave_nothing_to_cluster() -> None:
     labels = {"here": pd.DataFrame({"A": [0, 1, 1], "lazy": [0, 0, 0]})}
     models = {"A": np.eye(2), "lazy": np.eye(2)}
-    ensemble = font.TableEnsemble(2, weights="prior", reliability={"A": 0, "lazy": 1})
-    with pytest.raises(ValueError, match="tell patients apart, 'A', all have the reliability 0"):
+    ensemble = font.Ensemble(2, weights="prior", reliability={"A": 0, "lazy": 1})
+    with pytest.raises(ValueError, match="distinguish patients, 'A', all have the reliability 0"):
         ensemble.fit(models, tables_of(labels, 2, models))
 
 
@@ -333,7 +343,7 @@ def test_a_model_of_one_class_makes_no_cluster() -> None:
     models = {"A": corners, "B": corners[:3], "C": corners[:1]}
     sizes = {name: len(beta) for name, beta in models.items()}
     tables = font.CrossTables.from_labels({"here": labels}, sizes)
-    ensemble = font.TableEnsemble(4, method="kmeans").fit(models, tables)
+    ensemble = font.Ensemble(4, method="kmeans").fit(models, tables)
     assert ensemble.weights_["C"] == 0
     assert (ensemble.cluster_sizes_["here"] > 20).all()
     assert adjusted_rand_score(truth, ensemble.predict(labels)) > 0.8

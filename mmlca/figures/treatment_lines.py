@@ -19,7 +19,7 @@ from mmlca.figures.colours import INK, MISSING, PALE, Colours, state_colours
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.groups import Groups, SequencesBySite
-from mmlca.tables.lines import branch_names, treatment_paths
+from mmlca.tables.treatment_lines import branch_names, treatment_paths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

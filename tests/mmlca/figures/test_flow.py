@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import ehr_prep
 import mmlca
-from ehr_prep.flow import Step, flow_table, hide_flow
+from mmlca.sequences.account import Step, flow_table
+from mmlca.tables.data_account import hide_flow
 
 mpl.use("Agg")
 STAGES = ["usable", "eligible", "sequences"]

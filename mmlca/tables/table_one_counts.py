@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import (
+from mmlca.tables.disclosure import (
     HIDDEN,
+    Rounding,
     Sum,
     hidden_cells,
     hidden_grid,
     hidden_parts,
     is_small,
 )
+
+
+class Variable(NamedTuple):
+    """A variable of Table 1: its label, its levels (None: continuous), and whether any is missing.
+
+    Where a value is missing at any site, there is a row for missing values at all sites.
+    """
+
+    label: str
+    levels: list[Any] | None
+    has_missing: bool
 
 
 class SiteNumbers:
@@ -32,17 +43,16 @@ class SiteNumbers:
         self,
         frame: pd.DataFrame,
         cluster: NDArray[Any],
-        levels_of: dict[str, list[Any] | None],
-        has_missing: dict[str, bool],
+        variables: Mapping[str, Variable],
     ) -> None:
-        self.frame, self.levels_of, self.has_missing = frame, levels_of, has_missing
+        self.frame, self.variables = frame, variables
         self.groups = {str(level): cluster == level for level in ordered(cluster)}
         self.groups["all"] = np.ones(len(frame), dtype=bool)
         self.sizes = np.array([members.sum() for members in self.groups.values()])
         self.hidden_sizes = np.zeros(len(self.sizes), dtype=bool)
         self.counts: dict[str, NDArray[Any]] = {}
         self.hidden: dict[str, NDArray[np.bool_]] = {}
-        for column in levels_of:
+        for column in variables:
             rows = self.rows(column)
             self.counts[column] = np.array(
                 [[(row & g).sum() for g in self.groups.values()] for row in rows], dtype=np.intp
@@ -50,15 +60,15 @@ class SiteNumbers:
 
     def rows(self, column: str) -> list[NDArray[np.bool_]]:
         """Who is in each row of a variable: its levels or known values, then missing ones."""
-        values, levels = self.frame[column], self.levels_of[column]
+        values, (_, levels, has_missing) = self.frame[column], self.variables[column]
         rows = [values.notna()] if levels is None else [values == level for level in levels]
-        rows += [values.isna()] * self.has_missing[column]
+        rows += [values.isna()] if has_missing else []
         return [row.to_numpy(bool, na_value=False) for row in rows]
 
     def hide(self, column: str, min_count: int) -> None:
         """Decide which numbers of a variable are hidden; the sizes that show are known."""
         counts = self.counts[column]
-        if self.levels_of[column] is None:  # the number of known values does not show
+        if self.variables[column].levels is None:  # the number of known values does not show
             clusters, everyone = hidden_parts(counts[:, :-1], min_count)
             self.hidden[column] = np.column_stack([clusters, everyone])
             return
@@ -79,8 +89,8 @@ class SiteNumbers:
     def describe(self, column: str, k: int, continuous: str) -> list[str]:
         """The cells of a variable for one group."""
         counts, hidden = self.counts[column][:, k], self.hidden[column][:, k]
-        has_missing = self.has_missing[column]
-        if self.levels_of[column] is None:
+        has_missing = self.variables[column].has_missing
+        if self.variables[column].levels is None:
             members = list(self.groups.values())[k]
             cells = [HIDDEN if hidden[0] else _summary(self.frame[column][members], continuous)]
         else:
@@ -127,7 +137,7 @@ def hide_numbers(
     for row, (part, at) in enumerate(zip(sites.values(), column_of, strict=True)):
         part.hidden_sizes = hidden[row, at]
     (first, *_) = sites.values()
-    for column, levels in first.levels_of.items():
+    for column, (_, levels, _) in first.variables.items():
         joint = column in together and levels is not None
         if joint and len(sites) > 1:
             layers = np.zeros((len(sites) + 1, len(first.counts[column]), len(names)))
@@ -172,7 +182,7 @@ def round_numbers(sites: Mapping[str, SiteNumbers], rounding: Rounding, min_coun
         sizes[place] = {name: count(rows, name, np.inf) for name in (*names, "all")}
     for i, part in enumerate(every):
         part.sizes = np.array([sizes[i][name] for name in part.groups])
-    for column, levels in every[0].levels_of.items():
+    for column, (_, levels, _) in every[0].variables.items():
         for part in every:
             part.hidden[column] = np.zeros(part.counts[column].shape, dtype=bool)
             if levels is None:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import Field
 
-from ehr_prep.columns import looks_like_dates
-from ehr_prep.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
-from ehr_prep.readers import match_ids
-from ehr_prep.table_numbers import SiteNumbers, hide_numbers, ordered, round_numbers
-from font.checks import one_of, some
+from font.checks import some
 from font.errors import InputError
+from font.settings import Settings, change, setting
 from font.spelling import option
+from mmlca.model.settings import Columns, Text
+from mmlca.sequences.checks import looks_like_dates, match_ids
 from mmlca.sequences.type import Labels
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import check_min_count, hidden_note
+from mmlca.tables.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
+from mmlca.tables.disclosure import Rounding, check_min_count, hidden_note
+from mmlca.tables.table_one_counts import (
+    SiteNumbers,
+    Variable,
+    hide_numbers,
+    ordered,
+    round_numbers,
+)
 
 _MAX_LEVELS = 30
 _INDENT = "\N{NO-BREAK SPACE}" * 2
@@ -38,9 +46,33 @@ _TESTS = {
 }
 
 
+_SUMMARIES = {"mean": "mean (SD)", "median": "median [quartiles]"}
+_HEADINGS = {"p": "p", "smd": "SMD"}
+
+
 def _markdown(text: str) -> str:
     """A text without HTML: a level may be called anything, and Markdown passes tags on."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+class TableOneSettings(Settings):
+    """Table 1: its rows, and its columns beside those of the clusters."""
+
+    variables: Columns | dict[Text, Text] | None = setting(
+        None,
+        "Columns of the patients' table, or labels by column; default: all but dates. Numbers with "
+        "more than two values are continuous, everything else is a category.",
+        example=["age", "sex", "race"],
+    )
+    columns: Annotated[tuple[Literal["all", "p", "smd"], ...], Field(strict=False)] = setting(
+        ("all",),
+        "Columns after those of the clusters: all patients; p: p-values (analysis of variance, or "
+        "Kruskal–Wallis for medians; chi-squared for categories); smd: standardised mean "
+        "difference, averaged over all pairs of clusters.",
+    )
+    continuous: Literal["mean", "median"] = setting(
+        "mean", "Continuous variables: mean (SD), or median [quartiles]."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +85,8 @@ class TableOne:
         Rows (variable, level), columns (site, cluster), or clusters alone for one site.
     notes : tuple of str
         Lines below the table.
+    legend : str
+        What the cells are, and what the columns beside the clusters compare.
     hidden_together : {column: DataFrame of bool, levels by clusters}
         For the columns `together` of `table_one`: the numbers at all sites together that other
         tables may not show, since hidden ones of this table would follow.
@@ -60,6 +94,7 @@ class TableOne:
 
     frame: pd.DataFrame
     notes: tuple[str, ...] = ()
+    legend: str = ""
     hidden_together: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
@@ -123,14 +158,13 @@ class TableOne:
 def table_one(
     patients: pd.DataFrame | Mapping[str, pd.DataFrame],
     clusters: Labels | Mapping[str, Labels],
+    settings: TableOneSettings | None = None,
     *,
-    variables: Sequence[str] | Mapping[str, str] | None = None,
-    compare: str | None = None,
-    continuous: str = "mean",
     descriptions: Mapping[Any, str] | None = None,
     min_count: int = 0,
     together: Sequence[str] = (),
     rounding: Rounding | None = None,
+    **changes: Any,
 ) -> TableOne:
     """Describe the patients of each cluster: n (%), mean (SD), categories, missing values.
 
@@ -141,16 +175,7 @@ def table_one(
         sequences built from records. Patients without a cluster are left out.
     clusters : Series or array, or dict {site: Series or array}
         A Series is matched by id; an array is in the order of the patients.
-    variables : columns, or dict {column: label}, optional
-        Default: all columns but dates. Numbers with more than two values are continuous,
-        everything else is a category. A share is one of those whose value is known.
-    compare : "p" or "smd", optional
-        A last column for each site: p-values (analysis of variance, or Kruskal–Wallis
-        with medians; χ² for categories, with permutations and a mark where an expected
-        count is below 5), or the standardised mean difference, averaged over all pairs of
-        clusters. The notes below the table name the tests.
-    continuous : "mean" or "median"
-        Mean (SD), or median [quartiles].
+    settings : TableOneSettings, optional
     descriptions : {cluster: text}, optional
         What each cluster is, written below the table; such as the column "description" of
         `mmlca.describe_clusters`.
@@ -166,6 +191,9 @@ def table_one(
         Of the clusters: round all counts to multiples of its unit in place of hiding some; shares
         are those of the rounded counts, and comparisons are coarse. Means of fewer patients than
         `min_count` are not shown.
+    **changes
+        Single settings, which override `settings`: `variables`, `columns`, `continuous`; see
+        `TableOneSettings`.
 
     Examples
     --------
@@ -180,73 +208,46 @@ def table_one(
     | \u00a0\u00a0F | 2 (100.0) | 1 (50.0) | 3 (75.0) |
     | \u00a0\u00a0M | 0 (0.0) | 1 (50.0) | 1 (25.0) |
     """
-    if compare is not None:
-        one_of(compare, ("p", "smd"), "compare")
-    one_of(continuous, ("mean", "median"), "continuous")
+    chosen = change(settings or TableOneSettings(), changes)
     check_min_count(min_count)
     sites = _by_site(patients, clusters)
     everyone = pd.concat([frame for frame, _ in sites.values()], ignore_index=True)
-    labels = _variables(everyone, variables)
-    levels_of = {column: _levels(everyone[column]) for column in labels}
-    has_missing = {column: bool(everyone[column].isna().any()) for column in labels}
-    rows = _row_names(labels, levels_of, has_missing, continuous)
-    described = {
-        site: SiteNumbers(frame, cluster, levels_of, has_missing)
-        for site, (frame, cluster) in sites.items()
+    variables = _variables(everyone, chosen.variables)
+    parts = {
+        site: SiteNumbers(frame, cluster, variables) for site, (frame, cluster) in sites.items()
     }
     hidden_together: dict[str, pd.DataFrame] = {}
     if rounding is None:
-        hidden_together = hide_numbers(described, min_count, together)
+        hidden_together = hide_numbers(parts, min_count, together)
     else:
-        round_numbers(described, rounding, min_count)
-    columns: dict[Any, list[str]] = {}
-    for site, part in described.items():
-        for k, name in enumerate(part.groups):
-            cells = [part.describe_size(k)]
-            for column in labels:
-                cells += part.describe(column, k, continuous)
-            columns[site, name] = cells
-        if compare:
-            cells = [""]
-            for column in labels:
-                n_rows = len(levels_of[column] or [0]) + has_missing[column]
-                split = [part.frame[column][g] for name, g in part.groups.items() if name != "all"]
-                coarse = rounding is not None or bool(part.hidden[column].any())
-                cells += [_compare(split, levels_of[column], compare, continuous, coarse)]
-                cells += [""] * (n_rows - 1)
-            columns[site, compare.replace("smd", "SMD")] = cells
-    table = pd.DataFrame(columns, index=pd.MultiIndex.from_tuples(rows, names=["", "level"]))
+        round_numbers(parts, rounding, min_count)
+    columns = {
+        (site, name): cells
+        for site, part in parts.items()
+        for name, cells in _columns(part, chosen, rounded=rounding is not None)
+    }
+    rows = pd.MultiIndex.from_tuples(_row_names(variables, chosen), names=["", "level"])
+    table = pd.DataFrame(columns, index=rows)
     table.columns = pd.MultiIndex.from_tuples(list(columns), names=["site", "cluster"])
     if list(sites) == [""]:
         table.columns = pd.Index([name for _, name in columns], name="cluster")
-    texts = {} if descriptions is None else dict(descriptions)
     present = {str(level) for _, cluster in sites.values() for level in cluster}
-    unknown = [cluster for cluster in texts if str(cluster) not in present]
-    if unknown:
-        raise InputError(
-            f"descriptions names {some(unknown)}, but the clusters are {some(sorted(present))}."
-        )
-    notes = [f"{cluster}: {text}" for cluster, text in texts.items()]
-    if compare:
-        notes.append(_TESTS[continuous if compare == "p" else compare])
-        notes += [_TESTS["†"]] * any("†" in cell for column in columns.values() for cell in column)
-    if rounding is not None:
-        notes.append(
-            f"Numbers of patients are rounded at random to multiples of {rounding.unit}, and "
-            "shares are those of the rounded numbers."
-        )
-    elif hidden := hidden_note(min_count):
-        notes.append(hidden)
-    return TableOne(table, tuple(notes), hidden_together)
+    explained = _explain_columns(table, chosen)
+    notes = [
+        *_describe_clusters(descriptions or {}, present),
+        *explained,
+        *_explain_release(min_count, rounding),
+    ]
+    legend = " ".join([f"Number (%) or {_SUMMARIES[chosen.continuous]}.", *explained])
+    return TableOne(table, tuple(notes), legend, hidden_together)
 
 
 def check_variables(
-    patients: Mapping[str, pd.DataFrame], variables: Sequence[str] | None = None
+    patients: Mapping[str, pd.DataFrame], settings: TableOneSettings | None = None
 ) -> None:
     """Refuse what `table_one` would refuse, before there are clusters; patients by site."""
     everyone = pd.concat(list(patients.values()), ignore_index=True)
-    for column in _variables(everyone, variables):
-        _levels(everyone[column])
+    _variables(everyone, (settings or TableOneSettings()).variables)
 
 
 # --- inside ----------------------------------------------------------------------------
@@ -299,22 +300,24 @@ def _matched(frame: pd.DataFrame, labels: Labels, whose: str) -> tuple[pd.DataFr
 
 
 def _variables(
-    frame: pd.DataFrame, variables: Sequence[str] | Mapping[str, str] | None
-) -> dict[str, str]:
-    """{column: label}."""
-    if variables is None:
-        kept = [c for c in frame.columns if frame[c].dtype.kind not in "mM"]
-        labels = {c: str(c).replace("_", " ") for c in kept}
-    elif isinstance(variables, Mapping):
-        labels = dict(variables)
-    else:
-        labels = {c: str(c).replace("_", " ") for c in variables}
-    absent = [c for c in labels if c not in frame.columns]
+    frame: pd.DataFrame, chosen: Sequence[str] | Mapping[str, str] | None
+) -> dict[str, Variable]:
+    """The rows of the table, by column of the patients' table."""
+    columns = [c for c in frame if frame[c].dtype.kind not in "mM"] if chosen is None else chosen
+    absent = [c for c in columns if c not in frame]
     if absent:
         raise InputError(
             f"the patients have no column {some(absent)}; they have {some(frame.columns)}."
         )
-    return labels
+    labels = columns if isinstance(columns, Mapping) else {}
+    return {
+        column: Variable(
+            labels.get(column, str(column).replace("_", " ")),
+            _levels(frame[column]),
+            bool(frame[column].isna().any()),
+        )
+        for column in columns
+    }
 
 
 def _levels(values: pd.Series) -> list[Any] | None:
@@ -337,49 +340,101 @@ def _levels(values: pd.Series) -> list[Any] | None:
 
 
 def _row_names(
-    labels: dict[str, str],
-    levels_of: dict[str, list[Any] | None],
-    has_missing: dict[str, bool],
-    continuous: str,
+    variables: Mapping[str, Variable], settings: TableOneSettings
 ) -> list[tuple[str, str]]:
     rows = [("patients, n (%)", "")]
-    summary = "mean (SD)" if continuous == "mean" else "median [quartiles]"
-    for column, label in labels.items():
-        levels = levels_of[column]
+    summary = _SUMMARIES[settings.continuous]
+    for label, levels, has_missing in variables.values():
         title = f"{label}, {summary if levels is None else 'n (%)'}"
         rows += [(title, "")] if levels is None else [(title, str(level)) for level in levels]
-        rows += [(title, "missing")] * has_missing[column]
+        rows += [(title, "missing")] if has_missing else []
     return rows
 
 
+def _columns(
+    part: SiteNumbers, settings: TableOneSettings, rounded: bool
+) -> Iterator[tuple[str, list[str]]]:
+    """The columns of one site: its clusters, then those of `settings.columns`."""
+    for k, name in enumerate(part.groups):
+        if name != "all" or "all" in settings.columns:
+            cells = [part.describe(column, k, settings.continuous) for column in part.variables]
+            yield name, [part.describe_size(k), *itertools.chain(*cells)]
+    for name in settings.columns:
+        if name != "all":
+            cells = [_compare(part, c, name, settings.continuous, rounded) for c in part.variables]
+            yield _HEADINGS[name], ["", *itertools.chain(*cells)]
+
+
 def _compare(
-    groups: list[pd.Series],
-    levels: list[Any] | None,
-    compare: str,
-    continuous: str,
-    coarse: bool,
-) -> str:
-    """The comparison as text; `coarse` where three digits would give hidden numbers away."""
-    known = [g.dropna() for g in groups]
-    known = [g for g in known if len(g)]
-    if len(known) < 2:
-        return "–"
-    mark = ""
-    if levels is None:
-        samples = [g.to_numpy(float) for g in known]
-        value = smd(samples) if compare == "smd" else p_continuous(samples, continuous)
-    else:
-        table = np.array([[(g == level).sum() for level in levels] for g in known], dtype=float)
-        table = table[:, table.sum(axis=0) > 0]
-        if compare == "smd":
-            value = smd_categories(table)
-        else:
-            value, permuted = p_categories(table)
-            mark = "†" * permuted
+    part: SiteNumbers, column: str, comparison: str, continuous: str, rounded: bool
+) -> list[str]:
+    """A p-value or a standardised mean difference, in the first row of a variable.
+
+    It is coarse where three digits would reveal hidden or rounded numbers.
+    """
+    clusters = [members for name, members in part.groups.items() if name != "all"]
+    known = [part.frame[column][members].dropna() for members in clusters]
+    value, permuted = _compare_samples(
+        [sample for sample in known if len(sample)],
+        part.variables[column].levels,
+        comparison,
+        continuous,
+    )
     if np.isnan(value):
-        return "–"
-    if coarse and compare == "smd":
-        return f"{value:.1f}"
-    if coarse:
-        return next((f"<{p}" for p in (0.001, 0.01, 0.05) if value < p), "≥0.05") + mark
-    return ("<0.001" if compare == "p" and value < 0.001 else f"{value:.3f}") + mark
+        text = "–"
+    elif not rounded and not part.hidden[column].any():
+        text = "<0.001" if comparison == "p" and value < 0.001 else f"{value:.3f}"
+    elif comparison == "smd":
+        text = f"{value:.1f}"
+    else:
+        text = next((f"<{p}" for p in (0.001, 0.01, 0.05) if value < p), "≥0.05")
+    return [text + "†" if permuted else text, *[""] * (len(part.counts[column]) - 1)]
+
+
+def _compare_samples(
+    samples: list[pd.Series], levels: list[Any] | None, comparison: str, continuous: str
+) -> tuple[float, bool]:
+    """The comparison, NaN if there is none, and whether it comes from permutations."""
+    if len(samples) < 2:
+        return np.nan, False
+    if levels is None:
+        numbers = [sample.to_numpy(float) for sample in samples]
+        if comparison == "smd":
+            return smd(numbers), False
+        return p_continuous(numbers, continuous), False
+    table = np.array([[(sample == level).sum() for level in levels] for sample in samples], float)
+    table = table[:, table.sum(axis=0) > 0]
+    return (smd_categories(table), False) if comparison == "smd" else p_categories(table)
+
+
+# --- notes ------------------------------------------------------------------------------
+
+
+def _describe_clusters(descriptions: Mapping[Any, str], present: set[str]) -> list[str]:
+    unknown = [cluster for cluster in descriptions if str(cluster) not in present]
+    if unknown:
+        raise InputError(
+            f"descriptions names {some(unknown)}, but the clusters are {some(sorted(present))}."
+        )
+    return [f"{cluster}: {text}" for cluster, text in descriptions.items()]
+
+
+def _explain_columns(table: pd.DataFrame, settings: TableOneSettings) -> list[str]:
+    notes = []
+    for name in settings.columns:
+        if name == "p":
+            notes.append(_TESTS[settings.continuous])
+            marked = table.map(lambda text: "†" in text).any(axis=None)
+            notes += [_TESTS["†"]] if marked else []
+        elif name == "smd":
+            notes.append(_TESTS["smd"])
+    return notes
+
+
+def _explain_release(min_count: int, rounding: Rounding | None) -> list[str]:
+    if rounding is not None:
+        return [
+            f"Numbers of patients are rounded at random to multiples of {rounding.unit}, and "
+            "shares are those of the rounded numbers."
+        ]
+    return [note] if (note := hidden_note(min_count)) else []

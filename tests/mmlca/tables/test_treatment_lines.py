@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import mmlca
 from mmlca import Sequences
-from mmlca.tables.lines import branch_names
+from mmlca.tables.treatment_lines import branch_names
 
 states = st.sampled_from(["A", "B", "C", None])
 courses = st.lists(st.lists(states, min_size=1, max_size=6), min_size=1, max_size=40)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.sequences.type import Sequences
+from mmlca.tables.disclosure import is_small
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
-from mmlca.tables.suppress import is_small
 
 ENDED, OTHER = "no further", "others"
 ARROW = " → "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg import null_space
 from scipy.optimize import linprog
 
-from mmlca.tables import suppress
+from mmlca.tables import disclosure
 
 COUNTS = st.one_of(st.just(0), st.integers(1, 10), st.integers(11, 30), st.integers(31, 500))
 
@@ -67,22 +67,22 @@ def check_nothing_follows(
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5).flatmap(lambda r: arrays(np.int64, (r, 4), elements=COUNTS)))
 def test_no_cell_of_a_grid_follows_from_the_others(counts: NDArray[np.int64]) -> None:
-    table = suppress.add_totals(counts)
+    table = disclosure.add_totals(counts)
     values = table.ravel().astype(float)
-    small = suppress.is_small(values, 11)
-    hidden = suppress.hidden_grid(table, min_count=11).ravel()
+    small = disclosure.is_small(values, 11)
+    hidden = disclosure.hidden_grid(table, min_count=11).ravel()
     check_nothing_follows(relations(table.shape), values, hidden, small, 11)
 
 
 @settings(max_examples=40, deadline=None)
 @given(arrays(np.int64, (3, 5), elements=COUNTS))
 def test_no_part_follows_from_the_other_parts_and_their_total(counts: NDArray[np.int64]) -> None:
-    parts, total = suppress.hidden_parts(counts, min_count=11)
+    parts, total = disclosure.hidden_parts(counts, min_count=11)
     for row, hidden_row, hidden_total in zip(counts, parts, total, strict=True):
         values = np.append(row, row.sum()).astype(float)
         hidden = np.append(hidden_row, hidden_total)
         known = np.array([[*np.ones(len(row)), -1]])
-        check_nothing_follows(known, values, hidden, suppress.is_small(values, 11), 11)
+        check_nothing_follows(known, values, hidden, disclosure.is_small(values, 11), 11)
 
 
 @settings(max_examples=30, deadline=None)
@@ -92,30 +92,30 @@ def test_one_sum_hides_as_the_programme_does(counts: NDArray[np.int64]) -> None:
     for row in counts:
         cells = np.append(row, [row.sum(), row.sum()])
         sums = [(4, range(4)), (5, [4])]
-        small = suppress.is_small(cells, 11)
-        general = suppress.hidden_cells(cells, sums, 11)
-        simple, total = suppress.hidden_parts(row, 11)
+        small = disclosure.is_small(cells, 11)
+        general = disclosure.hidden_cells(cells, sums, 11)
+        simple, total = disclosure.hidden_parts(row, 11)
         assert (simple | ~small[:4]).all()
         assert bool(total) == general[4] == general[5]
 
 
 def test_hiding_the_smallest_cells_that_suffice() -> None:
-    shown = suppress.hidden_grid([[24, 1, 25], [40, 50, 90], [64, 51, 115]], min_count=11)
+    shown = disclosure.hidden_grid([[24, 1, 25], [40, 50, 90], [64, 51, 115]], min_count=11)
     assert shown.tolist() == [[True, True, False], [True, True, False], [False, False, False]]
     # two small parts whose sum leaves too few values open take a third
-    parts, total = suppress.hidden_parts([1, 1, 60, 200], min_count=11)
+    parts, total = disclosure.hidden_parts([1, 1, 60, 200], min_count=11)
     assert parts.tolist() == [True, True, True, False]
     assert not total
     # nothing else to hide: the total goes
-    parts, total = suppress.hidden_parts([3, 0, 0], min_count=11)
+    parts, total = disclosure.hidden_parts([3, 0, 0], min_count=11)
     assert parts.tolist() == [True, False, False]
     assert total
 
 
 @pytest.mark.parametrize("min_count", [0, 1])
 def test_without_a_threshold_nothing_is_hidden(min_count: int) -> None:
-    table = suppress.add_totals(np.arange(12).reshape(3, 4))
-    assert not suppress.hidden_grid(table, min_count).any()
-    parts, total = suppress.hidden_parts(table, min_count)
+    table = disclosure.add_totals(np.arange(12).reshape(3, 4))
+    assert not disclosure.hidden_grid(table, min_count).any()
+    parts, total = disclosure.hidden_parts(table, min_count)
     assert not parts.any()
     assert not total.any()
