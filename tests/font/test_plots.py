@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import font
+from font.plots import agreement_table, weight_table
 
 mpl.use("Agg")
 
@@ -35,7 +36,7 @@ def test_figures_draw_on_given_or_new_axes(ensemble, name):
 
 
 def test_weights_figure_shows_its_table(ensemble):
-    table = font.weight_table(ensemble)
+    table = weight_table(ensemble)
     assert table["weight"].tolist() == ensemble.weights_.tolist()
     assert table["weight share"].max() == 1
     ax = font.plot_weights(ensemble)
@@ -52,7 +53,7 @@ def test_agreement_figure_shows_the_matrix(ensemble):
     np.testing.assert_allclose(drawn[below], ensemble.centred_agreement_.to_numpy()[below])
     assert np.ma.getmaskarray(drawn).diagonal().all()
     assert ax.images[0].get_clim() == (0, 1)
-    table = font.plots.agreement_table(ensemble)
+    table = agreement_table(ensemble)
     np.testing.assert_allclose(table["agreement"], drawn[above])
     np.testing.assert_allclose(table["centred"], drawn.T[above])
 

@@ -158,7 +158,8 @@ def _tests_against(findings: Findings) -> str:
     """How many tests of its fit speak against the model of a single site."""
     for found in findings.inference.diagnostics.values():
         n = int((found.tests["p_holm"] <= 0.05).sum())
-        return f"; {n or 'none'} of the {len(found.tests)} tests of its fit say that it is not"
+        say = "say" if n > 1 else "says"
+        return f"; {n or 'none'} of the {len(found.tests)} tests of its fit {say} that it is not"
     return ""
 
 

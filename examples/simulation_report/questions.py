@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -14,12 +13,17 @@ from font.simulation.sources import SETTINGS, GaussianSource
 from font.simulation.tables import simulation_table
 
 _WEIGHTINGS = (
-    *("consensus", "FONT equal", "FONT", "FONT centred", "FONT sparse", "FONT prior"),
+    "consensus",
+    "FONT equal",
+    "FONT",
+    "FONT centred",
+    "FONT sparse",
+    "FONT prior",
     "best local",
 )
 
 
-class Extension(NamedTuple):
+class Question(NamedTuple):
     """A question, and the scenarios and methods that answer it."""
 
     question: str
@@ -31,8 +35,8 @@ def _scenarios(**grid: Any) -> list[dict[str, Any]]:
     return grid_scenarios(grid)
 
 
-EXTENSIONS: Mapping[str, Extension] = {
-    "resamples": Extension(
+QUESTIONS: Mapping[str, Question] = {
+    "resamples": Question(
         "Do resampled pseudo-sites help where sites are two?",
         _scenarios(
             setting=["homogeneous", "imbalanced"],
@@ -42,7 +46,7 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
         ("local", "FONT", "pooled"),
     ),
-    "n_local": Extension(
+    "n_local": Question(
         "What does a wrong number of local classes cost (5 are right)?",
         _scenarios(
             setting=["homogeneous", "imbalanced"],
@@ -52,24 +56,24 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
         ("local", "FONT"),
     ),
-    "spectrum": Extension(
+    "spectrum": Question(
         "Can the number of clusters be read off the spectrum?",
         _scenarios(
             setting=SETTINGS, n_sites=[5, 10], variance=[0.05, 0.1, 0.3], n_local=[5, 6, 7, 8]
         ),
         ("FONT", "FONT any K"),
     ),
-    "noise": Extension(
+    "noise": Question(
         "What do sites without information do (Theorem 2)?",
         _scenarios(setting="imbalanced", n_sites=10, variance=0.1, noise_sites=[0, 2, 4, 6, 8]),
         _WEIGHTINGS,
     ),
-    "adversarial": Extension(
+    "adversarial": Question(
         "What do sites do that agree with each other and with nobody else?",
         _scenarios(setting="imbalanced", n_sites=10, variance=0.1, adversarial_sites=[0, 2, 4, 6]),
         _WEIGHTINGS,
     ),
-    "absent": Extension(
+    "absent": Question(
         "What if sites lack classes, and fit as many as there are in all, or as they have?",
         [
             scenario
@@ -84,7 +88,7 @@ EXTENSIONS: Mapping[str, Extension] = {
         ],
         ("local", "consensus", "FONT equal", "FONT", "pooled", "best local"),
     ),
-    "outliers": Extension(
+    "outliers": Question(
         "What if all outlying points of a site come from one Gaussian?",
         _scenarios(
             setting="contaminated",
@@ -97,23 +101,15 @@ EXTENSIONS: Mapping[str, Extension] = {
 }
 
 
-def run_extensions(
-    names: Iterable[str] | None = None,
-    replicates: int = 100,
-    seed: int = 0,
-    n_jobs: int = 1,
-    *,
-    folder: str | Path | None = None,
-    resume: bool = True,
-    progress: Callable[[int, int], None] | None = None,
-    **options: Any,
+def measure(
+    names: Iterable[str] | None = None, replicates: int = 100, **options: Any
 ) -> dict[str, pd.DataFrame]:
-    """Measure the extensions of the study, one table each.
+    """Answer the questions, one table each.
 
     Parameters
     ----------
-    names : among `EXTENSIONS`, all unless given
-    replicates, seed, n_jobs, folder, resume, progress, **options
+    names : among `QUESTIONS`, all unless given
+    replicates, **options
         As in `run_simulation`.
 
     Returns
@@ -123,41 +119,21 @@ def run_extensions(
         their standard errors; `K found`, how often the spectrum gives FONT the true number of
         clusters; and, where sites do harm, `bad weight`, FONT's mean weight of theirs as a
         share of the mean over all.
-
-    Examples
-    --------
-    >>> table = run_extensions(["noise"], replicates=2, seed=1)["noise"]
-    >>> table.index.names[-1], len(table)
-    ('noise_sites', 5)
     """
-    chosen = list(EXTENSIONS if names is None else names)
+    chosen = list(QUESTIONS if names is None else names)
     for name in chosen:
-        one_of(name, EXTENSIONS, "each extension")
-    total = replicates * sum(len(EXTENSIONS[name].scenarios) for name in chosen)
-    tables: dict[str, pd.DataFrame] = {}
-    before = 0
-    for name in chosen:
-        extension = EXTENSIONS[name]
-        results = run_simulation(
-            extension.scenarios,
-            replicates,
-            seed,
-            n_jobs,
-            methods=extension.methods,
-            folder=folder,
-            resume=resume,
-            progress=_shifted(progress, before, total),
-            **options,
+        one_of(name, QUESTIONS, "each question")
+    return {
+        name: _summary(
+            run_simulation(
+                QUESTIONS[name].scenarios,
+                replicates,
+                methods=QUESTIONS[name].methods,
+                **options,
+            )
         )
-        before += replicates * len(extension.scenarios)
-        tables[name] = _summary(results)
-    return tables
-
-
-def _shifted(
-    progress: Callable[[int, int], None] | None, before: int, total: int
-) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda done, _: progress(before + done, total)
+        for name in chosen
+    }
 
 
 def _summary(results: pd.DataFrame) -> pd.DataFrame:

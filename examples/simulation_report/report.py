@@ -1,17 +1,18 @@
-"""The simulation study as files: tidy results, tables, claims beside numbers, and figures."""
+"""The simulation study to read: tables, claims beside numbers, and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from simulation_report.claims import simulation_claims
+from simulation_report.figures import plot_simulation, plot_weight_correlation
+from simulation_report.questions import QUESTIONS
 
-from font.files import atomic
-from font.simulation.extensions import EXTENSIONS
-from font.simulation.plots import plot_simulation, plot_weight_correlation
-from font.simulation.tables import markdown, simulation_claims, simulation_table
+from font.simulation.tables import simulation_table
 
 _NOTE = (
     "Mean adjusted Rand index; the largest standard error is {se:.3f}. Pooled and best local are "
@@ -32,98 +33,72 @@ _READINGS = """## How the papers were read
 - **K-means at the sites** is seeded by k-means++ as published, one draw per seed."""
 _VERDICT_NOTE = (
     "FONT : the other, means over the scenarios. Scenarios where FONT is better, equal (difference "
-    "± 2 standard errors within 0.01), worse, or where the replicates are too few to tell (open)."
+    "± 2 standard errors within 0.01), worse, or where the replicates are too few to decide (open)."
 )
 
 
 def simulation_text(
-    results: Mapping[int, pd.DataFrame], extensions: Mapping[str, pd.DataFrame] | None = None
+    results: Mapping[int, pd.DataFrame], answers: Mapping[str, pd.DataFrame] | None = None
 ) -> str:
     """The study as Markdown: for each number of starts the table and the claims.
 
     Parameters
     ----------
     results : {starts of each model fitted to patients: as `run_simulation` returns}
-    extensions : as `run_extensions` returns, optional
+    answers : as `questions.measure` returns, optional
     """
     parts = []
     for n_init, table in results.items():
         se = simulation_table(table).xs("se", axis=1, level=1).max().max()
         parts += [
-            f"## Local models from {n_init} start{'s' * (n_init != 1)}",
+            f"## Local models from {n_init} {'start' if n_init == 1 else 'starts'}",
             _NOTE.format(se=se),
             markdown(_means(table)),
             _VERDICT_NOTE,
             markdown(simulation_claims(table)),
             *_findings(table),
         ]
-    for name, table in (extensions or {}).items():
-        parts += [f"## {EXTENSIONS[name].question}", markdown(table)]
+    for name, table in (answers or {}).items():
+        parts += [f"## {QUESTIONS[name].question}", markdown(table)]
     if results and "variance" in next(iter(results.values())):
         parts.append(_READINGS)
     return "\n\n".join(parts) + "\n"
 
 
-def write_simulation(
+def write_report(
     results: Mapping[int, pd.DataFrame],
-    folder: str | Path,
-    extensions: Mapping[str, pd.DataFrame] | None = None,
+    folder: Path,
+    answers: Mapping[str, pd.DataFrame] | None = None,
 ) -> list[Path]:
     """Write the study into a folder.
 
     Parameters
     ----------
-    results, extensions : as in `simulation_text`
+    results, answers : as in `simulation_text`
     folder : path
 
     Returns
     -------
     list of paths
-        `results.csv`, one row per replicate and method; `table.csv`, means and standard errors;
-        `claims.csv`; `study.md`, all of it to read; `extension_….csv`; and for each number of
+        `study.md`, all of it to read; `claims.csv`; `question_….csv`; and for each number of
         starts the figures `accuracy_….png` and `weights_….png`.
     """
-    out = Path(folder)
-    out.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+    import matplotlib.pyplot as plt
 
-    def put(name: str, write: Callable[[IO[bytes]], Any]) -> None:
-        with atomic(out / name) as file:
-            write(file)
-        written.append(out / name)
-
-    tidy = _stacked(results)
-    put("results.csv", lambda file: tidy.to_csv(file, index=False))
-    table = _stacked({n: _flat(simulation_table(part)) for n, part in results.items()})
-    put("table.csv", lambda file: table.to_csv(file, index=False))
-    claims = _stacked({n: simulation_claims(part) for n, part in results.items()})
-    put("claims.csv", lambda file: claims.to_csv(file, index=False))
-    text = simulation_text(results, extensions)
-    put("study.md", lambda file: file.write(text.encode()))
-    for name, part in (extensions or {}).items():
-        put(f"extension_{name}.csv", part.reset_index().to_csv)
+    (folder / "study.md").write_text(simulation_text(results, answers), encoding="utf-8")
+    claims = [simulation_claims(part).assign(n_init=n) for n, part in results.items()]
+    pd.concat(claims).to_csv(folder / "claims.csv", index=False)
+    written = [folder / "study.md", folder / "claims.csv"]
+    for name, part in (answers or {}).items():
+        written.append(folder / f"question_{name}.csv")
+        part.reset_index().to_csv(written[-1], index=False)
     for n_init, part in results.items():
         for name, draw in (("accuracy", plot_simulation), ("weights", plot_weight_correlation)):
             figure = draw(part)
-            put(f"{name}_{n_init}.png", lambda file, f=figure: _save(f, file))  # type: ignore[misc]
+            written.append(folder / f"{name}_{n_init}.png")
+            figure.savefig(written[-1], dpi=200)
+            plt.close(figure)
     return written
-
-
-def _save(figure: Any, file: IO[bytes]) -> None:
-    import matplotlib.pyplot as plt
-
-    figure.savefig(file, dpi=200, format="png")
-    plt.close(figure)
-
-
-def _stacked(parts: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    frames = [part.assign(n_init=n_init) for n_init, part in parts.items()]
-    table = pd.concat(frames, ignore_index=True)
-    return table[["n_init", *table.columns.drop("n_init")]]
-
-
-def _flat(table: pd.DataFrame) -> pd.DataFrame:
-    return table.set_axis([" ".join(pair) for pair in table.columns], axis=1).reset_index()
 
 
 def _means(results: pd.DataFrame) -> pd.DataFrame:
@@ -165,3 +140,32 @@ def _findings(results: pd.DataFrame) -> list[str]:
                 f"{max(behind.max(), 0):.3f}, and below by at most {max(-behind.min(), 0):.3f}."
             )
     return ["\n".join(f"- {line}" for line in lines)] if lines else []
+
+
+def markdown(table: pd.DataFrame, digits: int = 3) -> str:
+    """A table as Markdown, its index as the first columns.
+
+    Examples
+    --------
+    >>> print(markdown(pd.DataFrame({"M": [5], "FONT": [0.98]}).set_index("M")))
+    | M | FONT |
+    |---|---|
+    | 5 | 0.980 |
+    """
+    frame = table.reset_index() if table.index.names != [None] else table
+    lines = [_line(frame.columns), "|" + "---|" * len(frame.columns)]
+    indexed = frame.shape[1] - table.shape[1]
+    for row in frame.itertuples(index=False):
+        cells = [str(value) for value in row[:indexed]]
+        lines.append(_line([*cells, *(_cell(value, digits) for value in row[indexed:])]))
+    return "\n".join(lines)
+
+
+def _cell(value: Any, digits: int) -> str:
+    if value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+
+def _line(cells: Iterable[Any]) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
