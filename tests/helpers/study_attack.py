@@ -306,7 +306,10 @@ class PublicAttack(System):
         for site in self.sites:
             mine = tables[view].query("site == @site")
             mine = mine[mine["time"] == mine["time"].iloc[0]]
-            table = pd.read_csv(self.out / f"figures/parameters_{site}.csv")
+            file = self.out / f"figures/parameters_{site}.csv"
+            if not file.exists():  # the study estimates none
+                continue
+            table = pd.read_csv(file)
             for label, group in _same_classes(table, mine).items():
                 size = ("size", view, site, group)
                 own = (table["class"] == label) & (table["parameter"] == "initial")
