@@ -16,7 +16,7 @@ from mmlca.study.sections.section import NOT_DONE, RECORD_PE, Answer, Section
 from mmlca.study.words import group_word, period, sentences, window_name, windows_name
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.course_tables import Courses
-from mmlca.tables.disclosure import Rounding, hide, hides, is_small
+from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -29,55 +29,6 @@ _MANY_LEFT = 0.05
 
 
 # --- computed from patients ---------------------------------------------------------------
-
-
-def _shown_flow(
-    flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """The flow with small numbers pooled, or with all numbers rounded.
-
-    Those who are left in the end are the patients of the site, and are rounded as these are.
-    """
-    from mmlca.tables.data_account import hide_flow
-
-    if rounding is None:
-        return hide_flow(flow, min_count)
-    flow, left = flow.assign(site=site), {"patients_left": (), "records_left": ("records",)}
-    rounded = {
-        "patients": rounding.column(flow, "patients", ["reason"], "patients dropped"),
-        "records": rounding.column(flow, "records", ["reason"], "records dropped"),
-    }
-    rounded |= {name: rounding.column(flow, name, [], *cell) for name, cell in left.items()}
-    return flow.drop(columns="site").assign(**rounded).astype(dict.fromkeys(rounded, int))
-
-
-def _shown_issues(
-    data: Sequences, flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """Invalid records by kind, without small numbers and those that the flow pools, or rounded."""
-    table = data.issues.drop(columns="examples")
-    if rounding is not None:
-        n = rounding.column(table.assign(site=site), "n", ["issue"], "records dropped")
-        return table.assign(n=n)
-    pooled = table["issue"].isin(set(data.flow["reason"]) - set(flow["reason"]))
-    table = hide(table, ["n"], ["n"], min_count)
-    return table.assign(n=table["n"].mask(pooled))
-
-
-def _shown_unmapped(
-    table: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """Drug texts without a class; those of few patients are one row."""
-    from mmlca.tables.data_account import hide_unmapped, pool_rare
-
-    if rounding is None:
-        return hide_unmapped(table, min_count)
-    table = pool_rare(table, min_count).assign(site=site)
-    rounded = {
-        name: rounding.column(table, name, ["drug"], "unmapped", name)
-        for name in ("records", "patients")
-    }
-    return table.drop(columns="site").assign(**rounded)
 
 
 def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:
@@ -98,13 +49,12 @@ def _has_gaps(data: Sequences) -> bool:
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Invalid records, unmapped drugs and the flow of patients at each site; end of follow-up."""
     from mmlca.figures.flow import plot_flow
+    from mmlca.tables.data_account import show_flow, show_issues, show_unmapped
 
     min_count, note = study.privacy.min_count, count_note(study)
     rounding = rounding_of(study, findings.analysis.clusters)
     built = {s: part for s, part in findings.analysis.sequences.items() if part.account is not None}
-    flows = {
-        site: _shown_flow(part.flow, site, min_count, rounding) for site, part in built.items()
-    }
+    flows = {site: show_flow(part.flow, site, min_count, rounding) for site, part in built.items()}
     for site, part in built.items():
         if len(part.issues):
             yield Item(
@@ -115,7 +65,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
                     "were handled. The folder patients has examples.",
                     note,
                 ),
-                _shown_issues(part, flows[site], site, min_count, rounding),
+                show_issues(part, flows[site], site, min_count, rounding),
             )
     for site, part in built.items():
         unmapped = part.account.unmapped if part.account is not None else None
@@ -129,7 +79,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
                     "one row; the folder patients lists them.",
                     note,
                 ),
-                _shown_unmapped(unmapped, site, min_count, rounding),
+                show_unmapped(unmapped, site, min_count, rounding),
             )
     for site, flow in flows.items():
         yield Item(

@@ -18,7 +18,7 @@ from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.sections.section import Section
 from mmlca.study.words import counted, group_name, groups_word, sentences
-from mmlca.tables.disclosure import Rounding, hide, is_small
+from mmlca.tables.disclosure import Rounding, is_small, show_counts
 from mmlca.tables.moves import Moves, count_moves
 
 if TYPE_CHECKING:
@@ -84,11 +84,15 @@ def reliability_table(
     assert analysis.refined is not None
     member = np.concatenate([analysis.memberships[site].to_numpy() for site in truth])
     table = reliability(member, np.concatenate([np.asarray(truth[site]) for site in truth]))
-    shown = hide(table, ["patients", "probability", "right", "se"], ["patients"], min_count)
-    if rounding is not None:
-        n = rounding.column(table, "patients", ["from"], "probability")
-        shown = shown.round({"right": 2, "se": 2}).assign(patients=n)
-    return shown
+    shown = show_counts(
+        table,
+        {"patients": ["probability"]},
+        min_count,
+        rounding,
+        cells=["from"],
+        beside=["probability", "right", "se"],
+    )
+    return shown if rounding is None else shown.round({"right": 2, "se": 2})
 
 
 # --- tables -------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ def _moves(
     """Sizes before and after, and the patients who changed group."""
     assert analysis.refined is not None
     note = count_note(study)
-    steps = counted(analysis.refined.n_rounds_, "step")
+    steps = counted(analysis.refined.n_steps_, "step")
     hidden = "Refined sizes that differ from those of the ensemble by few patients are not shown."
     yield Item(
         "refined_sizes",
@@ -225,7 +229,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
 
 
 def _refined(study: Study, refined: Refined) -> list[str]:
-    n = refined.n_rounds_
+    n = refined.n_steps_
     steps = {0: "", 1: ", followed by one step of expectation-maximisation across the sites"}.get(
         n, f", followed by {n:,} steps of expectation-maximisation across the sites"
     )
