@@ -259,7 +259,11 @@ def _rounded_influence(table: pd.DataFrame, analysis: Analysis, rounding: Roundi
 
 
 def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
-    """The course of a lab under each membership, at the sites that have labs and dates."""
+    """The course of a lab under each membership, at the sites that have labs and dates.
+
+    A public release has one membership: the widths of the bands under two would reveal roughly by
+    how few patients these differ.
+    """
     from ehr_prep.labs import trend
 
     sites = [site for site, files in study.sites.items() if files.labs is not None]
@@ -275,7 +279,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
         return {}
     dates = {site: analysis.sequences[site] for site in labs}
     trends = {}
-    for view, clusters in views(analysis):
+    for view, clusters in views(analysis)[: 1 if is_public(study) else None]:
         groups = named_groups(analysis, {site: clusters[site] for site in labs}, view)
         trends[view] = trend(
             labs,

@@ -9,6 +9,7 @@ from mmlca.figures.effects import plot_effects
 from mmlca.sequences.checks import listed
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
+from mmlca.study.sections.digits import shown_indices
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import group_name, group_word, groups_word, sentences
 from mmlca.tables.disclosure import hidden_note
@@ -39,6 +40,9 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     effects, pooled = findings.inference.effects, findings.inference.pooled
     if effects is None:
         return
+    effects = shown_indices(study, "effects", effects)
+    if pooled is not None:
+        pooled = shown_indices(study, "pooled", pooled)
     group = group_word(study)
     how = CORRECTED[study.covariates.correction]
     if _in_one_step(study):

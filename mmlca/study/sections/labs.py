@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid
+from mmlca.study.sections.digits import shown_indices
 from mmlca.study.sections.section import Section
 from mmlca.study.sections.views import WHOSE
 from mmlca.study.words import group_word, sentences
@@ -23,6 +25,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 
     for view, trend in findings.trends.items():
         name = study.outputs.lab_label or trend.label
+        trend = replace(trend, curves=shown_indices(study, "lab", trend.curves))
         note = count_note(study) if trend.rounded else ""
         yield Item(
             "lab" if view is None else f"lab_{view}",
