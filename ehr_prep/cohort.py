@@ -10,13 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
-from ehr_prep.flow import Step
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, Rules
 from ehr_prep.warehouse import WarehouseRecords
 from font.errors import InputError, ReportWarning
 from font.spelling import option, option_name
+from mmlca.sequences.account import Step
 
 
 class Cohort(NamedTuple):

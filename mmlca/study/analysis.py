@@ -18,8 +18,8 @@ from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.selection import candidates, compare_fits, fit_quietly, vote
 from mmlca.sequences.type import Sequences
 from mmlca.study.processes import Processes
+from mmlca.tables.disclosure import is_small
 from mmlca.tables.matching import memberships
-from mmlca.tables.suppress import is_small
 
 if TYPE_CHECKING:
     from mmlca.study.settings import Study

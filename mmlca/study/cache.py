@@ -31,7 +31,7 @@ from font.files import (
 from mmlca import __version__
 from mmlca.study.log import report_warnings
 from mmlca.study.release import check_floor
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,9 +18,10 @@ from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress
 from mmlca.study.groups import all_memberships, named_groups, views, with_names
+from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import short_names
-from mmlca.study.numbers import Number, headline
+from mmlca.study.numbers import Number
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.words import group_name, period, window_name
@@ -32,15 +33,14 @@ from mmlca.tables.course_tables import (
     guarded_clusters,
     rounded_clusters,
 )
-from mmlca.tables.rounding import EVERYONE, Rounding
+from mmlca.tables.disclosure import EVERYONE, Rounding, is_small
 from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 from mmlca.tables.site_differences import SiteDifferences, site_differences
-from mmlca.tables.suppress import is_small
 
 if TYPE_CHECKING:
-    from ehr_prep.labs import Trend
-    from ehr_prep.tables import TableOne
     from mmlca.study.settings import Study
+    from mmlca.tables.lab_trends import Trend
+    from mmlca.tables.table_one import TableOne
 
 _PUBLIC_DECIMALS = 2
 
@@ -265,7 +265,11 @@ def _rounded_influence(table: pd.DataFrame, analysis: Analysis, rounding: Roundi
 
 
 def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
-    """The course of a lab under each membership, at the sites that have labs and dates."""
+    """The course of a lab under each membership, at the sites that have labs and dates.
+
+    A public release has one membership: the widths of the bands under two would reveal roughly by
+    how few patients these differ.
+    """
     from ehr_prep.labs import trend
 
     sites = [site for site, files in study.sites.items() if files.labs is not None]
@@ -282,7 +286,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
         return {}
     dates = {site: analysis.sequences[site] for site in labs}
     trends = {}
-    for view, clusters in views(analysis):
+    for view, clusters in views(analysis)[: 1 if is_public(study) else None]:
         groups = named_groups(analysis, {site: clusters[site] for site in labs}, view)
         trends[view] = trend(
             labs,
@@ -298,7 +302,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
 
 def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame) -> TableOne:
     """Table 1: the patients of each cluster."""
-    from ehr_prep.tables import table_one
+    from mmlca.tables.table_one import table_one
 
     patients = {s: site_data.patients_of(study, s, part) for s, part in analysis.sequences.items()}
     view, clusters = views(analysis)[0]
@@ -308,7 +312,7 @@ def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame)
     return table_one(
         patients if others else patients[site],
         groups if others else groups[site],
-        variables=study.outputs.table_one,
+        settings=study.table_one,
         descriptions={group_name(study, c, analysis.names): text for c, text in texts},
         min_count=study.privacy.min_count,
         together=study.outcomes.columns,

@@ -23,14 +23,13 @@ from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress, make_key, open_results, plain_records, settings_key
 from mmlca.study.findings import compare_sites
-from mmlca.study.numbers import headline
+from mmlca.study.headline import headline
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
 from mmlca.study.report.pictures import to_pictures
 from mmlca.study.settings import FACTORS, Study
 from mmlca.study.words import in_words
-from mmlca.tables.rounding import EVERYONE
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.disclosure import EVERYONE, hides, is_small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

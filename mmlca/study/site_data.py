@@ -15,7 +15,7 @@ import pandas as pd
 from font.errors import InputError, ReportWarning
 from font.spelling import option, spelled, spelling
 from mmlca.sequences.checks import some
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
@@ -105,7 +105,8 @@ def build_sites(
 
 def warn_unmapped(study: Study, sequences: Mapping[str, Sequences]) -> None:
     """Warn of sites where many records are of drugs that the map does not know."""
-    from ehr_prep.unmapped import hide_unmapped, unmapped_caution
+    from ehr_prep.unmapped import unmapped_caution
+    from mmlca.tables.data_account import hide_unmapped
 
     for site, part in sequences.items():
         if part.account is not None and part.account.unmapped is not None:
@@ -188,12 +189,12 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
 
     Called before anything is fitted, so that nobody waits for a model to hear it.
     """
-    from ehr_prep.tables import check_variables
+    from mmlca.tables.table_one import check_variables
 
     people = {site: patients_of(study, site, part) for site, part in sequences.items()}
     known = set.intersection(*(set(frame) for frame in people.values()))
     wanted = {
-        "outputs.table_one": study.outputs.table_one or (),
+        "table_one.variables": study.table_one.variables or (),
         "covariates.columns": study.covariates.columns,
         "outcomes.columns": study.outcomes.columns,
     }
@@ -209,7 +210,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
                 f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
                 f"{', '.join(sorted(known)) or 'no columns'}{age}."
             )
-    check_variables(people, study.outputs.table_one)
+    check_variables(people, study.table_one)
     rules = study.outcomes
     for site, part in sequences.items() if rules.event is not None else ():
         if part.account is None:

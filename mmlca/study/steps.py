@@ -42,14 +42,12 @@ from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import Sections, lay_out_sections, render_report
 from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.sections import registry
-from mmlca.study.sections.cautions import cautions
 from mmlca.study.sections.courses import draw_single_courses
-from mmlca.study.sections.methods import methods
-from mmlca.study.sections.patients import shown_fits
+from mmlca.study.sections.digits import shown_fits
 from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
 from mmlca.study.words import groups_word, window_name
-from mmlca.tables.suppress import hides
+from mmlca.tables.disclosure import hides
 
 BySite = Mapping[str, Sequences]
 Drawings = dict[str, Callable[[], Pictures]]
@@ -309,10 +307,12 @@ def content(run: Run, findings: Findings) -> Report:
         groups=groups_word(study),
         figures=study.outputs.figures,
         summary=summary(study, findings),
-        methods=methods(study, findings, n_classes),
-        careful=cautions(study, findings, run.results.warned),
+        methods=registry.methods(study, findings),
+        careful=registry.cautions(study, findings, run.results.warned),
         numbers=findings.numbers,
         items=registry.all_items(study, findings),
+        results={section.key: section.title for section in registry.RESULTS},
+        diagnostics={section.key: section.title for section in registry.DIAGNOSTICS},
     )
 
 

@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         + 'patients = "people.csv"\n[patients.columns]\nbirth_date = "Geb"\n',
         "people.csv": "patient_id,birth_date\n1,1950-01-01\n",
         "unseen_birth.toml": STUDY + 'patients = "geb.csv"\n[classes]\nnumber = 2\n',
-        "age.toml": STUDY + 'patients = "geb.csv"\n[outputs]\ntable_one = ["age"]\n',
+        "age.toml": STUDY + 'patients = "geb.csv"\n[table_one]\nvariables = ["age"]\n',
         "geb.csv": "patient_id,Geb\n"
         + "".join(f"{i},{1 + i % 28:02d}.01.19{50 + i % 40}\n" for i in range(100)),
         "supply.toml": STUDY + "[records]\ndefault_supply = {aspirin = 3}\n",
@@ -185,7 +185,7 @@ MISTAKES = {
     "study init new.toml --records records.csv --labs-column x": "as in patient=PatNr, or for one",
     "study init new.toml --records A=records.csv --date-format B=%Y": "--date-format names the si",
     "study run unseen_birth.toml --out r": 'as in [patients.columns] birth_date = "Geb"',
-    "study run age.toml --out r": "outputs.table_one names age, but the patients' tables",
+    "study run age.toml --out r": "table_one.variables names age, but the patients' tables",
     "study run supply.toml --out r": "records.default_supply names 'aspirin', which are neither",
     "study run no_supply.toml --out r": "as in records.default_supply = 30",
     "prep records.csv -o s.csv --default-supply aspirin=3": "--default-supply names 'aspirin'",

@@ -22,7 +22,7 @@ from font.exchange.schema import fingerprint
 from font.exchange.sums import read_step
 from mmlca.federation.refining import step_memberships
 from mmlca.tables.cluster_chains import cluster_memberships
-from mmlca.tables.effects import site_effects
+from mmlca.tables.cluster_effects import site_effects
 from mmlca.tables.pooling import inverse_variance
 
 

@@ -16,7 +16,7 @@ from font.errors import ReportWarning
 from mmlca.study import read_study, run_study
 from mmlca.study.cache import Results, cohorts_of, nearly_repeated, remember
 from mmlca.tables.course_tables import courses_by_group
-from mmlca.tables.rounding import Rounding
+from mmlca.tables.disclosure import Rounding
 
 M = 11
 

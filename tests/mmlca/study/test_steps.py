@@ -27,7 +27,7 @@ import mmlca
 from font.errors import ReportWarning
 from mmlca.study import cache, read_study, run_study, write_study_file
 from mmlca.study.log import report_warnings
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 SMALL = """
 [classes]
@@ -41,7 +41,8 @@ simulations = 19
 [outputs]
 bootstrap = 20
 dpi = 60
-table_one = ["age", "sex"]
+[table_one]
+variables = ["age", "sex"]
 [published]
 transition_ensemble = 0.403
 """
@@ -341,13 +342,13 @@ def test_nothing_is_computed_twice(
 ) -> None:
     """Each table once per view and site, its figure draws it; each file, model and label once."""
     from ehr_prep.labs import trend
-    from ehr_prep.tables import table_one
     from font.ensemble import Ensemble
     from mmlca.study.site_data import read_labs
     from mmlca.tables import describe
     from mmlca.tables.clusters import describe_clusters
-    from mmlca.tables.lines import treatment_paths
     from mmlca.tables.site_differences import site_differences
+    from mmlca.tables.table_one import table_one
+    from mmlca.tables.treatment_lines import treatment_paths
 
     write_study(cohort / "calls.toml", SMALL.replace("number = 4", "candidates = [4]"))
     study = read_study(cohort / "calls.toml").changed(
@@ -458,7 +459,7 @@ def test_three_sites(cohort: Path, tmp_path: Path) -> None:
     assert titles == [
         "Size of the differences",
         "Do the sites share the courses of the clusters?",
-        "How far the sites' own chains are apart",
+        "How far apart the sites' own chains are",
         *(f"Differences between the sites, {pair}" for pair in pairs),
     ]
     tests = pd.read_csv(tmp_path / "out/tables/shared_chains.csv")
@@ -501,8 +502,8 @@ def test_sites_with_different_states(cohort: Path, tmp_path: Path) -> None:
 
 
 def test_a_column_that_no_patient_has(cohort: Path, tmp_path: Path) -> None:
-    study = read_study(cohort / "study.toml").changed(outputs={"table_one": ("weight",)})
-    with pytest.raises(ValueError, match=r"outputs\.table_one names weight, but the patients"):
+    study = read_study(cohort / "study.toml").changed(table_one={"variables": ("weight",)})
+    with pytest.raises(ValueError, match=r"table_one\.variables names weight, but the patients"):
         run_study(study, tmp_path)
 
 
