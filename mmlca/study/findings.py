@@ -17,15 +17,15 @@ from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress
-from mmlca.study.groups import all_memberships, named_groups, views, with_names
+from mmlca.study.groups import all_memberships, named_groups, views
 from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
-from mmlca.study.names import short_names
+from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.words import group_name, period, window_name
-from mmlca.tables.clusters import describe_clusters, name_clusters, shown_sizes
+from mmlca.tables.clusters import describe_clusters, shown_sizes
 from mmlca.tables.course_tables import (
     Courses,
     course_keys,
@@ -97,16 +97,7 @@ def describe(
         window=window_name(study),
     )
     described = shown_clusters(study, analysis, described)
-    courses = name_clusters(described)  # from the numbers that are shown beside the names
-    names = short_names(study, courses, names_given(courses))
-    clusters = described["cluster"]
-    analysis = with_names(
-        study,
-        analysis,
-        {c: name for c, name in zip(clusters, names, strict=True) if name},
-        {c: course for c, course in zip(clusters, courses, strict=True) if course},
-    )
-    described.insert(1, "name", pd.Series(names, described.index, dtype=object))
+    analysis, described = name_groups(study, analysis, described, names_given)
     course_tables = tables_of_courses(study, analysis, processes)
     tell("Fitting the laboratory values", 0.45)
     trends = lab_trends(study, analysis)
