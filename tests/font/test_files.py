@@ -132,7 +132,7 @@ def test_inputs_are_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"in\.csv is an input and would be overwritten; choose"):
         files.keep_inputs([tmp_path / "in.csv"], [tmp_path / "in.csv"])
     (tmp_path / "sub").mkdir()
-    with pytest.raises(ValueError, match="is read by this command"):
+    with pytest.raises(ValueError, match="is an input"):
         files.keep_inputs([tmp_path / "sub" / ".." / "in.csv"], [tmp_path / "in.csv"])
 
 
