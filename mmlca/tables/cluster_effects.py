@@ -103,7 +103,7 @@ class SiteEffects(NamedTuple):
     """Effects at one site, with what decides whether they may leave it.
 
     `table`: `cluster` (from 0), `term`, `estimate`; `covariance` of its rows; `columns` (n, q) of
-    the covariates and `clusters` (n,) of the patients behind it; `variables`: {name: levels}.
+    the covariates and `clusters` (n,) of the patients they rest on; `variables`: {name: levels}.
     """
 
     table: pd.DataFrame
@@ -143,8 +143,8 @@ def site_effects(
     if 0 not in kept or len(kept) < 2:
         raise InputError(
             f"effects compare clusters with cluster 1, and fewer than {min_count} patients of "
-            f"{'cluster 1' if 0 not in kept else 'all other clusters'} have covariates here, so "
-            "that no effect may leave."
+            f"{'cluster 1' if 0 not in kept else 'all other clusters'} have covariates at this site, "
+            "so that no effect may leave."
         )
     used = known & np.isin(clusters, kept)
     frame = covariates[used].reset_index(drop=True)
