@@ -141,10 +141,10 @@ def site_effects(
     sizes = np.bincount(clusters[known], minlength=posterior.shape[1])
     kept = np.flatnonzero((sizes > 0) & ~is_small(sizes, min_count))
     if 0 not in kept or len(kept) < 2:
+        where = "cluster 1" if 0 not in kept else "all other clusters"
         raise InputError(
             f"effects compare clusters with cluster 1, and fewer than {min_count} patients of "
-            f"{'cluster 1' if 0 not in kept else 'all other clusters'} have covariates at this site, "
-            "so that no effect may leave."
+            f"{where} have covariates at this site, so that no effect may leave."
         )
     used = known & np.isin(clusters, kept)
     frame = covariates[used].reset_index(drop=True)

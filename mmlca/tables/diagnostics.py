@@ -172,8 +172,9 @@ class Diagnostics:
 def _hide_shares(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
     """A table of shares without small ones.
 
-    In a row without patients half a membership or less counts as 0. The number of memberships in each row is not shown: it changes from one time to the next
-    by few patients. Nor is a row shown that rests on few of them.
+    In a row without patients half a membership or less counts as 0. The number of memberships in
+    each row is not shown: it changes from one time to the next by few patients. Nor is a row shown
+    that rests on few of them.
     """
     count = table["observed"].fillna(0) * table["n"]
     nobody = (table["patients"] == 0) & (count < 0.5)

@@ -12,8 +12,8 @@ from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.sections.section import NOT_DONE, RECORD_PE, Answer, Section
-from mmlca.study.words import group_word, period, sentences, window_name, windows_name
+from mmlca.study.sections.section import NOT_DONE, Section
+from mmlca.study.words import group_word, period, window_name, windows_name
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.course_tables import Courses
 from mmlca.tables.disclosure import hides, is_small
@@ -60,12 +60,10 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             yield Item(
                 f"issues_{site}",
                 f"Invalid or unusual records at {site}",
-                sentences(
-                    "What was invalid or unusual, how many records were affected, and how they "
-                    "were handled. The folder patients has examples.",
-                    note,
-                ),
+                "What was invalid or unusual, how many records were affected, and how they "
+                "were handled. The folder patients has examples.",
                 show_issues(part, flows[site], site, min_count, rounding),
+                note=note,
             )
     for site, part in built.items():
         unmapped = part.account.unmapped if part.account is not None else None
@@ -73,39 +71,33 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             yield Item(
                 f"unmapped_{site}",
                 f"Drugs at {site} that are not in the drug map",
-                sentences(
-                    "Drug texts without a class, the most frequent first, each with the known name "
-                    "that it resembles, if any. Texts that concern few patients are combined in "
-                    "one row; the folder patients lists them.",
-                    note,
-                ),
+                "Drug texts without a class, the most frequent first, each with the known name "
+                "that it resembles, if any. Texts that concern few patients are combined in "
+                "one row; the folder patients lists them.",
                 show_unmapped(unmapped, site, min_count, rounding),
+                note=note,
             )
     for site, flow in flows.items():
         yield Item(
             f"flow_{site}",
             f"Flow of patients at {site}",
-            sentences(
-                f"Patients and records from the files to the sequences at {site}: how many were "
-                "left out, and why.",
-                note,
-            ),
+            f"Patients and records from the files to the sequences at {site}: how many were "
+            "left out, and why.",
             flow,
             draw=lambda flow=flow: plot_flow(flow),  # type: ignore[misc]
             alt=f"Flow chart of the patients and records kept and left out at {site}.",
+            note=note,
         )
     yield Item(
         "follow_up",
         _FOLLOW_UP,
-        sentences(
-            f"Patients observed in the first {window_name(study)}, halfway through and in the "
-            f"last, by {group_word(study)}, and the last number as a share of the first. If "
-            "follow-up ends sooner in one group than in another, its end may be related to "
-            "treatment.",
-            note,
-        ),
+        f"Patients observed in the first {window_name(study)}, halfway through and in the "
+        f"last, by {group_word(study)}, and the last number as a share of the first. If "
+        "follow-up ends sooner in one group than in another, its end may be related to "
+        "treatment.",
         follow_up_table(study, next(iter(findings.courses.values()))),
         Plain(shares=("share",), n_keys=2),
+        note=note,
     )
 
 
@@ -307,71 +299,30 @@ def _about_windows(study: Study, findings: Findings) -> list[str]:
     ]
 
 
-def answers(study: Study, findings: Findings) -> list[Answer]:
+def answers(study: Study, findings: Findings) -> dict[str, str]:
     """Time, missing values, and what RECORD-PE asks about the data."""
-    data, windows = findings.analysis.sequences, windows_name(study)
-    missing = (
-        "methods; missing states are summed over in the likelihood"
-        if any(_has_gaps(part) for part in data.values())
-        else f"methods; no {window_name(study)} is missing between the first and the last"
-    )
-    ended = f"end of follow-up by {group_word(study)}{' and site' if len(data) > 1 else ''}"
-    where = " at each site" if len(data) > 1 else ""
-    of_records = {
-        "4.a": ("Study design", "methods: a cohort followed from the first treatment"),
-        "6.1": (
-            "How patients were selected, and in which order",
-            f"methods, and the flow of patients{where}",
-        ),
-        "7.1": (
-            "How exposure was defined, with the codes",
-            "methods; the drug map is in the settings or in the file that they name",
-        ),
-        "7.1.c": (
-            "The time during which a patient counts as exposed",
-            f"methods: {windows}, and how those without a record were handled; why they have this "
-            f"length: {NOT_DONE}",
-        ),
-        "7.1.g": ("Patients who take several drugs at once", "methods: the state of a window"),
-        "8.a": (
-            "The health care system, and how records arise in it",
-            f"{NOT_DONE}: describe them",
-        ),
-        "12.1": ("The investigators' access to the database", f"{NOT_DONE}: describe it"),
-        "12.2": (
-            "Cleaning of the data",
-            f"flow of patients{where}, and the tables of invalid or unusual records",
-        ),
-        "12.3": ("Linkage of databases", f"{NOT_DONE}: describe it if there was any"),
-        "13.1": (
-            "Numbers of patients at each stage of the selection",
-            f"flow of patients{where}",
-        ),
+    data, window, windows = findings.analysis.sequences, window_name(study), windows_name(study)
+    several = len(data) > 1
+    flow = f"flow of patients{' at each site' if several else ''}"
+    ended = f"end of follow-up by {group_word(study)}{' and site' if several else ''}"
+    missing = f"no {window} is missing between the first and the last"
+    if any(_has_gaps(part) for part in data.values()):
+        missing = "missing states are summed over in the likelihood"
+    return {
+        "1": f"one {window}, for up to {period(study, data)}",
+        "2": f"does not apply: time is counted in {windows} from each patient's first treatment",
+        "3a": "methods: assumed to be missing at random, which these data cannot show",
+        "3b": f"{ended}: the table “{_FOLLOW_UP}”; other variables: {NOT_DONE}",
+        "3c": f"methods; {missing}",
+        "4.a": "methods: a cohort followed from the first treatment",
+        "6.1": f"methods, and the {flow}",
+        "7.1": "methods; the drug map is in the settings or in the file that they name",
+        "7.1.c": f"methods: {windows}, and how those without a record were handled; why they have "
+        f"this length: {NOT_DONE}",
+        "7.1.g": "methods: the state of a window",
+        "12.2": f"{flow}, and the tables of invalid or unusual records",
+        "13.1": flow,
     }
-    return [
-        Answer(
-            "1",
-            "Unit of time in the model",
-            f"one {window_name(study)}, for up to {period(study, data)}",
-        ),
-        Answer(
-            "2",
-            "Mean and variance of time within a wave",
-            f"does not apply: time is counted in {windows} from each patient's first treatment",
-        ),
-        Answer(
-            "3a",
-            "Why values are missing",
-            "methods: assumed to be missing at random, which these data cannot show",
-        ),
-        Answer(
-            "3b",
-            "What missing values are related to",
-            f"{ended}: the table “{_FOLLOW_UP}”; other variables: {NOT_DONE}",
-        ),
-        Answer("3c", "How missing values were handled", missing),
-        *(Answer(item, *texts, RECORD_PE) for item, texts in of_records.items()),
-    ]
 
 
 SECTION = Section("patients", "Patients and records", items, methods, cautions, answers)
