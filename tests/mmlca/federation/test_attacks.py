@@ -21,13 +21,7 @@ from sklearn.metrics import roc_auc_score
 import ehr_prep
 import font
 import mmlca
-from font.exchange.privacy import (
-    SecretDraws,
-    label_unit,
-    round_counts,
-    round_sums,
-    shared_draws,
-)
+from font.exchange.disclosure import SecretDraws, label_unit, round_counts, round_sums, shared_draws
 from font.refinement import site_step
 from mmlca.federation.markov_kind import markov_support
 
@@ -42,7 +36,9 @@ def fitted(data: mmlca.Sequences, k: int) -> mmlca.MixtureMarkov:
 
 
 def sent(model: mmlca.MixtureMarkov, data: mmlca.Sequences, draws: Any = None) -> dict[str, Any]:
-    return font.write_model(None, model, data, study="s", site="x", draws=draws).content
+    return font.write_model(
+        None, model, data, font.Header(study="s", site="x"), draws=draws
+    ).content
 
 
 def gain(readings: list[Any], truths: list[int]) -> float:
@@ -206,9 +202,9 @@ def trap(row: np.ndarray, states: tuple[str, ...]) -> bytes:
         "steps_per_patient": 1.0,
     }
     payload = {"name": "centre", "min_count": 11, "bic": [], "model": content}
-    from font.exchange.schema import write_file
+    from font.exchange.envelope import write_file
 
-    return write_file(None, "model", payload, study="s", site="centre")[1]
+    return write_file(None, "model", payload, font.Header(study="s", site="centre"))[1]
 
 
 def rare_patient(data: mmlca.Sequences) -> int:
@@ -253,7 +249,11 @@ def test_a_trap_for_one_patient_shuts_empty_ten_times_out_of_eleven(tmp_path: Pa
     shown = []
     for i in range(660):
         out = font.write_labels(
-            None, tables, {"trap": model}, study="s", draws=SecretDraws(bytes(32), str(i))
+            None,
+            tables,
+            {"trap": model},
+            font.Header(study="s", site="x"),
+            draws=SecretDraws(bytes(32), str(i)),
         )
         shown.append(out.tables.tables["x"][1, 1])
     assert set(shown) == {0, 11}

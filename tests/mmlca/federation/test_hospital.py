@@ -273,7 +273,9 @@ def test_a_study_file_says_all_there_is_to_say(hospital: Path, tmp_path: Path) -
     study = (*study, "--folder", tmp_path)
     said = mmlca_does("site", "fit", *study)
     assert "2 models with 2 classes" in said
-    files = font.read_models((tmp_path / "to_all").iterdir(), study="RA, two hospitals")
+    files = font.read_models(
+        (tmp_path / "to_all").iterdir(), font.Header(study="RA, two hospitals")
+    )
     assert list(files) == ["MGB/1", "MGB/2"]
     assert {file.payload["min_count"] for file in files.values()} == {12}
     records = ehr_prep.read_records(
@@ -457,7 +459,7 @@ def test_a_key_that_is_made_later_signs_what_was_released(tmp_path: Path) -> Non
     after = json.loads(path.read_bytes())
     assert after.pop("signature")["key"] == key
     assert after == before
-    font.read_model(path, keys={"x": key})
+    font.read_model(path, font.Header(study="s", keys={"x": key}))
 
 
 @pytest.mark.filterwarnings("ignore:the best of all maxima")

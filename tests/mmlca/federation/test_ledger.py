@@ -186,7 +186,7 @@ def test_patients_are_placed_only_with_models_the_site_labelled_with(tmp_path: P
     files = font.read_models(models)
     parts = [font.read_labels(place.label(models), files) for place in (site, other)]
     ensemble, _ = font.combine(files, parts, n_clusters=2)
-    sent = font.write_ensemble(None, ensemble, files, study="s")
+    sent = font.write_ensemble(None, ensemble, files, font.Header(study="s"))
     assert len(site.assign(sent)) == 300
     stranger = hospital(tmp_path / "z", site="z")
     with pytest.raises(ValueError, match="this site has not labelled in round 1"):

@@ -12,11 +12,13 @@ from site_folders import duplicate
 
 import font
 import mmlca
+from font.exchange.envelope import claimed_kind
+from font.exchange.masked import read_masked
+from font.exchange.messages.masked_labels import sum_of_labels
+from font.exchange.messages.masked_sums import share_masked
+from font.exchange.messages.shared import read_step
 from font.exchange.replies import Reply
 from font.exchange.rounds import Round, run_round
-from font.exchange.schema import claimed_kind
-from font.exchange.secure import read_masked, share_masked, sum_of_labels
-from font.exchange.sums import read_step
 
 STUDY = "ra switching"
 CHAINS = mmlca.MarkovParams(
@@ -92,7 +94,11 @@ def play(
 ) -> Round:
     settings = {"n_clusters": 2, "refine": 1} | settings
     return run_round(
-        network(root, twist, without), study=STUDY, out=root / "centre", secure=True, **settings
+        network(root, twist, without),
+        font.Header(study=STUDY),
+        out=root / "centre",
+        secure=True,
+        **settings,
     )
 
 
@@ -109,13 +115,15 @@ def by_files(root: Path, labelling: Sequence[str], refining: Sequence[str]) -> N
     parts = [read_masked(home(root, site).label(models, secure=chosen)) for site in labelling]
     ensemble, _ = font.combine(files, [sum_of_labels(parts, files)], n_clusters=2)
     source = root / "ensemble.json"
-    font.write_ensemble(source, ensemble, files, study=STUDY)
+    font.write_ensemble(source, ensemble, files, font.Header(study=STUDY))
     chosen = [keys[site] for site in refining]
     for step in range(2):
         gone = [site for site in SIZES if site not in refining]
         sums = [home(root, site, gone).refine(source, secure=chosen).sums for site in refining]
         shared = root / f"shared-{step}.json"
-        share_masked(read_step(source), map(read_masked, sums), study=STUDY, path=shared)
+        share_masked(
+            read_step(source), map(read_masked, sums), font.Header(study=STUDY), path=shared
+        )
         source = shared
 
 
@@ -165,7 +173,7 @@ def test_who_sends_something_else_is_left_out(tmp_path: Path, fitted: Path) -> N
     result = play(tmp_path / "a", odd, refine=None)
     ((site, step, reason),) = result.absent
     assert (site, step) == ("west", "key")
-    assert "it sent the key of 'south', but models of 'west'" in reason
+    assert "it sent a file of 'south', but models of 'west'" in reason
     assert "| west" in result.report
 
     duplicate(fitted, tmp_path / "b")

@@ -16,17 +16,13 @@ from site_folders import duplicate
 
 import font
 import mmlca
-from font.exchange.files import file_names
-from font.exchange.privacy import SecretDraws, round_total
-from font.exchange.secure import (
-    MaskedFile,
-    add_masked,
-    own_sums,
-    read_masked,
-    share_masked,
-    sum_of_labels,
-)
-from font.exchange.sums import exact_sums, read_shared, read_step
+from font.exchange.disclosure import SecretDraws, round_total
+from font.exchange.envelope import file_names
+from font.exchange.masked import MaskedFile, add_masked, read_masked
+from font.exchange.messages.masked_labels import sum_of_labels
+from font.exchange.messages.masked_sums import own_sums, share_masked
+from font.exchange.messages.shared import Question, read_shared, read_step
+from font.exchange.messages.sums import exact_sums
 from font.refinement import one_class, site_memberships
 from mmlca.federation import mask_secret
 from mmlca.federation.markov_kind import markov_blocks, markov_shares
@@ -109,13 +105,13 @@ def exact_total(study: Study) -> Any:
 def test_the_centre_reads_the_sum_and_every_site_gets_its_clusters(study: Study) -> None:
     paths = study.secure()
     models = font.read_models(study.models)
-    parts = [read_masked(path, study=STUDY, min_count=11) for path in paths]
+    parts = [read_masked(path, font.Header(study=STUDY), min_count=11) for path in paths]
     total = sum_of_labels(parts, models)
     exact = exact_total(study)
     assert abs(total.total() - exact).max() < 11  # rounded once, not four times
     ensemble, _ = font.combine(models, [total], n_clusters=2)
     path = study.root / "ensemble.json"
-    font.write_ensemble(path, ensemble, models, study=STUDY)
+    font.write_ensemble(path, ensemble, models, font.Header(study=STUDY))
     for site, n in SITES.items():
         table = study.home(site).assign(path)
         assert len(table) == n
@@ -233,7 +229,7 @@ def test_a_site_without_a_model_takes_part(study: Study) -> None:
     text = font.round_report(ensemble, models, tables, study=STUDY)
     assert "| clinic " in text
     path = study.root / "ensemble.json"
-    font.write_ensemble(path, ensemble, models, study=STUDY)
+    font.write_ensemble(path, ensemble, models, font.Header(study=STUDY))
     assert len(study.home("clinic").assign(path)) == SITES["clinic"]
     refined = study.home("clinic").refine(path)
     assert refined.sums is not None
@@ -272,7 +268,7 @@ def test_the_commands_play_a_secure_round(study: Study) -> None:
         *("centre", "combine", *(f for f in files if "clinic" not in f.name), *name, "--secure")
     )
     said = mmlca_does(*combine, "--secure", "--expect", "north,clinic,east")
-    assert "their sum was rounded" in said
+    assert "their total was rounded" in said
     assert "| clinic " not in said
     assert "| east " in said  # it is missing
     for site in SITES:
@@ -300,7 +296,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Path:
     models = font.read_models(study.models)
     total = sum_of_labels([read_masked(path) for path in study.secure()], models)
     ensemble, _ = font.combine(models, [total], n_clusters=2)
-    font.write_ensemble(root / "ensemble.json", ensemble, models, study=STUDY)
+    font.write_ensemble(root / "ensemble.json", ensemble, models, font.Header(study=STUDY))
     return root
 
 
@@ -336,7 +332,7 @@ def exact_step(source: Path, sites: Any = SITES) -> tuple[Any, Any, Any]:
             model = one_class(next(iter(models.values())), data)
             membership = np.eye(2)[clusters.to_numpy()]
         shares = markov_shares(model, data, membership)
-        sums.append((*exact_sums(before, model, data, membership), shares))
+        sums.append((*exact_sums(Question(before, model, data, membership)), shares))
     return tuple(np.sum(part, axis=0) for part in zip(*sums, strict=True))
 
 
@@ -349,7 +345,9 @@ def test_the_sum_of_a_refinement_is_the_exact_one_rounded_once(refining: Study) 
         summed = add_masked(parts).values[:-8].reshape(3, *exact.shape) / 1e6
         assert np.abs(summed - np.stack([exact, support, shares])).max() < 1e-5
         path = refining.root / f"shared-{step}.json"
-        shared = share_masked(read_step(source), parts, study=STUDY, rounds=2, path=path)
+        shared = share_masked(
+            read_step(source), parts, font.Header(study=STUDY), rounds=2, path=path
+        )
         known = support >= 11
         unit = 11 * np.ceil(exact[known] / support[known] - 1e-9)
         assert (np.abs(shared.total - exact)[known] < unit).all()
@@ -373,18 +371,22 @@ def test_all_steps_are_rounded_with_the_same_draws(refining: Study) -> None:
     source = refining.root / "ensemble.json"
     before = read_step(source)
     parts = masked_step(refining, source)
-    first = share_masked(before, parts, study=STUDY, rounds=9, path=refining.root / "s0.json")
+    first = share_masked(
+        before, parts, font.Header(study=STUDY), rounds=9, path=refining.root / "s0.json"
+    )
     seeds = {add_masked(parts).values[-8:].tobytes()}
     seeds.add(add_masked(masked_step(refining, refining.root / "s0.json")).values[-8:].tobytes())
     assert len(seeds) == 1
-    again = share_masked(before, parts[::-1], study=STUDY, rounds=9)
+    again = share_masked(before, parts[::-1], font.Header(study=STUDY), rounds=9)
     assert (again.total == first.total).all()
 
 
 def test_masks_of_steps_and_sets_have_nothing_in_common(refining: Study) -> None:
     source = refining.root / "ensemble.json"
     parts = masked_step(refining, source)
-    share_masked(read_step(source), parts, study=STUDY, rounds=9, path=refining.root / "s0.json")
+    share_masked(
+        read_step(source), parts, font.Header(study=STUDY), rounds=9, path=refining.root / "s0.json"
+    )
     following = masked_step(refining, refining.root / "s0.json")
     fewer = masked_step(refining, source, "west")
     for part in (following[0], fewer[0]):
@@ -399,10 +401,10 @@ def test_a_site_that_drops_out_of_a_refinement(refining: Study) -> None:
     before = read_step(source)
     parts = masked_step(refining, source)
     with pytest.raises(ValueError, match="masked files of 'west' are missing"):
-        share_masked(before, [p for p in parts if p.site != "west"], study=STUDY)
+        share_masked(before, [p for p in parts if p.site != "west"], font.Header(study=STUDY))
     fewer = masked_step(refining, source, "west")
     shared = share_masked(
-        before, fewer, study=STUDY, rounds=2, path=refining.root / "shared-0.json"
+        before, fewer, font.Header(study=STUDY), rounds=2, path=refining.root / "shared-0.json"
     )
     assert "west" not in shared.sites
     three = [site for site in SITES if site != "west"]
@@ -437,11 +439,15 @@ def test_a_total_smaller_than_a_masked_part_is_refused(refining: Study) -> None:
     source = refining.root / "ensemble.json"
     shared = refining.root / "shared-0.json"
     share_masked(
-        read_step(source), masked_step(refining, source), study=STUDY, rounds=2, path=shared
+        read_step(source),
+        masked_step(refining, source),
+        font.Header(study=STUDY),
+        rounds=2,
+        path=shared,
     )
     content = json.loads(shared.read_text(encoding="utf-8"))
     content["payload"]["sums"] = [[1100] * 13] * 2
-    from font.exchange.schema import fingerprint
+    from font.exchange.envelope import fingerprint
 
     content["sha256"] = fingerprint(content["payload"])
     shared.write_text(json.dumps(content), encoding="utf-8")
