@@ -8,10 +8,9 @@ of treatment share the eras and the segments of this file.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-import mmlca.sequences._compiled  # noqa: F401 - readies the cache
+from mmlca.sequences._compiled import entry, inner
 
 FAR = np.int32(2**31 - 1)
 SWITCH, ADD_ON, DROP, STOP, DEATH, END = 0, 1, 2, 3, 4, 5  # see `ehr_prep.lines.REASONS`
@@ -30,7 +29,7 @@ Rows = tuple[
 # --- records → eras → sets ---------------------------------------------------------------
 
 
-@njit(cache=True)
+@inner
 def find_eras(
     records: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8]],
     rows: tuple[int, int],
@@ -76,7 +75,7 @@ def find_eras(
     return n
 
 
-@njit(cache=True)
+@inner
 def find_segments(
     era: tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.int32]],
     n_eras: int,
@@ -104,7 +103,7 @@ def find_segments(
     return n
 
 
-@njit(cache=True)
+@entry
 def reduce_sets(
     span: tuple[NDArray[np.int64], NDArray[np.int64]],
     records: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8]],
@@ -171,7 +170,7 @@ def reduce_sets(
 # --- sets → states -----------------------------------------------------------------------
 
 
-@njit(cache=True)
+@entry
 def choose_sets(
     patient: NDArray[np.int64],
     window: NDArray[np.int16],
@@ -238,7 +237,7 @@ def choose_sets(
     return together
 
 
-@njit(cache=True)
+@entry
 def cells_of_sets(
     patient: NDArray[np.int64],
     window: NDArray[np.int16],
@@ -321,7 +320,7 @@ def cells_of_sets(
 # --- lines of treatment ------------------------------------------------------------------
 
 
-@njit(cache=True)
+@entry
 def find_lines(
     span: tuple[NDArray[np.int64], NDArray[np.int64]],
     records: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8]],

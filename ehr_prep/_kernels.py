@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-import mmlca.sequences._compiled  # noqa: F401 - readies the cache
+from mmlca.sequences._compiled import entry, inner
 
 FIRST, LATEST, PREVIOUS = 0, 1, 2
 NO_DATE = np.iinfo(np.int32).min
@@ -15,7 +14,7 @@ NO_DATE = np.iinfo(np.int32).min
 # --- records → cells and sets -----------------------------------------------------------
 
 
-@njit(cache=True)
+@inner
 def n_classes_of(members: NDArray[np.int8]) -> int:
     """The number of classes: one more than the largest in `members` (m, k)."""
     most = -1
@@ -25,7 +24,7 @@ def n_classes_of(members: NDArray[np.int8]) -> int:
     return most + 1
 
 
-@njit(cache=True)
+@entry
 def reduce_cells(
     span: tuple[NDArray[np.int64], NDArray[np.int64]],
     records: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8]],
@@ -154,13 +153,13 @@ Cells = tuple[
 ]
 
 
-@njit(cache=True)
+@inner
 def is_member(members: NDArray[np.bool_], code: int, state: int) -> bool:
     """Whether a code is a class or a combination with it; negative codes are neither."""
     return code >= 0 and bool(members[code, state])
 
 
-@njit(cache=True)
+@inner
 def tie_rank(
     cells: Cells, i: int, rule: int, members: NDArray[np.bool_], previous: int, taken: int
 ) -> tuple[int, int, int, int]:
@@ -174,7 +173,7 @@ def tie_rank(
     return int(stays), when, int(supply[i]), int(is_member(members, taken, state[i]))
 
 
-@njit(cache=True)
+@entry
 def assign_states(
     cells: Cells,
     ends: tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int8], NDArray[np.int32]],
@@ -280,7 +279,7 @@ def assign_states(
 # --- observation ------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@entry
 def observed_days(
     indptr: NDArray[np.int64],
     start: NDArray[np.int32],

@@ -12,20 +12,18 @@ from numpy.typing import NDArray
 
 from ehr_prep.cohort import Cohort, choose_cohort, completed_years
 from ehr_prep.dates import NO_DATE, day_text, to_dates, to_days
-from ehr_prep.flow import Step, add_steps
 from ehr_prep.pushdown import reduce_in_database
 from ehr_prep.records import Records
-from ehr_prep.reduce import reduce_records
-from ehr_prep.rules import DEAD, check_rules
 from ehr_prep.screen import Issue
-from ehr_prep.settings import PRESETS, Rules
-from ehr_prep.states import Frame, finish
+from ehr_prep.settings import DEAD, PRESETS, Rules
+from ehr_prep.states import check_rules, finish
 from ehr_prep.warehouse import WarehouseRecords
+from ehr_prep.windows import Frame, reduce_records, window_edges
 from font.checks import one_of
 from font.errors import InputError
 from font.settings import change
 from font.spelling import option, option_name
-from mmlca.sequences.account import Account
+from mmlca.sequences.account import Account, Step, add_steps
 from mmlca.sequences.type import Sequences
 
 
@@ -118,34 +116,6 @@ def build_sequences(
     )
     absorbing = (DEAD,) if rules.death == "state" else ()
     return replace(sequences, account=account, absorbing=absorbing)
-
-
-def window_edges(
-    index: NDArray[np.int32], max_windows: int, months: int = 3, days: float | None = None
-) -> NDArray[np.int32]:
-    """First day of each window, and the day after the last one: (n, max_windows + 1).
-
-    Examples
-    --------
-    >>> index = np.array(["2010-01-31"], dtype="datetime64[D]").astype(np.int32)
-    >>> window_edges(index, 2).astype("datetime64[D]").astype(str).tolist()
-    [['2010-01-31', '2010-04-30', '2010-07-31']]
-    """
-    edges = np.empty((len(index), max_windows + 1), dtype=np.int32)
-    if days is not None:
-        edges[:] = index[:, None] + np.ceil(np.arange(max_windows + 1) * days).astype(np.int32)
-        return edges
-    month = index.astype("datetime64[D]").astype("datetime64[M]")
-    day_of_month = index - month.astype("datetime64[D]").astype(np.int32)
-    for window in range(max_windows + 1):
-        begins = month + np.timedelta64(window * months, "M")
-        first = begins.astype("datetime64[D]").astype(np.int32)
-        next_first = (begins + np.timedelta64(1, "M")).astype("datetime64[D]").astype(np.int32)
-        edges[:, window] = first + np.minimum(day_of_month, next_first - first - 1)
-    return edges
-
-
-# --- shared with treatment_lines --------------------------------------------------------
 
 
 def choose_rules(rules: Rules | None, preset: str | None, changes: Mapping[str, Any]) -> Rules:

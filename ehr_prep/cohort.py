@@ -10,15 +10,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
-from ehr_prep.flow import Step
 from ehr_prep.readers import PrivateWarning
 from ehr_prep.records import Records
-from ehr_prep.rules import DEAD
 from ehr_prep.screen import Issue
-from ehr_prep.settings import Rules
+from ehr_prep.settings import DEAD, Rules
 from ehr_prep.warehouse import WarehouseRecords
 from font.errors import InputError
 from font.spelling import option, option_name
+from mmlca.sequences.account import Step
 
 
 class Cohort(NamedTuple):

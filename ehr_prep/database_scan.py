@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.databases import Database
+from ehr_prep.databases.connect import Database
 from ehr_prep.dates import day_text
-from ehr_prep.flow import Step, flow_table
 from ehr_prep.readers import encode_ids
 from ehr_prep.screen import MAX_DAYS, Issue
 from ehr_prep.warehouse import batches_of, between, days_since_1970, position_of
 from font.checks import some
 from font.errors import InputError
+from mmlca.sequences.account import Step, flow_table
 
 _UNMAPPED = "drug not in the map"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 
-from ehr_prep.files import EXCEL, read_excel
+from ehr_prep.excel import EXCEL, read_excel
 from ehr_prep.matching import EXCLUDED, Match, Matcher, Row, plain, plain_ndc
 from font.checks import some
 from font.errors import InputError
@@ -313,5 +313,5 @@ def _joined(parts: Iterable[str | None]) -> str | None:
     return " + ".join(dict.fromkeys(part for part in parts if part)) or None
 
 
-RA_DRUGS = drug_map(Path(__file__).with_name("ra_drugs.csv"))
+RA_DRUGS = drug_map(Path(__file__).parent / "maps" / "ra.csv")
 """Biologic and targeted synthetic DMARDs for rheumatoid arthritis, with the sources in the file."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
-from ehr_prep.workbooks import check_workbook
+from ehr_prep.excel import EXCEL, read_excel
 from font.checks import some
 from font.errors import InputError
 from font.sniff import DELIMITERS, FALLBACK, not_text, open_bytes, sniff
@@ -21,7 +20,6 @@ Source: TypeAlias = pd.DataFrame | str | os.PathLike[str] | Sequence[str | os.Pa
 
 _TEXT = (".csv", ".tsv", ".txt")
 _PACKED = (".gz", ".bz2", ".zst")
-EXCEL = (".xlsx", ".xlsm")
 ENDINGS = ".csv, .tsv or .txt (also .gz or .zst), .parquet or .xlsx"
 Choose: TypeAlias = Callable[[list[Any], list[list[Any]]], tuple[dict[str, Any], list[Any]]]
 """Given the header and the first rows: the column of each role, and the columns to read."""
@@ -164,13 +162,15 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
         broken.append(row.number)
         return "skip"
 
-    def read(encoding: str) -> Any:
-        broken.clear()
+    def read_with(encoding: str, on_broken: Callable[[Any], str] | None) -> Any:
+        # Arrow's threads may outlive the read, and a thread that still holds a Python object when
+        # the interpreter ends aborts the process: so no threads where Arrow calls Python.
+        plain = encoding == "utf-8"
         return arrow_csv.read_csv(
-            open_bytes(path) if encoding != "utf-8" else path,
-            arrow_csv.ReadOptions(encoding=encoding),
+            path if plain else open_bytes(path),
+            arrow_csv.ReadOptions(encoding=encoding, use_threads=plain and on_broken is None),
             arrow_csv.ParseOptions(
-                delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=skip
+                delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=on_broken
             ),
             arrow_csv.ConvertOptions(
                 include_columns=columns,
@@ -178,6 +178,15 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
                 strings_can_be_null=True,
             ),
         )
+
+    def read(encoding: str) -> Any:
+        broken.clear()
+        try:
+            return read_with(encoding, None)
+        except pa.ArrowInvalid as error:
+            if "csv parse error" not in str(error).casefold():
+                raise
+            return read_with(encoding, skip)
 
     used = text.encoding
     try:
@@ -239,25 +248,6 @@ def _load_parquet(path: Path, choose: Choose) -> Loaded:
     text = [c for c in roles.values() if pa.types.is_string(schema.field(c).type)]
     table = pq.read_table(path, columns=columns, read_dictionary=text)
     return Loaded(table, roles, 0, {"file": path.name})
-
-
-def read_excel(path: Path) -> dict[str, pd.DataFrame]:
-    """The sheets of an Excel file without their blank rows, by name."""
-    try:
-        import openpyxl  # noqa: F401
-    except ImportError:
-        raise InputError(
-            f"{path.name} is an Excel file, and openpyxl, which reads it, is not installed; "
-            "install the extra with `pip install 'mmlca[files]'`, or save the sheet as CSV."
-        ) from None
-    check_workbook(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # styles that openpyxl does not know
-        try:
-            sheets = pd.read_excel(path, sheet_name=None, dtype=object, engine="openpyxl")
-        except Exception as error:  # openpyxl lets many kinds through
-            raise InputError(f"{path.name} is not a readable Excel file ({error}).") from None
-    return {str(name): sheet.dropna(how="all") for name, sheet in sheets.items()}
 
 
 def _load_excel(path: Path, choose: Choose) -> Loaded:

@@ -12,8 +12,8 @@ from ehr_prep.build import check_eligible, need_supply
 from ehr_prep.cohort import choose_cohort
 from ehr_prep.dates import NO_DATE, to_dates, to_days
 from ehr_prep.records import Records
-from ehr_prep.rules import MOST_CLASSES, set_name
 from ehr_prep.settings import Rules
+from ehr_prep.states import MOST_CLASSES, set_name
 from ehr_prep.warehouse import WarehouseRecords
 from font.checks import whole_number
 from font.errors import InputError

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ehr_prep.databases import Database
+from ehr_prep.databases.connect import Database
 from ehr_prep.dates import NO_DATE, to_dates
-from ehr_prep.observation import Observation, read_observation
-from ehr_prep.patients import align_patients
+from ehr_prep.patients import Observation, align_patients, read_observation
 from ehr_prep.screen import Issue
 from ehr_prep.warehouse import days_since_1970, islands
 

@@ -1,23 +1,30 @@
-"""The patients' table: end of follow-up, birth, death, and what describes the patients."""
+"""What is known of patients besides their drugs: their table, observation periods and lab tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.columns import some_columns
-from ehr_prep.dates import read_dates, to_dates
+from ehr_prep.dates import NO_DATE, read_dates, to_dates
 from ehr_prep.files import Source, source_name
-from ehr_prep.readers import encode_ids, factorize, match_ids, read_table
+from ehr_prep.numbers import check_decimal, read_numbers
+from ehr_prep.readers import encode_ids, factorize, read_table
+from ehr_prep.screen import Issue, count_odd
 from font.checks import some
 from font.errors import InputError
+from mmlca.sequences.checks import match_ids
 
 PATIENT_ROLES = ("patient", "follow_up_end", "birth_date", "death_date")
 """What the columns of a patients' table may be."""
+OBSERVATION_ROLES = ("patient", "observation_start", "observation_end")
+"""What the columns of a table of observation periods are."""
+LAB_ROLES = ("patient", "date", "value", "test", "unit")
+"""What the columns of a table of labs may be."""
 
 
 def read_patients(
@@ -156,3 +163,188 @@ def align_patients(people: pd.DataFrame, ids: pd.Index) -> tuple[pd.DataFrame, N
     row = match_ids(ids, people.index)
     rows = people.reset_index(drop=True).reindex(np.where(row < 0, len(people), row))
     return rows.set_axis(ids.rename("id")), row < 0
+
+
+# --- observation periods ----------------------------------------------------------------
+
+
+class Observation(NamedTuple):
+    """The periods in which each of P patients was observed, in order and apart.
+
+    Parameters
+    ----------
+    indptr : (P + 1,) int64
+        The periods of patient p are `indptr[p]:indptr[p + 1]`; there may be none.
+    start, end : (periods,) int32
+        First and last day, as days since 1970-01-01.
+    """
+
+    indptr: NDArray[np.int64]
+    start: NDArray[np.int32]
+    end: NDArray[np.int32]
+
+    def holding(self, who: NDArray[np.integer], day: NDArray[np.int32]) -> NDArray[np.int64]:
+        """The period in which each day lies, −1 if none; `who` is the patient, −1 for no one."""
+        patient = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        keys = _key(patient, self.start)
+        at = np.searchsorted(keys, _key(who, day), side="right") - 1
+        inside = (at >= 0) & (who >= 0)
+        inside[inside] &= patient[at[inside]] == who[inside]
+        inside[inside] &= self.end[at[inside]] >= day[inside]
+        return np.where(inside, at, -1)
+
+    def take(self, kept: NDArray[np.bool_]) -> Self:
+        """The periods of some of the patients."""
+        counts = np.diff(self.indptr)
+        rows = np.repeat(kept, counts)
+        indptr = np.concatenate([[0], np.cumsum(counts[kept])])
+        return type(self)(indptr, self.start[rows], self.end[rows])
+
+    def windows(self, edges: NDArray[np.int32], last: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether at least half of each window's days of follow-up were observed, (P, W)."""
+        from ehr_prep import _kernels
+
+        days = np.minimum(edges[:, 1:] - 1, last[:, None]) - edges[:, :-1] + 1
+        seen = np.zeros(days.shape, dtype=np.int32)
+        _kernels.observed_days(self.indptr, self.start, self.end, edges, last, seen)
+        return np.asarray(2 * seen >= days)
+
+
+def read_observation(
+    source: Source,
+    ids: pd.Index,
+    date_format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    **reading: Any,
+) -> tuple[Observation, list[Issue]]:
+    """The periods of the patients `ids`, and what was odd: one row per period.
+
+    Columns are guessed from their names unless `columns` names them by role. Periods that overlap
+    or follow one another without a day between are one. `reading` are options of `read_table`.
+    """
+    named = {role: (columns or {}).get(role) for role in OBSERVATION_ROLES}
+    frame, roles, n_broken, *_ = read_table(
+        source, named, OBSERVATION_ROLES, about="observation", **reading
+    )
+    own, period_ids, _ = encode_ids(frame[roles["patient"]])
+    who = np.append(match_ids(period_ids, ids), -1).astype(np.int64)[own]
+    days, _ = read_dates(
+        {role: frame[roles[role]] for role in roles if role != "patient"},
+        date_format,
+        source_name(source),
+    )
+    start, end = days["observation_start"], days["observation_end"]
+    unknown = (start == NO_DATE) | (end == NO_DATE)
+    backwards = ~unknown & (end < start)
+    shown = frame[roles["observation_start"]]
+    own_ids = own.astype(np.int32)
+    issues = [
+        Issue("observation period with the wrong number of fields", n_broken, "dropped", ""),
+        count_odd(
+            "observation period without a date", unknown, "dropped", own_ids, period_ids, shown
+        ),
+        count_odd(
+            "observation period ends before it starts", backwards, "dropped", own_ids, period_ids,
+            shown,
+        ),
+    ]  # fmt: skip
+    usable = (who >= 0) & ~unknown & ~backwards
+    return _joined(who[usable], start[usable], end[usable], len(ids)), issues
+
+
+def _key(who: NDArray[np.integer], day: NDArray[np.int32]) -> NDArray[np.int64]:
+    return (who.astype(np.int64) << 32) + day
+
+
+def _joined(
+    who: NDArray[np.int64], start: NDArray[np.int32], end: NDArray[np.int32], n: int
+) -> Observation:
+    """Sorted, with periods that overlap or touch made one."""
+    order = np.lexsort((end, start, who))
+    who, start, end = who[order], start[order], end[order]
+    if len(who):
+        # the latest end so far of the same patient: keys of later patients are larger
+        reach = np.maximum.accumulate(_key(who, end))
+        new = np.ones(len(who), dtype=bool)
+        new[1:] = (who[1:] != who[:-1]) | (_key(who[1:], start[1:]) > reach[:-1] + 1)
+        last = np.append(np.flatnonzero(new)[1:], len(who)) - 1
+        end = (reach[last] - (who[last] << 32)).astype(np.int32)
+        who, start = who[new], start[new]
+    counts = np.bincount(who, minlength=n)
+    return Observation(np.concatenate([[0], np.cumsum(counts)]), start, end)
+
+
+# --- lab tests ----------------------------------------------------------------------------
+
+
+def read_labs(
+    path_or_frame: Source,
+    *,
+    patient: str | None = None,
+    date: str | None = None,
+    value: str | None = None,
+    test: str | None = None,
+    unit: str | None = None,
+    date_format: str | None = None,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    where: Mapping[str, str] | None = None,
+    about: str = "",
+) -> pd.DataFrame:
+    """Lab tests from a file, several files or a DataFrame, one row for each.
+
+    Parameters
+    ----------
+    path_or_frame : see `read_records`
+    patient, date, value, test, unit : column names, optional
+        Default: guessed from the names. `test` says which test it was and `unit` in which unit
+        its value is; both may be absent.
+    date_format, encoding, delimiter, where
+        See `read_records`.
+    decimal : "." or ",", optional
+        Default: what the values show.
+    about : str
+        What messages call the options of this table; "labs" where records are read with it.
+
+    Returns
+    -------
+    DataFrame
+        `patient_id`; `date`; `value`, a number, or the text where it is not one; and `test` and
+        `unit`, where the table says.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"id": [1, 1], "date": ["03.05.2010", "27.02.2017"],
+    ...                       "value": ["12,5", "<2"]})
+    >>> read_labs(frame)["value"].to_list()
+    [12.5, '<2']
+    """
+    check_decimal(decimal)
+    name = source_name(path_or_frame)
+    named = {"patient": patient, "date": date, "value": value, "test": test, "unit": unit}
+    frame, roles, *_ = read_table(
+        path_or_frame,
+        named,
+        ("patient", "date", "value"),
+        encoding=encoding,
+        delimiter=delimiter,
+        where=where,
+        about=about,
+    )
+    days, _ = read_dates({"date": frame[roles["date"]]}, date_format, name)
+    codes, texts = factorize(frame[roles["value"]])
+    values = list(texts)
+    numbers = read_numbers(values, decimal, name)
+    read = np.array([*values, None], dtype=object)  # the last is for rows without a value
+    known = np.flatnonzero(np.isfinite(numbers))
+    read[known] = numbers[known]
+    columns = {
+        "patient_id": frame[roles["patient"]].to_numpy(),
+        "date": to_dates(days["date"]),
+        "value": read[codes],
+    }
+    for role in ("test", "unit"):
+        if role in roles:
+            columns[role] = frame[roles[role]].to_numpy()
+    return pd.DataFrame(columns)

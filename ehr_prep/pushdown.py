@@ -1,6 +1,6 @@
 """Records in a database → counts per patient, window and class, by queries; see `ehr_prep.states`.
 
-The same table that `ehr_prep.reduce` makes in memory, from the same rules, written once with Ibis
+The same table that `ehr_prep.windows` makes in memory, from the same rules, written once with Ibis
 for every engine. Who is eligible is decided by `choose_cohort` alone; the queries compute the index
 date and the end of follow-up again, and a difference is an error.
 """
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ehr_prep.cohort import Cohort
 from ehr_prep.dates import NO_DATE, one_day
 from ehr_prep.settings import Rules
-from ehr_prep.states import Cells, Reduction, Sets, members_by_name
 from ehr_prep.warehouse import (
     WarehouseRecords,
     after_gaps,
@@ -25,6 +24,7 @@ from ehr_prep.warehouse import (
     islands,
     position_of,
 )
+from ehr_prep.windows import Cells, Reduction, Sets, members_by_name
 
 _BEFORE, _LATE, _BEYOND = -1, -2, -3  # windows of records that fall into none
 

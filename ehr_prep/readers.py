@@ -17,6 +17,7 @@ from ehr_prep.files import Loaded, Source, files_of, join_files, load_file, sour
 from font.checks import some
 from font.errors import InputError
 from font.spelling import option, option_name
+from mmlca.sequences.checks import match_ids
 
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 _AS_FLOAT = re.compile(r"(0|-?[1-9]\d{0,17})\.0+")
@@ -209,14 +210,6 @@ def _id_text(value: Any) -> str:
         return str(int(value))
     text = str(value).strip()
     return text.partition(".")[0] if _AS_FLOAT.fullmatch(text) else text
-
-
-def match_ids(wanted: pd.Index, table: pd.Index) -> NDArray[np.intp]:
-    """Position in `table` of each id (−1: none); whole numbers and their texts agree."""
-    if wanted.dtype.kind != table.dtype.kind:
-        wanted, table = wanted.astype(str), table.astype(str)
-    positions: NDArray[np.intp] = table.get_indexer(wanted)
-    return positions
 
 
 def check_matched(

@@ -17,16 +17,23 @@ from numpy.typing import NDArray
 
 from ehr_prep.columns import named_roles
 from ehr_prep.dates import ISO, day_text, one_day, read_dates
+from ehr_prep.drug_texts import look_up, read_coded, read_names, supply_by_text
 from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
 from ehr_prep.files import Source, source_name
-from ehr_prep.flow import Step, count_steps, flow_table
-from ehr_prep.lab_files import LAB_ROLES
-from ehr_prep.lookup import look_up, read_coded, read_names
+from ehr_prep.flow import count_steps
 from ehr_prep.matching import plain
 from ehr_prep.numbers import check_decimal
-from ehr_prep.observation import OBSERVATION_ROLES, Observation, read_observation
-from ehr_prep.patients import PATIENT_ROLES, align_patients, load_patients, patients_text
-from ehr_prep.readers import check_matched, encode_ids, match_ids, read_table
+from ehr_prep.patients import (
+    LAB_ROLES,
+    OBSERVATION_ROLES,
+    PATIENT_ROLES,
+    Observation,
+    align_patients,
+    load_patients,
+    patients_text,
+    read_observation,
+)
+from ehr_prep.readers import check_matched, encode_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
@@ -37,11 +44,12 @@ from ehr_prep.screen import (
     sort_records,
     unusable,
 )
-from ehr_prep.supply import supply_by_text
 from ehr_prep.unmapped import lost_share, unmapped_table
 from font.checks import counted, some
 from font.errors import InputError
 from font.spelling import option
+from mmlca.sequences.account import Step, flow_table
+from mmlca.sequences.checks import match_ids
 
 
 @dataclass(frozen=True, eq=False, repr=False)

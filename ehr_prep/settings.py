@@ -11,6 +11,10 @@ from pydantic import BeforeValidator, Field
 from font.errors import InputError
 from font.settings import Alternatives, Settings, setting
 
+DEAD = "dead"
+OTHER = "other combination"
+"""The states that the rules add to the classes of the drug map."""
+
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
 

@@ -1,32 +1,7 @@
-"""From counts per patient, window and class to the state of every window.
+"""From counts per patient, window and class (`ehr_prep.windows`) to the state of every window.
 
-Records become states in two steps, and the boundary between them is a small table, so that the
-first step may run wherever the records live:
-
-1. **Reduce.** Records → `Cells`: for each patient, window and class how often it was recorded (or
-   how many days it covered), on which day first and last, and for how many days and until when it
-   was supplied. For combinations also `Sets`: for each patient, window and exact set of classes in
-   use at the same time, the days and the first and last of them. Both come in a `Reduction`.
-   `ehr_prep.reduce.reduce_records` does this in memory, a batch of patients at a time; a
-   warehouse does it with one query and returns the same table.
-2. **Finish.** `finish` turns the parts into codes: the class of each window and ties, combinations,
-   windows without a record (carried forward, off treatment or missing), gaps in observation and
-   death. It never sees a record.
-
-What the reduction must keep to:
-
-- Classes are numbered in the order of their names (`name_order`), not in that of the drug map:
-  the order of the drug map decides the order of the states and the names of combinations, never
-  the state of a window.
-- Only records with `edges[p, 0] <= date <= last[p]` and `date < edges[p, W]` count, where `edges`
-  and `last` are those of the `Frame`; the others are counted in `Reduction.dropped`, each once, in
-  the order: after the end of follow-up, after the last window, before the index date.
-- A record of a fixed combination counts for each of its classes.
-- By days, a record covers date … end; days of one class that two records cover count once; a
-  cover is cut at the window in which follow-up ends (at its end, not at the day itself).
-- For `Sets` the covers of a class that are at most `gap_days` uncovered days apart are one *era*,
-  the days between included. On each day of a followed-up window the set of classes in an era is
-  looked at; days without any class make no row.
+The class of each window and ties, combinations, windows without a record (carried forward, off
+treatment or missing), gaps in observation and death.
 """
 
 from __future__ import annotations
@@ -38,117 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE
-from ehr_prep.rules import DEAD, OTHER, named_combinations, set_name
-from ehr_prep.settings import Rules
+from ehr_prep.settings import DEAD, OTHER, Rules
+from ehr_prep.windows import Frame, Reduction, name_order
+from font.checks import some
 from font.errors import InputError
-from font.spelling import option
+from font.spelling import option, option_name
 from mmlca.sequences.checks import check_n_states
 
 _MOST_SETS = 2**14
 _TIES = ("first", "latest", "previous")  # as the kernel numbers them
 
 
-class Frame(NamedTuple):
-    """The windows of n patients; days are counted from 1970-01-01.
-
-    Parameters
-    ----------
-    edges : (n, W + 1) int32
-        First day of each window, and the day after the last.
-    last : (n,) int32
-        Last day of follow-up.
-    observed : (n, W) bool, optional
-        Whether at least half of a window's followed-up days were observed; None: all were.
-    died : (n,) int32, optional
-        Day of death or `NO_DATE`, where death is a state; None: it is not.
-    data_end : int, optional
-        Last day on which anything, death included, is known; needed with `died`.
-    """
-
-    edges: NDArray[np.int32]
-    last: NDArray[np.int32]
-    observed: NDArray[np.bool_] | None = None
-    died: NDArray[np.int32] | None = None
-    data_end: int | None = None
-
-
-class Cells(NamedTuple):
-    """One row per patient, window and class that counts in it, sorted by these three.
-
-    Parameters
-    ----------
-    patient : int64
-        Position among the n patients of the frame.
-    window : int16
-    state : int8
-        Position of the class in the order of the names.
-    n : int32
-        Records, or days covered, as `Rules.by` says; with combinations always records.
-    first, last : int32
-        First and last day that counted: of a record, or covered.
-    supply : int32
-        Days supplied by the records of this class that start in this window, added up; a record
-        that does not say how long it lasts has one.
-    end : int32
-        Last day covered by any record of this class that starts in this window, not cut at its
-        end; `NO_DATE` if none starts in it.
-    """
-
-    patient: NDArray[np.int64]
-    window: NDArray[np.int16]
-    state: NDArray[np.int8]
-    n: NDArray[np.int32]
-    first: NDArray[np.int32]
-    last: NDArray[np.int32]
-    supply: NDArray[np.int32]
-    end: NDArray[np.int32]
-
-
-class Sets(NamedTuple):
-    """One row per patient, window and set of classes in use together, sorted by the first two.
-
-    Parameters
-    ----------
-    patient : int64
-    window : int16
-    classes : int64
-        The sum of 2**state over the classes in an era on these days, and no others; `state` as in
-        `Cells`.
-    days : int32
-        Days of the window with exactly this set.
-    first, last : int32
-        The first and the last of these days.
-    """
-
-    patient: NDArray[np.int64]
-    window: NDArray[np.int16]
-    classes: NDArray[np.int64]
-    days: NDArray[np.int32]
-    first: NDArray[np.int32]
-    last: NDArray[np.int32]
-
-
-class Reduction(NamedTuple):
-    """What `finish` needs to know about the patients `start` … `stop` − 1 of the frame.
-
-    Parameters
-    ----------
-    start, stop : int
-    cells : Cells
-    sets : Sets or None
-        Needed for combinations.
-    n_records : (stop − start,) int64
-        Records of each patient that fall into a window.
-    dropped : (before the index date, after the end of follow-up, after the last window)
-        Records that do not.
-    """
-
-    start: int
-    stop: int
-    cells: Cells
-    sets: Sets | None
-    n_records: NDArray[np.int64]
-    dropped: tuple[int, int, int]
+MOST_CLASSES = 62
+"""Classes that a `Sets.classes` can hold: one bit each of an int64, without its last two."""
 
 
 class Finished(NamedTuple):
@@ -181,21 +58,6 @@ class Finished(NamedTuple):
     combinations: dict[str, int]
     n_records: NDArray[np.int64]
     dropped: tuple[int, int, int]
-
-
-def name_order(classes: tuple[str, ...]) -> NDArray[np.int8]:
-    """The position of each class in the order of the names.
-
-    >>> name_order(("TNFi", "JAK", "anti-CD20")).tolist()
-    [2, 1, 0]
-    """
-    order = sorted(range(len(classes)), key=lambda i: (classes[i].casefold(), classes[i]))
-    return np.argsort(order).astype(np.int8)
-
-
-def members_by_name(members: NDArray[np.int8], classes: tuple[str, ...]) -> NDArray[np.int8]:
-    """The classes of one record in the order of the names; see `Records.members`."""
-    return np.append(name_order(classes), np.int8(-1))[members]
 
 
 def finish(
@@ -232,6 +94,64 @@ def finish(
     return _numbered(codes, lengths, keys, frame, classes, rules, windows)._replace(
         n_records=n_records, dropped=(int(dropped[0]), int(dropped[1]), int(dropped[2]))
     )
+
+
+def check_rules(rules: Rules, classes: tuple[str, ...]) -> None:
+    """Refuse names of states that are taken, and combinations that do not exist."""
+    taken = {"off_treatment": rules.off_treatment} if rules.has_off else {}
+    if rules.death == "state" and DEAD in (*classes, *taken.values()):
+        raise InputError(
+            f"{option('death', 'state')} adds the state {DEAD!r}, which is a class of the drug map "
+            "or the name of the state off treatment already; rename that."
+        )
+    for name, state in taken.items():
+        if state in classes:
+            raise InputError(
+                f"{option(name, state)} is a class of the drug map; choose another name."
+            )
+    if rules.combine:
+        if len(classes) > MOST_CLASSES:
+            raise InputError(
+                f"combinations of more than {MOST_CLASSES} classes cannot be told apart, the drug "
+                f"map has {len(classes)}; map drugs to fewer classes."
+            )
+        joined = [name for name in classes if "+" in name]
+        if joined:
+            raise InputError(
+                f"the classes {some(joined)} have a + in their names, which joins the classes of a "
+                "combination; rename them in the drug map."
+            )
+        named_combinations(rules, classes)
+    elif rules.combinations is not None:
+        raise InputError(
+            f"{option('combinations')} belongs to {option('states', 'combinations')}; give both."
+        )
+
+
+def named_combinations(rules: Rules, classes: tuple[str, ...]) -> dict[int, str]:
+    """{set of classes: name} of the combinations that the rules name, in the states' order."""
+    number = {name: i for i, name in enumerate(classes)}
+    sets = {}
+    for text in rules.combinations or ():
+        parts = [part.strip() for part in str(text).split("+")]
+        unknown = [part for part in parts if part not in number]
+        if unknown or len(set(parts)) < 2:
+            raise InputError(
+                f"{option_name('combinations')} names {text!r}, which is not made of two or more "
+                f"of the classes {some(classes)}; write them as in {'+'.join(classes[:2])!r}."
+            )
+        key = sum(1 << number[part] for part in set(parts))
+        sets[key] = set_name(key, classes)
+    return sets
+
+
+def set_name(key: int, classes: tuple[str, ...]) -> str:
+    """The classes of a set, in the states' order.
+
+    >>> set_name(5, ("A", "B", "C"))
+    'A+C'
+    """
+    return "+".join(name for i, name in enumerate(classes) if key >> i & 1)
 
 
 # --- inside ----------------------------------------------------------------------------

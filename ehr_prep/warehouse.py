@@ -14,11 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.databases import Database
+from ehr_prep.databases.connect import Database
 from ehr_prep.dates import day_text
 from ehr_prep.drugs import DrugMap
-from ehr_prep.observation import Observation
-from ehr_prep.patients import patients_text
+from ehr_prep.patients import Observation, patients_text
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 

@@ -1,15 +1,25 @@
-"""Checks of what users bring. Each failure is one sentence: what was found, and how to mend it."""
+"""Types of what users bring, and its checks. Each failure is one sentence: what was found, and how
+to fix it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.errors import InputError
+
+# What functions of font take.
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.integer[Any]]
+Models: TypeAlias = Mapping[Any, Any]  # {name: model with class_parameters_, or the array itself}
+LabelTables: TypeAlias = "Mapping[Any, pd.DataFrame]"  # {site: patients × models}
+Clustering: TypeAlias = "ArrayLike | pd.Series"  # the group of each patient
+Clusterings: TypeAlias = Mapping[Any, ArrayLike]  # {site: the group of each patient}
 
 
 def some(values: Iterable[Any]) -> str:
@@ -86,6 +96,19 @@ def _labels_of(column: NDArray[Any], name: Hashable, what: str) -> NDArray[np.in
             f"{what} has the label {column.min()} from the model {name!r}; labels count from 0."
         )
     return column
+
+
+def check_known_labels(
+    columns: Sequence[Integers], n_classes: Sequence[int], models: Sequence[Hashable], what: str
+) -> None:
+    """Refuse labels of classes that the models do not have."""
+    for name, column, size in zip(models, columns, n_classes, strict=True):
+        if len(column) and column.max() >= size:
+            raise InputError(
+                f"{what} has the label {column.max()} from the model {name!r}, whose {size} "
+                f"classes are numbered 0 to {size - 1}; label with the models given to the "
+                "ensemble."
+            )
 
 
 def class_parameters(model: Any, name: Hashable) -> NDArray[np.float64]:

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import class_parameters, counted
+from font.checks import Clustering, class_parameters, counted
 from font.errors import InputError
-from font.types import Clustering
 from font.weights import class_distances
 
 _EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)

@@ -1,79 +1,17 @@
-"""How many clusters there are: what the spectrum of the ensemble says, and the sites' vote."""
+"""How many clusters there are: the sites' vote, and what models with more classes suggest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from font.checks import some
+from font.checks import Models, some
+from font.ensemble import Ensemble
 from font.errors import InputError
-
-# How often the true number was suggested by an ensemble of models with 1 to 3 classes more
-RECORD = {
-    "clear": "In simulated studies of small sites such models were right in all 18 clear cases.",
-    "fair": "In simulated studies of small sites such models were right in 47 of 48 fair cases.",
-    "doubtful": "In simulated studies of small sites such models were right in only 55 of 94 "
-    "doubtful cases.",
-}
-
-
-class SpectrumChoice(NamedTuple):
-    """Number of clusters read off a spectrum, and how sure that is.
-
-    Parameters
-    ----------
-    n_clusters : 1 + the number of eigenvalues above a tenth of the largest
-    low, high : the same number results from any threshold between these shares of the largest
-    sure : "clear" if the tenth may be halved and doubled, "fair" if it may be divided and
-        multiplied by √2, else "doubtful"
-    """
-
-    n_clusters: int
-    low: float
-    high: float
-    sure: str
-
-
-def read_spectrum(values: Iterable[float], threshold: float = 0.1) -> SpectrumChoice:
-    """The number of clusters from the eigenvalues of −HD̃H.
-
-    K well-separated clusters give K − 1 large eigenvalues; the rest is noise. Local models with K
-    classes each partly impose the number K, so that what models with 1 to 3 classes more suggest
-    is the better evidence (`suggest_n_clusters`).
-
-    How often the number suggested was the true one, by local models with as many classes as
-    that, with more, and with all of the latter in one ensemble:
-
-    ======================================  =====  =====  =====  =====  ========
-    simulated sites                         K      K + 1  K + 2  K + 3  together
-    ======================================  =====  =====  =====  =====  ========
-    5 or 10 small sites, RA-like chains     0.93   0.94   0.91   0.91   0.93
-    5 or 10 small sites, random chains      0.65   0.40   0.26   0.16   0.58
-    5 or 10 sites, Gaussian mixtures        0.94   0.94   0.93   0.94
-    ======================================  =====  =====  =====  =====  ========
-
-    Chains: K = 4, 5 sites of 50 to 500 or 10 of 50 to 150 patients, prior 0.5, 80 studies each;
-    mixtures: K = 5, sites of 50 to 500, 270 studies. For chains all models together were right
-    in 18 of 18 cases that were "clear", 47 of 48 that were "fair", and 55 of 94 "doubtful" ones:
-    that word says more than the number of classes does.
-
-    Examples
-    --------
-    >>> read_spectrum([10.0, 6.0, 3.0, 0.2, 0.1])
-    SpectrumChoice(n_clusters=4, low=0.02, high=0.3, sure='clear')
-    """
-    array = np.sort(np.array(list(values), dtype=float))[::-1]
-    if not array.size or array[0] <= 0:
-        return SpectrumChoice(1, 0.0, 1.0, "clear")
-    share = array / array[0]
-    n_above = int((share > threshold).sum())
-    low = max(float(share[n_above]), 0.0) if n_above < len(share) else 0.0
-    high = float(share[n_above - 1])
-    room = min(high / threshold, threshold / low if low > 0 else np.inf)
-    sure = "clear" if room >= 2 else "fair" if room >= np.sqrt(2) else "doubtful"
-    return SpectrumChoice(1 + n_above, low, high, sure)
+from font.labels import LabelPatterns, label
 
 
 def vote(
@@ -115,3 +53,52 @@ def vote(
         counts = min(weights[site], others) if others > 0 else weights[site]
         votes[int(number)] = votes.get(int(number), 0.0) + counts
     return max(votes, key=lambda k: (votes[k], k))
+
+
+def suggest_n_clusters(
+    models: Mapping[int, Models], data: Mapping[Any, Any], *, seed: int = 0, **settings: Any
+) -> pd.DataFrame:
+    """What the spectrum suggests for local models with more classes than clusters are expected.
+
+    Models with K classes each partly impose the number K. Models with K + 1 to K + 3 classes
+    leave the spectrum free; all of them in one ensemble are the best evidence, where what they
+    suggest is "clear" or "fair". `read_spectrum` says how often each was right in simulations.
+
+    Parameters
+    ----------
+    models : {number of classes: {name: model}}
+        For each number of classes the models of all sites, such as those fitted to choose it.
+    data : {site: data}
+        What the models take; every site's patients are labelled by every model.
+    seed, **settings
+        Of the `Ensemble`.
+
+    Returns
+    -------
+    DataFrame
+        One row per number of `classes` of the local models, and one for "all" together: the
+        number of clusters `suggested`, how `sure` that is, and the thresholds `low` and `high`
+        between which it is the same.
+
+    Examples
+    --------
+    >>> from font.simulation.kmeans_sites import local_kmeans
+    >>> from font.simulation.sources import simulate_gaussian
+    >>> data = simulate_gaussian("homogeneous", 4, 0.05, seed=1, n_classes=3).data
+    >>> models = {k: local_kmeans(data, k) for k in (4, 5)}
+    >>> suggest_n_clusters(models, data)["suggested"].to_dict()
+    {4: 3, 5: 3, 'all': 3}
+    """
+    every = {f"{name}, {k}": model for k, part in models.items() for name, model in part.items()}
+    if not every:
+        raise InputError("there are no models; give those of at least one number of classes.")
+    labels = {site: label(every, part) for site, part in data.items()}
+    groups: dict[Any, list[str]] = {k: [f"{name}, {k}" for name in models[k]] for k in models}
+    rows = {}
+    for classes, keys in (groups | {"all": list(every)}).items():
+        patterns = LabelPatterns.from_labels({site: table[keys] for site, table in labels.items()})
+        ensemble = Ensemble(None, seed=seed, **settings)
+        choice = ensemble.fit({key: every[key] for key in keys}, patterns).n_clusters_choice_
+        rows[classes] = {"suggested": choice.n_clusters, **choice._asdict()}
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("classes")
+    return table[["suggested", "sure", "low", "high"]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from font.exchange.envelope import read_file
 from font.exchange.messages.registry import message_of
-from font.pages import content_policy
+from font.files import content_policy
 
 
 def explain(path: str | PathLike[str]) -> str:

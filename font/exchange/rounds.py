@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from font.checks import some
 from font.cross_tables import AddedTables, CrossTables
+from font.ensemble import Ensemble
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
 from font.exchange.envelope import file_names
@@ -45,7 +46,6 @@ from font.exchange.replies import (
 from font.exchange.report import Absent, round_report
 from font.files import atomic_write
 from font.n_clusters import vote
-from font.tables_ensemble import TableEnsemble
 
 
 def steps() -> list[str]:
@@ -57,7 +57,7 @@ def steps() -> list[str]:
 class Round(NamedTuple):
     """What came out of a round; `shared` is the last model of a refinement, if there was one."""
 
-    ensemble: TableEnsemble
+    ensemble: Ensemble
     models: dict[str, ModelFile]
     tables: AddedTables
     absent: tuple[Absent, ...]
@@ -112,7 +112,7 @@ def run_round(
         Counts and sums come masked, and only what they add up to over all sites is read; at least
         three sites must take part. See `font.exchange.masked`.
     seed, settings
-        For `TableEnsemble`: weights, distance, method.
+        For `Ensemble`: weights, distance, method.
 
     Notes
     -----
@@ -221,7 +221,7 @@ def combine(
     seed: int = 1,
     unequal: bool = False,
     **settings: Any,
-) -> tuple[TableEnsemble, AddedTables]:
+) -> tuple[Ensemble, AddedTables]:
     """The ensemble of models and cross-tables as they came in files, and the sum of the tables.
 
     The tables are added up as they come, and their order does not matter. Sites count alike: the
@@ -233,7 +233,7 @@ def combine(
     models : {name: ModelFile}
     parts : CrossTables of each site, such as an iterator that reads one file after the other
     n_clusters, seed, settings
-        For `TableEnsemble`; unless given, the method is "latent", with fewer than three models of
+        For `Ensemble`; unless given, the method is "latent", with fewer than three models of
         two or more classes "kmeans".
     unequal : bool
         Sites may have different numbers of models.
@@ -252,8 +252,9 @@ def combine(
         )
     if n_clusters is None:
         n_clusters = site_votes(models).n_clusters
-    if sum(model.n_classes > 1 for model in models.values()) < 3:
-        settings.setdefault("method", "kmeans")  # two do not show whose error a difference is
-    ensemble = TableEnsemble(n_clusters, seed=seed, **settings)
+    few = sum(model.n_classes > 1 for model in models.values()) < 3
+    # two do not show whose error a difference is
+    settings.setdefault("method", "kmeans" if few else "latent")
+    ensemble = Ensemble(n_clusters, seed=seed, **settings)
     sites = {name: model.site for name, model in models.items()}
     return ensemble.fit(models, tables, sites), tables

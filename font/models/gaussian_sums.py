@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from font.types import Floats
+from font.checks import Floats
 
 FORMS = ("full", "tied", "diag", "spherical", "equal")
 

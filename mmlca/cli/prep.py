@@ -130,10 +130,10 @@ def prep(
     drugs that the map does not know.
     """
     from ehr_prep.build import build_sequences
-    from ehr_prep.claims import read_warehouse
     from ehr_prep.cohort import follow_up_text
+    from ehr_prep.databases.claims import read_warehouse
+    from ehr_prep.databases.omop import read_omop
     from ehr_prep.drugs import RA_DRUGS, drug_map
-    from ehr_prep.omop import read_omop
     from ehr_prep.records import read_records
     from ehr_prep.settings import Reading, RecordColumns
     from ehr_prep.unmapped import unmapped_caution

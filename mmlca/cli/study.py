@@ -206,7 +206,7 @@ def study_init(
         return
     if site:
         raise InputError("--records names the sites, as in MGB=mgb.csv; leave --site out.")
-    from mmlca.study.look import look_at_sites
+    from mmlca.study.preview import look_at_sites
 
     by_site, people = _by_site(records, "--records"), _by_site(patients, "--patients")
     tests = _by_site(labs, "--labs")
@@ -350,7 +350,7 @@ def _run(
     as_json: bool,
     processes: Processes | None = None,
 ) -> None:
-    from mmlca.study.run import run_study
+    from mmlca.study.steps import run_study
 
     calm = no_progress or quiet or as_json
     with working("Reading", quiet=calm, resumes=True) as show, spelled(as_key):

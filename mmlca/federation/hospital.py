@@ -162,7 +162,7 @@ class Hospital:
         changes
             Fields of `Hospital` that are to differ from what the file says.
         """
-        from mmlca.study.read import read_site
+        from mmlca.study.site_data import read_site
         from mmlca.study.study_file import read_study
 
         if site is None:

@@ -13,8 +13,8 @@ from font.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from font.checks import Floats
     from font.exchange.messages.shared import Step
-    from font.types import Floats
     from mmlca.federation.hospital import Hospital
     from mmlca.federation.ledger import Ledger
 

@@ -1,6 +1,6 @@
 """What a site does not answer: lists of models, ensembles and shared models that it has no part in.
 
-Each function raises a `ValueError` of one sentence, or does nothing. The ledger says what the site
+Each function raises an `InputError`, or does nothing. The ledger says what the site
 sent before.
 """
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from font.errors import InputError
 
 if TYPE_CHECKING:
+    from font.checks import Floats
     from font.exchange.messages.model import ModelFile
     from font.exchange.messages.shared import SharedFile
-    from font.types import Floats
     from mmlca.federation.ledger import Ledger, Release
 
 LEAST_SAME = 0.7  # of a site's patients that keep their cluster under the first shared model

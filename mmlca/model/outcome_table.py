@@ -89,7 +89,7 @@ def estimate_table(
         beyond = [str(row.label) for row, bad in zip(rows, outside, strict=True) if bad]
         warnings.warn(
             f"estimated shares of class {listed(list(dict.fromkeys(beyond)))} are not between 0 "
-            "and 1, since the classes overlap or have few cases; their intervals are no guide.",
+            "and 1, since the classes overlap or have few cases; their intervals are not reliable.",
             stacklevel=3,
         )
     logit = np.log(estimate[inside] / (1 - estimate[inside]))

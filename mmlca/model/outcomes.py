@@ -309,7 +309,7 @@ def _solve(model: list[Part], step: _Step) -> tuple[list[Floats], float]:
     smallest = np.linalg.svd(errors, compute_uv=False)[-1]
     if step.correction is not None and smallest < 1e-6:
         raise InputError(
-            "the classes cannot be told apart well enough to correct for wrong assignments (the "
+            "the classes are not separated well enough to correct for wrong assignments (the "
             f"table of errors has a singular value of {smallest:.1g}, as if two classes were the "
             "same); use fewer classes, or no correction."
         )

@@ -1,176 +1,105 @@
-"""How loops are compiled: with little delay, and kept wherever the program is installed.
+"""How loops are compiled, and kept on disk wherever that is possible.
 
-numba keeps compiled loops on disk. It fails where neither the folder of the program nor the user's
-own can be written, where the disk is full, and at a file of its cache that is damaged. Every file
-of compiled loops imports this one, so that in the first cases loops are compiled anew in each
-session, and in the last once more.
+numba stores compiled loops in files, so that only the first use of a version waits for the
+compiler. By itself it would end the program where no folder can be written, where the disk is full
+and where a stored file is damaged. A loop decorated with `entry` runs in all of these cases: it is
+compiled again, and stored only where that works.
 
-Compiling is what the first use waits for. numba optimises every loop with all it has, and again in
-each loop that calls it. Here level 2 of its optimiser serves, for which the loops of this project
-run no slower (tests/bench/test_bench_startup.py); `inner` loops are optimised only where they are
-called; and Python does not search for garbage meanwhile, which took a tenth of the time.
+Beside every stored file stands its SHA-256 in a file of the same name with the ending `.sha256`.
+Files without it, or with another content, are removed before numba reads them: a single changed bit
+in machine code can end the program or, worse, change its results.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
-import io
+import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numba
-from numba.core import caching, codegen, compiler, event
 
-_config: Any = numba.config
-_njit: Any = numba.njit  # the stubs lack some of its options
-_Library: Any = codegen.JITCodeLibrary
-_Compiler: Any = compiler.Compiler
-_Cache: Any = caching.Cache
-_CacheFile: Any = caching.IndexDataCacheFile
-_OURS = ("mmlca", "font", "ehr_prep")
-_LEVEL = 2
-_SEAL = b"mmlca sha256 "  # then the hash of all that comes before
+_config: Any = numba.config  # without a type for its members
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # divisions do not check for 0
+
+inner: Any = numba.njit(**_OPTIONS)
+"""Decorates loops that only other loops call."""
 
 
-class _Linked(_Library):  # type: ignore[misc]  # of no type known to mypy
-    """Code that waits until it is linked into the loops that call it.
+def entry(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a loop that Python calls: compiled on first use, and stored."""
+    stored: Any = numba.njit(cache=True, **_OPTIONS)(function)
+    folder = Path(stored.stats.cache_path)
+    pattern = f"*{function.__qualname__}-{function.__code__.co_firstlineno}.py*.nb?"
+    _remove_damaged(folder, pattern)
+    compiled, n_versions = stored, 0
 
-    numba would optimise it and make machine code of it here, and then again in each of them. Its
-    environment is for raising errors, which such loops do not.
-    """
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        nonlocal compiled, n_versions
+        try:
+            result = compiled(*arguments)
+        except OSError:  # the file cannot be read or written; the loop itself raises no errors
+            compiled = numba.njit(**_OPTIONS)(function)
+            return compiled(*arguments)
+        if compiled is stored and len(stored.overloads) > n_versions:
+            n_versions = len(stored.overloads)
+            if stored.stats.cache_misses:
+                _write_checksums(folder, pattern)
+        return result
 
-    codegen = SimpleNamespace(set_env=lambda name, environment: None)
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        self._ensure_finalized()
-        return 0
-
-
-class _Inner(_Compiler):  # type: ignore[misc]
-    """numba's compiler, for loops that only other loops call."""
-
-    def define_pipelines(self) -> Any:
-        context, name = self.state.targetctx, self.state.func_id.func_qualname
-        self.state.library = _Linked(context.codegen(), name)
-        return super().define_pipelines()
+    return call
 
 
-# What Python calls, and what only other loops call, which has neither an entry from Python nor a
-# file in the cache. Divisions do not check for zero. Loops raise no errors and allocate nothing, so
-# that numba need not count references to arrays: scratch comes from Python.
-_options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
-entry: Any = _njit(cache=True, **_options)
-inner: Any = _njit(no_cpython_wrapper=True, pipeline_class=_Inner, **_options)
+def _remove_damaged(folder: Path, pattern: str) -> None:
+    """Remove stored files that are not as they were written."""
+    for file in folder.glob(pattern):
+        if file.is_file() and not _is_whole(file):
+            with contextlib.suppress(OSError):  # numba reports a file that it cannot replace
+                file.unlink()
 
 
-def _nothing() -> None:
-    pass
+def _is_whole(file: Path) -> bool:
+    try:
+        return _checksum_file(file).read_text() == _checksum(file)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
-def _find_place() -> None:
-    """Where numba finds no folder for its cache, give it one that lives as long as this process.
+def _write_checksums(folder: Path, pattern: str) -> None:
+    """Write the checksums of stored files; without them the next program compiles again."""
+    for file in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            _checksum_file(file).write_text(_checksum(file))
 
-    Its name is secret: whoever could write into it could run programs of their own here.
+
+def _checksum_file(file: Path) -> Path:
+    return file.with_name(f"{file.name}.sha256")
+
+
+def _checksum(file: Path) -> str:
+    return sha256(file.read_bytes()).hexdigest()
+
+
+def _choose_folder() -> None:
+    """Where numba finds no folder for its files, give it one that lasts as long as this process.
+
+    Processes that this one starts share it. Its name cannot be guessed: whoever could write into
+    it could run programs of their own here.
     """
     try:
-        numba.njit(cache=True)(_nothing)
+        numba.njit(cache=True)(_choose_folder)
     except RuntimeError:
         folder = tempfile.mkdtemp(prefix="mmlca-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         _config.CACHE_DIR = folder
-        os.environ["NUMBA_CACHE_DIR"] = folder  # for processes that this one starts
+        os.environ["NUMBA_CACHE_DIR"] = folder
 
 
-def _forgive_damage() -> None:
-    """Take a damaged file of numba's cache for one that does not exist, and do without one that
-    cannot be written.
-
-    What is written gets a seal at its end, which numba does not look at: a single bit that was
-    changed in machine code may go unnoticed else. Files without a seal are those of other programs.
-    """
-    load_index, load_data = _CacheFile._load_index, _CacheFile._load_data
-    save, open_for_write = _CacheFile.save, _CacheFile._open_for_write
-    load_overload = _Cache._load_overload
-
-    def index(self: Any) -> Any:
-        try:
-            return load_index(self) if _intact(self._index_path) else {}
-        except Exception:  # unpickling raises anything
-            return {}
-
-    def data(self: Any, name: str) -> Any:
-        try:
-            if _intact(self._data_path(name)):
-                return load_data(self, name)
-        except Exception as error:
-            raise OSError(f"{name} is damaged") from error  # which numba expects
-        raise OSError(f"{name} is damaged")
-
-    def overload(self: Any, *what: Any) -> Any:
-        try:
-            return load_overload(self, *what)
-        except Exception:  # LLVM cannot read it
-            return None
-
-    def keep(self: Any, *what: Any) -> None:
-        with contextlib.suppress(OSError):  # such as a full disk
-            save(self, *what)
-
-    @contextlib.contextmanager
-    def sealed(self: Any, path: str) -> Iterator[io.BytesIO]:
-        with open_for_write(self, path) as file:
-            yield (content := io.BytesIO())
-            file.write(content.getvalue() + _SEAL + sha256(content.getvalue()).digest())
-
-    _CacheFile._load_index, _CacheFile._load_data = index, data
-    _CacheFile.save, _CacheFile._open_for_write = keep, sealed
-    _Cache._load_overload = overload
-
-
-def _intact(path: str) -> bool:
-    """Whether a file of the cache is as it was written, as far as it has a seal."""
-    content, seal, digest = Path(path).read_bytes().rpartition(_SEAL)
-    return not seal or sha256(content).digest() == digest
-
-
-class _LittleDelay(event.Listener):
-    """Lowers numba's level of optimisation while one of this project's loops is compiled.
-
-    Python's search for garbage pauses meanwhile. numba tells of each compilation while it holds
-    the lock that lets one thread compile at a time.
-    """
-
-    def __init__(self) -> None:
-        self.before: list[tuple[Any, bool]] = []
-
-    def on_start(self, event: Any) -> None:
-        self.before.append((_config.OPT, gc.isenabled()))
-        if event.data["dispatcher"].py_func.__module__.partition(".")[0] in _OURS:
-            gc.disable()
-            if "NUMBA_OPT" not in os.environ:  # else it is for the user to say
-                _config.OPT = type(_config.OPT)(_LEVEL)
-
-    def on_end(self, event: Any) -> None:
-        _config.OPT, collects = self.before.pop()
-        if collects:
-            gc.enable()
-
-
-_find_place()
-_forgive_damage()
-event.register("numba:compile", _LittleDelay())  # type: ignore[no-untyped-call]
+_choose_folder()

@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from mmlca.study.words import group_name
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
+from mmlca.tables.disclosure import Rounding
 from mmlca.tables.matching import memberships
-from mmlca.tables.rounding import EVERYONE, Rounding
-from mmlca.tables.suppress import is_small
+from mmlca.tables.moves import share_alike
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analyse import Analysis
+    from mmlca.study.analysis import Analysis
     from mmlca.study.settings import Study
 
 
@@ -38,35 +37,10 @@ def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Seri
 def same_as_own(analysis: Analysis, min_count: int, rounding: Rounding | None = None) -> pd.Series:
     """Share of patients whose refined cluster is the one by their site's own model, and of "all".
 
-    It needs no courses that the sites share, so that it tells how far probabilities under such
-    courses can be believed. Missing where few patients are, or are not, in the same cluster; with a
-    `rounding` it is that of the rounded numbers.
+    It does not need courses that the sites share, so it shows how far probabilities under such
+    courses can be believed.
     """
-    if rounding is not None:
-        alike = {
-            site: pd.Series(part.to_numpy() == analysis.local[site].to_numpy(), part.index)
-            for site, part in analysis.refined_clusters.items()
-        }
-        counts = {site: [part.sum(), (~part).sum()] for site, part in alike.items()}
-        counts[EVERYONE] = list(np.sum(list(counts.values()), axis=0))
-        drawn = rounding.of(alike)
-        shown = {
-            site: [drawn(n, site, is_same) for n, is_same in zip(pair, (True, False), strict=True)]
-            for site, pair in counts.items()
-        }
-        return pd.Series({s: a / (a + b) if a + b else np.nan for s, (a, b) in shown.items()})
-    same = pd.DataFrame(
-        {
-            site: [(part.to_numpy() == analysis.local[site].to_numpy()).sum(), len(part)]
-            for site, part in analysis.refined_clusters.items()
-        },
-        index=["same", "patients"],
-    ).T
-    same.loc["all"] = same.sum()
-    few = is_small(same["same"], min_count) | is_small(same["patients"] - same["same"], min_count)
-    few = pd.Series(np.asarray(few), same.index)
-    few["all"] |= few.any()  # a site's number would follow
-    return (same["same"] / same["patients"]).mask(few)
+    return share_alike(analysis.refined_clusters, analysis.local, min_count, rounding)
 
 
 GOOD_MATCH = 0.5

@@ -19,12 +19,17 @@ from mmlca.model.inference import OverlapWarning
 from mmlca.model.likelihood_ratio import bootstrap_lrt
 from mmlca.model.outcomes import ThreeStep, three_step
 from mmlca.model.resampling import Bootstrap, bootstrap
-from mmlca.study import read
+from mmlca.study import site_data
 from mmlca.study.groups import own_classes, with_cluster_names
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of
 from mmlca.study.words import group_name, groups_word
 from mmlca.tables.cluster_chains import cluster_chains, cluster_memberships
+from mmlca.tables.cluster_effects import (
+    hide_effects,
+    hide_outcomes,
+    one_step_effects,
+)
 from mmlca.tables.describe import state_distribution, transition_counts
 from mmlca.tables.diagnostics import (
     N_TESTS,
@@ -33,17 +38,12 @@ from mmlca.tables.diagnostics import (
     diagnose,
     diagnose_clusters,
 )
-from mmlca.tables.effects import (
-    hide_effects,
-    hide_outcomes,
-    one_step_effects,
-)
+from mmlca.tables.disclosure import few_text, hide_parts, hides, is_small
 from mmlca.tables.pooling import inverse_variance
-from mmlca.tables.suppress import few_text, hide_parts, hides, is_small
 from mmlca.tables.survival import Survival, survival_by_cluster
 
 if TYPE_CHECKING:
-    from mmlca.study.analyse import Analysis
+    from mmlca.study.analysis import Analysis
     from mmlca.study.settings import Study
 
 SHARED = "all sites"
@@ -138,7 +138,7 @@ def infer(
     parts["diagnostics"] = {name: part for name, part in diagnosed.items() if name != SHARED}
     parts["shared_fit"] = diagnosed.get(SHARED)
     if study.covariates.columns or study.outcomes.columns:
-        people = {site: read.patients_of(study, site, data) for site, data in sites.items()}
+        people = {site: site_data.patients_of(study, site, data) for site, data in sites.items()}
         third = _ThirdStep(study, analysis, people, hidden, notes)
         if study.covariates.columns:
             parts["effects"], parts["pooled"] = third.effects()
@@ -439,7 +439,7 @@ def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | 
     frames = {}
     for site, data in analysis.sequences.items():
         known = data.patients
-        frame = read.event_times(known, rules.event, rules.competing)
+        frame = site_data.event_times(known, rules.event, rules.competing)
         for name in study.covariates.columns:
             frame[f"covariate {name}"] = known[name]
         frames[site] = frame.assign(cluster=analysis.clusters[site], site=site)

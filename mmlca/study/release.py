@@ -1,16 +1,25 @@
-"""The two kinds of release of a study, and what the page says about them."""
+"""The two kinds of release of a study, what the page says about them, and the hospital's secret.
+
+The rounding of public releases is drawn from the secret. It is a file of 64 hexadecimal digits that
+only its owner can read, in the user's folder of settings and never among results: with it all
+rounding could be undone by trying. The same secret rounds the same counts alike in every run. Keep
+it, and give it to nobody: with another one the counts would be drawn anew, and averages of old and
+new releases reveal more than either.
+"""
 
 from __future__ import annotations
 
 import hmac
 import os
+import re
+import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from font.errors import InputError
-from mmlca.study.secret import hospital_secret
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import hidden_note, hides, is_small
+from font.files import private_folder
+from mmlca.tables.disclosure import Rounding, hidden_note, hides, is_small
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +75,7 @@ def rounding_of(study: Study, groups: Mapping[str, pd.Series]) -> Rounding | Non
 
 
 def secret_key(study: Study) -> str:
-    """What results depend on beside the settings: the secret, as a text that does not tell it."""
+    """What results depend on beside the settings: the secret, as a text that does not reveal it."""
     if not is_public(study):
         return ""
     return hmac.digest(hospital_secret(), b"key of results", "sha256").hex()
@@ -109,3 +118,54 @@ def count_note(study: Study) -> str:
 def count_text(study: Study, count: float) -> str:
     """A number of patients in a sentence: "1,234", or "about 1,232"."""
     return f"{'about ' * is_public(study)}{count:,.0f}"
+
+
+# --- the secret ---------------------------------------------------------------------------
+
+VARIABLE = "MMLCA_SECRET"
+"""The environment variable that names another file, such as one for all users of a hospital."""
+
+
+def secret_file() -> Path:
+    """Where the secret is kept."""
+    from typer import get_app_dir
+
+    given = os.environ.get(VARIABLE)
+    return Path(given) if given else Path(get_app_dir("mmlca")) / "secret"
+
+
+def hospital_secret() -> bytes:
+    """The secret, 32 bytes; the first call makes it."""
+    path = secret_file()
+    try:
+        if not path.exists():
+            _make(path)
+        text = path.read_bytes()[:200].strip()
+    except OSError as error:
+        raise OSError(
+            f"cannot read or make the secret {path} that public releases are rounded with "
+            f"({error.strerror}); name another place in the environment variable {VARIABLE}."
+        ) from None
+    if not re.fullmatch(rb"[0-9a-f]{64}", text):
+        raise InputError(
+            f"{path} is not a secret that this program wrote (64 hexadecimal digits), or it is "
+            "damaged; restore it from a backup, since counts that are drawn anew reveal more than "
+            "they should."
+        )
+    return bytes.fromhex(text.decode())
+
+
+def _make(path: Path) -> None:
+    """Make the file whole or not at all; if another program was faster, its file stays."""
+    private_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(secrets.token_hex(32).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()

@@ -18,17 +18,18 @@ import pandas as pd
 from font.errors import InputError
 from font.files import hold
 from font.metrics import compare_clusterings, match_labels
-from mmlca.study import analyse, read
-from mmlca.study.analyse import Analysis
-from mmlca.study.folder import Progress, make_key, open_results, plain_records, settings_key
-from mmlca.study.numbers import headline
-from mmlca.study.pictures import to_pictures
+from mmlca.study import analysis as analyse
+from mmlca.study import site_data
+from mmlca.study.analysis import Analysis
+from mmlca.study.cache import Progress, make_key, open_results, plain_records, settings_key
+from mmlca.study.findings import compare_sites
+from mmlca.study.headline import headline
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
+from mmlca.study.report.pictures import to_pictures
 from mmlca.study.settings import FACTORS, Study
 from mmlca.study.words import in_words
-from mmlca.tables.rounding import EVERYONE
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.disclosure import EVERYONE, hides, is_small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,11 +110,11 @@ def _run_alone(
 ) -> dict[str, Any]:
     tell("Reading", 0.0)
     results, key = open_results(study, out)
-    sources = {site: read.read_source(study, site) for site in study.sites}
+    sources = {site: site_data.read_source(study, site) for site in study.sites}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # `run_study` reports them
-        sequences = read.build_sites(study, sources)
-        if hashes := read.database_hashes(sources, sequences):
+        sequences = site_data.build_sites(study, sources)
+        if hashes := site_data.database_hashes(sources, sequences):
             key = make_key(key, hashes)
         with results.step("choose", _key_of(study, key)) as needed:
             if needed:
@@ -282,7 +283,7 @@ def _compared(
 ) -> Outcome:
     """One other analysis and its adjusted Rand index against the main one."""
     try:
-        other = _analyse(study, read.build_sites(study, sources), processes)
+        other = _analyse(study, site_data.build_sites(study, sources), processes)
     except ValueError as error:
         return Outcome(error=str(error))
     pairs = {}
@@ -331,7 +332,7 @@ def _numbers(study: Study, analysis: Analysis) -> dict[str, float]:
 
     Two analyses may differ in few patients: counts of a public release are rounded alike then.
     """
-    differences = analyse.compare_sites(study, analysis, n_boot=0)
+    differences = compare_sites(study, analysis, n_boot=0)
     numbers = headline(study, analysis, None, differences)
     digits = _DIGITS if hides(study.privacy.min_count) else 15
     return {number.name: round(float(number.value), digits) for number in numbers}

@@ -42,6 +42,7 @@ from mmlca.model.settings import (
     ModelSettings,
     OutcomeSettings,
 )
+from mmlca.tables.table_one import TableOneSettings
 
 Key = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[\w][\w .-]*$", max_length=60)]
@@ -192,7 +193,7 @@ class Site(Reading):
         if self.omop is not None and self.table not in (None, "drug_exposure", "drug_era"):
             raise InputError(f'has table = "{self.table}"; omop has drug_exposure and drug_era')
         if (url := self.database) is not None:
-            from ehr_prep.databases import check_url
+            from ehr_prep.databases.connect import check_url
 
             check_url(url)
         if self.columns is not None and self.sequences is None:
@@ -210,11 +211,6 @@ class Outputs(Settings):
     ] = setting(("png",), "Files of figures: png, svg, pdf; docx: Table 1 and methods for Word.")
     top: int = setting(30, "Number of most frequent sequences shown.", ge=1)
     bootstrap: int = setting(1000, "Samples for the intervals of site differences.", ge=0)
-    table_one: Annotated[tuple[Text, ...], Field(strict=False)] | None = setting(
-        None,
-        "Columns of the patients' table in Table 1; default: all but dates.",
-        example=["age", "sex", "race"],
-    )
     time: Text | None = setting(
         None, "What a window is called; default: from its length.", example="Quarter"
     )
@@ -378,6 +374,7 @@ class Study(Settings):
     covariates: CovariateSettings = CovariateSettings()
     outcomes: OutcomeSettings = OutcomeSettings()
     outputs: Outputs = Outputs()
+    table_one: TableOneSettings = TableOneSettings()
     privacy: Privacy = Privacy()
     centre: Centre = Centre()
     published: Published | None = None
@@ -403,7 +400,7 @@ class Study(Settings):
         return Path(os.path.relpath(files, self._folder)).as_posix()
 
     def _relative_url(self, url: str) -> str:
-        from ehr_prep.databases import check_url, local_path
+        from ehr_prep.databases.connect import check_url, local_path
 
         path = local_path(url)
         return url if path is None else f"{check_url(url)}:{self._relative(path)}"

@@ -345,7 +345,7 @@ def to_toml(value: Any) -> str:
 
 def _one_sentence(error: ValidationError, settings: Mapping[str, Any]) -> str:
     """What is wrong with a study file, as one sentence without passwords."""
-    from ehr_prep.databases import hide_secrets
+    from ehr_prep.databases.connect import hide_secrets
 
     place = tuple(str(part) for part in error.errors(include_url=False)[0]["loc"])
     if place in _RENAMED:
@@ -386,7 +386,7 @@ def expand(folder: Path, files: Any) -> list[Path]:
 def resolved(path: Path, name: str, site: Site) -> Site:
     files: dict[str, Any] = {}
     if site.database is not None:
-        from ehr_prep.databases import resolve_url
+        from ehr_prep.databases.connect import resolve_url
 
         kind = "omop" if site.omop is not None else "warehouse"
         files[kind] = resolve_url(site.database, path.parent)

@@ -13,7 +13,7 @@ from commands import refusal
 from omop_data import DRUGS, make_tables
 
 import ehr_prep
-from ehr_prep.databases import Database, check_url, hide_secrets, local_path, resolve_url
+from ehr_prep.databases.connect import Database, check_url, hide_secrets, local_path, resolve_url
 
 ibis = pytest.importorskip("ibis")
 

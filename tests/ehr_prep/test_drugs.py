@@ -24,7 +24,9 @@ def test_the_map_has_five_classes_and_twelve_ingredients() -> None:
     }
     vocabularies = RA_DRUGS.table.groupby("ingredient")["vocabulary"].agg(set)
     assert vocabularies.map(lambda v: {"name", "brand", "atc", "rxcui", "omop"} <= v).all()
-    assert "RxNorm" in Path(ehr_prep.drugs.__file__).with_name("ra_drugs.csv").read_text()
+    assert (
+        "RxNorm" in Path(ehr_prep.drugs.__file__).with_name("maps").joinpath("ra.csv").read_text()
+    )
 
 
 @pytest.mark.parametrize(

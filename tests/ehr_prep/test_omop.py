@@ -13,8 +13,8 @@ import pytest
 from paths import SHARED
 
 import ehr_prep
-from ehr_prep.concepts import Resolved, concepts_of, read_sets, resolve
-from ehr_prep.databases import Database
+from ehr_prep.databases.concepts import Resolved, concepts_of, read_sets, resolve
+from ehr_prep.databases.connect import Database
 from ehr_prep.synthetic import write_omop
 
 ibis = pytest.importorskip("ibis")

@@ -17,7 +17,8 @@ import ehr_prep
 import mmlca
 from ehr_prep.readers import PrivateWarning
 from ehr_prep.settings import Rules
-from ehr_prep.states import Cells, Frame, Reduction, finish
+from ehr_prep.states import finish
+from ehr_prep.windows import Cells, Frame, Reduction
 
 DRUGS = {"a": "A", "b": "B", "c": "C"}
 

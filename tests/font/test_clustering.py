@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits
 
 from font import clustering
 from font.clustering import kmeans, linkage, same_positions
-from font.n_clusters import read_spectrum, vote
+from font.errors import InputError
+from font.solve import read_spectrum
 
 
 def inertia(points, weights, labels):
@@ -77,10 +78,10 @@ def test_equal_positions_are_found_despite_rounding():
 def test_more_clusters_than_positions():
     points = np.array([[0.0], [0.0], [1.0]])
     assert kmeans(points, np.ones(3), 2, 0).tolist() == [0, 0, 1]
-    with pytest.raises(ValueError, match=r"3 clusters are too many: .* only 2 ways"):
+    with pytest.raises(InputError, match=r"3 clusters are too many: .* only 2 ways"):
         kmeans(points, np.ones(3), 3, 0)
     far = squareform(pdist(points))
-    with pytest.raises(ValueError, match=r"3 clusters are too many: .* only 2 ways"):
+    with pytest.raises(InputError, match=r"3 clusters are too many: .* only 2 ways"):
         linkage(far, np.ones(3), 3, "average")
     assert kmeans(points, np.ones(3), 1, 0).tolist() == [0, 0, 0]
 
@@ -104,7 +105,7 @@ def test_weighted_linkage_equals_scipy_on_every_patient(method):
 
 def test_linkage_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"20,000 label patterns.*method='kmeans'"):
-        clustering.refuse_large(20_000, "ward")
+        clustering.check_linkage_size(20_000, "ward")
 
 
 def test_the_spectrum_is_read_at_a_tenth():
@@ -117,28 +118,3 @@ def test_the_spectrum_is_read_at_a_tenth():
     assert read_spectrum([5.0]).n_clusters == 2
     assert read_spectrum([0.0, -1.0]).n_clusters == 1
     assert read_spectrum([]).n_clusters == 1
-
-
-def test_the_votes_and_ties_go_to_more():
-    assert vote({"a": 4, "b": 5, "c": 4}) == 4
-    assert vote([5, 4, 5, 4]) == 5
-    assert vote([3]) == 3
-
-
-def test_a_small_site_does_not_vote_the_clusters_of_others_away():
-    """Few patients show fewer classes than there are; a large site does not decide alone."""
-    votes = {"a": 4, "b": 3, "c": 1}
-    assert vote(votes) == 4
-    assert vote(votes, {"a": 300, "b": 900, "c": 60}) == 3
-    many = {"large": 4, **{f"small {i}": 1 for i in range(3)}}
-    assert (
-        vote(many, {"large": 5000, **dict.fromkeys([*many][1:], 50)}) == 4
-    )  # of equals the larger
-    assert vote({"large": 2, "b": 3, "c": 3}, {"large": 5000, "b": 60, "c": 60}) == 3
-
-
-def test_what_is_no_vote_is_refused():
-    with pytest.raises(ValueError, match="nobody voted"):
-        vote([])
-    with pytest.raises(ValueError, match=r"found 0, 2\.5"):
-        vote([3, 0, 2.5])

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from font.checks import Floats
 from font.errors import InputError
 from font.exchange.disclosure import unrounded
-from font.types import Floats
 
 Content = Mapping[str, Any]
 

@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field
 
-from font.checks import some
+from font.checks import Floats, some
 from font.errors import InputError
 from font.exchange.disclosure import Draws, round_counts, unrounded
 from font.exchange.families.checks import (
@@ -46,7 +46,6 @@ from font.exchange.fields import (
 )
 from font.models.latent_class import LatentClass
 from font.probabilities import PRIOR_OF_ROUNDED_ANSWERS, probabilities
-from font.types import Floats
 
 
 class ItemPart(Strict):

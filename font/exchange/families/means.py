@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 
+from font.checks import Floats
 from font.exchange.disclosure import Draws, precision, round_counts
 from font.exchange.families.checks import (
     Content,
@@ -46,7 +47,6 @@ from font.exchange.fields import (
 )
 from font.models.gaussian_sums import precisions
 from font.models.sklearn_models import SklearnModel
-from font.types import Floats
 
 _DIGITS = 4  # significant digits of covariances
 

@@ -55,7 +55,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field
 
-from font.checks import some, whole_number
+from font.checks import Floats, some, whole_number
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT, Draws, SecretDraws
 from font.exchange.envelope import read_file, write_file
@@ -72,7 +72,6 @@ from font.exchange.fields import (
 from font.exchange.header import Header
 from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_, Source, name_of
-from font.types import Floats
 
 # the standard errors that a file may have: twelve for each power of ten, in about equal ratios
 ERRORS = np.array(

@@ -4,7 +4,7 @@ The payload is:
 
 =================== =========================================================================
 models              list of the payloads of the model files, in order
-ensemble            `TableEnsemble.to_dict()`: format, version, settings, models (names), n_classes,
+ensemble            `Ensemble.to_dict()`: format, version, settings, models (names), n_classes,
                     shares, weights, centred_weights, agreement, spectrum, n_clusters_choice, axes,
                     centres, proportions, confusion, votes, sites, cluster_sizes; with the method
                     "latent" rows of axes and centres are empty
@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from font.checks import some
+from font.ensemble import Ensemble
 from font.errors import InputError
 from font.exchange.envelope import fingerprint, read_file, write_file
 from font.exchange.families.registry import family_of
@@ -40,7 +41,6 @@ from font.exchange.header import Header
 from font.exchange.messages.model import ModelFile, ModelPayload, check_model, check_study_of
 from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_, Source
-from font.tables_ensemble import TableEnsemble
 
 
 class SettingsPart(Strict):
@@ -58,7 +58,7 @@ Shares = Annotated[list[Annotated[Number, Field(ge=0)]], size(0, MOST_CLASSES_IN
 
 
 class EnsemblePart(Strict):
-    """`TableEnsemble.to_dict()`."""
+    """`Ensemble.to_dict()`."""
 
     format: Literal["font ensemble"]
     version: Annotated[int, Field(ge=2, le=2)]
@@ -96,14 +96,14 @@ class EnsembleFile(NamedTuple):
 
     study: str
     site: str
-    ensemble: TableEnsemble
+    ensemble: Ensemble
     models: dict[str, ModelFile]
     fingerprint: str
 
 
 def write_ensemble(
     path: Path_ | None,
-    ensemble: TableEnsemble,
+    ensemble: Ensemble,
     models: Mapping[str, ModelFile],
     header: Header,
 ) -> bytes:
@@ -126,7 +126,7 @@ def read_ensemble(source: Source, header: Header | None = None) -> EnsembleFile:
         name = payload["name"]
         site = name.partition("/")[0]
         models[name] = ModelFile(file.study, site, name, fingerprint(payload), payload)
-    ensemble = TableEnsemble.from_dict(file.payload["ensemble"])
+    ensemble = Ensemble.from_dict(file.payload["ensemble"])
     return EnsembleFile(file.study, file.site, ensemble, models, file.sha256)
 
 
@@ -157,7 +157,7 @@ def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
     if max(part["votes"]) >= len(part["centres"]):
         raise misfit(origin, "its votes are for clusters that it does not have")
     try:
-        TableEnsemble.from_dict(part)
+        Ensemble.from_dict(part)
     except ValueError as error:
         raise InputError(f"{origin}: {error}") from None
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from font.checks import some
+from font.checks import Floats, some
 from font.errors import InputError
 from font.exchange.disclosure import EXACT, SecretDraws, round_total
 from font.exchange.families.registry import ModelFamily
@@ -41,7 +41,6 @@ from font.exchange.messages.shared import (
 )
 from font.exchange.messages.sums import exact_sums
 from font.exchange.parse import Path_
-from font.types import Floats
 
 KIND = "masked sums"
 # each site sends secret numbers along; their sum, which only the centre reads, seeds the rounding

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from font.checks import class_parameters, some, whole_number
+from font.checks import Floats, class_parameters, some, whole_number
 from font.errors import InputError
 from font.exchange.disclosure import (
     MIN_COUNT,
@@ -50,7 +50,6 @@ from font.exchange.fields import (
 from font.exchange.header import Header
 from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_, Source, name_of
-from font.types import Floats
 
 
 class BicPart(Strict):

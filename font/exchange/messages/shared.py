@@ -30,7 +30,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from font.checks import some, whole_number
+from font.checks import Floats, some, whole_number
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT, Draws, SecretDraws, label_unit
 from font.exchange.envelope import claimed_kind, read_file, write_file
@@ -54,7 +54,6 @@ from font.exchange.messages.model import check_model
 from font.exchange.messages.registry import Message
 from font.exchange.names import ALL_SITES
 from font.exchange.parse import Path_, Source, name_of
-from font.types import Floats
 
 MOST_STEPS = 50  # of one refinement between sites
 _SETTLED = 1e-3  # largest change of a class parameter after which "converge" ends

@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from font.checks import some, whole_number
+from font.checks import Floats, some, whole_number
 from font.errors import InputError
 from font.exchange.disclosure import (
     hints_of_counts,
@@ -55,7 +55,6 @@ from font.exchange.messages.shared import (
     write_shared,
 )
 from font.exchange.parse import Path_, Source
-from font.types import Floats
 
 
 class SumsPayload(Strict):

@@ -11,12 +11,11 @@ from importlib.resources import files
 from io import BytesIO
 from typing import Any
 
-from font.pages import content_policy
+from font.files import content_policy
 from mmlca.sequences.checks import listed
-from mmlca.study.folder import table_text
-from mmlca.study.report.content import RESULTS, Item, Report
-from mmlca.study.report.tables import Cell, Table, label, lay_out, number
-from mmlca.study.templates import render
+from mmlca.study.cache import table_text
+from mmlca.study.report.content import Item, Report
+from mmlca.study.report.tables import Cell, Table, label, lay_out, number, unbroken
 
 _VIEWS = {
     "ensemble": ("Ensemble", "Clusters of the ensemble"),
@@ -55,14 +54,23 @@ def render_report(
         A page of HTML with its pictures, style and script inside. It asks no network for
         anything, and its policy forbids it to.
     """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     style, script = (_static(name) for name in ("report.css", "report.js"))
     sections = lay_out_sections(report) if sections is None else sections
     dpi = provenance["settings"]["outputs"]["dpi"]
-    n_results = sum(section["id"] in RESULTS for section in sections)
-    return render(
-        "report/report.html.j2",
+    n_results = sum(section["id"] in report.results for section in sections)
+    environment = Environment(
+        loader=PackageLoader("mmlca.study.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["unbroken"] = unbroken
+    return environment.get_template("report.html.j2").render(
         style=Markup(style),
         script=Markup(script),
         policy=content_policy(style, script),

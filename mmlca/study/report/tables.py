@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from mmlca.tables.suppress import hidden_note
+from mmlca.tables.disclosure import hidden_note
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 MOST_ROWS = 50
 """Longer tables are cut in the page; the file, which the page can save, has all rows."""
 
 MISSING = "–"
 _SHADES = 5
+_HYPHENED = re.compile(r"(?<![\w&#-])(?=[\w-]{3,14}(?![\w-]))\w+(?:-\w+)+")
+"""Short words with a hyphen, such as names of drug classes."""
 _LABELS = {
     "aic": "AIC",
     "bic": "BIC",
@@ -224,6 +230,19 @@ SHOW: dict[str, Callable[[float], str]] = {
 def number_cell(value: float, show: Callable[[float], str]) -> Cell:
     """A number, with more of its digits on hovering; a dash if it is missing."""
     return Cell(MISSING) if np.isnan(value) else Cell(show(value), value)
+
+
+def unbroken(text: str) -> Markup:
+    """A text in which no line ends before a per cent sign or within "p = 0.01" or "anti-CD20".
+
+    It may end after the sign of a combination, as in metformin+DPP-4.
+    """
+    from markupsafe import Markup, escape
+
+    text = re.sub(r"\bp ([=≤<]) (?=\d)", "p\u00a0\\1\u00a0", text)
+    text = re.sub(r"(?<=\d) %", "\u00a0%", text)
+    text = str(escape(text)).replace("+", "+<wbr>")
+    return Markup(_HYPHENED.sub(r'<span class="together">\g<0></span>', text))
 
 
 def _bare(text: str) -> str:

@@ -132,7 +132,7 @@ def test_no_site_masks_exact_counts_unless_it_says_so_itself(
         for step, files in (("key", []), ("label", [*models, *keys])):
             (reply,) = flower.ask(grid, step, files, ["1"], 1.0)
             assert reply.files == ()
-            assert reply.trouble == "the step failed there with 'ValueError'"
+            assert reply.trouble == "the step failed there with 'InputError'"
     assert "add secure=true to --node-config" in caplog.text
     (reply,) = flower.ask(grid, "label", models, ["1"], 1.0)
     assert json.loads(reply.files[0])["kind"] == "labels"
@@ -150,7 +150,7 @@ def test_an_error_stays_at_the_site_but_for_its_type(
     with caplog.at_level(logging.INFO):
         result, _ = play(tmp_path, site)
     reasons = [who.reason for who in result.absent]
-    assert reasons == ["the step failed there with 'ValueError'", "sent no model that can be used"]
+    assert reasons == ["the step failed there with 'InputError'", "sent no model that can be used"]
     assert TROUBLE not in result.report
     assert TROUBLE in caplog.text  # at the site
 
@@ -214,7 +214,7 @@ def test_the_site_refuses_what_is_no_ensemble(tmp_path: Path) -> None:
     attempts = [("assign", []), ("assign", [b"{}"]), ("label", [b"[]"]), ("label", [b"{}"] * 601)]
     for step, files in attempts:
         (reply,) = flower.ask(grid, step, files, ["1"], 1.0)
-        assert reply.trouble == "the step failed there with 'ValueError'"
+        assert reply.trouble == "the step failed there with 'InputError'"
 
 
 def test_a_flood_from_the_centre_is_refused_before_it_is_read(
@@ -230,7 +230,7 @@ def test_a_flood_from_the_centre_is_refused_before_it_is_read(
     grid = FakeGrid(app, {1: {}})
     for flood in ([b"{}"] * 601, [b" " * 2**23] * 9):
         (reply,) = flower.ask(grid, "label", flood, ["1"], 1.0)
-        assert reply.trouble == "the step failed there with 'ValueError'"
+        assert reply.trouble == "the step failed there with 'InputError'"
 
 
 def test_nobody_is_told_about_us() -> None:

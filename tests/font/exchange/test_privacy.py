@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import font
+from font.errors import InputError
 from font.exchange.disclosure import (
     SecretDraws,
     round_counts,
@@ -53,7 +54,7 @@ def test_whole_numbers_stay_with_min_count_1() -> None:
 
 @pytest.mark.parametrize("counts", [[-1.0], [np.nan], [np.inf]])
 def test_what_is_no_count_is_refused(counts: list[float]) -> None:
-    with pytest.raises(ValueError, match="finite numbers of 0 or more"):
+    with pytest.raises(InputError, match="finite numbers of 0 or more"):
         round_counts(counts, 11, SecretDraws())
 
 

@@ -12,6 +12,7 @@ from site_fakes import NAMES, in_process, sites_in
 from sklearn.cluster import KMeans
 
 import font
+from font.errors import InputError
 from font.exchange.envelope import fingerprint
 from font.exchange.replies import Reply
 from font.exchange.report import Absent
@@ -36,7 +37,8 @@ def test_the_result_is_that_of_the_file_exchange(tmp_path: Path) -> None:
     assert "Nobody." in result.report
     files = font.read_models(tmp_path.glob("*/*.model.json"), font.Header(study="ra"))
     parts = [font.read_labels(p, files) for p in sorted(tmp_path.glob("*/*.labels.json"))]
-    by_hand = font.TableEnsemble(2, seed=1).fit(files, font.CrossTables.merge(parts))
+    tables = font.CrossTables.merge(parts)
+    by_hand = font.Ensemble(2, method="latent", seed=1).fit(files, tables)
     assert result.ensemble.to_dict() == by_hand.to_dict()
     sent = font.read_ensemble(tmp_path / "centre" / "ensemble.json", font.Header(study="ra"))
     assert sent.ensemble.to_dict() == by_hand.to_dict()
@@ -126,7 +128,7 @@ def test_one_odd_site_does_not_decide_the_states(tmp_path: Path) -> None:
         sites=(),
     )
     assert only(result) == ["south", "west"]
-    with pytest.raises(ValueError, match=r"no site sent a model that can be used .*'a', 'b'"):
+    with pytest.raises(InputError, match=r"no site sent a model that can be used .*'a', 'b'"):
         play(tmp_path / "2", states=["a", "b"])
 
 
@@ -192,10 +194,10 @@ def test_who_did_not_confirm_the_ensemble_is_named(tmp_path: Path) -> None:
 
 
 def test_nobody_at_all_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nobody came"):
+    with pytest.raises(InputError, match="nobody came"):
         font.run_round(lambda *_: [], font.Header(study="ra"), out=tmp_path / "centre")
     silent = {"label": "it is gone"}
-    with pytest.raises(ValueError, match=r"no site sent counts .*north: it is gone"):
+    with pytest.raises(InputError, match=r"no site sent counts .*north: it is gone"):
         play(
             tmp_path, lambda step, r: Reply(r.sender, trouble=silent[step]) if step in silent else r
         )
@@ -322,7 +324,7 @@ def test_each_site_has_one_vote(tmp_path: Path) -> None:
         for site, data in zip(NAMES, sites_in(tmp_path).values(), strict=True)
     }
     tables = font.CrossTables.from_labels(labels, dict.fromkeys(models, 2))
-    with pytest.raises(ValueError, match="different numbers of models"):
+    with pytest.raises(InputError, match="different numbers of models"):
         font.combine(models, [tables])
     ensemble, _ = font.combine(models, [tables], unequal=True)
     assert ensemble.n_clusters_ == 2

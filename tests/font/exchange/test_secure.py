@@ -19,6 +19,7 @@ from scipy import stats
 from sklearn.cluster import KMeans
 
 import font
+from font.errors import InputError
 from font.exchange.disclosure import round_counts
 from font.exchange.envelope import fingerprint
 from font.exchange.masked import MaskedFile, add_masked, read_masked, write_masked
@@ -101,7 +102,7 @@ def test_the_sum_without_one_site_is_noise() -> None:
     parts = [mask(values, SECRETS[s], s, KEYS, ["study", 1]) for s in ("east", "north", "south")]
     total = sum(parts[1:], parts[0])
     assert stats.chisquare(np.bincount(total.view(np.uint8), minlength=256)).pvalue > 1e-4
-    with pytest.raises(ValueError, match=r"masked files of 'west' are missing.*answer again"):
+    with pytest.raises(InputError, match=r"masked files of 'west' are missing.*answer again"):
         add_masked([masked(s, values) for s in ("east", "north", "south")])
     again = [masked(s, values, three()) for s in three()]  # the round repeated among the others
     assert add_masked(again).values.sum() == 0
@@ -109,27 +110,27 @@ def test_the_sum_without_one_site_is_noise() -> None:
 
 def test_wrong_sets_are_refused() -> None:
     two = dict(list(KEYS.items())[:2])
-    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+    with pytest.raises(InputError, match="at least 3 sites, found 2"):
         masked("east", [1], two)
-    with pytest.raises(ValueError, match="key of 'west' in the list is missing"):
+    with pytest.raises(InputError, match="key of 'west' in the list is missing"):
         masked("west", [1], three())
-    with pytest.raises(ValueError, match="key of 'east' in the list is another"):
+    with pytest.raises(InputError, match="key of 'east' in the list is another"):
         masked("east", [1], KEYS | {"east": mask_key(b"x" * 32)})
-    with pytest.raises(ValueError, match="have the same key"):
+    with pytest.raises(InputError, match="have the same key"):
         masked("east", [1], KEYS | {"west": KEYS["south"]})
-    with pytest.raises(ValueError, match="key of 'west' is not a public key"):
+    with pytest.raises(InputError, match="key of 'west' is not a public key"):
         masked("east", [1], KEYS | {"west": "0" * 64})  # of low order: anyone would know the mask
     parts = [masked(s, [1]) for s in KEYS]
-    with pytest.raises(ValueError, match="masked for the sites"):
+    with pytest.raises(InputError, match="masked for the sites"):
         add_masked([*parts[:3], masked("east", [1], three())][1:])
-    with pytest.raises(ValueError, match="'east' comes twice"):
+    with pytest.raises(InputError, match="'east' comes twice"):
         add_masked([parts[0], *parts])
     for other in ({"round": 2}, {"of": "1" * 64}, {"study": "t"}):
-        with pytest.raises(ValueError, match="masked different tables"):
+        with pytest.raises(InputError, match="masked different tables"):
             add_masked([*parts[:3], masked("west", [1], **other)])
-    with pytest.raises(ValueError, match="masked different tables"):
+    with pytest.raises(InputError, match="masked different tables"):
         add_masked([*parts[:3], masked("west", [1, 1])])
-    with pytest.raises(ValueError, match="no masked files"):
+    with pytest.raises(InputError, match="no masked files"):
         add_masked([])
 
 
@@ -154,7 +155,7 @@ def test_numbers_that_cannot_be_masked(values: Any) -> None:
         masked("east", values)
     with pytest.raises(TypeError, match="whole numbers"):
         masked("east", [0.5])
-    with pytest.raises(ValueError, match="32 bytes; found 3"):
+    with pytest.raises(InputError, match="32 bytes; found 3"):
         mask_key(b"abc")
 
 
@@ -189,14 +190,14 @@ def changed(data: bytes, **payload: Any) -> bytes:
     ],
 )
 def test_hostile_masked_files_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InputError, match=message):
         read_masked(changed(masked("east", [1, 2]).data, **change))
 
 
 def test_changed_numbers_do_not_pass_as_a_sum() -> None:
     parts = [masked(s, [1, 2]) for s in KEYS]
     spoilt = read_masked(changed(parts[0].data, values=encoded([5, 2**63])))
-    with pytest.raises(ValueError, match="masks do not cancel"):
+    with pytest.raises(InputError, match="masks do not cancel"):
         add_masked([spoilt, *parts[1:]])
 
 
@@ -210,19 +211,19 @@ def test_key_files_make_the_set() -> None:
     keys = read_mask_keys(files, font.Header(study="s"), min_count=11)
     assert keys == {site: KEYS[site] for site in ("east", "north", "west")}
     assert list(keys) == sorted(keys)
-    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+    with pytest.raises(InputError, match="at least 3 sites, found 2"):
         read_mask_keys(files[:2])
-    with pytest.raises(ValueError, match="'west' comes twice"):
+    with pytest.raises(InputError, match="'west' comes twice"):
         read_mask_keys([files[0], *files])
-    with pytest.raises(ValueError, match="belongs to the study"):
+    with pytest.raises(InputError, match="belongs to the study"):
         read_mask_keys([*files, key_file("south", study="t")], font.Header(study="s"))
-    with pytest.raises(ValueError, match="round 2"):
+    with pytest.raises(InputError, match="round 2"):
         read_mask_keys([*files, key_file("south", round=2)], font.Header(study="s"))
-    with pytest.raises(ValueError, match="min_count 5"):
+    with pytest.raises(InputError, match="min_count 5"):
         read_mask_keys([*files, key_file("south", min_count=5)], min_count=11)
-    with pytest.raises(ValueError, match=r"payload\.public"):
+    with pytest.raises(InputError, match=r"payload\.public"):
         read_mask_keys([changed(files[0], public="zz")])
-    with pytest.raises(ValueError, match="key file of 'west' is not masked"):
+    with pytest.raises(InputError, match="key file of 'west' is not masked"):
         read_masked(files[0])
 
 
@@ -319,17 +320,17 @@ def test_an_ensemble_comes_of_the_sum(study: dict[str, Any]) -> None:
 def test_sums_that_do_not_fit_are_refused(study: dict[str, Any]) -> None:
     parts = [labels_of(study, site) for site in KEYS]
     few = dict(list(study["models"].items())[:3])
-    with pytest.raises(ValueError, match="other models than these"):
+    with pytest.raises(InputError, match="other models than these"):
         sum_of_labels(parts, few)
     values = parts[0].values.copy()
     values[1] += 1
     spoilt = read_masked(changed(parts[0].data, values=encoded(values)))
-    with pytest.raises(ValueError, match="does not fit together"):
+    with pytest.raises(InputError, match="does not fit together"):
         sum_of_labels([spoilt, *parts[1:]], study["models"])
     short = [masked(s, [1], of=parts[0].of) for s in KEYS]
-    with pytest.raises(ValueError, match="1 numbers in place of"):
+    with pytest.raises(InputError, match="1 numbers in place of"):
         sum_of_labels(short, study["models"])
-    with pytest.raises(ValueError, match="made with other models than those given"):
+    with pytest.raises(InputError, match="made with other models than those given"):
         write_masked_labels(
             None,
             study["tables"]["east"],

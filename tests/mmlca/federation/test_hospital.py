@@ -18,6 +18,7 @@ from sklearn.metrics import adjusted_rand_score
 import ehr_prep
 import font
 import mmlca
+from font.errors import InputError
 
 SITES = {"north": 700, "south hospital": 600, "west": 500}
 LEAST = 11
@@ -357,7 +358,7 @@ def test_other_models_label_tables(tmp_path: Path) -> None:
 def test_small_classes_are_refused_or_done_without(tmp_path: Path) -> None:
     data = sequences_of("west")
     said = {"study": "s", "site": "w", "sequences": data, "starts": 4, "min_count": 100}
-    with pytest.raises(ValueError, match=r"fewer than 100 patients.*n_classes=3.*fewer_classes"):
+    with pytest.raises(InputError, match=r"fewer than 100 patients.*n_classes=3.*fewer_classes"):
         mmlca.Hospital(**said, n_classes=4, folder=tmp_path).fit()
     assert list(tmp_path.iterdir()) == []
     (path,) = mmlca.Hospital(**said, n_classes=4, fewer_classes=True, folder=tmp_path).fit()

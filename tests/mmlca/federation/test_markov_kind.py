@@ -15,6 +15,7 @@ from ra_like import ra_like
 
 import font
 import mmlca
+from font.errors import InputError
 from font.exchange.envelope import fingerprint
 from mmlca.federation import markov_kind
 from mmlca.federation.markov_kind import expected_counts, markov_content
@@ -117,7 +118,7 @@ def test_a_class_may_never_be_small(
     fitted: tuple[mmlca.MixtureMarkov, mmlca.Sequences],
 ) -> None:
     model, data = fitted
-    with pytest.raises(ValueError, match=r"fewer than 200 patients, .*; fit fewer classes"):
+    with pytest.raises(InputError, match=r"fewer than 200 patients, .*; fit fewer classes"):
         markov_content(model, data, 200, NOBODY)
 
 
@@ -180,7 +181,7 @@ def test_a_hostile_model_is_refused_in_one_sentence(
     else:
         spot |= {path[-1]: copy.deepcopy(value)}
     content["sha256"] = fingerprint(content["payload"])
-    with pytest.raises(ValueError, match=message) as refusal:
+    with pytest.raises(InputError, match=message) as refusal:
         font.read_model(json.dumps(content).encode())
     assert "\n" not in str(refusal.value)
 

@@ -21,6 +21,7 @@ from ra_like import PARAMS, STATES
 from sklearn.metrics import adjusted_rand_score
 
 import font
+from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, label_unit, round_counts, shared_draws
 from font.exchange.masks import mask_key
 from font.exchange.messages.masked_labels import sum_of_labels, write_masked_labels
@@ -121,7 +122,7 @@ def gains(n_sites: int, sizes: tuple[int, int], concentration: float, seed: int)
     ensemble = font.Ensemble(K, seed=1).fit(models, font.LabelPatterns.from_labels(labels))
     result = {"FONT": score(truth, {s: ensemble.predict(t) for s, t in labels.items()})}
     for name, rounds in {"refit": 0, "+1": 1, "+2": 2, "converge": "converge"}.items():
-        refined = font.refine(ensemble, models, data, rounds=rounds)  # type: ignore[arg-type]
+        refined = font.refine(ensemble, models, data, steps=rounds)  # type: ignore[arg-type]
         result[name] = score(truth, {s: refined.predict(part, s) for s, part in data.items()})
     width = max(part.codes.shape[1] for part in data.values())
     codes = [
@@ -189,9 +190,9 @@ def small_sites(n: int, n_large: int, large: tuple[int, int], seed: int) -> dict
             ensemble, _ = font.combine(models, parts, n_clusters=K)
         clusters = {site: ensemble.predict(table) for site, table in labels.items()}
         try:
-            refined = font.refine(ensemble, local, data, rounds=1)
+            refined = font.refine(ensemble, local, data, steps=1)
             placed = {site: refined.predict(part, site) for site, part in data.items()}
-        except ValueError:  # a cluster without patients: the ensemble stays as it is
+        except InputError:  # a cluster without patients: the ensemble stays as it is
             placed = clusters
         result[f"{way}, all"] = score(truth, clusters)
         result[f"{way}, small"] = score(truth, clusters, small)
@@ -251,7 +252,7 @@ def exchanged(n_sites: int, sizes: tuple[int, int], seed: int) -> dict[str, floa
                         for s, q in questions.items()
                     ]
                     shared = share_masked(before, hidden, font.Header(study="s"), rounds=1)
-            except ValueError:  # a cluster without patients: the ensemble stays as it is
+            except InputError:  # a cluster without patients: the ensemble stays as it is
                 break
             sent = shared.data
         else:
@@ -288,7 +289,7 @@ def rounding_costs(
             ).astype(float)
             for site, part in tables.tables.items()
         }
-        ensemble = font.TableEnsemble(K, method="latent" if n_sites > 2 else "kmeans", seed=1)
+        ensemble = font.Ensemble(K, method="latent" if n_sites > 2 else "kmeans", seed=1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ensemble.fit(models, font.CrossTables(tables.models, tables.n_classes, rounded))

@@ -12,6 +12,7 @@ from site_folders import duplicate
 
 import font
 import mmlca
+from font.errors import InputError
 from font.exchange.envelope import claimed_kind
 from font.exchange.masked import read_masked
 from font.exchange.messages.masked_labels import sum_of_labels
@@ -187,7 +188,7 @@ def test_who_sends_something_else_is_left_out(tmp_path: Path, fitted: Path) -> N
             return first["label"]
         return reply
 
-    with pytest.raises(ValueError, match=r"at least 3 sites, and 2 can take part .*other sites"):
+    with pytest.raises(InputError, match=r"at least 3 sites, and 2 can take part .*other sites"):
         play(tmp_path / "b", old, without=["north"], refine=None)
     assert not (tmp_path / "b" / "centre" / "ensemble.json").exists()
     assert not (tmp_path / "b" / "centre" / "masked").exists()
@@ -199,5 +200,5 @@ def test_two_sites_are_too_few(tmp_path: Path, fitted: Path) -> None:
     def few(step: str, time: int, reply: Reply) -> Reply:
         return reply if reply.sender in ("north", "south") else Reply(reply.sender, trouble="late")
 
-    with pytest.raises(ValueError, match=r"at least 3 sites, and 2 can take part .*west: late"):
+    with pytest.raises(InputError, match=r"at least 3 sites, and 2 can take part .*west: late"):
         play(tmp_path / "a", few)

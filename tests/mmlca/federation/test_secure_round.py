@@ -16,6 +16,7 @@ from site_folders import duplicate
 
 import font
 import mmlca
+from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, round_total
 from font.exchange.envelope import file_names
 from font.exchange.masked import MaskedFile, add_masked, read_masked
@@ -120,7 +121,7 @@ def test_the_centre_reads_the_sum_and_every_site_gets_its_clusters(study: Study)
 
 def test_a_request_is_answered_once(study: Study) -> None:
     keys = list(study.keys.values())
-    with pytest.raises(ValueError, match="key of 'north' in the list is missing"):
+    with pytest.raises(InputError, match="key of 'north' in the list is missing"):
         study.home("north").label(study.models, secure=keys[1:])
     first = study.home("north").label(study.models, secure=keys).read_bytes()
     again = study.home("north").label(study.models, secure=keys[::-1]).read_bytes()
@@ -129,9 +130,9 @@ def test_a_request_is_answered_once(study: Study) -> None:
     fewer = fewer.select(fewer.ids[:259])
     for override in (None, "somebody asked for it"):  # the same masks: never
         home = study.home("north", sequences=fewer, override=override)
-        with pytest.raises(ValueError, match="same masks, so begin a new round"):
+        with pytest.raises(InputError, match="same masks, so begin a new round"):
             home.label(study.models, secure=keys)
-    with pytest.raises(ValueError, match="with secure sums; a round takes one"):
+    with pytest.raises(InputError, match="with secure sums; a round takes one"):
         study.home("north").label(study.models)
 
 
@@ -142,9 +143,9 @@ def test_without_a_dropped_site_the_others_answer_once_more_if_a_person_agrees(
     study.secure()
     keys = list(study.keys.values())
     three = [study.keys[site] for site in SITES if site != "west"]
-    with pytest.raises(ValueError, match=r"larger set of sites, with 'west'.*--without west"):
+    with pytest.raises(InputError, match=r"larger set of sites, with 'west'.*--without west"):
         study.home("north").label(study.models, secure=three)
-    with pytest.raises(ValueError, match="--without west"):
+    with pytest.raises(InputError, match="--without west"):
         study.home("north", without=["clinic"]).label(study.models, secure=three)
     again = [read_masked(path) for path in study.secure("west")]
     total = sum_of_labels(again, font.read_models(study.models))
@@ -152,7 +153,7 @@ def test_without_a_dropped_site_the_others_answer_once_more_if_a_person_agrees(
     assert study.home("north").ledger().released("masked labels").override == "without west"
     first = study.home("north").label(study.models, secure=keys)  # the old answer, byte for byte
     assert set(read_masked(first).keys) == set(SITES)
-    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+    with pytest.raises(InputError, match="at least 3 sites, found 2"):
         study.home("north").label(study.models, secure=keys[:2])
 
 
@@ -164,14 +165,14 @@ def test_a_round_shrinks_once(study: Study, override: str | None) -> None:
     for other in ("clinic", "south hospital"):
         home = study.home("north", without=[other], override=override)
         keys = [study.keys[site] for site in SITES if site != other]
-        with pytest.raises(ValueError, match="one set of sites, and one smaller one"):
+        with pytest.raises(InputError, match="one set of sites, and one smaller one"):
             home.label(study.models, secure=keys)
 
 
 def test_labels_and_sums_of_a_round_are_of_one_set(refining: Study) -> None:
     """From sizes of clusters by all sites and by fewer, the difference could be read as well."""
     keys = [refining.keys[site] for site in SITES if site != "west"]
-    with pytest.raises(ValueError, match="--without west"):
+    with pytest.raises(InputError, match="--without west"):
         refining.home("north").refine(refining.root / "ensemble.json", secure=keys)
     home = refining.home("north", without=["west"])
     assert home.refine(refining.root / "ensemble.json", secure=keys).sums is not None
@@ -204,7 +205,7 @@ def test_a_copied_or_restored_ledger_masks_nothing_more(
         if what != "masks lost":
             shutil.copy2(backup / masks.name, masks)
     for attempt in (lambda: home.label(study.models, secure=keys), home.mask_key):
-        with pytest.raises(ValueError, match=r"copied or restored from a backup.*a new round"):
+        with pytest.raises(InputError, match=r"copied or restored from a backup.*a new round"):
             attempt()
     later = study.home("west", sequences=fewer, round=2)
     assert later.mask_key().exists()
@@ -218,9 +219,9 @@ def test_copies_of_a_ledger_have_different_keys_in_the_next_round(study: Study) 
 
 
 def test_a_site_without_a_model_takes_part(study: Study) -> None:
-    with pytest.raises(ValueError, match=r"to take part without a model, say which list"):
+    with pytest.raises(InputError, match=r"to take part without a model, say which list"):
         study.home("clinic", agreed=None).label(study.models)
-    with pytest.raises(ValueError, match="not the agreed"):
+    with pytest.raises(InputError, match="not the agreed"):
         study.home("clinic", agreed="0" * 64).label(study.models)
     labels = [study.home(site).label(study.models) for site in SITES]
     models = font.read_models(study.models)
@@ -239,7 +240,7 @@ def test_a_foreign_model_in_the_name_of_a_site_without_one(study: Study, tmp_pat
     other = hospital(tmp_path / "fake", "clinic", sequences=sequences_of("west")).fit()
     files = [*study.models, *other]
     agreed = font.list_fingerprint(font.read_models(files))
-    with pytest.raises(ValueError, match="are not those that it sent"):
+    with pytest.raises(InputError, match="are not those that it sent"):
         study.home("clinic", agreed=agreed).label(files)
 
 
@@ -400,7 +401,7 @@ def test_a_site_that_drops_out_of_a_refinement(refining: Study) -> None:
     source = refining.root / "ensemble.json"
     before = read_step(source)
     parts = masked_step(refining, source)
-    with pytest.raises(ValueError, match="masked files of 'west' are missing"):
+    with pytest.raises(InputError, match="masked files of 'west' are missing"):
         share_masked(before, [p for p in parts if p.site != "west"], font.Header(study=STUDY))
     fewer = masked_step(refining, source, "west")
     shared = share_masked(
@@ -412,9 +413,9 @@ def test_a_site_that_drops_out_of_a_refinement(refining: Study) -> None:
     known = support >= 11
     unit = 11 * np.ceil(exact[known] / support[known] - 1e-9)
     assert (np.abs(shared.total - exact)[known] < unit).all()
-    with pytest.raises(ValueError, match="was made without the sums that this site"):
+    with pytest.raises(InputError, match="was made without the sums that this site"):
         refining.home("west").refine(refining.root / "shared-0.json")
-    with pytest.raises(ValueError, match="'west' were not part of the step before"):
+    with pytest.raises(InputError, match="'west' were not part of the step before"):
         masked_step(refining, refining.root / "shared-0.json")
     assert len(masked_step(refining, refining.root / "shared-0.json", "west")) == 3
 
@@ -427,11 +428,11 @@ def test_a_step_is_answered_once_and_in_one_way(refining: Study) -> None:
     fewer = sequences_of("north")[1:]
     for override in (None, "somebody asked for it"):  # the same masks: never
         other = refining.home("north", sequences=fewer, override=override)
-        with pytest.raises(ValueError, match="same masks, so begin a new round"):
+        with pytest.raises(InputError, match="same masks, so begin a new round"):
             other.refine(source, secure=keys)
-    with pytest.raises(ValueError, match=r"sums 0 in round 1 .* with secure sums; a round takes"):
+    with pytest.raises(InputError, match=r"sums 0 in round 1 .* with secure sums; a round takes"):
         home.refine(source)
-    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+    with pytest.raises(InputError, match="at least 3 sites, found 2"):
         home.refine(source, secure=keys[:2])
 
 
@@ -452,7 +453,7 @@ def test_a_total_smaller_than_a_masked_part_is_refused(refining: Study) -> None:
     content["sha256"] = fingerprint(content["payload"])
     shared.write_text(json.dumps(content), encoding="utf-8")
     home = refining.home("north")
-    with pytest.raises(ValueError, match="smaller sums than this site"):
+    with pytest.raises(InputError, match="smaller sums than this site"):
         home.refine(shared, secure=refining.keys.values())
     assert not (refining.root / "north" / "clusters.csv").exists()
 

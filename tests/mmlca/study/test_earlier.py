@@ -14,10 +14,9 @@ import ehr_prep
 import mmlca
 from ehr_prep.readers import PrivateWarning
 from mmlca.study import read_study, run_study
-from mmlca.study.earlier import cohorts_of, nearly_repeated, remember
-from mmlca.study.folder import Results
+from mmlca.study.cache import Results, cohorts_of, nearly_repeated, remember
 from mmlca.tables.course_tables import courses_by_group
-from mmlca.tables.rounding import Rounding
+from mmlca.tables.disclosure import Rounding
 
 M = 11
 

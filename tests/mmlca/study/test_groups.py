@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from mmlca import Sequences
-from mmlca.study.analyse import Analysis
+from mmlca.study.analysis import Analysis
 from mmlca.study.groups import class_names, match, named_groups, with_cluster_names, with_names
 from mmlca.study.settings import Study
 

@@ -14,9 +14,9 @@ import pytest
 from pydantic import BaseModel
 
 from mmlca.study import read_study, run_study
-from mmlca.study.folder import NO_RESULT, input_files, settings_key
-from mmlca.study.run import IRRELEVANT
+from mmlca.study.cache import NO_RESULT, input_files, settings_key
 from mmlca.study.settings import Study
+from mmlca.study.steps import IRRELEVANT
 
 STUDY: dict[str, Any] = {
     "name": "Keys",

@@ -16,7 +16,7 @@ from omop_data import as_frames, make_tables
 import ehr_prep
 import mmlca
 from ehr_prep.synthetic import write_omop
-from mmlca.study.read import build_sites, database_hashes, read_labs, read_source
+from mmlca.study.site_data import build_sites, database_hashes, read_labs, read_source
 from mmlca.study.study_file import read_study
 
 ibis = pytest.importorskip("ibis")

@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 import pytest
 
 from font.spelling import option, spelled
-from mmlca.study.pictures import to_pictures
 from mmlca.study.processes import Processes
+from mmlca.study.report.pictures import to_pictures
 
 
 def line(slope: int) -> Any:

@@ -28,8 +28,8 @@ from study_sizes import collect_sizes, disagreeing
 
 import ehr_prep
 from mmlca.study import read_study, run_sensitivity, run_study
-from mmlca.study.folder import Results
-from mmlca.tables.suppress import is_small
+from mmlca.study.cache import Results
+from mmlca.tables.disclosure import is_small
 
 M = 11
 

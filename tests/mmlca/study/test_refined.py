@@ -13,11 +13,12 @@ from study_attack import moved_system
 
 import font
 from mmlca import MarkovParams, MixtureMarkov, simulate
-from mmlca.study import refined
-from mmlca.study.analyse import Analysis
-from mmlca.study.analyse import refined as add_refinement
+from mmlca.study.analysis import Analysis
+from mmlca.study.analysis import refined as add_refinement
 from mmlca.study.groups import same_as_own
-from mmlca.tables.suppress import is_small
+from mmlca.study.sections import refinement
+from mmlca.tables.disclosure import is_small
+from mmlca.tables.moves import count_moves
 
 CHAINS = MarkovParams(
     [0.5, 0.5],
@@ -60,30 +61,30 @@ def test_the_published_clusters_stay_and_the_probability_leads(case: Any) -> Non
 
 def test_tables_count_what_they_say(case: Any) -> None:
     analysis, truth = case
-    moves = refined.count_moves(analysis, 1)
-    sizes = refined.size_table(study_with(1), analysis, moves).set_index(["site", "group"])
+    moves = count_moves(analysis.clusters, analysis.refined_clusters, 1)
+    sizes = refinement.size_table(study_with(1), analysis, moves).set_index(["site", "group"])
     for site, part in analysis.refined_clusters.items():
         for k, n in part.value_counts().items():
             assert sizes.at[(site, f"cluster {k}"), "refined"] == n
             share = analysis.refined.proportions_.at[site, k - 1]
             assert sizes.at[(site, f"cluster {k}"), "proportion"] == share
-    moved = refined.moved_table(study_with(1), analysis, moves).set_index("ensemble")
+    moved = refinement.moved_table(study_with(1), analysis, moves).set_index("ensemble")
     both = [
         np.concatenate(list(p.values())) for p in (analysis.clusters, analysis.refined_clusters)
     ]
     assert moved.at["cluster 1", "cluster 2"] == ((both[0] == 1) & (both[1] == 2)).sum()
     assert moved.at["all", "all"] == 800
     same = same_as_own(analysis, 1)
-    by_site = refined.site_table(analysis, moves, same).set_index("site")
+    by_site = refinement.site_table(analysis, moves, same).set_index("site")
     assert by_site["moved"].sum() == (both[0] != both[1]).sum()
     own = {s: (analysis.refined_clusters[s] == analysis.local[s]).mean() for s in "AB"}
     assert by_site["same by own model"].to_dict() == pytest.approx(own)
     assert same["all"] == pytest.approx(np.mean(list(own.values())))
-    accuracy = refined.accuracy_table(analysis, truth).set_index("membership")
+    accuracy = refinement.accuracy_table(analysis, truth).set_index("membership")
     assert accuracy.at["refined", "all"] > accuracy.at["ensemble", "all"] - 0.02
-    table = refined.reliability_table(analysis, truth, 1)
+    table = refinement.reliability_table(analysis, truth, 1)
     assert table["patients"].sum() == 800
-    assert refined.reliability_table(analysis, truth, 10**6)["patients"].isna().all()
+    assert refinement.reliability_table(analysis, truth, 10**6)["patients"].isna().all()
 
 
 def test_shares_of_few_patients_do_not_show_beside_a_probability(case: Any) -> None:
@@ -115,14 +116,14 @@ def test_no_small_move_follows_from_all_tables_together(seed: int) -> None:
         certainty={site: pd.DataFrame({"probability": [0.9]}) for site in sites},
         names={},
     )
-    moves = refined.count_moves(analysis, 11)
-    sizes = refined.size_table(study_with(11), analysis, moves)
+    moves = count_moves(clusters, moved_to, 11)
+    sizes = refinement.size_table(study_with(11), analysis, moves)
     net = (sizes["refined"] - sizes["ensemble"]).abs()
     assert not is_small(net.fillna(0), 11).any()
     assert sizes.loc[sizes["refined"].isna(), "proportion"].isna().all()
-    moved = refined.moved_table(study_with(11), analysis, moves)
+    moved = refinement.moved_table(study_with(11), analysis, moves)
     unknown = pd.Series(np.nan, sites)
-    system = moved_system(moved, sizes, refined.site_table(analysis, moves, unknown))
+    system = moved_system(moved, sizes, refinement.site_table(analysis, moves, unknown))
     pairs = {s: pd.crosstab(clusters[s], moved_to[s]) for s in sites}
     exact = {s: t.reindex(range(1, k + 1), columns=range(1, k + 1)) for s, t in pairs.items()}
     exact = {s: t.fillna(0).to_numpy() for s, t in exact.items()}

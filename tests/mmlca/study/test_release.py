@@ -18,11 +18,17 @@ from study_sizes import collect_sizes, disagreeing
 import ehr_prep
 import mmlca
 from mmlca.study import read_study, run_study
-from mmlca.study.release import FLOOR, check_floor, statement
-from mmlca.study.secret import VARIABLE, hospital_secret, secret_file
+from mmlca.study.release import (
+    FLOOR,
+    VARIABLE,
+    check_floor,
+    hospital_secret,
+    secret_file,
+    statement,
+)
 from mmlca.study.settings import Study
 from mmlca.study.study_file import write_study_file
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 STUDY = """
 name = "{name}"
@@ -299,7 +305,7 @@ def test_without_the_variable_it_is_in_the_users_folder_of_settings(
 
 
 def test_programs_that_start_together_have_the_same_secret(tmp_path: Path) -> None:
-    code = "from mmlca.study.secret import hospital_secret; print(hospital_secret().hex())"
+    code = "from mmlca.study.release import hospital_secret; print(hospital_secret().hex())"
     environment = {VARIABLE: str(tmp_path / "secret"), "PATH": ""}
     started = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment)

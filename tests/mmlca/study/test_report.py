@@ -19,8 +19,7 @@ import pytest
 
 import ehr_prep
 import mmlca
-from mmlca.study import run as run_module
-from mmlca.study.data_items import shown_fits
+from mmlca.study import steps as steps_module
 from mmlca.study.report.charts import sunburst
 from mmlca.study.report.content import Report
 from mmlca.study.report.page import render_report, settings_text
@@ -33,9 +32,10 @@ from mmlca.study.report.tables import (
     number,
     percent,
 )
-from mmlca.study.run import run_study
+from mmlca.study.sections.digits import shown_fits
+from mmlca.study.steps import run_study
 from mmlca.study.study_file import read_study
-from mmlca.tables.lines import treatment_paths
+from mmlca.tables.treatment_lines import treatment_paths
 
 STUDY = """
 name = "Small & <b>bold</b>"
@@ -102,7 +102,7 @@ def make(root: Path, name: str, text: str) -> Made:
 
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        patch.setattr(run_module, "render_report", render)
+        patch.setattr(steps_module, "render_report", render)
         run_study(read_study(root / f"{name}.toml"), root / name)
     return Made(root / name, *(seen or [None, {}]))  # an unchanged page is not rendered again
 
@@ -524,7 +524,7 @@ def test_names_beside_blocks_end_before_the_next_block() -> None:
 
 
 def test_table_one_of_many_sites_has_them_below_each_other() -> None:
-    from mmlca.study.items import _sites_below_each_other
+    from mmlca.study.sections.clusters import _sites_below_each_other
 
     columns = pd.MultiIndex.from_product([["X", "Y"], ["1: A", "all"]])
     rows = pd.MultiIndex.from_tuples([("patients, n (%)", ""), ("sex, n (%)", "F")])

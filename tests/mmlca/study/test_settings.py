@@ -16,7 +16,7 @@ from ehr_prep.settings import PRESETS, RecordColumns, Rules
 from font import settings
 from mmlca import Hospital, MixtureMarkov
 from mmlca.cli.prep import prep
-from mmlca.study import Study, analyse, read_study, settings_table, write_study_file
+from mmlca.study import Study, analysis, read_study, settings_table, write_study_file
 
 
 @pytest.fixture
@@ -108,8 +108,8 @@ def test_rules_are_checked_where_they_are_given() -> None:
 
 def test_every_fit_of_a_study_searches_as_the_file_asks(folder: Path) -> None:
     asked = read_study(change(folder, 'search = "default"', 'search = "thorough"'), files=False)
-    assert analyse._search(asked)["search"] == "thorough"
-    assert analyse._search(asked)["prior"] == MixtureMarkov().prior
+    assert analysis._search(asked)["search"] == "thorough"
+    assert analysis._search(asked)["prior"] == MixtureMarkov().prior
 
 
 def test_models_for_other_sites_have_the_prior_of_hospitals_unless_the_file_gives_one(
@@ -121,7 +121,7 @@ def test_models_for_other_sites_have_the_prior_of_hospitals_unless_the_file_give
     given = change(folder, "# prior = 0.0001", "prior = 0.1")
     site = Hospital.from_study(given, "MGB", sequences=ra_like(20))
     assert (site.prior, site.search) == (0.1, "thorough")
-    assert analyse._search(read_study(given))["prior"] == 0.1
+    assert analysis._search(read_study(given))["prior"] == 0.1
 
 
 def test_paths_are_relative_to_the_file_and_sites_may_differ_in_format(folder: Path) -> None:

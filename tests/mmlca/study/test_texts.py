@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from mmlca.model.search import search_text
-from mmlca.study import Study, cautions, inference_items, methods, texts
+from mmlca.study import Study
 from mmlca.study.numbers import Kind, Number, numbers_table, pick
+from mmlca.study.sections import classes, fit, models, refinement, summary
 from mmlca.study.words import period, span, windows_name
 
 
@@ -33,15 +34,19 @@ def findings(chosen: dict[str, int], k: int, unfinished: int = 0) -> Any:
     return SimpleNamespace(choice=choices(chosen, unfinished), numbers=numbers, suggested=None)
 
 
+def other_choices(study: Study, made: Any) -> list[str]:
+    return classes._other_choices(study, made, made.choice)
+
+
 def test_sites_vote_and_resamples_show_stability() -> None:
     study = study_of("A", "B")
     chosen = {"A": 4, "B": 4, "A/1": 4, "A/2": 5, "B/1": 4, "B/2": 4}
-    text = texts._choice(study, findings(chosen, 4))
-    assert text.startswith("At each site BIC chose 4 classes for the site's own data, among 1 to 8")
-    assert "of 4 resamples 3 chose 4" in text
+    text = summary._choice(study, findings(chosen, 4))
+    assert text.startswith("At each site, BIC chose 4 classes for the site's own data (candid")
+    assert "of 4 resamples, 3 chose 4" in text
     assert text.count(".") == 1  # one sentence
-    assert "stability and is no further evidence" in text
-    (note,) = cautions._about_choice(study, findings(chosen, 4))
+    assert "stability but is no further evidence" in text
+    (note,) = other_choices(study, findings(chosen, 4))
     assert "1 of 4 resamples chose 5" in note
 
 
@@ -54,7 +59,7 @@ def test_models_with_more_classes_are_asked_too() -> None:
             "sure": ["clear", "fair", "doubtful"],
         }
     )
-    (note,) = cautions._about_choice(study_of("A", "B"), made)
+    (note,) = classes._suggestions(made)
     assert "models with 5 and 6 classes, and of all of these together, suggest 4 (clear), " in note
     assert "5 (fair) and 4 (doubtful) clusters" in note
     assert note.endswith("right in only 55 of 94 doubtful cases.")
@@ -63,27 +68,27 @@ def test_models_with_more_classes_are_asked_too() -> None:
 @pytest.mark.parametrize(
     ("chosen", "k", "rule"),
     [
-        ({"A": 5, "B": 4}, 4, "of equally frequent numbers the smaller, 4, was taken"),
-        ({"A": 5, "B": 5, "C": 3}, 5, "the most frequent number, 5, was taken"),
+        ({"A": 5, "B": 4}, 4, "the smallest of the most frequent numbers, 4, was used"),
+        ({"A": 5, "B": 5, "C": 3}, 5, "the most frequent number, 5, was used"),
     ],
 )
 def test_sites_that_disagree_are_named(chosen: dict[str, int], k: int, rule: str) -> None:
     study = study_of(*chosen)
-    text = texts._choice(study, findings(chosen, k))
+    text = summary._choice(study, findings(chosen, k))
     assert "5 at A" in text
     assert rule in text
-    (note,) = cautions._about_choice(study, findings(chosen, k))
+    (note,) = other_choices(study, findings(chosen, k))
     other = next(site for site, c in chosen.items() if c != k)
     assert f"{other} chose {chosen[other]}" in note
 
 
 def test_fits_that_did_not_converge_are_told() -> None:
-    notes = cautions._about_choice(study_of("A"), findings({"A": 3}, 3, unfinished=2))
+    notes = other_choices(study_of("A"), findings({"A": 3}, 3, unfinished=2))
     assert notes == [
         "2 of the 8 fits that compare numbers of classes did not converge (see the column "
         "“converged” of their table)."
     ]
-    models = {
+    fitted = {
         name: SimpleNamespace(
             n_replicated_=n,
             n_searches_=3,
@@ -94,13 +99,13 @@ def test_fits_that_did_not_converge_are_told() -> None:
         )
         for name, n, done in (("A", 3, True), ("B", 1, True), ("C", 2, False))
     }
-    labels = {name: pd.DataFrame({name: [0, 1]}) for name in models}
-    analysis = SimpleNamespace(models=models, own={}, labels=labels)
-    once, unfinished = cautions._about_fits(study_of("A"), analysis)  # type: ignore[arg-type]
+    labels = {name: pd.DataFrame({name: [0, 1]}) for name in fitted}
+    analysis = SimpleNamespace(models=fitted, own={}, labels=labels)
+    once, unfinished = models._about_fits(study_of("A"), analysis)  # type: ignore[arg-type]
     assert "1 model (B) was reached by fewer than two independent searches, or by" in once
     assert once.endswith('set model.search = "thorough", which takes several times as long.')
     thorough = study_of("A", model={"search": "thorough"})
-    assert cautions._about_fits(thorough, analysis)[0].endswith("raise model.n_init (now 40).")  # type: ignore[arg-type]
+    assert models._about_fits(thorough, analysis)[0].endswith("raise model.n_init (now 40).")  # type: ignore[arg-type]
     assert unfinished == "The fit of 1 model (C) did not converge."
 
 
@@ -118,13 +123,13 @@ def test_a_smaller_difference_is_not_called_better() -> None:
         Number(Kind.SHARED, 123.4, "A − B", p_value=1 / 200, n_boot=199),
         Number(Kind.APART, 0.05, "A − B", **steps, **apart),  # type: ignore[arg-type]
     ]
-    text = texts._site_sentence(SimpleNamespace(numbers=numbers))  # type: ignore[arg-type]
+    text = summary._site_sentence(SimpleNamespace(numbers=numbers))  # type: ignore[arg-type]
     first, second = text.split(". ", 1)
     assert "differs between the sites by 0.045 (norm" in first
-    assert "; under each site's own model by 0.062, but a common rule often lowers such" in first
+    assert "; under each site's own model, by 0.062, but a common rule often lowers this" in first
     assert "p " not in first  # groups as they were formed are no evidence
     assert second == (
-        "Without assigning anybody to a cluster, and without what sampling adds, the difference "
+        "Without assigning patients to clusters, and without what sampling adds, the difference "
         "is 0.031 (95 % interval 0.020 to 0.040); a likelihood-ratio test that the sites share all "
         "courses gives p ≤ 0.005."
     )
@@ -136,9 +141,9 @@ def test_a_smaller_difference_is_not_called_better() -> None:
         Number(Kind.SHARED, 60.0, "A − C", p_value=0.4, n_boot=199),
         Number(Kind.SHARED, 60.0, "B − C", p_value=0.4, n_boot=199),
     ]
-    text = texts._site_sentence(SimpleNamespace(numbers=[*numbers[:2], *more]))  # type: ignore[arg-type]
+    text = summary._site_sentence(SimpleNamespace(numbers=[*numbers[:2], *more]))  # type: ignore[arg-type]
     assert "; mean over pairs of sites)" in text
-    assert "under each site's own model by 0.056. " in text  # nothing to make light of
+    assert "under each site's own model, by 0.056. " in text  # nothing to make light of
     assert text.endswith(
         "A likelihood-ratio test that all sites share all courses gives p = 0.02; 1 of the 3 pairs "
         "of sites differs (adjusted by Holm's method)."
@@ -191,36 +196,35 @@ def test_methods_describe_the_search_that_was_made() -> None:
 def test_methods_describe_the_refinement_and_what_resamples_are() -> None:
     """The summary quotes probabilities of the refined model; the methods must say what it is."""
     study = study_of("A", "B")
-    done: Any = SimpleNamespace(n_rounds_=1, converged_=False)
-    text = methods._refinement_methods(study, done)
+    done: Any = SimpleNamespace(n_steps_=1, converged_=False)
+    text = " ".join(refinement._refined(study, done))
     assert (
         "followed by one step of expectation-maximisation across the sites (refined model)" in text
     )
     assert "converge" not in text
     further = study_of("A", "B", ensemble={"refine": "converge"})
-    done = SimpleNamespace(n_rounds_=31, converged_=True)
-    assert "by 31 steps of expectation-maximisation across the sites until it converged" in (
-        methods._refinement_methods(further, done)
+    done = SimpleNamespace(n_steps_=31, converged_=True)
+    assert (
+        "by 31 steps of expectation-maximisation across the sites until convergence"
+        in (refinement._refined(further, done)[0])
     )
-    none: Any = SimpleNamespace(n_rounds_=0, converged_=False)
-    refit = methods._refinement_methods(study_of("A", "B", ensemble={"refine": 0}), none)
+    none: Any = SimpleNamespace(n_steps_=0, converged_=False)
+    refit = refinement._refined(study_of("A", "B", ensemble={"refine": 0}), none)[0]
     assert "were estimated from the patients of the ensemble's clusters (refined model)" in refit
-    analysis: Any = SimpleNamespace(sequences={"A": None, "B": None})
-    models = methods._model_methods(study, analysis, 4)
-    assert "8 models of 2 sites show how stable the clusters are under resampling" in models
-    assert "do not stand for 8 independent sites" in models
-    assert "resampl" not in methods._model_methods(
-        study_of("A", "B", pseudo_sites={"per_site": 0}), analysis, 4
-    )
+    fitted = models._fitted(study, 4)[-1]
+    assert "8 models of 2 sites show how stable the clusters are under resampling" in fitted
+    assert "they are not 8 independent sites" in fitted
+    whole = models._fitted(study_of("A", "B", pseudo_sites={"per_site": 0}), 4)
+    assert "resampl" not in " ".join(whole)
 
 
 def test_large_residuals_are_counted_against_chance() -> None:
     """Among 320 residuals 15 are beyond 2 by chance; that alone is no sign of a misfit."""
     residual = np.zeros(321)
     residual[:18], residual[18], residual[20] = 2.5, -4.2, np.nan
-    text = inference_items._beyond(pd.DataFrame({"residual": residual}))
+    text = fit._beyond(pd.DataFrame({"residual": residual}))
     assert text == (
-        "Of 320 residuals about 15 would be beyond 2 by chance alone; 19 are, and 1 beyond 3.8, "
+        "Of 320 residuals, about 15 would be beyond ±2 by chance alone; 19 are, and 1 beyond ±3.8, "
         "where in 19 of 20 such tables there would be none (Bonferroni)."
     )
-    assert inference_items._beyond(pd.DataFrame({"residual": [np.nan]})) == ""
+    assert fit._beyond(pd.DataFrame({"residual": [np.nan]})) == ""

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 import mmlca
 from mmlca import Sequences
-from mmlca.study import Study, texts
+from mmlca.study import Study
+from mmlca.study.sections import summary
 from mmlca.tables.clusters import name_clusters, percent_text, shown_sizes
 from mmlca.tables.course_tables import courses_by_group, guarded_clusters, rounded_clusters
-from mmlca.tables.rounding import Rounding
+from mmlca.tables.disclosure import Rounding
 
 Path = tuple[str, ...]
 SHARE = r"([<>]?[\d.]+ %)"
@@ -89,7 +90,7 @@ def sentence(table: pd.DataFrame) -> str:
         {"name": "t", "sites": {"x": {"sequences": "x.csv"}}}, strict=False
     )
     findings: Any = SimpleNamespace(described=table.assign(name=name_clusters(table)))
-    return texts._course_sentence(study, findings)
+    return summary._course_sentence(study, findings)
 
 
 courses = st.lists(st.sampled_from("ABC"), min_size=1, max_size=5)

@@ -1,0 +1,1 @@
+"""Medication records in databases: OMOP, claims and other tables, through Ibis."""

@@ -1,0 +1,136 @@
+"""Drug texts of records: their classes, codes that stand for names, and default supplies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ehr_prep.drugs import DrugMap
+from ehr_prep.files import Source
+from ehr_prep.matching import plain
+from ehr_prep.readers import Table, factorize, read_table
+from ehr_prep.screen import MAX_DAYS
+from font.checks import some, whole_number
+from font.errors import InputError
+from font.spelling import option_name
+from mmlca.sequences.checks import check_n_states
+
+
+class Texts(NamedTuple):
+    """The drug texts of all records.
+
+    Parameters
+    ----------
+    codes : (n,) int32
+        The text of each record, −1 if it has none.
+    table : DataFrame
+        See `Records.drugs`.
+    state_of : (texts + 1,) int8
+        The row of `members` for each text, −1 if the map does not know it, and −1 at the end.
+    members : see `Records`
+    """
+
+    codes: NDArray[np.int32]
+    table: pd.DataFrame
+    state_of: NDArray[np.int8]
+    members: NDArray[np.int8]
+
+
+def look_up(column: pd.Series, known: DrugMap, names: Mapping[str, str] | None = None) -> Texts:
+    """Look up each different text once; `names` says what codes stand for."""
+    raw_codes, texts = factorize(column)
+    if names is not None:
+        texts = pd.Index([names.get(plain(text), text) for text in texts], dtype=object)
+    blank = np.array([not str(text).strip() for text in texts] + [True])
+    codes = np.where(blank[raw_codes], np.int32(-1), raw_codes.astype(np.int32))
+    matches = known.match(texts)
+    table = known.describe(texts, matches)
+    table.insert(1, "records", np.bincount(codes[codes >= 0], minlength=len(texts)))
+    number = {state: i for i, state in enumerate(known.states)}
+    classes = [tuple(number[c] for c in known.classes_of(match)) for match in matches]
+    together = dict.fromkeys([*((i,) for i in number.values()), *(c for c in classes if c)])
+    check_n_states(list(together))
+    code_of = {c: code for code, c in enumerate(together)} | {(): -1}
+    members = np.full((len(together), max(map(len, together))), -1, dtype=np.int8)
+    for code, c in enumerate(together):
+        members[code, : len(c)] = c
+    state_of = np.array([*(code_of[c] for c in classes), -1], dtype=np.int8)
+    return Texts(codes, table[~blank[:-1]], state_of, members)
+
+
+def read_names(source: Source, **reading: Any) -> dict[str, str]:
+    """What codes stand for, from a table such as OMOP's `concept`.
+
+    The table has a column of codes (`concept_id` or `code`) and one of names (`concept_name` or
+    `name`).
+
+    Examples
+    --------
+    >>> read_names(pd.DataFrame({"concept_id": [1503297], "concept_name": ["metformin"]}))
+    {'1503297': 'metformin'}
+    """
+    frame, roles, *_ = read_table(
+        source, {"code": None, "name": None}, ("code", "name"), about="drug_names", **reading
+    )
+    pairs = frame[[roles["code"], roles["name"]]].dropna().astype(object).to_numpy().tolist()
+    return {plain(code): str(name) for code, name in pairs}
+
+
+def read_coded(
+    source: Source,
+    named: dict[str, str | None],
+    names: Mapping[str, str] | None,
+    **reading: Any,
+) -> Table:
+    """The table of records; with names of codes the drug column is one of codes."""
+    needed = ("patient", "date", "drug")
+    if names is not None and named["drug"] is None:
+        try:
+            return read_table(source, {**named, "drug": "drug_concept_id"}, needed, **reading)
+        except ValueError:
+            pass  # the codes are in another column, or what is wrong is told below
+    return read_table(source, named, needed, **reading)
+
+
+def supply_by_text(
+    default: int | Mapping[str, int] | None, texts: pd.DataFrame, known: DrugMap
+) -> NDArray[np.int32] | None:
+    """The days that a record of each drug text covers by default; None without a default.
+
+    Parameters
+    ----------
+    default : see `ehr_prep.read_records`
+    texts : DataFrame
+        `class`, `ingredient` and `matched` (the name in the map) of each text, several joined with
+        " + "; the index is its number.
+    """
+    if default is None:
+        return None
+    called = option_name("default_supply")
+    days = np.ones(int(texts.index.max()) + 1 if len(texts) else 1, dtype=np.int32)
+    if not isinstance(default, Mapping):
+        days[:] = _checked(called, default)
+        return days
+    ingredients = {name for names in known.ingredients.values() for name in names}
+    unknown = [name for name in default if name not in ingredients and name not in known.states]
+    if unknown:
+        raise InputError(
+            f"{called} names {some(unknown)}, which are neither classes nor ingredients of "
+            f"the drug map; its classes are {some(known.states)}."
+        )
+    named = {name: _checked(f"{called} of {name!r}", n) for name, n in default.items()}
+    columns = (texts[name] for name in ("ingredient", "matched", "class"))
+    for number, *described in zip(texts.index, *columns, strict=True):
+        parts = [part for text in described if isinstance(text, str) for part in text.split(" + ")]
+        days[number] = next((named[part] for part in parts if part in named), 1)
+    return days
+
+
+def _checked(name: str, days: int) -> int:
+    if whole_number(days, 1, name) > MAX_DAYS:
+        raise InputError(f"{name} is {days:,} days; one record covers at most {MAX_DAYS}.")
+    return int(days)

@@ -1,0 +1,109 @@
+"""Medication over time, and pictures of single courses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mmlca.figures.colours import state_colours
+from mmlca.figures.courses import plot_index
+from mmlca.figures.distribution import plot_state_distribution
+from mmlca.study.groups import named_groups, views
+from mmlca.study.report.charts import legend, stacked_bars
+from mmlca.study.report.tables import Grid
+from mmlca.study.sections.section import Answer, Section
+from mmlca.study.sections.views import View, item_of_view, rests_on, shown_views
+from mmlca.study.words import dead_included, group_word, sentences, window_name, windows_name
+from mmlca.tables.disclosure import hides
+
+if TYPE_CHECKING:
+    from mmlca.study.analysis import Analysis
+    from mmlca.study.findings import Findings
+    from mmlca.study.report.content import Item
+    from mmlca.study.settings import Study
+
+_MOST_LINES = 5000
+
+
+def items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Shares of the drug classes in each window, for each membership."""
+    for view in shown_views(study, findings):
+        yield _state_distribution(study, view)
+
+
+def _state_distribution(study: Study, view: View) -> Item:
+    data, courses, min_count = view.data, view.courses, study.privacy.min_count
+    window, group = window_name(study), group_word(study)
+    shares = courses.shown("distribution")
+    drawn_as = shares["share"].fillna(shares.get("at_least", 0.0))
+    occur = set(shares.loc[drawn_as > 0, "state"])
+    colours = state_colours([state for part in data.values() for state in part.states])
+    seen = {name: shade for name, shade in colours.items() if name in occur}
+    each = f"{group} and site" if len(data) > 1 else group
+    grey = (
+        f"Grey: drug classes of fewer than {min_count} patients; where their number would follow "
+        "from the rest, the share of the most common class is a lower bound."
+    )
+    return item_of_view(
+        study,
+        view,
+        "state_distribution",
+        f"Treatment by {window}",
+        sentences(
+            f"Share of each drug class in each {window} among the patients observed in that "
+            f"{window}{dead_included(data)}, by {each}. Below the axis: the {window}, and the "
+            "number of patients.",
+            grey if hides(min_count) and not courses.rounded else "",
+        ),
+        shares,
+        Grid(
+            ("site", "group", "state"),
+            "time",
+            "share",
+            ("count", "n"),
+            rests_on,
+            text=f"Shares of patients in %; columns: {windows_name(study)}.",
+        ),
+        lambda: plot_state_distribution(
+            data,
+            view.groups,
+            table=courses.distribution,
+            min_count=min_count,
+            xlabel=window.capitalize(),
+        ),
+        f"Stacked bars of the drug classes by {window}, one panel for each {group}",
+        lambda: legend(seen) + stacked_bars(shares, colours, window),
+    )
+
+
+def draw_single_courses(study: Study, analysis: Analysis, site: str) -> Callable[[], Any]:
+    """A function that draws the course of every patient of a site, or of 5,000 drawn at random.
+
+    The picture shows single patients, so it must stay inside the hospital.
+    """
+    data, (view, clusters) = analysis.sequences[site], views(analysis)[0]
+    groups = named_groups(analysis, clusters, view)[site]
+    if len(data) > _MOST_LINES:
+        rng = np.random.default_rng(study.seed)
+        rows = np.sort(rng.choice(len(data), _MOST_LINES, replace=False))
+        data, groups = data[rows], groups.iloc[rows]
+    return partial(plot_index, data, groups, xlabel=window_name(study).capitalize())
+
+
+def answers(study: Study, findings: Findings) -> list[Answer]:
+    """Where the observed variables and the classes are drawn."""
+    figure = f"the figure “Treatment by {window_name(study)}”"
+    return [
+        Answer(
+            "4",
+            "Distribution of the observed variables",
+            f"{figure} and the table of patients by {group_word(study)}",
+        ),
+        Answer("14a", "Plot of the final classes", figure),
+    ]
+
+
+SECTION = Section("courses", "Medication over time", items, answers=answers)

@@ -1,0 +1,427 @@
+"""Where the sequences come from: records, drugs that have no class, flow and follow-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from mmlca.sequences.checks import listed
+from mmlca.study.release import count_note, rounding_of
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Plain
+from mmlca.study.sections.section import NOT_DONE, RECORD_PE, Answer, Section
+from mmlca.study.words import group_word, period, sentences, window_name, windows_name
+from mmlca.tables.clusters import percent_text
+from mmlca.tables.course_tables import Courses
+from mmlca.tables.disclosure import Rounding, hide, hides, is_small
+
+if TYPE_CHECKING:
+    from mmlca.sequences.type import Sequences
+    from mmlca.study.analysis import Analysis
+    from mmlca.study.findings import Findings
+    from mmlca.study.settings import Study
+
+_FOLLOW_UP = "Who is observed to the end"
+_MANY_LEFT = 0.05
+
+
+# --- computed from patients ---------------------------------------------------------------
+
+
+def _shown_flow(
+    flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
+) -> pd.DataFrame:
+    """The flow with small numbers pooled, or with all numbers rounded.
+
+    Those who are left in the end are the patients of the site, and are rounded as these are.
+    """
+    from mmlca.tables.data_account import hide_flow
+
+    if rounding is None:
+        return hide_flow(flow, min_count)
+    flow, left = flow.assign(site=site), {"patients_left": (), "records_left": ("records",)}
+    rounded = {
+        "patients": rounding.column(flow, "patients", ["reason"], "patients dropped"),
+        "records": rounding.column(flow, "records", ["reason"], "records dropped"),
+    }
+    rounded |= {name: rounding.column(flow, name, [], *cell) for name, cell in left.items()}
+    return flow.drop(columns="site").assign(**rounded).astype(dict.fromkeys(rounded, int))
+
+
+def _shown_issues(
+    data: Sequences, flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
+) -> pd.DataFrame:
+    """Invalid records by kind, without small numbers and those that the flow pools, or rounded."""
+    table = data.issues.drop(columns="examples")
+    if rounding is not None:
+        n = rounding.column(table.assign(site=site), "n", ["issue"], "records dropped")
+        return table.assign(n=n)
+    pooled = table["issue"].isin(set(data.flow["reason"]) - set(flow["reason"]))
+    table = hide(table, ["n"], ["n"], min_count)
+    return table.assign(n=table["n"].mask(pooled))
+
+
+def _shown_unmapped(
+    table: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
+) -> pd.DataFrame:
+    """Drug texts without a class; those of few patients are one row."""
+    from mmlca.tables.data_account import hide_unmapped, pool_rare
+
+    if rounding is None:
+        return hide_unmapped(table, min_count)
+    table = pool_rare(table, min_count).assign(site=site)
+    rounded = {
+        name: rounding.column(table, name, ["drug"], "unmapped", name)
+        for name in ("records", "patients")
+    }
+    return table.drop(columns="site").assign(**rounded)
+
+
+def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:
+    """A share of all windows in words; a bound where the windows could be those of few patients."""
+    most = study.privacy.min_count * per_patient
+    if hides(study.privacy.min_count) and is_small(windows, most):
+        return f"less than {np.ceil(100 * min(most / every, 1)):.0f} %"
+    return percent_text(windows / every)
+
+
+def _has_gaps(data: Sequences) -> bool:
+    return int((data.codes >= 0).sum()) < int(data.lengths.sum(dtype=np.int64))
+
+
+# --- tables and figures -------------------------------------------------------------------
+
+
+def items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Invalid records, unmapped drugs and the flow of patients at each site; end of follow-up."""
+    from mmlca.figures.flow import plot_flow
+
+    min_count, note = study.privacy.min_count, count_note(study)
+    rounding = rounding_of(study, findings.analysis.clusters)
+    built = {s: part for s, part in findings.analysis.sequences.items() if part.account is not None}
+    flows = {
+        site: _shown_flow(part.flow, site, min_count, rounding) for site, part in built.items()
+    }
+    for site, part in built.items():
+        if len(part.issues):
+            yield Item(
+                f"issues_{site}",
+                f"Invalid or unusual records at {site}",
+                sentences(
+                    "What was invalid or unusual, how many records were affected, and how they "
+                    "were handled. The folder patients has examples.",
+                    note,
+                ),
+                _shown_issues(part, flows[site], site, min_count, rounding),
+            )
+    for site, part in built.items():
+        unmapped = part.account.unmapped if part.account is not None else None
+        if unmapped is not None and len(unmapped):
+            yield Item(
+                f"unmapped_{site}",
+                f"Drugs at {site} that are not in the drug map",
+                sentences(
+                    "Drug texts without a class, the most frequent first, each with the known name "
+                    "that it resembles, if any. Texts that concern few patients are combined in "
+                    "one row; the folder patients lists them.",
+                    note,
+                ),
+                _shown_unmapped(unmapped, site, min_count, rounding),
+            )
+    for site, flow in flows.items():
+        yield Item(
+            f"flow_{site}",
+            f"Flow of patients at {site}",
+            sentences(
+                f"Patients and records from the files to the sequences at {site}: how many were "
+                "left out, and why.",
+                note,
+            ),
+            flow,
+            draw=lambda flow=flow: plot_flow(flow),  # type: ignore[misc]
+            alt=f"Flow chart of the patients and records kept and left out at {site}.",
+        )
+    yield Item(
+        "follow_up",
+        _FOLLOW_UP,
+        sentences(
+            f"Patients observed in the first {window_name(study)}, halfway through and in the "
+            f"last, by {group_word(study)}, and the last number as a share of the first. If "
+            "follow-up ends sooner in one group than in another, its end may be related to "
+            "treatment.",
+            note,
+        ),
+        follow_up_table(study, next(iter(findings.courses.values()))),
+        Plain(shares=("share",), n_keys=2),
+    )
+
+
+def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
+    """Numbers observed at three times, from the table of states by time, which shows them all."""
+    shown = courses.shown("distribution").drop_duplicates(["site", "group", "time"])
+    n = shown.pivot(index=["site", "group"], columns="time", values="n")
+    order = list(dict.fromkeys(zip(shown["site"], shown["group"], strict=True)))
+    times = list(dict.fromkeys(shown["time"]))
+    chosen = list(dict.fromkeys([times[0], times[(len(times) - 1) // 2], times[-1]]))
+    n = n.reindex(order)[chosen]
+    share = n[chosen[-1]] / n[chosen[0]].where(n[chosen[0]] > 0)
+    n.columns = pd.Index([f"{window_name(study)} {time}" for time in chosen])
+    return n.assign(share=share).reset_index()
+
+
+# --- methods ------------------------------------------------------------------------------
+
+
+def methods(study: Study, findings: Findings) -> list[str]:
+    """Who was included, what the states are, and when follow-up ended."""
+    analysis, rules, window = findings.analysis, study.rules, window_name(study)
+    states = listed([str(s) for s in next(iter(analysis.sequences.values())).states])
+    if not study.from_records:
+        return [f"We analysed sequences of the states {states}."]
+    since = rules.first_on_or_after
+    when = "at any time" if since is None else f"on or after {since.isoformat()}"
+    most = {"records": "was recorded most often", "days": "covered most days"}[rules.by]
+    state = f"In each {window}, a patient's state was the drug class ({states}) that {most}."
+    if rules.states != "most_frequent":
+        state = _combinations(study, states, most)
+    return [
+        f"We included patients whose first treatment was {when} and followed them from that day "
+        f"for up to {rules.max_windows} {windows_name(study)}.",
+        state,
+        _ties(study),
+        f"In a {window} without a record, {_empty_windows(study)}.",
+        *_supply(study),
+        *_follow_up(study, analysis),
+        *_deaths(study, analysis),
+    ]
+
+
+def _combinations(study: Study, states: str, most: str) -> str:
+    rules, window = study.rules, window_name(study)
+    others = (
+        "all other combinations share one state"
+        if rules.combinations is not None
+        else f"the {rules.max_combinations} most frequent combinations are states of their own, "
+        "and the others share one"
+    )
+    return (
+        f"Supplies of a drug class that were at most {rules.gap_days} days apart were joined. The "
+        f"states were {states}: classes used together for at least {rules.combination_days} days "
+        f"of a {window} formed a combination ({others}); otherwise, a patient's state was the "
+        f"class that {most} in the {window}."
+    )
+
+
+def _ties(study: Study) -> str:
+    """Which of several classes that count equally was the state."""
+    window = window_name(study)
+    tied, counted = {
+        "records": ("were recorded equally often", "recorded"),
+        "days": ("covered equally many days", "taken"),
+    }[study.rules.by]
+    winner = {
+        "first": f"the one {counted} first in the {window}",
+        "latest": f"the one {counted} last in the {window}",
+        "previous": f"the one that was the state of the {window} before, or otherwise the one "
+        f"{counted} first",
+    }[study.rules.ties]
+    return (
+        f"If several classes {tied}, the state was {winner}; if that was the same day, the one "
+        "with the longer supply, then the one taken before, then the first in alphabetical order."
+    )
+
+
+def _empty_windows(study: Study) -> str:
+    """What became of windows without a record, as the end of a sentence."""
+    rules = study.rules
+    missing = "the state was missing and was summed over in the likelihood"
+    off = (
+        missing
+        if rules.off_treatment == "missing"
+        else f"the state was “{rules.off_treatment}” (off treatment)"
+    )
+    return {
+        "carry_forward": "the last state was carried forward",
+        "carry_forward_supplied": "the last state was carried forward until "
+        f"{rules.gap_days} days after the end of its supply; after that, {off}",
+        "carry_forward_max": f"the last state was carried forward at most {rules.max_carry} times; "
+        f"after that, {off}",
+        "missing": missing,
+    }[rules.impute]
+
+
+def _supply(study: Study) -> list[str]:
+    supply = study.records.default_supply
+    if supply is None:
+        return []
+    if isinstance(supply, int):
+        covered = f"{supply} days"
+    else:
+        covered = listed([f"{n} days of {name}" for name, n in supply.items()])
+    return [f"A record without an end date or a supply was assumed to cover {covered}."]
+
+
+def _follow_up(study: Study, analysis: Analysis) -> list[str]:
+    """How follow-up ended at each site, as the accounts of the sequences say."""
+    kinds: dict[str, list[str]] = {}
+    for site, data in analysis.sequences.items():
+        if data.account is not None:
+            kinds.setdefault(data.account.settings["follow_up_by"], []).append(site)
+    window, cut = window_name(study), study.rules.data_cut
+    latest = "" if cut is None else f", and no later than {cut.isoformat()}"
+    how = {
+        "patients": "on the date in the patients' table (for patients without one, with their last "
+        f"record of any kind){latest}",
+        "observation": f"with the last observation period{latest}; records outside observation "
+        f"periods were dropped, and a {window} without a record was missing if less than half of "
+        "it was observed",
+        "last_record": f"with a patient's last record of any kind{latest}, since no other end of "
+        "follow-up was known",
+        "date": f"for all patients on {study.rules.follow_up}{latest}",
+    }
+    if len(kinds) == 1:
+        return [f"Follow-up ended {how[kind]}." for kind in kinds]
+    return [f"At {listed(sites)}, follow-up ended {how[kind]}." for kind, sites in kinds.items()]
+
+
+def _deaths(study: Study, analysis: Analysis) -> list[str]:
+    accounts = {s: d.account for s, d in analysis.sequences.items() if d.account is not None}
+    known = [site for site, account in accounts.items() if "death_date" in account.patients]
+    if not known:
+        return ["Dates of death were not known."] if accounts else []
+    if study.rules.death == "end":
+        where = "" if len(known) == len(accounts) else f" at {listed(known)}, where it was known"
+        return [f"Death ended follow-up{where}."]
+    ends = {site: accounts[site].settings.get("data_end") for site in known}
+    days = [f"{day} at {site}" for site, day in ends.items()]
+    if len(set(ends.values())) == 1:
+        days = [str(ends[known[0]])]
+    return [
+        f"The state of a {window_name(study)} that began after a patient's death was “dead”, which "
+        "the model cannot leave. Patients who died were counted until the end of the data "
+        f"({listed(days)}), as were living patients who were followed until then."
+    ]
+
+
+# --- cautions and answers -----------------------------------------------------------------
+
+
+def cautions(study: Study, findings: Findings) -> list[str]:
+    """What the patients are, and what the records do not show."""
+    notes = []
+    if study.synthetic:
+        notes.append(
+            "The patients are synthetic: the numbers show what the method does, and nothing about "
+            "any hospital."
+        )
+    return [*notes, *_about_deaths(study, findings), *_about_windows(study, findings)]
+
+
+def _about_deaths(study: Study, findings: Findings) -> list[str]:
+    """Where death is a state: sites whose living patients leave before the end of the data."""
+    parts = []
+    for site, data in findings.analysis.sequences.items():
+        left = (data.account and data.account.settings.get("left_alive")) or 0
+        few = is_small([left, len(data) - left], study.privacy.min_count).any()
+        if left > _MANY_LEFT * len(data) and not few:
+            parts.append(f"{percent_text(left / len(data))} at {site}")
+    if not parts:
+        return []
+    return [
+        f"Of all patients, {listed(parts)} left alive before the end of the data, whereas patients "
+        "who died are counted until then, so the shares of the dead are larger than the risk of "
+        "death. Kaplan–Meier curves (outcomes.event) are not affected."
+    ]
+
+
+def _about_windows(study: Study, findings: Findings) -> list[str]:
+    """How many windows had no record or several classes, at all sites in one sentence."""
+    shares = []
+    for site, data in findings.analysis.sequences.items():
+        windows = data.account and data.account.settings["windows"]
+        if windows and windows["followed_up"]:
+            kinds = ("without_record", "several_classes", "tied")
+            total, per_patient = windows["followed_up"], data.shape[1]
+            parts = [_window_share(windows[kind], total, per_patient, study) for kind in kinds]
+            shares.append([f"{part} at {site}" for part in parts])
+    if not shares:
+        return []
+    empty, several, tied = (listed(list(part)) for part in zip(*shares, strict=True))
+    done = "filled in" if study.rules.impute != "missing" else "left missing"
+    return [
+        f"Of the {windows_name(study)}, {empty} had no record and were {done}; {several} had two "
+        f"or more drug classes; in {tied}, several classes were recorded equally often."
+    ]
+
+
+def answers(study: Study, findings: Findings) -> list[Answer]:
+    """Time, missing values, and what RECORD-PE asks about the data."""
+    data, windows = findings.analysis.sequences, windows_name(study)
+    missing = (
+        "methods; missing states are summed over in the likelihood"
+        if any(_has_gaps(part) for part in data.values())
+        else f"methods; no {window_name(study)} is missing between the first and the last"
+    )
+    ended = f"end of follow-up by {group_word(study)}{' and site' if len(data) > 1 else ''}"
+    where = " at each site" if len(data) > 1 else ""
+    of_records = {
+        "4.a": ("Study design", "methods: a cohort followed from the first treatment"),
+        "6.1": (
+            "How patients were selected, and in which order",
+            f"methods, and the flow of patients{where}",
+        ),
+        "7.1": (
+            "How exposure was defined, with the codes",
+            "methods; the drug map is in the settings or in the file that they name",
+        ),
+        "7.1.c": (
+            "The time during which a patient counts as exposed",
+            f"methods: {windows}, and how those without a record were handled; why they have this "
+            f"length: {NOT_DONE}",
+        ),
+        "7.1.g": ("Patients who take several drugs at once", "methods: the state of a window"),
+        "8.a": (
+            "The health care system, and how records arise in it",
+            f"{NOT_DONE}: describe them",
+        ),
+        "12.1": ("The investigators' access to the database", f"{NOT_DONE}: describe it"),
+        "12.2": (
+            "Cleaning of the data",
+            f"flow of patients{where}, and the tables of invalid or unusual records",
+        ),
+        "12.3": ("Linkage of databases", f"{NOT_DONE}: describe it if there was any"),
+        "13.1": (
+            "Numbers of patients at each stage of the selection",
+            f"flow of patients{where}",
+        ),
+    }
+    return [
+        Answer(
+            "1",
+            "Unit of time in the model",
+            f"one {window_name(study)}, for up to {period(study, data)}",
+        ),
+        Answer(
+            "2",
+            "Mean and variance of time within a wave",
+            f"does not apply: time is counted in {windows} from each patient's first treatment",
+        ),
+        Answer(
+            "3a",
+            "Why values are missing",
+            "methods: assumed to be missing at random, which these data cannot show",
+        ),
+        Answer(
+            "3b",
+            "What missing values are related to",
+            f"{ended}: the table “{_FOLLOW_UP}”; other variables: {NOT_DONE}",
+        ),
+        Answer("3c", "How missing values were handled", missing),
+        *(Answer(item, *texts, RECORD_PE) for item, texts in of_records.items()),
+    ]
+
+
+SECTION = Section("patients", "Patients and records", items, methods, cautions, answers)

@@ -1,0 +1,246 @@
+"""The result of a study in five sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from mmlca.model.search import is_confirmed
+from mmlca.sequences.checks import listed
+from mmlca.study.groups import same_as_own
+from mmlca.study.headline import votes
+from mmlca.study.numbers import Kind, Number, pick
+from mmlca.study.release import count_text, rounding_of
+from mmlca.study.words import (
+    counted,
+    group_name,
+    groups_word,
+    number_word,
+    period,
+    share_of_patients,
+    span,
+    window_name,
+)
+from mmlca.tables.clusters import (
+    Course,
+    course_of,
+    course_text,
+    end_text,
+    percent_text,
+    rate_text,
+    shown_sizes,
+)
+from mmlca.tables.norm_texts import p_text
+
+if TYPE_CHECKING:
+    from mmlca.study.findings import Findings
+    from mmlca.study.settings import Study
+
+_NORM = (
+    "norm of the differences in transition probabilities, in which common transitions count more; "
+    "0 means no difference"
+)
+_BY_OCCUPANCY = {"quantity": "transition", "weighting": "occupancy"}
+
+
+def summary(study: Study, findings: Findings) -> list[str]:
+    """The result in a few points, for someone who reads nothing else."""
+    return [
+        _patients(study, findings),
+        _course_sentence(study, findings),
+        _choice(study, findings),
+        *_certainty(study, findings),
+        *_sites(findings),
+    ]
+
+
+def _patients(study: Study, findings: Findings) -> str:
+    analysis, sequences = findings.analysis, findings.analysis.sequences
+    patients = shown_sizes(analysis.clusters, 0, rounding_of(study, analysis.clusters))["all"]
+    sizes = listed([f"{count_text(study, patients[site])} at {site}" for site in sequences])
+    where = f" ({sizes})" if len(sequences) > 1 else f" of {listed(list(sequences))}"
+    total = count_text(study, patients["all"])
+    synthetic = "synthetic " if study.synthetic else ""
+    (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
+    verb = (
+        "are best described by a single class: no groups of courses can be distinguished"
+        if clusters.value == 1
+        else f"fall into {number_word(int(clusters.value))} {groups_word(study)}"
+    )
+    return (
+        f"The treatment courses of {total} {synthetic}patients{where}, observed for up to "
+        f"{period(study, sequences)}, {verb}."
+    )
+
+
+def _course_sentence(study: Study, findings: Findings) -> str:
+    """The share, name and main numbers of each cluster, in one sentence."""
+    courses, window = [], window_name(study)
+    given = study.outputs.names is not None
+    for row in findings.described.to_dict("records"):
+        group = group_name(study, row["cluster"])
+        if row["name"] is None or pd.isna(row["name"]) or pd.isna(row["switches"]):
+            courses.append(f"{group}: {row['description']}")
+            continue
+        name = f"“{row['name']}”" if given else str(row["name"])
+        if not given and course_of(row) is Course.MIXED:
+            name = "mixed"  # its paths follow with their shares
+        parts = [course_text(row, window)]
+        if course_of(row) is Course.MIXED and row["end_share"] >= 0.5:
+            parts.append(end_text(row))
+        details = "; ".join([*parts, f"{rate_text(row['switches'])} switches per patient"])
+        if len(findings.described) == 1:
+            return f"Together their course is {name} ({details})."
+        courses.append(f"{percent_text(row['share'])} are {name} ({group}; {details})")
+    return f"{listed(courses)}."
+
+
+def _choice(study: Study, findings: Findings) -> str:
+    choice = findings.choice
+    if choice is None:
+        return f"The number of {groups_word(study)} was fixed in advance."
+    criterion, tried = study.classes.criterion.upper(), span(study.classes.candidates)
+    (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
+    k, (sites, resamples) = int(clusters.value), votes(study, choice)
+    if len(sites) == 1:
+        return f"{criterion} chose {counted(k, 'class')} (candidates: {tried})."
+    if (sites == k).all():
+        text = (
+            f"At each site, {criterion} chose {counted(k, 'class')} for the site's own data "
+            f"(candidates: {tried})"
+        )
+    else:
+        chosen = listed([f"{number} at {site}" for site, number in sites.items()])
+        counts = sites.value_counts()
+        tied = (counts == counts.max()).sum() > 1
+        rule = "the smallest of the most frequent numbers" if tied else "the most frequent number"
+        text = (
+            f"For the sites' own data, {criterion} chose different numbers of classes "
+            f"(candidates: {tried}): {chosen}; {rule}, {k}, was used"
+        )
+    if len(resamples):
+        n = int((resamples == k).sum())
+        text += (
+            f"; of {len(resamples)} resamples, {n} chose {k}, which shows stability but is no "
+            "further evidence, because they contain the same patients"
+        )
+    return f"{text}."
+
+
+# --- how certain the clusters are ---------------------------------------------------------
+
+
+def _certainty(study: Study, findings: Findings) -> list[str]:
+    """How certain patients' clusters are; nothing if there is a single class."""
+    (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
+    if findings.analysis.ensemble is not None:
+        return [_of_ensemble(study, findings)]
+    return [] if clusters.value == 1 else _of_one_model(findings)
+
+
+def _of_one_model(findings: Findings) -> list[str]:
+    (model,) = findings.analysis.own.values()
+    (certainty,) = findings.analysis.certainty.values()
+    n, searches = model.n_replicated_, model.n_searches_
+    doubt = "" if is_confirmed(n, searches) else ", so a better model may exist"
+    converged = "" if model.converged_ else "; the best of them did not converge"
+    return [
+        "Patients belong to their class with a mean probability of "
+        f"{certainty['probability'].mean():.2f} (entropy R² {model.entropy():.2f}), if the model "
+        f"is right{_tests_against(findings)}.",
+        f"{n} of {searches} independent searches reached the best likelihood{doubt}{converged}.",
+    ]
+
+
+def _tests_against(findings: Findings) -> str:
+    """How many tests of its fit speak against the model of a single site."""
+    for found in findings.inference.diagnostics.values():
+        n = int((found.tests["p_holm"] <= 0.05).sum())
+        say = "say" if n > 1 else "says"
+        return f"; {n or 'none'} of the {len(found.tests)} tests of its fit {say} that it is not"
+    return ""
+
+
+def _of_ensemble(study: Study, findings: Findings) -> str:
+    """How certain the clusters are, and how many patients would change without a site."""
+    analysis = findings.analysis
+    assert findings.influence is not None
+    if analysis.refined is None:
+        (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
+        text = (
+            f"On average, {percent_text(vote_share.value)} of the models' weight votes for a "
+            "patient's cluster"
+        )
+    else:
+        sure = np.concatenate([t.to_numpy().max(axis=1) for t in analysis.memberships.values()])
+        rounding = rounding_of(study, analysis.clusters)
+        same = same_as_own(analysis, study.privacy.min_count, rounding)["all"]
+        own = f"; {percent_text(same)} have the same cluster by their site's own model"
+        text = (
+            f"Patients belong to their cluster with a mean probability of {sure.mean():.2f} "
+            f"(by the refined model, if it is right{'' if np.isnan(same) else own})"
+        )
+    most = findings.influence["share"].max()
+    changed = f"{'' if np.isnan(most) else 'at most '}{share_of_patients(study, most)}"
+    return f"{text}; {changed} would change cluster if one of the sites had not taken part."
+
+
+# --- how much the sites differ ------------------------------------------------------------
+
+
+def _sites(findings: Findings) -> list[str]:
+    """How much the sites differ within clusters, against each site's own model."""
+    norms = pick(findings.numbers, Kind.DIFFERENCE, **_BY_OCCUPANCY)
+    if not norms:
+        return []
+    if findings.analysis.ensemble is None:  # a single class: all patients of a site
+        size = f"{_mean(norms):.3f} ({_NORM}{_averaged(norms)})"
+        return [f"What patients take next differs between the sites by {size}. {_apart(findings)}."]
+    return [_site_sentence(findings)]
+
+
+def _site_sentence(findings: Findings) -> str:
+    ensemble, local = (
+        pick(findings.numbers, Kind.DIFFERENCE, membership=name, **_BY_OCCUPANCY)
+        for name in ("ensemble", "local")
+    )
+    reserve = (
+        ", but a common rule often lowers this norm, so a lower one does not show that the "
+        "clusters are better"
+    )
+    return (
+        "Within the clusters, what patients take next differs between the sites by "
+        f"{_mean(ensemble):.3f} ({_NORM}{_averaged(ensemble)}); under each site's own model, by "
+        f"{_mean(local):.3f}{reserve if _mean(ensemble) < _mean(local) else ''}. "
+        f"{_apart(findings)}."
+    )
+
+
+def _mean(norms: list[Number]) -> float:
+    return float(np.mean([norm.value for norm in norms]))
+
+
+def _averaged(norms: list[Number]) -> str:
+    return "" if len(norms) == 1 else "; mean over pairs of sites"
+
+
+def _apart(findings: Findings) -> str:
+    """Whether sites share the chains, and how far apart these are, without the full stop."""
+    first, *pairs = pick(findings.numbers, Kind.SHARED)
+    p = p_text(first.p_value, first.n_boot)
+    norms = pick(findings.numbers, Kind.APART, **_BY_OCCUPANCY)
+    if len(norms) == 1:
+        (norm,) = norms
+        return (
+            "Without assigning patients to clusters, and without what sampling adds, the "
+            f"difference is {norm.debiased:.3f} (95 % interval {norm.low:.3f} to {norm.high:.3f}); "
+            f"a likelihood-ratio test that the sites share all courses gives {p}"
+        )
+    text = f"A likelihood-ratio test that all sites share all courses gives {p}"
+    if not pairs:
+        return text
+    differ = sum(pair.p_value <= 0.05 for pair in pairs)
+    verb = "differs" if differ == 1 else "differ"
+    return f"{text}; {differ} of the {len(pairs)} pairs of sites {verb} (adjusted by Holm's method)"
