@@ -22,7 +22,7 @@ from mmlca.model.settings import Columns, Text
 from mmlca.sequences.checks import looks_like_dates, match_ids
 from mmlca.sequences.type import Labels
 from mmlca.tables.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
-from mmlca.tables.disclosure import Rounding, check_min_count, hidden_note
+from mmlca.tables.disclosure import Rounding, check_min_count, count_note
 from mmlca.tables.table_one_counts import (
     SiteNumbers,
     Variable,
@@ -181,14 +181,14 @@ def table_one(
         `mmlca.describe_clusters`.
     min_count : int
         Counts above 0 and below `min_count` are written "–", and so is the mean of so few
-        patients; with them as many other numbers as it takes that none of these follows from
+        patients; and so are as many other numbers as are needed so that none of these follows from
         those that are shown, or from the sizes of the clusters at all sites together. Where a
         number of a variable is hidden, its comparison is coarse.
     together : columns, optional
         Those whose numbers at all sites together another table shows: hidden numbers must not
         follow from that one either, and `hidden_together` says what it may not show.
     rounding : Rounding, optional
-        Of the clusters: round all counts to multiples of its unit in place of hiding some; shares
+        Of the clusters: round all counts to multiples of its unit instead of hiding some; shares
         are those of the rounded counts, and comparisons are coarse. Means of fewer patients than
         `min_count` are not shown.
     **changes
@@ -236,7 +236,7 @@ def table_one(
     notes = [
         *_describe_clusters(descriptions or {}, present),
         *explained,
-        *_explain_release(min_count, rounding),
+        *filter(None, [count_note(min_count, rounding is not None)]),
     ]
     legend = " ".join([f"Number (%) or {_SUMMARIES[chosen.continuous]}.", *explained])
     return TableOne(table, tuple(notes), legend, hidden_together)
@@ -429,12 +429,3 @@ def _explain_columns(table: pd.DataFrame, settings: TableOneSettings) -> list[st
         elif name == "smd":
             notes.append(_TESTS["smd"])
     return notes
-
-
-def _explain_release(min_count: int, rounding: Rounding | None) -> list[str]:
-    if rounding is not None:
-        return [
-            f"Numbers of patients are rounded at random to multiples of {rounding.unit}, and "
-            "shares are those of the rounded numbers."
-        ]
-    return [note] if (note := hidden_note(min_count)) else []

@@ -18,8 +18,8 @@ from ra_like import ra_like
 import font
 import mmlca
 from font.files import hold
+from mmlca.study.run import run_study
 from mmlca.study.sensitivity import run_sensitivity
-from mmlca.study.steps import run_study
 from mmlca.study.study_file import read_study
 
 SITE = ("--study", "s", "--site", "A")
@@ -52,7 +52,7 @@ def test_no_input_is_overwritten(
     (tmp_path / "ensemble.json").write_text("{}")
     (tmp_path / "s.toml").write_text(STUDY)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert "is read here and would be overwritten; choose another --out" in refusal(*command)
+    assert "is an input and would be overwritten; choose another --out" in refusal(*command)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

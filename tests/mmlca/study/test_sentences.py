@@ -12,7 +12,8 @@ import pytest
 from mmlca.model.search import search_text
 from mmlca.study import Study
 from mmlca.study.numbers import Kind, Number, numbers_table, pick
-from mmlca.study.sections import classes, fit, models, refinement, summary
+from mmlca.study.sections import classes, fit, models, refinement, registry, summary
+from mmlca.study.sections.section import Section
 from mmlca.study.words import period, span, windows_name
 
 
@@ -228,3 +229,16 @@ def test_large_residuals_are_counted_against_chance() -> None:
         "where in 19 of 20 such tables there would be none (Bonferroni)."
     )
     assert fit._beyond(pd.DataFrame({"residual": [np.nan]})) == ""
+
+
+def test_no_section_speaks_in_vain() -> None:
+    """Methods and cautions follow the order of the analysis; no section may be missing there."""
+    page = [*registry.RESULTS, *registry.DIAGNOSTICS]
+    analysis = [section for paragraph in registry.PARAGRAPHS for section in paragraph]
+    assert len({section.key for section in page}) == len(page)
+    assert len({section.key for section in analysis}) == len(analysis)
+    silent = Section("", "", lambda study, findings: [])
+    for section in page:
+        if section.methods is not silent.methods or section.cautions is not silent.cautions:
+            assert section in analysis, section.key
+    assert set(analysis) <= set(page)
