@@ -56,7 +56,7 @@ def build_sequences(
     >>> from ehr_prep import read_records
     >>> frame = pd.DataFrame({"patient_id": [7, 7, 7], "drug": ["Humira", "Humira", "Orencia"],
     ...                       "date": ["2010-01-15", "2010-02-15", "2011-01-20"]})
-    >>> records = read_records(frame)
+    >>> records = read_records(frame, drugs="ra")
     >>> sequences = build_sequences(records, max_windows=6)
     >>> sequences.to_frame().iloc[0].to_list()
     ['TNFi', 'TNFi', 'TNFi', 'none', 'CTLA4-Ig', nan]

@@ -76,7 +76,7 @@ def patient_lines(
     >>> frame = pd.DataFrame({"id": [7, 7], "date": ["2010-01-01", "2010-03-01"],
     ...                       "drug": ["Humira", "Orencia"], "days_supply": [90, 120]})
     >>> patients = pd.DataFrame({"id": [7], "follow_up_end": ["2010-12-31"]})
-    >>> lines = patient_lines(read_records(frame, patients=patients))
+    >>> lines = patient_lines(read_records(frame, drugs="ra", patients=patients))
     >>> lines[["line", "days", "regimen", "reason"]]
        line  days        regimen  reason
     0     1    59           TNFi  add-on

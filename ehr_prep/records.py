@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ehr_prep.columns import named_roles
 from ehr_prep.dates import ISO, day_text, one_day, read_dates
 from ehr_prep.drug_texts import look_up, read_coded, read_names, supply_by_text
-from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
+from ehr_prep.drugs import DrugMap, Drugs, drug_map
 from ehr_prep.files import Source, source_name
 from ehr_prep.flow import Step, count_steps, flow_table
 from ehr_prep.matching import plain
@@ -148,7 +148,7 @@ class Records:
 
 def read_records(
     path_or_frame: Source,
-    drugs: Drugs = RA_DRUGS,
+    drugs: Drugs | None = None,
     *,
     patient: str | None = None,
     date: str | None = None,
@@ -189,8 +189,8 @@ def read_records(
         first sheet with the columns needed is taken; several files as a list or a pattern such
         as "records_*.csv". Files may call their columns differently; an end or a supply that a
         file lacks is missing in its records, and that is counted in `.issues`.
-    drugs : DrugMap, dict, DataFrame or path of a two-column CSV
-        See `drug_map`.
+    drugs : DrugMap, "ra", dict, DataFrame or path of a two-column CSV
+        Needed; see `drug_map`.
     patient, date, drug : column names, optional
         Default: guessed from the names; `.settings["columns"]` has those that were taken.
     end, supply : column names, optional
@@ -238,7 +238,7 @@ def read_records(
     --------
     >>> frame = pd.DataFrame({"patient_id": [7, 7, 9], "drug": ["Humira", "Orencia", "Rinvoq"],
     ...                       "date": ["2010-01-05", "2010-07-01", "2999-12-31"]})
-    >>> records = read_records(frame, latest="2020-12-31")
+    >>> records = read_records(frame, drugs="ra", latest="2020-12-31")
     >>> records
     Records: 2 records of 1 patients, 2010-01-05 to 2010-07-01
       columns   patient = 'patient_id', date = 'date', drug = 'drug'
@@ -395,7 +395,11 @@ def read_records(
 
 
 def read_sites(
-    path_or_frame: Source, drugs: Drugs = RA_DRUGS, *, site: str | None = None, **options: Any
+    path_or_frame: Source,
+    drugs: Drugs | None = None,
+    *,
+    site: str | None = None,
+    **options: Any,
 ) -> dict[str, Records]:
     """Read records of several sites from one table, as a dict {site: Records}.
 
@@ -406,7 +410,7 @@ def read_sites(
     --------
     >>> frame = pd.DataFrame({"site": ["MGB", "VA"], "patient_id": [1, 1], "drug": ["Humira"] * 2,
     ...                       "date": ["2010-01-05", "2011-01-05"]})
-    >>> list(read_sites(frame))
+    >>> list(read_sites(frame, drugs="ra"))
     ['MGB', 'VA']
     """
     roles = ("patient", "date", "drug", "end", "supply")

@@ -14,7 +14,7 @@ from ehr_prep.database_scan import Source, scan
 from ehr_prep.databases.connect import Database, check_name
 from ehr_prep.dates import day_text, one_day
 from ehr_prep.drug_texts import Texts, look_up, supply_by_text
-from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
+from ehr_prep.drugs import DrugMap, Drugs, drug_map
 from ehr_prep.omop_people import fetch_periods, with_ends
 from ehr_prep.patients import (
     OBSERVATION_ROLES,
@@ -37,7 +37,7 @@ def read_warehouse(
     connection: Any,
     table: str | None = None,
     schema: str | None = None,
-    drugs: Drugs = RA_DRUGS,
+    drugs: Drugs | None = None,
     *,
     patient: str | None = None,
     date: str | None = None,
@@ -70,7 +70,7 @@ def read_warehouse(
     schema : str, optional
         Where the tables are.
     drugs : drug map
-        See `drug_map`. The distinct texts of the drug column are looked up here.
+        Needed; see `drug_map`. The distinct texts of the drug column are looked up here.
     patient, date, drug, end, supply : column names, optional
         Default: guessed from the names. Upper-case names of columns are made lower case. Dates are
         columns of dates or times, or texts such as 2015-03-31; a supply is a number of days.
@@ -91,7 +91,8 @@ def read_warehouse(
     ...                       "date": pd.to_datetime(["2010-01-05", "2010-07-01"])})
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "claims.parquet"
     >>> frame.to_parquet(file)
-    >>> ehr_prep.build_sequences(read_warehouse(f"parquet:{file}")).to_frame().iloc[0, :2].to_list()
+    >>> records = read_warehouse(f"parquet:{file}", drugs="ra")
+    >>> ehr_prep.build_sequences(records).to_frame().iloc[0, :2].to_list()
     ['TNFi', 'CTLA4-Ig']
     """
     one_of(duplicates, ("drop", "keep"), "duplicates")

@@ -15,7 +15,7 @@ from ehr_prep.databases.concepts import ConceptSets, Resolved, concepts_of, read
 from ehr_prep.databases.connect import Database
 from ehr_prep.dates import day_text, one_day
 from ehr_prep.drug_texts import look_up
-from ehr_prep.drugs import RA_DRUGS, Drugs
+from ehr_prep.drugs import Drugs
 from ehr_prep.omop_people import as_dates, fetch_people, follow_up_table, person_table
 from ehr_prep.screen import issue_table
 from ehr_prep.warehouse import WarehouseRecords, days_since_1970, position_of
@@ -41,7 +41,7 @@ _TABLES = {
 def read_omop(
     connection: Any,
     schema: str | None = None,
-    drugs: Drugs | ConceptSets = RA_DRUGS,
+    drugs: Drugs | ConceptSets | None = None,
     condition: int | str | os.PathLike[str] | Sequence[int | str] | None = None,
     cohort: str | int | None = None,
     labs: Labs | None = None,
@@ -69,8 +69,9 @@ def read_omop(
     schema : str, optional
         Where the tables are.
     drugs : drug map or {class: concepts}
-        See `drug_map`. Concepts of a class are ids, ATC codes or prefixes ("L04AB*"), or the name
-        of a file that Atlas exported; descendants are included, but for those that Atlas excludes.
+        Needed; see `drug_map`. Concepts of a class are ids, ATC codes or prefixes ("L04AB*"), or
+        the name of a file that Atlas exported; descendants are included, but for those that Atlas
+        excludes.
     condition : concept id, ids or Atlas file, optional
         Patients enter with the first record of this condition or of one below it: those without
         are left out, and so are drug records before it.
@@ -94,7 +95,7 @@ def read_omop(
     >>> cohort = ehr_prep.ra_cohort(seed=1, scale=0.02)
     >>> folder = tempfile.mkdtemp()
     >>> _ = ehr_prep.synthetic.write_omop(cohort["MGB"], folder)
-    >>> records = read_omop(f"parquet:{folder}", labs="ESR")
+    >>> records = read_omop(f"parquet:{folder}", drugs="ra", labs="ESR")
     >>> ehr_prep.build_sequences(records).states[:2]
     ('TNFi', 'CTLA4-Ig')
     """

@@ -112,8 +112,8 @@ def test_texts_in_csv_files_are_read_as_in_files(tmp_path: Path) -> None:
     ]
     frame = pd.DataFrame(rows, columns=["patient_id", "date", "drug", "end_date", "days_supply"])
     frame.to_csv(tmp_path / "claims.csv", index=False)
-    expected = ehr_prep.read_records(tmp_path / "claims.csv", latest=LATEST)
-    got = ehr_prep.read_warehouse(f"csv:{tmp_path / 'claims.csv'}", latest=LATEST)
+    expected = ehr_prep.read_records(tmp_path / "claims.csv", drugs="ra", latest=LATEST)
+    got = ehr_prep.read_warehouse(f"csv:{tmp_path / 'claims.csv'}", drugs="ra", latest=LATEST)
     assert got.ids.equals(expected.ids)
     assert got.ids.to_list() == ["007", "10", "8"]
     pd.testing.assert_frame_equal(got.flow, expected.flow)
@@ -129,17 +129,17 @@ def test_what_is_wrong_with_the_tables() -> None:
     con = connect(tables)
     read = ehr_prep.read_warehouse
     with pytest.raises(ValueError, match=r"has the tables 'claims', 'enrolment', 'members'; say"):
-        read(con)
+        read(con, drugs="ra")
     with pytest.raises(ValueError, match="no table claim;"):
-        read(con, "claim")
+        read(con, "claim", drugs="ra")
     with pytest.raises(ValueError, match="claims has no column 'when'"):
-        read(con, "claims", date="when")
+        read(con, "claims", drugs="ra", date="when")
     with pytest.raises(ValueError, match="no column of members looks like the drug"):
-        read(con, "members", date="birth_date")
+        read(con, "members", drugs="ra", date="birth_date")
     with pytest.raises(ValueError, match=r"column 'supply' .* holds .*, not dates"):
-        read(con, "claims", date="supply")
+        read(con, "claims", drugs="ra", date="supply")
     with pytest.raises(ValueError, match=r"is usable; .* drug not in the map"):
-        read(con, "claims")
+        read(con, "claims", drugs="ra")
     con.raw_sql("INSERT INTO members SELECT * FROM members LIMIT 1")
     with pytest.raises(ValueError, match="members must have one row per patient"):
         read(con, drugs=tables["drugs"], **TABLES)
@@ -148,4 +148,4 @@ def test_what_is_wrong_with_the_tables() -> None:
         read(con, drugs=tables["drugs"], **TABLES)
     con.raw_sql("DELETE FROM claims")
     with pytest.raises(ValueError, match="has no rows"):
-        read(con, "claims")
+        read(con, "claims", drugs="ra")

@@ -437,7 +437,7 @@ def test_the_tables_of_a_cohort(tmp_path: Path) -> None:
     exposures = pd.read_parquet(paths["MGB"]["drug_exposure"])
     assert len(exposures) == len(cohort["MGB"].records)
     known = ehr_prep.RA_DRUGS.classify(cohort["MGB"].records["drug"])["class"]
-    records = ehr_prep.read_omop(f"parquet:{tmp_path / 'MGB'}")
+    records = ehr_prep.read_omop(f"parquet:{tmp_path / 'MGB'}", drugs="ra")
     assert records.settings["concepts"]["concept_ancestor"] == known.notna().sum()
     assert records.settings["concepts"]["concept 0"] > 0
     con = ibis.duckdb.connect()

@@ -25,7 +25,7 @@ def table(*rows: tuple[Any, ...], columns: str = "patient_id date drug") -> pd.D
 
 
 def read(frame: Any, **options: Any) -> Records:
-    return ehr_prep.read_records(frame, latest=LATEST, **options)
+    return ehr_prep.read_records(frame, options.pop("drugs", "ra"), latest=LATEST, **options)
 
 
 def dropped(records: Records) -> dict[str, int]:
@@ -109,7 +109,7 @@ def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> Non
     assert records.flow["records_left"].to_list()[0] == 3
     (tmp_path / "s.csv").write_text("site,id,date,drug\nX,1,2010-01-01,Humira\nX,1\n")
     with pytest.raises(ValueError, match="wrong number of fields"):
-        ehr_prep.read_sites(tmp_path / "s.csv")
+        ehr_prep.read_sites(tmp_path / "s.csv", drugs="ra")
 
 
 @pytest.mark.parametrize(
@@ -444,13 +444,13 @@ def test_sites_are_read_apart() -> None:
         ("VA", 2, "2010-01-01", "aspirin"),
         columns="hospital id date drug",
     )
-    sites = ehr_prep.read_sites(frame, latest=LATEST)
+    sites = ehr_prep.read_sites(frame, drugs="ra", latest=LATEST)
     assert list(sites) == ["MGB", "VA"]
     assert [s.flow["patients_left"].to_list()[::9] for s in sites.values()] == [[1], [2]]
     assert sites["VA"].ids.to_list() == [1]
     frame.loc[0, "hospital"] = None
     with pytest.raises(ValueError, match="1 record of the table without a site"):
-        ehr_prep.read_sites(frame)
+        ehr_prep.read_sites(frame, drugs="ra")
 
 
 @pytest.mark.skipif(not (SHARED / "synthea").exists(), reason="the Synthea export is not there")

@@ -121,7 +121,9 @@ def from_files(folder: Path, site: str, **rules: Any) -> mmlca.Sequences:
     for table in tables:
         table["patient_id"] = table["patient_id"].map(number)
     people, records, labs = tables
-    read = ehr_prep.read_records(records, patients=people, labs=labs, latest="2024-01-01")
+    read = ehr_prep.read_records(
+        records, drugs="ra", patients=people, labs=labs, latest="2024-01-01"
+    )
     return ehr_prep.build_sequences(read, **rules)
 
 
@@ -149,7 +151,7 @@ RULES: list[dict[str, Any]] = [
 def test_a_cohort_in_files_and_in_parquet(cohort: Any, place: str) -> None:
     folder, _ = cohort
     url = f"parquet:{folder / 'omop' / 'MGB'}"
-    records = ehr_prep.read_omop(url, labs="ESR", reduce=place, latest="2024-01-01")
+    records = ehr_prep.read_omop(url, drugs="ra", labs="ESR", reduce=place, latest="2024-01-01")
     for rules in RULES:
         check_cohort(records, folder, **rules)
 
@@ -157,7 +159,7 @@ def test_a_cohort_in_files_and_in_parquet(cohort: Any, place: str) -> None:
 @pytest.mark.slow
 def test_labs_from_a_database_make_the_same_trend(cohort: Any) -> None:
     folder, made = cohort
-    records = ehr_prep.read_omop(f"parquet:{folder / 'omop' / 'MGB'}", labs="ESR")
+    records = ehr_prep.read_omop(f"parquet:{folder / 'omop' / 'MGB'}", drugs="ra", labs="ESR")
     sequences = ehr_prep.build_sequences(records, preset="ra")
     groups = pd.Series(1, index=sequences.ids)
     assert records.labs is not None

@@ -67,7 +67,7 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write(folder: Path, sites: tuple[str, ...], more: str = "", figures: str = "false") -> Path:
     lines = ['name = "Outcomes"', "synthetic = true"]
     for site in sites:
-        lines += [f"[sites.{site}]", f'records = "{site}/medications.csv"']
+        lines += [f"[sites.{site}]", f'records = "{site}/medications.csv"', 'drugs = "ra"']
         lines += [f'patients = "{site}/patients.csv"']
     path = folder / f"study_{'_'.join(sites)}.toml"
     path.write_text("\n".join(lines) + SETTINGS.format(figures=figures) + more)
@@ -107,7 +107,7 @@ def test_the_numbers_are_those_of_the_library(
     for site in ("MGB", "VA"):
         folder = cohort / site
         records = ehr_prep.read_records(
-            folder / "medications.csv", patients=folder / "patients.csv"
+            folder / "medications.csv", drugs="ra", patients=folder / "patients.csv"
         )
         sequences[site] = ehr_prep.build_sequences(records, max_windows=6)
         table = pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")
@@ -242,7 +242,7 @@ def test_covariates_inside_the_model_and_tests_of_the_number(cohort: Path, tmp_p
     for site in ("MGB", "VA"):
         folder = cohort / site
         records = ehr_prep.read_records(
-            folder / "medications.csv", patients=folder / "patients.csv"
+            folder / "medications.csv", drugs="ra", patients=folder / "patients.csv"
         )
         sequences[site] = ehr_prep.build_sequences(records, max_windows=6)
         clusters[site] = pd.read_csv(tmp_path / f"patients/{site}_clusters.csv", index_col="id")[

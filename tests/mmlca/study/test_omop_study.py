@@ -42,7 +42,9 @@ def test_prep_from_a_database(cdm: Path, tmp_path: Path) -> None:
     said = mmlca_does("prep", "--omop", f"parquet:{cdm / 'VA'}", "--preset", "ra", "--out", out)
     assert "records were mapped by concept_ancestor" in said
     assert "counted in memory" in said
-    expected = ehr_prep.build_sequences(ehr_prep.read_omop(f"parquet:{cdm / 'VA'}"), preset="ra")
+    expected = ehr_prep.build_sequences(
+        ehr_prep.read_omop(f"parquet:{cdm / 'VA'}", drugs="ra"), preset="ra"
+    )
     assert len(mmlca.Sequences.read(out)) == len(expected)
     settings = json.loads(out.with_suffix(".settings.json").read_text())
     assert settings["source"] == "the folder 'VA'"
@@ -71,7 +73,8 @@ def test_refusals_leave_nothing_behind(
     if sentence == "cannot connect":
         pytest.importorskip("psycopg")
     out = tmp_path / "new" / "sequences.csv"
-    said = refusal("prep", *(w.replace("CDM", str(cdm)) for w in words), "--out", out)
+    words = [w.replace("CDM", str(cdm)) for w in words]
+    said = refusal("prep", *words, "--drugs", "ra", "--out", out)
     assert sentence in said
     assert SECRET not in said
     assert not out.parent.exists()
@@ -117,7 +120,7 @@ def test_claims_that_are_not_omop(cdm: Path, tmp_path: Path) -> None:
     out = tmp_path / "sequences.csv"
     said = mmlca_does(
         *("prep", "--warehouse", f"parquet:{tmp_path}", "--table", "dispensings"),
-        *("--patients-table", "members", "--since", "2008-01-01", "--out", out),
+        *("--patients-table", "members", "--since", "2008-01-01", "--drugs", "ra", "--out", out),
     )
     assert "counted in memory" in said
     np.testing.assert_array_equal(mmlca.Sequences.read(out).codes, built[0].codes)

@@ -240,7 +240,7 @@ def test_sites_in_one_file_and_files_without_a_name(tmp_path: Path) -> None:
     assert study.sites["VA"].where == {"hospital": "VA"}
     built = read_site(study, "VA")
     expected = ehr_prep.build_sequences(
-        ehr_prep.read_records(frame[frame["hospital"] == "VA"].drop(columns="hospital"))
+        ehr_prep.read_records(frame[frame["hospital"] == "VA"].drop(columns="hospital"), drugs="ra")
     )
     assert built == expected
 

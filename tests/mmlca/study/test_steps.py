@@ -125,7 +125,7 @@ def test_the_numbers_are_those_of_the_library(
     for site in ("MGB", "VA"):
         folder = cohort / site
         records = ehr_prep.read_records(
-            folder / "medications.csv", patients=folder / "patients.csv"
+            folder / "medications.csv", drugs="ra", patients=folder / "patients.csv"
         )
         sequences[site] = ehr_prep.build_sequences(records, preset="ra")
         table = pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")
@@ -295,7 +295,7 @@ def test_one_hospital_alone(cohort: Path, tmp_path: Path) -> None:
 def test_sequences_instead_of_records(cohort: Path, tmp_path: Path) -> None:
     lines = ['name = "From sequences"']
     for site in ("MGB", "VA"):
-        records = ehr_prep.read_records(cohort / site / "medications.csv")
+        records = ehr_prep.read_records(cohort / site / "medications.csv", drugs="ra")
         ehr_prep.build_sequences(records, preset="ra").write(tmp_path / f"{site}.csv")
         lines += [f"[sites.{site}]", f'sequences = "{site}.csv"']
         lines += [f'patients = "{(cohort / site / "patients.csv").as_posix()}"']
