@@ -27,4 +27,3 @@ from .synthetic.diabetes import DiabetesCohort as DiabetesCohort
 from .synthetic.diabetes import diabetes_cohort as diabetes_cohort
 from .tables import TableOne as TableOne
 from .tables import table_one as table_one
-from .warehouse import WarehouseRecords as WarehouseRecords

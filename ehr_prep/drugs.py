@@ -24,7 +24,6 @@ from mmlca.sequences.checks import check_n_states
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
-    from ehr_prep.warehouse import WarehouseRecords
 
 # OMOP concepts and RxCUIs are both plain numbers, so that a number could mean either;
 # concepts are matched only where asked for with `only("omop")`.
@@ -286,7 +285,7 @@ def _with_codes(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def drug_report(records: Records | WarehouseRecords, *, unmapped: bool = False) -> pd.DataFrame:
+def drug_report(records: Records, *, unmapped: bool = False) -> pd.DataFrame:
     """What became of each drug text: first those that the map does not know.
 
     Parameters

@@ -27,7 +27,6 @@ from mmlca.cli.options import (
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
-    from ehr_prep.warehouse import WarehouseRecords
 
 
 @with_groups
@@ -182,7 +181,7 @@ def prep(
     )
     known = chosen_map(drugs, preset)
     with working("Reading", quiet=quiet):
-        read: Records | WarehouseRecords
+        read: Records
         if omop is not None:
             entry = None if condition is None else condition.split(",")
             read = read_omop(
@@ -221,10 +220,8 @@ def prep(
     private_folder(out.parent)
     written = built.write_all(out)
     lines = [f"{read}\n", built.flow.to_string(index=False), f"\n{follow_up_text(built.settings)}"]
-    if "reduced" in built.settings:
-        lines.append(f"\nThe records were counted {built.settings['reduced']}.")
     if len(built.issues):
-        lines.append(f"\nOdd records:\n{built.issues.to_string(index=False)}")
+        lines.append(f"\nUnusual records:\n{built.issues.to_string(index=False)}")
     if len(read.unmapped):
         first = read.unmapped.head(10).fillna({"did_you_mean": ""})
         lines.append(f"\nDrugs not in the map:\n{first.to_string(index=False)}")

@@ -188,7 +188,7 @@ def test_the_command_says_so_and_writes_nothing(
         real = Database.fetch_arrow
 
         def fetch(database: Any, expression: Any, purpose: str) -> Any:
-            if purpose == "all usable records":
+            if purpose == "records of drugs with a class":
                 database.con.con.close()
             return real(database, expression, purpose)
 

@@ -59,7 +59,7 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_study(path: Path, more: str, sites: tuple[str, ...] = ("MGB", "VA")) -> None:
     lines = ['name = "Small study"', "synthetic = true"]
     for site in sites:
-        lines += [f"[sites.{site}]", f'truth = "truth/synthetic_{site}.csv"']
+        lines += [f"[sites.{site}]", 'drugs = "ra"', f'truth = "truth/synthetic_{site}.csv"']
         for role, file in {
             "records": "medications",
             "patients": "patients",
@@ -494,7 +494,7 @@ def test_a_site_with_too_few_patients_to_show(cohort: Path, tmp_path: Path) -> N
 def test_sites_with_different_states(cohort: Path, tmp_path: Path) -> None:
     (cohort / "map.csv").write_text("name,class\nadalimumab,A\nHumira,A\nabatacept,B\n")
     text = (cohort / "study.toml").read_text()
-    text = text.replace("[sites.VA]", '[sites.VA]\ndrugs = "map.csv"')
+    text = text.replace('[sites.VA]\ndrugs = "ra"', '[sites.VA]\ndrugs = "map.csv"')
     (cohort / "states.toml").write_text(text)
     with pytest.raises(ValueError, match=r"MGB has the states TNFi, .* and VA has A, B; all sites"):
         run_study(read_study(cohort / "states.toml"), tmp_path)
