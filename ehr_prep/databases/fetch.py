@@ -200,8 +200,9 @@ def as_frame(table: Any) -> pd.DataFrame:
 def _patients_by_text(database: Database, exposures: Exposures) -> NDArray[np.int64]:
     """How many patients have each drug without a class, by the row label of its text."""
     rows = exposures.rows
-    others = rows.filter(~exposures.mapped & rows.drug.notnull())
-    each = others.group_by("drug").aggregate(patients=others.patient.nunique())
+    others = rows.filter(~exposures.mapped, rows.drug.notnull(), rows.patient.notnull())
+    others = others.select("drug", "patient").distinct()  # faster than counting distinct ones
+    each = others.group_by("drug").aggregate(patients=others.count())
     found = database.fetch(each, "patients of each drug without a class")
     patients = np.zeros(len(exposures.texts.state_of), dtype=np.int64)
     labels = [exposures.text_of[drug] for drug in found["drug"].tolist()]
