@@ -35,6 +35,7 @@ study: $(READY)
 
 simulation: $(READY)
 	$(BIN)/mmlca simulate --precision 0.01 --n-jobs $(JOBS) --out results/simulation
+	$(BIN)/python examples/simulation_study.py results/simulation $(JOBS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

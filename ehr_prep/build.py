@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ehr_prep.cohort import Cohort, choose_cohort, completed_years
 from ehr_prep.dates import NO_DATE, day_text, to_dates, to_days
-from ehr_prep.flow import Step, add_steps
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, PRESETS, Rules
@@ -22,7 +21,7 @@ from font.checks import one_of
 from font.errors import InputError
 from font.settings import change
 from font.spelling import option, option_name
-from mmlca.sequences.account import Account
+from mmlca.sequences.account import Account, Step, add_steps
 from mmlca.sequences.type import Sequences
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from font.checks import listed, some
 from font.errors import InputError
 from font.spelling import option, option_name
+from mmlca.sequences.checks import looks_like_dates
 
-_DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{8}(?!\d)")
 _WHOSE = ("patient", "person", "subject", "member", "bene", "pat")
 _WHEN = ("datetime", "timestamp", "dttm", "date", "time", "dtc", "dt")
 
@@ -177,12 +177,6 @@ def check_by_file(
             raise InputError(
                 f"{called} names {some(unknown)} of {pattern!r}; known are {', '.join(known)}."
             )
-
-
-def looks_like_dates(values: Iterable[Any]) -> bool:
-    """Whether all values, of which there is at least one, begin like a date in digits."""
-    texts = [str(value).strip() for value in values]
-    return bool(texts) and all(_DATE_LIKE.match(text) for text in texts)
 
 
 def some_columns(columns: list[Any]) -> str:

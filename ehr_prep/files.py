@@ -162,13 +162,15 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
         broken.append(row.number)
         return "skip"
 
-    def read(encoding: str) -> Any:
-        broken.clear()
+    def read_with(encoding: str, on_broken: Callable[[Any], str] | None) -> Any:
+        # Arrow's threads may outlive the read, and a thread that still holds a Python object when
+        # the interpreter ends aborts the process: so no threads where Arrow calls Python.
+        plain = encoding == "utf-8"
         return arrow_csv.read_csv(
-            open_bytes(path) if encoding != "utf-8" else path,
-            arrow_csv.ReadOptions(encoding=encoding),
+            path if plain else open_bytes(path),
+            arrow_csv.ReadOptions(encoding=encoding, use_threads=plain and on_broken is None),
             arrow_csv.ParseOptions(
-                delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=skip
+                delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=on_broken
             ),
             arrow_csv.ConvertOptions(
                 include_columns=columns,
@@ -176,6 +178,15 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
                 strings_can_be_null=True,
             ),
         )
+
+    def read(encoding: str) -> Any:
+        broken.clear()
+        try:
+            return read_with(encoding, None)
+        except pa.ArrowInvalid as error:
+            if "csv parse error" not in str(error).casefold():
+                raise
+            return read_with(encoding, skip)
 
     used = text.encoding
     try:

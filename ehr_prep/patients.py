@@ -13,10 +13,11 @@ from ehr_prep.columns import some_columns
 from ehr_prep.dates import NO_DATE, read_dates, to_dates
 from ehr_prep.files import Source, source_name
 from ehr_prep.numbers import check_decimal, read_numbers
-from ehr_prep.readers import encode_ids, factorize, match_ids, read_table
+from ehr_prep.readers import encode_ids, factorize, read_table
 from ehr_prep.screen import Issue, count_rows
 from font.checks import some
 from font.errors import InputError
+from mmlca.sequences.checks import match_ids
 
 PATIENT_ROLES = ("patient", "follow_up_end", "birth_date", "death_date")
 """What the columns of a patients' table may be."""

@@ -20,7 +20,6 @@ from ehr_prep.dates import ISO, day_text, one_day, read_dates
 from ehr_prep.drug_texts import Texts, look_up, read_coded, read_names, supply_by_text
 from ehr_prep.drugs import DrugMap, Drugs, drug_map
 from ehr_prep.files import Source, source_name
-from ehr_prep.flow import Step, flow_table, last_reasons
 from ehr_prep.matching import plain
 from ehr_prep.numbers import check_decimal
 from ehr_prep.patients import (
@@ -33,13 +32,14 @@ from ehr_prep.patients import (
     patients_text,
     read_observation,
 )
-from ehr_prep.readers import check_matched, encode_ids, match_ids, read_table
+from ehr_prep.readers import check_matched, encode_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
     count_rows,
     issue_table,
     last_days,
+    last_reasons,
     repeats,
     sort_records,
     unusable,
@@ -48,6 +48,8 @@ from ehr_prep.unmapped import unmapped_table
 from font.checks import counted, some
 from font.errors import InputError
 from font.spelling import option
+from mmlca.sequences.account import Step, flow_table
+from mmlca.sequences.checks import match_ids
 
 
 @dataclass(frozen=True, eq=False, repr=False)

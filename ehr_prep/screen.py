@@ -129,6 +129,33 @@ def unusable(
     return list(tests), dropped_for
 
 
+def last_reasons(
+    patient: NDArray[np.integer[Any]], dropped_for: NDArray[np.int8], n_patients: int
+) -> NDArray[np.int8]:
+    """Why each patient leaves: with their last record, the latest of the reasons that took one.
+
+    Parameters
+    ----------
+    patient : (n,)
+        The patient of each record, −1 if it names none.
+    dropped_for : (n,)
+        0 for a record that is kept, else 1 + the position of its reason.
+
+    Returns
+    -------
+    (n_patients,)
+        0 for patients with a record that is kept, and for those without any record.
+    """
+    dropped = np.flatnonzero(dropped_for)
+    stays = np.zeros(n_patients, dtype=bool)
+    stays[patient if not len(dropped) else patient[dropped_for == 0]] = True
+    named = dropped[patient[dropped] >= 0]
+    leaves_at = np.zeros(n_patients, dtype=np.int8)
+    np.maximum.at(leaves_at, patient[named], dropped_for[named])
+    leaves_at[stays] = 0
+    return leaves_at
+
+
 def last_days(
     frame: pd.DataFrame,
     columns: dict[str, Any],

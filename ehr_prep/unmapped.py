@@ -1,4 +1,4 @@
-"""Drugs that the map does not know: listed, counted, and shown without small numbers."""
+"""Drugs that the map does not know: listed and counted."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from ehr_prep.drugs import DrugMap
 from font.checks import listed
-from mmlca.tables.suppress import hidden_parts, is_small
 
 TOLERATED = 0.02
 """Share of records that may be of unknown drugs without a caution."""
 
-_OTHERS = "other texts"
+OTHER_TEXTS = "other texts"
+"""What stands for texts too rare to be shown, where the table was made to be shown."""
+
 _MAX_LOOKED_UP = 10_000  # texts for which a similar name is searched
 
 
@@ -45,55 +46,13 @@ def unmapped_table(
     return table.assign(did_you_mean=pd.Series(near, dtype=object, index=table.index))
 
 
-def hide_unmapped(table: pd.DataFrame, min_count: int) -> pd.DataFrame:
-    """The table for people outside: rare texts pooled, small numbers blank.
-
-    A text of fewer than `min_count` patients may say more than a drug, so that neither it nor its
-    numbers are shown; all of them together are one row. `patients` of that row is blank: patients
-    may have several of these texts.
-
-    Examples
-    --------
-    >>> table = pd.DataFrame({"drug": ["aspirin", "for Mr X"], "records": [90, 2],
-    ...                       "patients": [40, 1], "did_you_mean": [None, None]})
-    >>> hide_unmapped(table, 11)["drug"].to_list()
-    ['aspirin', 'other texts']
-    >>> hide_unmapped(table, 11)["records"].isna().to_list()
-    [True, True]
-    """
-    result = pool_rare(table, min_count)
-    if not is_small(table["patients"], min_count).any():
-        return result
-    # all records of unknown drugs together are in the flow, so that others hide with these
-    few = np.arange(len(result)) == len(result) - 1
-    hidden, _ = hidden_parts(result["records"].to_numpy(), min_count, few)
-    return result.assign(records=result["records"].mask(hidden))
-
-
-def pool_rare(table: pd.DataFrame, min_count: int) -> pd.DataFrame:
-    """The table with all texts of fewer than `min_count` patients in one row, the last."""
-    rare = is_small(table["patients"], min_count)
-    shown = table[~rare].astype({"records": float, "patients": float})
-    if not rare.any():
-        return shown.reset_index(drop=True)
-    other = table[rare]
-    pooled = {
-        "drug": _OTHERS,
-        "records": float(other["records"].sum()),
-        "patients": np.nan,
-        "did_you_mean": None,
-    }
-    columns = {name: [*shown[name], pooled[name]] for name in table}
-    return pd.DataFrame(columns).astype({"drug": object, "did_you_mean": object})
-
-
 def unmapped_caution(table: pd.DataFrame, lost: float, where: str) -> str | None:
     """A sentence if many records of the patients studied are of unknown drugs.
 
     Parameters
     ----------
     table : DataFrame
-        See `unmapped_table`, or `hide_unmapped`.
+        See `unmapped_table`; rare texts may be pooled as `OTHER_TEXTS`.
     lost : float
         Share of unknown drugs among the records of patients with a known drug.
     where : str
@@ -111,7 +70,7 @@ does not with the class "-" (unmapped.csv).
         return None
     near = table[table["did_you_mean"].notna()].head(2)
     first = pd.concat([table.head(3), near])
-    first = first[~first["drug"].duplicated() & (first["drug"] != _OTHERS)]
+    first = first[~first["drug"].duplicated() & (first["drug"] != OTHER_TEXTS)]
     names = [
         f"{row.drug} ({row.did_you_mean}?)" if isinstance(row.did_you_mean, str) else str(row.drug)
         for row in first.itertuples()

@@ -46,16 +46,12 @@ FIGURES = {
     "frequencies": mmlca.plot_frequencies(sites, clusters, xlabel="Quarter"),
     "frequencies_one": mmlca.plot_frequencies(one, min_count=11, xlabel="Quarter"),
     "representatives": mmlca.plot_representatives(sites, clusters, xlabel="Quarter"),
-    "modal_states": mmlca.plot_modal_states(sites, clusters, xlabel="Quarter"),
-    "modal_states_one": mmlca.plot_modal_states(one, xlabel="Quarter"),
     "time_in_state": mmlca.plot_time_in_state(sites, clusters, xlabel="Mean number of quarters"),
     "time_in_state_one": mmlca.plot_time_in_state(one, xlabel="Mean number of quarters"),
     "entropy": mmlca.plot_entropy(sites, clusters, xlabel="Quarter"),
     "transitions": mmlca.plot_transitions(sites, clusters, min_count=11),
     "transitions_one": mmlca.plot_transitions(one),
     "transitions_model": mmlca.plot_transitions(models["MGB"]),
-    "transition_graph": mmlca.plot_transition_graph(sites, clusters),
-    "transition_graph_one": mmlca.plot_transition_graph(one),
     "lines": mmlca.plot_lines(sites, clusters, min_count=11),
     "lines_one": mmlca.plot_lines(one, min_count=11),
     "certainty": mmlca.plot_certainty(models["MGB"]),
@@ -65,9 +61,6 @@ FIGURES = {
     "flow": ehr_prep.plot_flow(one),
     "weights": font.plot_weights(ensemble),
     "agreement": font.plot_agreement(ensemble),
-    "spectrum": font.plot_spectrum(ensemble),
-    "cluster_sizes": font.plot_cluster_sizes(ensemble),
-    "patterns": font.plot_patterns(ensemble),
 }
 for name, drawing in FIGURES.items():
     figure = drawing if hasattr(drawing, "savefig") else drawing.figure

@@ -98,6 +98,19 @@ def _labels_of(column: NDArray[Any], name: Hashable, what: str) -> NDArray[np.in
     return column
 
 
+def check_known_labels(
+    columns: Sequence[Integers], n_classes: Sequence[int], models: Sequence[Hashable], what: str
+) -> None:
+    """Refuse labels of classes that the models do not have."""
+    for name, column, size in zip(models, columns, n_classes, strict=True):
+        if len(column) and column.max() >= size:
+            raise InputError(
+                f"{what} has the label {column.max()} from the model {name!r}, whose {size} "
+                f"classes are numbered 0 to {size - 1}; label with the models given to the "
+                "ensemble."
+            )
+
+
 def class_parameters(model: Any, name: Hashable) -> NDArray[np.float64]:
     """The (K, d) parameters of a model, or of a bare array."""
     values = model

@@ -1,4 +1,4 @@
-"""From distances between label patterns to clusters: positions, K-means, linkage.
+"""From distances between label patterns to clusters: positions, K-means, linkage, latent clusters.
 
 Every geometry used here is linear in the one-hot labels: a pattern z has the position zW.
 
@@ -12,7 +12,7 @@ Patterns carry the number of patients as weight; nothing is ever as large as N×
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -22,13 +22,17 @@ from numpy.typing import NDArray
 
 from font.checks import Floats, Integers
 from font.errors import InputError
+from font.probabilities import climb, probabilities
 from font.spelling import option
 
-METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral")
+METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral", "latent")
+FROM_TABLES = ("kmeans", "latent")  # those that cross-tables are enough for
 LINKAGES = ("average", "complete", "ward")
 _MOST_LINKED = 10_000
 _FEW, _MANY = 30, 2_500
 _SAME = 1e-7
+_FEW_UPDATES, _MOST_UPDATES, _GAIN = 30, 1_000, 1e-11
+_PSEUDO = 0.5  # patients added to each cell of a confusion table, so that none is impossible
 
 
 def square_root(tables: Floats) -> Floats:
@@ -75,7 +79,7 @@ def same_positions(points: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return first, number
 
 
-class TooManyClusters(ValueError):
+class TooManyClusters(InputError):
     """More clusters were asked for than there are different positions (`n_positions`)."""
 
     def __init__(self, n_clusters: int, n_positions: int) -> None:
@@ -251,9 +255,64 @@ def _cut(merges: NDArray[np.intp], heights: Floats, n_clusters: int) -> Integers
     return np.unique([root(i) for i in range(n)], return_inverse=True)[1]
 
 
-def refuse_large(n_patterns: int, method: str) -> None:
+def check_linkage_size(n_patterns: int, method: str) -> None:
+    """Refuse more label patterns than can be compared pairwise."""
     if n_patterns > _MOST_LINKED:
         raise InputError(
             f"{method} linkage compares all pairs of {n_patterns:,} label patterns, more than the "
             f"{_MOST_LINKED:,} that fit; use {option('method', 'kmeans')} or withhold rare ones."
         )
+
+
+# --- latent clusters -----------------------------------------------------------------------
+
+
+def latent_clusters(
+    total: Floats, offsets: NDArray[np.intp], starts: Sequence[Floats], share: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Proportions π (C,) and confusion tables A (ΣK, C) of latent clusters that the labels read.
+
+    Errors are taken to be independent between models (Dawid and Skene): with C^{ts} the cross-table
+    of the models t and s, π and A maximise Σ_{t<s} Σ_kl C^{ts}_kl log Σ_c π_c A_t[k, c] A_s[l, c].
+    EM on the pairs of models, by multiplicative updates. All starts make a few updates,
+    and the best goes on. A patient is counted in every pair, so that this is a composite
+    likelihood, not the full one; and as pairs do not say everything that triples would, several
+    solutions may fit alike, of which one near the beginning is found.
+
+    Parameters
+    ----------
+    total : (ΣK, ΣK)
+        Cross-tables, of which only those of two different models are used.
+    offsets : (M + 1,)
+    starts : list of (ΣK, C)
+        How far each class belongs to each cluster, to begin with.
+    share : (M,), optional
+        How far each model counts.
+    """
+    sizes = np.diff(offsets)
+    n_models = len(sizes)
+    rho = np.repeat(np.ones(n_models) if share is None else share, sizes)
+    same = np.repeat(np.arange(n_models), sizes)
+    pairs = np.where(same[:, None] == same[None, :], 0.0, total * rho[:, None] * rho[None, :])
+    if n_models == 1:
+        pairs = total * np.eye(len(total))  # a model read twice, for want of another
+    pseudo = _PSEUDO * max(pairs.sum() / max(np.trace(total), 1e-300), 1e-300)
+
+    def by_model(counts: Floats) -> Floats:
+        return probabilities(counts.T, pseudo, sizes=sizes).T
+
+    def update(now: tuple[Floats, Floats]) -> tuple[tuple[Floats, Floats], float]:
+        proportions, confusion = now
+        chance = (confusion * proportions) @ confusion.T
+        value = float((pairs * np.log(np.maximum(chance, 1e-300))).sum())
+        value += pseudo * float(np.log(confusion).sum())
+        ratio = np.divide(pairs, chance, out=np.zeros_like(pairs), where=pairs > 0)
+        expected = confusion * (ratio @ confusion) * proportions
+        return (expected.sum(axis=0) / expected.sum(), by_model(expected)), value
+
+    runs = []
+    for member in starts:
+        start = probabilities(np.diag(total) @ member, _PSEUDO), by_model(pairs @ member)
+        runs.append(climb(update, start, _FEW_UPDATES, rtol=_GAIN))
+    best, _, _ = max(runs, key=lambda run: run[1])
+    return climb(update, best, _MOST_UPDATES, rtol=_GAIN)[0]

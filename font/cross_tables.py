@@ -1,27 +1,24 @@
 """Cross-tables of labels: for every pair of models, how many patients have which two labels.
 
-They are the blocks of S = ZᵀZ (see `font.weights`), a sum over patients, and so over sites. What
-the labels say of latent clusters can be estimated from them too.
+They are the blocks of S = ZᵀZ (see `font.weights`), a sum over patients, and so over sites: all
+that the agreement, the weights and the geometry of an ensemble need. A site that gives them does
+not say how many patients have which combination of labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font.checks import label_columns, some
+from font.checks import Floats, LabelTables, check_known_labels, label_columns, some
 from font.errors import InputError
-
-Floats = NDArray[np.float64]
-
-_FEW_UPDATES, _MOST_UPDATES, _GAIN = 30, 1_000, 1e-11
-_BLOCK = 1 << 12  # patients; fewer than 2²⁴, up to which single precision counts
-_PSEUDO = 0.5  # patients added to each cell of a confusion table, so that none is impossible
+from font.labels import LabelPatterns
+from font.weights import cross_tabulate
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +47,7 @@ class CrossTables:
     tables: Mapping[Hashable, Floats]
 
     @classmethod
-    def from_labels(cls, labels: Mapping[Any, pd.DataFrame], n_classes: Mapping[Any, int]) -> Self:
+    def from_labels(cls, labels: LabelTables, n_classes: Mapping[Any, int]) -> Self:
         """Count the labels of all sites' patients.
 
         Parameters
@@ -64,14 +61,16 @@ class CrossTables:
         tables = {}
         for site, table in labels.items():
             columns = label_columns(table, models, f"the label table of {site!r}")
-            for name, column, size in zip(models, columns, sizes, strict=True):
-                if len(column) and column.max() >= size:
-                    raise InputError(
-                        f"the label table of {site!r} has the label {column.max()} from the model "
-                        f"{name!r}, which has {size} classes."
-                    )
-            tables[site] = _tally(columns, sizes)
+            check_known_labels(columns, sizes, models, f"the label table of {site!r}")
+            tables[site] = cross_tabulate(columns, np.cumsum([0, *sizes]))
         return cls(models, sizes, tables)
+
+    @classmethod
+    def from_patterns(cls, patterns: LabelPatterns, n_classes: tuple[int, ...]) -> Self:
+        """The tables of label patterns, site by site, for models with so many classes."""
+        columns, offsets = list(patterns.patterns.T), np.cumsum([0, *n_classes])
+        tables = [cross_tabulate(columns, offsets, counts) for counts in patterns.counts.T]
+        return cls(patterns.models, n_classes, dict(zip(patterns.sites, tables, strict=True)))
 
     @staticmethod
     def merge(parts: Iterable[CrossTables]) -> AddedTables:
@@ -158,86 +157,3 @@ class AddedTables:
         if capped and len(self.sizes) > 1 and largest > others:
             return self.others + others / largest * self.largest
         return self.others + self.largest
-
-
-def _tally(columns: Sequence[NDArray[np.integer[Any]]], sizes: Sequence[int]) -> Floats:
-    """S = ZᵀZ of labels, in blocks of patients whose counts single precision holds exactly.
-
-    Patterns of many models are nearly all distinct, so that nothing is gained by counting them
-    first; one product of matrices counts all pairs of models at once.
-    """
-    n_classes = sum(sizes)
-    total = np.zeros((n_classes, n_classes))
-    for begin in range(0, len(columns[0]), _BLOCK):
-        block = [column[begin : begin + _BLOCK] for column in columns]
-        rows = np.empty((n_classes, len(block[0])), dtype=np.float32)
-        model_rows = np.split(rows, np.cumsum(sizes)[:-1])
-        for part, column in zip(model_rows, block, strict=True):
-            np.equal(column, np.arange(len(part))[:, None], out=part)
-        total += rows @ rows.T
-    return total
-
-
-def latent_clusters(
-    total: Floats, offsets: NDArray[np.intp], starts: Sequence[Floats], share: Floats | None = None
-) -> tuple[Floats, Floats]:
-    """Proportions (C,) and confusion tables (ΣK, C) of the latent clusters behind all labels.
-
-    EM on the pairs of models, by multiplicative updates. All starts make a few updates, and the
-    best goes on. A patient stands in every pair, so that this is a composite likelihood, not the
-    full one; and as pairs do not tell everything that triples would, several solutions may fit
-    alike, of which one near the beginning is found.
-
-    Parameters
-    ----------
-    total : (ΣK, ΣK)
-        Cross-tables, of which only those of two different models are used.
-    offsets : (M + 1,)
-    starts : list of (ΣK, C)
-        How far each class belongs to each cluster, to begin with.
-    share : (M,), optional
-        How far each model counts.
-    """
-    sizes = np.diff(offsets)
-    n_models = len(sizes)
-    rho = np.repeat(np.ones(n_models) if share is None else share, sizes)
-    same = np.repeat(np.arange(n_models), sizes)
-    pairs = np.where(same[:, None] == same[None, :], 0.0, total * rho[:, None] * rho[None, :])
-    if n_models == 1:
-        pairs = total * np.eye(len(total))  # a model read twice, for want of another
-    pseudo = _PSEUDO * max(pairs.sum() / max(np.trace(total), 1e-300), 1e-300)
-
-    def normalised(weights: Floats) -> Floats:
-        sums = np.add.reduceat(weights, offsets[:-1], axis=0)
-        return np.asarray(weights / np.repeat(sums, sizes, axis=0))
-
-    def updated(proportions: Floats, confusion: Floats, n_updates: int) -> _Latent:
-        before = -np.inf
-        for _ in range(n_updates):
-            chance = (confusion * proportions) @ confusion.T
-            value = float((pairs * np.log(np.maximum(chance, 1e-300))).sum())
-            value += pseudo * float(np.log(confusion).sum())
-            ratio = np.divide(pairs, chance, out=np.zeros_like(pairs), where=pairs > 0)
-            expected = confusion * (ratio @ confusion) * proportions
-            proportions = expected.sum(axis=0) / expected.sum()
-            confusion = normalised(expected + pseudo)
-            if value - before < _GAIN * abs(value):
-                break
-            before = value
-        return _Latent(before, proportions, confusion)
-
-    runs = []
-    for member in starts:
-        proportions = np.diag(total) @ member + _PSEUDO
-        confusion = normalised(pairs @ member + pseudo)
-        runs.append(updated(proportions / proportions.sum(), confusion, _FEW_UPDATES))
-    best = max(runs, key=lambda run: run.value)
-    return updated(best.proportions, best.confusion, _MOST_UPDATES)[1:]
-
-
-class _Latent(NamedTuple):
-    """Where a run of EM is: the penalised composite log-likelihood, and the parameters."""
-
-    value: float
-    proportions: Floats
-    confusion: Floats

@@ -18,16 +18,29 @@ from font.checks import (
     Integers,
     LabelTables,
     Models,
+    check_known_labels,
     class_parameters,
     counted,
     label_columns,
     one_of,
+    same_names,
     some,
     whole_number,
 )
-from font.errors import InputError
+from font.cross_tables import AddedTables, CrossTables
+from font.errors import InputError, ReportWarning
 from font.labels import LabelPatterns, distinct_rows, map_rows
-from font.solve import RECORD, distances_to, positions, solve
+from font.protocol import site_proportions
+from font.solve import (
+    RECORD,
+    Clusters,
+    Weighed,
+    cluster_patterns,
+    cluster_tables,
+    distances_to,
+    positions,
+    weigh,
+)
 from font.spelling import option
 
 _RESAMPLES = (
@@ -35,6 +48,8 @@ _RESAMPLES = (
     "each other, right or wrong, so that a high vote share does not mean that a patient's cluster "
     "is right."
 )
+_MOST_UPDATES = 1_000
+_FAR = 3.0  # times as far from the others as they are from each other
 
 
 class Ensemble:
@@ -43,7 +58,8 @@ class Ensemble:
     Each model m gives a distance between patients, D̂ᵐ_ij = d(β̂ᵐ of i's class, β̂ᵐ of j's
     class). Their agreement G_ts = cos(D̂ᵗ, D̂ˢ) gives weights w = abs(first eigenvector of G), and
     D̃ = Σ w_m D̂ᵐ/‖D̂ᵐ‖ is clustered. It is computed exactly from the counts of distinct label
-    patterns: no patient's labels leave a site, and nothing grows with N².
+    patterns, or nearly so from cross-tables of labels alone, for data that cannot be pooled: no
+    patient's labels leave a site, and nothing grows with N².
 
     Parameters
     ----------
@@ -52,13 +68,16 @@ class Ensemble:
     weights : "spectral", "centred", "equal", "prior" or "sparse"
         See `font.weights.model_weights`. "spectral" hardly punishes a useless model,
         "centred" does, but may follow several models that copy each other; `summary` says when
-        the two tell different stories.
+        the two disagree.
     distance : "euclidean", "hellinger", "total-variation" or a function (K, d) → (K, K)
         Between the class parameters of a model.
     method : str
-        The last step: "kmeans" on the rows of D̃; "kmeans-distance", K-means with D̃ as squared
-        distance; "average", "complete" or "ward" linkage with D̃ as distance; "spectral",
-        K-means on the leading n_clusters − 1 principal coordinates of D̃.
+        The last step: "kmeans" on the rows of D̃ (from cross-tables: on the mean rows of the
+        models' classes); "kmeans-distance", K-means with D̃ as squared distance; "average",
+        "complete" or "ward" linkage with D̃ as distance; "spectral", K-means on the leading
+        n_clusters − 1 principal coordinates of D̃; "latent", which takes the labels for readings
+        of one latent cluster, with errors that are independent between models (see
+        `font.clustering.latent_clusters`). Cross-tables are enough for "kmeans" and "latent".
     reliability : {model: number}, optional
         For weights="prior".
     seed : int
@@ -73,9 +92,12 @@ class Ensemble:
     spectrum_ : Series, eigenvalues of −HD̃H from the largest
     n_clusters_ : int
     n_clusters_choice_ : SpectrumChoice, what the spectrum says, used or not
-    cluster_sizes_ : DataFrame clusters × sites, the patients counted in `fit`
-    patterns_ : LabelPatterns
-    clusters_ : (P,) the cluster of each pattern
+    cluster_sizes_ : DataFrame clusters × sites, the patients counted in `fit`; estimated where
+        cross-tables are all that is used
+    patterns_ : LabelPatterns, or None if not fitted to them
+    clusters_ : (P,) the cluster of each pattern, or None where only tables are used
+    proportions_, confusion_ : (clusters,) and (classes of all models × clusters)
+        With "latent": each model's block of a column of `confusion_` sums to 1.
 
     Clusters are numbered 0 … K − 1 by decreasing size.
 
@@ -88,6 +110,9 @@ class Ensemble:
     [0, 0, 0, 1, 1]
     >>> ensemble.weights_.round(3).tolist()
     [0.707, 0.707]
+    >>> tables = CrossTables.from_labels({"here": labels}, {"A": 2, "B": 2})
+    >>> Ensemble(2, seed=1).fit(models, tables).predict(labels).tolist()
+    [0, 0, 0, 1, 1]
     """
 
     def __init__(
@@ -112,71 +137,118 @@ class Ensemble:
         self.method = method
         self.reliability = reliability
         self.seed = seed
+        self.patterns_: LabelPatterns | None = None
+        self.clusters_: NDArray[np.int64] | None = None
 
-    def fit(self, models: Models, patterns: LabelPatterns | LabelTables) -> Self:
-        """Weigh the models and cluster the label patterns.
+    def fit(
+        self,
+        models: Models,
+        labels: LabelPatterns | LabelTables | CrossTables | AddedTables,
+        sites: Mapping[Any, Hashable] | None = None,
+    ) -> Self:
+        """Weigh the models, and find the clusters.
 
         Parameters
         ----------
         models : {name: model}
             Anything with `class_parameters_` (K, d), or that array itself.
-        patterns : LabelPatterns, or {site: label table}
-            Its models by name, in any order.
+        labels : LabelPatterns, or {site: label table}
+            Its models by name, in any order. Or CrossTables, or the sites' sum that
+            `CrossTables.merge` gives, with the models in the same order; in these no site counts
+            more than all others together.
+        sites : {model: site}, optional
+            Whose models they are. The models of a site share its weight, so that no site gains by
+            sending many; with equal numbers of models nothing changes.
         """
         if not isinstance(models, Mapping) or not models:
             raise TypeError(
                 f"models must be a dict {{name: model}}; found {type(models).__name__}."
-            )
-        names = tuple(models)
-        if not isinstance(patterns, LabelPatterns):
-            patterns = LabelPatterns.from_labels(patterns)
-        patterns = patterns.reorder(names)
-        if not patterns.n_patients:
-            raise InputError(
-                "there are no patients to cluster: the tables are empty or every pattern was "
-                "withheld; lower min_count, or merge more sites first."
             )
         self.class_distances_ = {
             name: weighing.class_distances(class_parameters(model, name), self.distance, name)
             for name, model in models.items()
         }
         self._n_classes = [len(delta) for delta in self.class_distances_.values()]
-        _refuse_unknown(list(patterns.patterns.T), self._n_classes, names)
-        counts = patterns.counts.sum(axis=1)
+        self.models_, self._shares = tuple(models), _shares(list(models), sites)
+        self.patterns_ = self.clusters_ = None
         with clustering.one_thread():
-            solution = solve(
-                self.class_distances_,
-                patterns.patterns,
-                counts,
-                self.n_clusters,
-                weights=self.weights,
-                method=self.method,
-                reliability=self.reliability,
-                seed=self.seed,
-            )
-        _warn_of_idle(names, solution.cosines)
-
-        clusters = solution.labels
-        self.patterns_ = patterns
-        self.clusters_ = clusters
-        self.n_clusters_ = len(solution.centres)
-        self.n_clusters_choice_ = solution.choice
-        self.cluster_sizes_ = pd.DataFrame(
-            [patterns.counts[clusters == k].sum(axis=0) for k in range(self.n_clusters_)],
-            index=pd.RangeIndex(self.n_clusters_, name="cluster"),
-            columns=pd.Index(list(patterns.sites), name="site"),
-        )
-        self._known = patterns.patterns
-        self._axes, self._centres = solution.axes, solution.centres
-        self._votes = _votes(patterns.patterns, counts, clusters, self._n_classes)
-        self.centred_agreement_ = pd.DataFrame(
-            solution.centred_cosines, index=pd.Index(names, name="model"), columns=pd.Index(names)
-        )
-        self._n_withheld = int(patterns.withheld.sum())
-        self._name_results(
-            names, solution.weights, solution.centred_weights, solution.cosines, solution.spectrum
-        )
+            if isinstance(labels, CrossTables | AddedTables):
+                weighed, clusters = self._from_tables(labels)
+            else:
+                weighed, clusters = self._from_patterns(labels)
+        self._keep(weighed, clusters)
         return self
+
+    def _from_patterns(self, labels: LabelPatterns | LabelTables) -> tuple[Weighed, Clusters]:
+        if not isinstance(labels, LabelPatterns):
+            labels = LabelPatterns.from_labels(labels)
+        self.patterns_ = patterns = labels.reorder(self.models_)
+        if not patterns.n_patients:
+            raise InputError(
+                "there are no patients to cluster: the tables are empty or every pattern was "
+                "withheld; lower min_count, or merge more sites first."
+            )
+        columns = list(patterns.patterns.T)
+        check_known_labels(columns, self._n_classes, self.models_, "the table of label patterns")
+        if self.method == "latent":
+            tables = CrossTables.from_patterns(patterns, tuple(self._n_classes))
+            return self._from_tables(tables)
+        offsets = np.cumsum([0, *self._n_classes])
+        total = weighing.cross_tabulate(columns, offsets, patterns.counts.sum(axis=1))
+        weighed = self._weigh(total)
+        _warn_of_idle(self.models_, weighed.cosines)
+        clusters = cluster_patterns(
+            weighed, patterns.patterns, patterns.counts, self.n_clusters, self.method, self.seed
+        )
+        self.clusters_ = clusters.labels
+        self.cluster_sizes_ = _sizes(clusters.sizes, patterns.sites)
+        return weighed, clusters
+
+    def _from_tables(self, labels: CrossTables | AddedTables) -> tuple[Weighed, Clusters]:
+        one_of(self.method, clustering.FROM_TABLES, "method, where cross-tables are given,")
+        tables = CrossTables.merge([labels]) if isinstance(labels, CrossTables) else labels
+        same_names(tables.models, self.models_, "the cross-tables")
+        if tables.models != self.models_:
+            raise InputError("the models must come in the order of the cross-tables.")
+        if tables.n_classes != tuple(self._n_classes):
+            raise InputError("the models have other numbers of classes than the cross-tables.")
+        total = tables.total(capped=True)
+        if not total.any():
+            raise InputError("there are no patients to cluster: all cross-tables are empty.")
+        weighed = self._weigh(total)
+        clusters = cluster_tables(
+            weighed, tables, self._shares, self.n_clusters, self.method, self.seed
+        )
+        self.cluster_sizes_ = _sizes(clusters.sizes, list(tables.sizes))
+        return weighed, clusters
+
+    def _weigh(self, tables: Floats) -> Weighed:
+        return weigh(self.class_distances_, tables, self.weights, self.reliability, self._shares)
+
+    def _keep(self, weighed: Weighed, clusters: Clusters) -> None:
+        """What `fit` found, with names."""
+        index = pd.Index(list(self.models_), name="model")
+        self.n_clusters_, self.n_clusters_choice_ = len(clusters.centres), weighed.choice
+        self._axes, self._centres = clusters.axes, clusters.centres
+        self.proportions_, self.confusion_ = clusters.proportions, clusters.confusion
+        member = clusters.member  # a class votes for the cluster of most of its patients
+        self._votes = np.where(member.any(axis=1), member.argmax(axis=1), -1)
+        self.centred_agreement_ = pd.DataFrame(
+            weighed.centred_cosines, index=index, columns=index.rename(None)
+        )
+        self._name_results(
+            weighed.weights, weighed.centred_weights, weighed.cosines, weighed.spectrum
+        )
+
+    def _name_results(
+        self, weights: Floats, centred_weights: Floats, cosines: Floats, spectrum: Floats
+    ) -> None:
+        index = pd.Index(list(self.models_), name="model")
+        self.weights_ = pd.Series(weights, index=index, name="weight")
+        self.centred_weights_ = pd.Series(centred_weights, index=index, name="centred weight")
+        self.agreement_ = pd.DataFrame(cosines, index=index, columns=index.rename(None))
+        self.spectrum_ = pd.Series(spectrum, name="eigenvalue")
+        self.spectrum_.index = pd.RangeIndex(1, len(spectrum) + 1)
 
     # --- patients -------------------------------------------------------------------------
 
@@ -184,16 +256,29 @@ class Ensemble:
         """The cluster of each patient, from the labels the models give.
 
         Patterns seen in `fit` keep their cluster; any other pattern goes to the cluster whose
-        centre is nearest.
+        centre is nearest. With "latent" it is the most probable cluster, see `predict_proba`.
 
         Parameters
         ----------
         labels : DataFrame, patients × models
-            As `font.label` returns; columns by name, in any order.
+            As `font.label` returns; columns by name, in any order. With "latent" the patients
+            should be all of one site.
         """
-        with clustering.one_thread():
-            clusters = map_rows(self._columns(labels), self._place)
+        clusters = self._by_pattern(labels, self._place)
         return pd.Series(clusters, index=labels.index, name="cluster", copy=False)
+
+    def predict_proba(self, labels: pd.DataFrame) -> pd.DataFrame:
+        """Probability of each cluster for each patient of one site, with "latent" only.
+
+        The site's own proportions are estimated from its patients first. The probabilities are too
+        close to 0 and 1, since they take the models' errors for independent: in six simulated
+        studies (10 imbalanced sites, σ² = 0.3) patients had a mean probability of 0.997 of their
+        cluster, and 93 % were in the right one. Those of a refined model (`font.refine`) are nearer
+        to the truth.
+        """
+        if self.method != "latent":
+            raise AttributeError('only method="latent" gives probabilities of clusters.')
+        return pd.DataFrame(self._by_pattern(labels, self._shares_of), index=labels.index)
 
     def confidence(self, labels: pd.DataFrame) -> pd.DataFrame:
         """How clearly each patient belongs to the cluster.
@@ -204,50 +289,75 @@ class Ensemble:
             `cluster`; `runner_up`, the next nearest (−1 if there is one cluster only);
             `margin` = (d₂ − d₁)/max(d₁, d₂) with d₁ the distance to the own centre and d₂ to
             the runner-up's: 1 at the centre, 0 half-way, below 0 where linkage chose a cluster
-            whose centre is not the nearest; `vote_share`, the share of the models' weight that
+            whose centre is not the nearest, and with "latent" the difference between the two
+            highest probabilities; `vote_share`, the share of the models' weight that
             votes for the cluster: a model votes for the cluster in which most patients of that
             class are. It says how far the models agree with each other, not how far they are
             right: models of resamples of the same patients repeat each other's mistakes.
         """
-        with clustering.one_thread():
-            table = map_rows(self._columns(labels), self._confidence)
+        table = self._by_pattern(labels, self._confidence)
         frame = pd.DataFrame(table, index=labels.index, copy=False)
         frame.columns = pd.Index(["cluster", "runner_up", "margin", "vote_share"])
         return frame.astype({"cluster": np.int64, "runner_up": np.int64})
 
-    def _columns(self, labels: pd.DataFrame) -> list[Integers]:
+    def _by_pattern(
+        self, labels: pd.DataFrame, value_of: Callable[[Integers, Integers], NDArray[Any]]
+    ) -> NDArray[Any]:
         columns = label_columns(labels, self.models_, "the label table")
-        _refuse_unknown(columns, self._n_classes, self.models_)
-        return columns
+        check_known_labels(columns, self._n_classes, self.models_, "the label table")
+        with clustering.one_thread():
+            return map_rows(columns, value_of)
 
-    def _place(self, patterns: Integers) -> NDArray[np.int64]:
+    def _place(self, patterns: Integers, counts: Integers) -> NDArray[np.int64]:
         """The clusters (P,) of any patterns: looked up where known, else the nearest."""
-        n_known = len(self._known)
-        _, number = distinct_rows(list(np.concatenate([self._known, patterns]).T))
+        if self.method == "latent":
+            return np.asarray(self._shares_of(patterns, counts).argmax(axis=1))
+        if self.patterns_ is None or self.clusters_ is None:
+            return np.asarray(self._distances(patterns).argmin(axis=1))
+        known = self.patterns_.patterns
+        _, number = distinct_rows(list(np.concatenate([known, patterns]).T))
         cluster_of = np.full(number.max(initial=0) + 1, -1)
-        cluster_of[number[:n_known]] = self.clusters_
-        clusters = cluster_of[number[n_known:]]
+        cluster_of[number[: len(known)]] = self.clusters_
+        clusters = cluster_of[number[len(known) :]]
         new = clusters < 0
         clusters[new] = np.argmin(self._distances(patterns[new]), axis=1)
         return clusters
 
     def _distances(self, patterns: Integers) -> Floats:
         """Distances (P, K) to the centres."""
-        return distances_to(positions(patterns, self._n_classes, self._axes), self._centres)
+        offsets = np.cumsum([0, *self._n_classes])
+        return distances_to(positions(patterns, offsets, self._axes), self._centres)
 
-    def _confidence(self, patterns: Integers) -> Floats:
-        clusters, far = self._place(patterns), self._distances(patterns)
-        rows = np.arange(len(patterns))
+    def _shares_of(self, patterns: Integers, counts: Integers) -> Floats:
+        """Probabilities (P, K) of the latent clusters, with proportions of these patients' own."""
+        logs = np.log(self.confusion_)
+        offsets = np.cumsum([0, *self._n_classes])
+        score = np.zeros((len(patterns), self.n_clusters_))
+        for share, column, begin in zip(self._shares, patterns.T, offsets[:-1], strict=True):
+            score += share * logs[column + begin]
+        joint = np.exp(score - score.max(axis=1, keepdims=True)) * self.proportions_
+        joint /= joint.sum(axis=1, keepdims=True)
+        own = site_proportions(
+            joint, self.proportions_, weights=counts, max_iter=_MOST_UPDATES, tol=1e-8
+        )
+        joint *= own / self.proportions_
+        return np.asarray(joint / joint.sum(axis=1, keepdims=True))
+
+    def _confidence(self, patterns: Integers, counts: Integers) -> Floats:
+        latent, rows = self.method == "latent", np.arange(len(patterns))
+        if latent:
+            far = -self._shares_of(patterns, counts)
+            clusters = far.argmin(axis=1)
+        else:
+            far, clusters = self._distances(patterns), self._place(patterns, counts)
         own = far[rows, clusters]
-        others = far.copy()
-        others[rows, clusters] = np.inf
-        runner_up = np.argmin(others, axis=1) if far.shape[1] > 1 else np.full(len(rows), -1)
-        other = others.min(axis=1)
-        longest = np.maximum(own, other)
-        margin = np.ones(len(rows))
-        # written as two ratios: with a single cluster the other distance is infinite
-        np.subtract(1.0, own / other, out=margin, where=(longest == other) & (other > 0))
-        np.subtract(other / np.where(own > 0, own, 1), 1.0, out=margin, where=own > other)
+        far[rows, clusters] = np.inf
+        runner_up, other = np.argmin(far, axis=1), far.min(axis=1)
+        if self.n_clusters_ == 1:
+            runner_up, margin = np.full(len(rows), -1), np.ones(len(rows))
+        else:
+            scale = np.ones(len(rows)) if latent else np.maximum(own, other)
+            margin = np.divide(other - own, scale, out=np.ones(len(rows)), where=scale > 0)
         votes = self._votes[patterns + np.cumsum([0, *self._n_classes[:-1]])] == clusters[:, None]
         weight = self.weights_.to_numpy()
         return np.column_stack([clusters, runner_up, margin, votes @ weight / weight.sum()])
@@ -289,22 +399,31 @@ class Ensemble:
 
     def _counted(self) -> str:
         """What the ensemble rests on, in words."""
-        withheld = f" ({self._n_withheld:,} more withheld)" if self._n_withheld else ""
         n, n_sites = int(self.cluster_sizes_.to_numpy().sum()), self.cluster_sizes_.shape[1]
-        sites = f"{n_sites} site{'s' * (n_sites != 1)}"
-        return f"{n:,} patients{withheld} at {sites}, {len(self._known):,} label patterns"
+        at = f"at {counted(n_sites, 'site', 'sites')}"
+        if self.patterns_ is None or self.clusters_ is None:
+            return f"about {n:,} patients {at}, cross-tables of their labels"
+        gone = int(self.patterns_.withheld.sum())
+        withheld = f" ({gone:,} more withheld)" if gone else ""
+        return f"{n:,} patients{withheld} {at}, {len(self.patterns_):,} label patterns"
 
     def cautions(self, *, about_number: bool = True) -> list[str]:
         """What to know before trusting the clusters, one sentence or two on each point.
 
         What the spectrum says about their number (unless better evidence is at hand, see
-        `font.suggest_n_clusters`), what the centred weights say about the models, and, where
-        several models come from one site, what the patients' vote shares cannot say.
+        `font.suggest_n_clusters`), what the centred weights say about the models, which site's
+        models agree with nobody's, and, where several models come from one site, what the
+        patients' vote shares cannot say.
         """
         cautions = [self._spectrum_in_words()] if about_number else []
         cautions.append(self._weights_in_words())
         if len({site_of(name) for name in self.models_}) < len(self.models_):
             cautions.append(_RESAMPLES)
+        cautions += [
+            f"The models of {site!r} agree with those of the other sites less than these do "
+            f"among themselves: mean agreement {own:.2f}, where the others have {rest:.2f}."
+            for site, own, rest in _distant_sites(self.agreement_)
+        ]
         return cautions
 
     def _spectrum_in_words(self) -> str:
@@ -328,13 +447,13 @@ class Ensemble:
         centred = self.centred_weights_ / self.centred_weights_.max()
         doubted = weight.index[(weight > 0) & (centred < weight / 2)]
         if not len(doubted):
-            return "Centred weights tell the same story as the weights used."
+            return "Centred weights agree with the weights used."
         shown = ", ".join(
             f"{name!r} ({weight[name]:.2f} of the best weight, centred {centred[name]:.3f})"
             for name in doubted[:5]
         )
         return (
-            f"Centred weights tell another story: they trust {shown}"
+            f"Centred weights disagree with the weights used: they trust {shown}"
             f"{', …' if len(doubted) > 5 else ''} far less, because these labels agree with the "
             "other models' little more than chance would. Compare with "
             f"{option('weights', 'centred')}, and see in the agreement between the models whether "
@@ -346,7 +465,8 @@ class Ensemble:
     def to_dict(self) -> dict[str, Any]:
         """All that is needed to place and describe patients, as numbers, texts and lists.
 
-        Counts appear only by cluster and site, not by pattern.
+        Counts appear only by cluster and site, not by pattern: patients are placed by centres or
+        probabilities, which clusters of linkage do not have.
         """
         return store.to_dict(self)
 
@@ -355,40 +475,24 @@ class Ensemble:
         """The ensemble that `to_dict` wrote: it places patients and describes itself."""
         return store.restore(cls, content)
 
-    def _name_results(
-        self,
-        names: tuple[Hashable, ...],
-        weights: Floats,
-        centred_weights: Floats,
-        cosines: Floats,
-        spectrum: Floats,
-    ) -> None:
-        index = pd.Index(list(names), name="model")
-        self.models_ = names
-        self.weights_ = pd.Series(weights, index=index, name="weight")
-        self.centred_weights_ = pd.Series(centred_weights, index=index, name="centred weight")
-        self.agreement_ = pd.DataFrame(cosines, index=index, columns=index.rename(None))
-        self.spectrum_ = pd.Series(spectrum, name="eigenvalue")
-        self.spectrum_.index = pd.RangeIndex(1, len(spectrum) + 1)
-
 
 def site_of(name: Hashable) -> Hashable:
     """The site that a model comes from by its name: "MGB" for "MGB/1", else the name itself."""
     return name.rsplit("/", 1)[0] if isinstance(name, str) else name
 
 
-def _votes(
-    patterns: Integers, counts: NDArray[Any], clusters: Integers, n_classes: Sequence[int]
-) -> NDArray[np.int64]:
-    """For each class of each model the cluster of most of its patients; −1 if it has none."""
-    n_clusters = int(clusters.max()) + 1
-    votes = []
-    for column, size in zip(patterns.T, n_classes, strict=True):
-        pair = column.astype(np.int64) * n_clusters + clusters
-        table = np.bincount(pair, weights=counts, minlength=size * n_clusters)
-        table = table.reshape(size, n_clusters)
-        votes.append(np.where(table.any(axis=1), table.argmax(axis=1), -1))
-    return np.concatenate(votes)
+def _shares(models: Sequence[Hashable], sites: Mapping[Any, Hashable] | None) -> Floats:
+    """How far each model counts (M,): 1, or less where its site has more models than usual."""
+    if sites is None:
+        return np.ones(len(models))
+    of_site = pd.Series([sites[name] for name in models])
+    n_models = of_site.map(of_site.value_counts()).to_numpy(float)
+    return np.asarray(len(models) / of_site.nunique() / n_models)
+
+
+def _sizes(sizes: NDArray[np.int64], sites: Sequence[Hashable]) -> pd.DataFrame:
+    index = pd.RangeIndex(len(sizes), name="cluster")
+    return pd.DataFrame(sizes, index=index, columns=pd.Index(list(sites), name="site"))
 
 
 def _mean_of_others(cosines: Floats) -> Floats:
@@ -399,16 +503,22 @@ def _mean_of_others(cosines: Floats) -> Floats:
     return mean
 
 
-def _refuse_unknown(
-    columns: Sequence[Integers], n_classes: Sequence[int], names: Sequence[Hashable]
-) -> None:
-    for name, column, size in zip(names, columns, n_classes, strict=True):
-        if len(column) and column.max() >= size:
-            raise InputError(
-                f"the label {column.max()} from the model {name!r} is unknown: the model has "
-                f"{size} classes, numbered 0 to {size - 1}; label with the models given to the "
-                "ensemble."
-            )
+def _distant_sites(agreement: pd.DataFrame) -> list[tuple[str, float, float]]:
+    """Sites whose models lie much further from all others' than those from each other.
+
+    With the mean agreement of their models with the others', and of the others' among themselves.
+    """
+    of_site = pd.Series([str(site_of(name)) for name in agreement.index], index=agreement.index)
+    found = []
+    for site in of_site.unique() if of_site.nunique() > 2 else ():
+        own, others = of_site.index[of_site == site], of_site.index[of_site != site]
+        table = agreement.loc[others, others]
+        apart = of_site[others].to_numpy()[:, None] != of_site[others].to_numpy()
+        rest = float(table.to_numpy()[apart].mean())
+        mean = float(agreement.loc[own, others].to_numpy().mean())
+        if 1 - mean > _FAR * (1 - rest):
+            found.append((site, mean, rest))
+    return found
 
 
 def _warn_of_idle(names: Sequence[Hashable], cosines: Floats) -> None:
@@ -417,5 +527,6 @@ def _warn_of_idle(names: Sequence[Hashable], cosines: Floats) -> None:
         warnings.warn(
             f"the models {some(idle)} put all patients in one class (or in classes with equal "
             "parameters) and get the weight 0.",
-            stacklevel=3,
+            ReportWarning,
+            stacklevel=4,
         )

@@ -247,11 +247,12 @@ def distinct_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int
 
 
 def map_rows(
-    columns: Sequence[Integers], value_of: Callable[[Integers], NDArray[Any]]
+    columns: Sequence[Integers],
+    value_of: Callable[[Integers, NDArray[np.int64]], NDArray[Any]],
 ) -> NDArray[Any]:
-    """`value_of` on the distinct rows (P, M), handed to each row of the table."""
+    """`value_of` the distinct rows (P, M) and their counts (P,), for each row of the table."""
     patterns, number = distinct_rows(columns)
-    values = value_of(patterns)
+    values = value_of(patterns, np.bincount(number, minlength=len(patterns)))
     out = np.empty((len(number), *values.shape[1:]), dtype=values.dtype)
     for rows in _blocks(len(number)):  # all at once, the index would be copied
         out[rows] = values[number[rows]]

@@ -1,4 +1,4 @@
-"""From counts to probabilities: the M-step of every mixture, with one meaning of *prior*.
+"""From counts to probabilities: the M-step of every mixture, with one meaning of *prior*, and EM.
 
 A prior is a pseudo-count: this many imaginary patients (visits, answers) are added to each cell of
 a row of counts before the row is divided by its sum. It is the mode of a Dirichlet posterior, with
@@ -10,12 +10,14 @@ The priors below are the defaults, each for its use.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+State = TypeVar("State")
 
 # Fits whose probabilities are reported: too small to matter, but what nobody did stays possible.
 PRIOR_OF_FITS = 1e-4
@@ -76,6 +78,33 @@ def log_prior(p: Floats, prior: Floats | float) -> float:
     """What the prior adds to a log-likelihood: Σ prior · log p over cells with a positive prior."""
     pseudo = np.broadcast_to(np.asarray(prior, dtype=float), p.shape)
     return float((pseudo * np.log(np.where(pseudo > 0, p, 1.0))).sum())
+
+
+def climb(
+    update: Callable[[State], tuple[State, float]],
+    state: State,
+    max_iter: int,
+    *,
+    tol: float = 0.0,
+    rtol: float = 0.0,
+) -> tuple[State, float, bool]:
+    """The loop of EM: updates until the value rises by less than tol + rtol·|value|.
+
+    `update` gives the next state and the value that goes with the update. Returned are the last
+    state and value, and whether the value settled within `max_iter` updates.
+
+    Examples
+    --------
+    >>> climb(lambda x: (x / 2, -x), 1.0, 100, tol=0.1)
+    (0.03125, -0.0625, True)
+    """
+    value = -np.inf
+    for _ in range(max_iter):
+        before = value
+        state, value = update(state)
+        if value - before < tol + rtol * abs(value):
+            return state, value, True
+    return state, value, False
 
 
 def _row_sums(cells: Floats, sizes: Any) -> Floats:

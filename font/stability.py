@@ -16,7 +16,7 @@ from font.checks import Floats, Models, some, whole_number
 from font.ensemble import Ensemble, site_of
 from font.errors import InputError
 from font.labels import LabelPatterns, distinct_rows, label
-from font.solve import distances_to, positions, solve
+from font.solve import cluster_patterns, distances_to, positions, weigh
 
 STABLE, DISSOLVED = 0.75, 0.5  # Jaccard similarities of Hennig (2007)
 
@@ -42,6 +42,8 @@ def influence(ensemble: Ensemble, sites: Mapping[Any, Hashable] | None = None) -
         and the changed patients at each site. NaN where the rest could not be clustered.
     """
     patterns = _patterns_of(ensemble)
+    if ensemble.clusters_ is None:
+        raise InputError('with method="latent" no pattern has a cluster of its own to compare.')
     owner = {name: site_of(name) for name in ensemble.models_} if sites is None else dict(sites)
     absent = [name for name in ensemble.models_ if name not in owner]
     if absent:
@@ -73,35 +75,35 @@ def influence(ensemble: Ensemble, sites: Mapping[Any, Hashable] | None = None) -
 
 def _moved(ensemble: Ensemble, kept: list[int], here: NDArray[np.bool_]) -> Floats | None:
     """Patients of each site who change cluster, or None if the rest cannot be clustered."""
-    patterns = ensemble.patterns_
+    patterns, old = _patterns_of(ensemble), np.asarray(ensemble.clusters_)
     counts = patterns.counts[:, here].sum(axis=1)
     if not kept or not counts.any():
         return None
     rows, number = distinct_rows([patterns.patterns[:, m] for m in kept])
     weight = np.bincount(number, weights=counts, minlength=len(rows))
+    fitted = weight > 0
     names = [ensemble.models_[m] for m in kept]
     distances = {name: ensemble.class_distances_[name] for name in names}
-    fitted = weight > 0
+    offsets = np.cumsum([0, *map(len, distances.values())])
+    total = weighing.cross_tabulate(list(rows[fitted].T), offsets, weight[fitted])
     try:
-        solution = solve(
-            distances,
-            rows[fitted],
-            weight[fitted],
-            ensemble.n_clusters_,
-            weights=ensemble.weights,
-            method=ensemble.method,
-            reliability=ensemble.reliability,
-            seed=ensemble.seed,
+        weighed = weigh(
+            distances, total, ensemble.weights, ensemble.reliability, ensemble._shares[kept]
         )
-    except ValueError:  # too few patterns differ without the site
+        found = cluster_patterns(
+            weighed,
+            rows[fitted],
+            weight[fitted, None],
+            ensemble.n_clusters_,
+            ensemble.method,
+            ensemble.seed,
+        )
+    except InputError:  # too few patterns differ without the site
         return None
-    sizes = [len(delta) for delta in distances.values()]
-    clusters = np.argmin(
-        distances_to(positions(rows, sizes, solution.axes), solution.centres), axis=1
-    )
-    clusters[fitted] = solution.labels
-    new, old = clusters[number], ensemble.clusters_
-    paired = _paired(old, new, ensemble.n_clusters_, patterns.counts.sum(axis=1))
+    points = positions(rows, offsets, found.axes)
+    clusters = np.argmin(distances_to(points, found.centres), axis=1)
+    clusters[fitted] = found.labels
+    paired = _paired(old, clusters[number], ensemble.n_clusters_, patterns.counts.sum(axis=1))
     moved: Floats = patterns.counts[paired != old].sum(axis=0).astype(float)
     return moved
 
@@ -122,24 +124,23 @@ def bootstrap_weights(ensemble: Ensemble, n_replicates: int = 200, seed: int = 0
     whole_number(n_replicates, 2, "n_replicates")
     distances = list(ensemble.class_distances_.values())
     offsets = np.cumsum([0, *(len(delta) for delta in distances)])
-    prior = None
+    share = ensemble._shares
     if ensemble.weights == "prior":
-        prior = weighing.reliabilities(ensemble.reliability, ensemble.models_)
+        share = share * weighing.reliabilities(ensemble.reliability, ensemble.models_)
     filled = patterns.counts[:, patterns.counts.any(axis=0)]
     rng = np.random.default_rng(seed)
     n_sites = filled.shape[1]
     draws = rng.multinomial(n_sites, np.full(n_sites, 1 / n_sites), size=n_replicates)
     with clustering.one_thread():
-        tables = np.stack(
-            [weighing.cross_tabulate(patterns.patterns, c, offsets) for c in filled.T]
-        )
+        columns = list(patterns.patterns.T)
+        tables = np.stack([weighing.cross_tabulate(columns, offsets, c) for c in filled.T])
         weight_of = {}
         for draw in map(tuple, draws):
             if draw not in weight_of:  # with few sites the same draw returns again and again
                 _, cosines, _, centred = weighing.agreements(
                     distances, np.tensordot(draw, tables, axes=1)
                 )
-                weight_of[draw] = weighing.model_weights(ensemble.weights, cosines, centred, prior)
+                weight_of[draw] = weighing.model_weights(ensemble.weights, cosines, centred, share)
     sample = np.stack([weight_of[tuple(draw)] for draw in draws])
     low, high = np.quantile(sample, [0.025, 0.975], axis=0)
     return pd.DataFrame(
@@ -244,7 +245,7 @@ def bootstrap_clusters(
         times = [rng.multinomial(size, np.full(size, 1 / size)) for size in sizes]
         try:
             other, labels = _clusters(data, times, fit, ensemble, int(seeds[number]), k)
-        except ValueError:  # too few patterns differ in the resample
+        except InputError:  # too few patterns differ in the resample
             other = None
         if other is not None:
             theirs = np.concatenate([other.predict(labels[site]).to_numpy() for site in sites])
@@ -350,10 +351,10 @@ def _paired(
     return paired
 
 
-def _patterns_of(ensemble: Ensemble) -> Any:
-    if not hasattr(ensemble, "patterns_"):
+def _patterns_of(ensemble: Ensemble) -> LabelPatterns:
+    if ensemble.patterns_ is None:
         raise InputError(
-            "this needs the counts of label patterns, which the ensemble file does not carry; "
-            "use the ensemble as fitted at the centre."
+            "this needs the counts of label patterns, which cross-tables and the ensemble file do "
+            "not have; use an ensemble fitted to them."
         )
     return ensemble.patterns_

@@ -1,4 +1,7 @@
-"""An ensemble as a dict of numbers, texts and lists, and back; what comes in is checked."""
+"""An ensemble as a dict of numbers, texts and lists, and back; what comes in is checked.
+
+It stands in the ensemble's exchange file as it is.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from font.checks import some
+from font.checks import Floats, some
+from font.clustering import LINKAGES
 from font.errors import InputError
 from font.solve import SpectrumChoice
 
@@ -18,23 +21,17 @@ if TYPE_CHECKING:
 
     Kind = TypeVar("Kind", bound=Ensemble)
 
-_FORMAT, _VERSION = "font ensemble", 1
+_FORMAT, _VERSION = "font ensemble", 2
 _RESULTS = ("weights", "centred_weights", "agreement", "spectrum")
-_ARRAYS = {
-    "n_classes": np.int64,
-    **dict.fromkeys(_RESULTS, float),
-    "axes": float,
-    "centres": float,
-    "votes": np.int64,
-    "patterns": np.int64,
-    "clusters": np.int64,
-    "cluster_sizes": np.int64,
-}
-_KEYS = ("settings", "models", "n_clusters_choice", "sites", "n_withheld", *_ARRAYS)
 
 
 def to_dict(ensemble: Ensemble) -> dict[str, Any]:
     """All that is needed to place and describe patients; counts by cluster and site alone."""
+    if ensemble.method in LINKAGES:
+        raise InputError(
+            f"clusters of {ensemble.method} linkage are known by the patients' patterns alone, "
+            "which are not stored; fit the ensemble with method='kmeans' to store it."
+        )
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -47,6 +44,7 @@ def to_dict(ensemble: Ensemble) -> dict[str, Any]:
         },
         "models": list(ensemble.models_),
         "n_classes": list(ensemble._n_classes),
+        "shares": ensemble._shares.tolist(),
         "weights": ensemble.weights_.tolist(),
         "centred_weights": ensemble.centred_weights_.tolist(),
         "agreement": ensemble.agreement_.to_numpy().tolist(),
@@ -54,12 +52,11 @@ def to_dict(ensemble: Ensemble) -> dict[str, Any]:
         "n_clusters_choice": list(ensemble.n_clusters_choice_),
         "axes": ensemble._axes.tolist(),
         "centres": ensemble._centres.tolist(),
+        "proportions": ensemble.proportions_.tolist(),
+        "confusion": ensemble.confusion_.tolist(),
         "votes": ensemble._votes.tolist(),
-        "patterns": ensemble._known.tolist(),
-        "clusters": ensemble.clusters_.tolist(),
         "sites": list(ensemble.cluster_sizes_.columns),
         "cluster_sizes": ensemble.cluster_sizes_.to_numpy().tolist(),
-        "n_withheld": ensemble._n_withheld,
     }
 
 
@@ -71,68 +68,72 @@ def restore(kind: type[Kind], content: Mapping[str, Any]) -> Kind:
             f"expected the dict of an ensemble ({_FORMAT!r}, version {_VERSION}); found "
             f"{written[0]!r}, version {written[1]!r}."
         )
-    absent = [key for key in _KEYS if key not in content]
-    if absent:
-        raise InputError(f"the dict of an ensemble lacks {some(absent)}; write it again.")
     arrays = _checked_arrays(content)
     settings = dict(content["settings"])
     if settings["distance"] == "function":
         settings["distance"] = _forgotten_distance
     ensemble = kind(**settings)
-    ensemble._n_classes = arrays["n_classes"].tolist()
+    ensemble.models_ = tuple(content["models"])
+    ensemble._n_classes, ensemble._shares = list(content["n_classes"]), arrays["shares"]
     ensemble._axes, ensemble._centres = arrays["axes"], arrays["centres"]
-    ensemble._votes, ensemble._known = arrays["votes"], arrays["patterns"]
-    ensemble._n_withheld = int(content["n_withheld"])
-    ensemble.clusters_ = arrays["clusters"]
+    ensemble.proportions_, ensemble.confusion_ = arrays["proportions"], arrays["confusion"]
+    ensemble._votes = arrays["votes"].astype(np.int64)
     ensemble.n_clusters_ = len(ensemble._centres)
     ensemble.n_clusters_choice_ = SpectrumChoice(*content["n_clusters_choice"])
     ensemble.cluster_sizes_ = pd.DataFrame(
-        arrays["cluster_sizes"],
+        arrays["cluster_sizes"].astype(np.int64),
         index=pd.RangeIndex(ensemble.n_clusters_, name="cluster"),
         columns=pd.Index(content["sites"], name="site"),
     )
-    ensemble._name_results(tuple(content["models"]), *(arrays[key] for key in _RESULTS))
+    ensemble._name_results(*(arrays[key] for key in _RESULTS))
     return ensemble
 
 
-def _checked_arrays(content: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """The arrays of an ensemble's dict, which must fit together."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for key, dtype in _ARRAYS.items():
-        try:
-            arrays[key] = np.array(content[key], dtype=dtype)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"the dict of an ensemble holds something other than numbers in {key!r}, or rows "
-                "of unequal length; write it again."
-            ) from None
-    n_models, n_sites = len(content["models"]), len(content["sites"])
-    n_all, n_clusters = int(arrays["n_classes"].sum()), len(arrays["centres"])
-    rank, n_patterns = arrays["axes"].shape[-1], len(arrays["clusters"])
-    shapes: dict[str, tuple[int, ...]] = {
-        "n_classes": (n_models,),
-        "weights": (n_models,),
-        "centred_weights": (n_models,),
-        "agreement": (n_models, n_models),
-        "spectrum": (n_all,),
-        "axes": (n_all, rank),
-        "centres": (n_clusters, rank),
-        "votes": (n_all,),
-        "patterns": (n_patterns, n_models),
-        "clusters": (n_patterns,),
-        "cluster_sizes": (n_clusters, n_sites),
-    }
+def _checked_arrays(content: Mapping[str, Any]) -> dict[str, Floats]:
+    """The numbers of an ensemble's dict, which must fit together."""
+    arrays = {}
+    try:
+        latent = content["settings"]["method"] == "latent"
+        n_models, n_sites = len(content["models"]), len(content["sites"])
+        n_all, n_clusters = sum(content["n_classes"]), len(content["centres"])
+        rank = len(content["axes"][0])
+        shapes: dict[str, tuple[int, ...]] = {
+            "n_classes": (n_models,),
+            "shares": (n_models,),
+            "weights": (n_models,),
+            "centred_weights": (n_models,),
+            "agreement": (n_models, n_models),
+            "spectrum": (n_all,),
+            "axes": (n_all, rank),
+            "centres": (n_clusters, rank),
+            "proportions": (n_clusters * latent,),
+            "confusion": (n_all, n_clusters) if latent else (0,),
+            "votes": (n_all,),
+            "cluster_sizes": (n_clusters, n_sites),
+        }
+        for key in shapes:
+            arrays[key] = np.array(content[key], dtype=float)
+    except KeyError as error:
+        raise InputError(f"the dict of an ensemble lacks {error}; write it again.") from None
+    except (TypeError, ValueError):
+        raise InputError(f"the ensemble has no table of numbers in {key!r}.") from None
     wrong = [key for key, shape in shapes.items() if arrays[key].shape != shape]
-    if not wrong and not np.isin(arrays["clusters"], np.arange(n_clusters)).all():
-        wrong = ["clusters"]
     if wrong:
         raise InputError(
             f"the dict of an ensemble does not fit together in {some(wrong)}; write it again."
         )
+    if latent and not ((arrays["confusion"] > 0).all() and (arrays["proportions"] > 0).all()):
+        raise InputError("the ensemble has a confusion or a proportion that is not above 0.")
+    if latent and not abs(arrays["proportions"].sum() - 1) < 1e-6:
+        raise InputError("the proportions of the ensemble's clusters do not sum to 1.")
+    if not latent and not rank:
+        raise InputError("the ensemble has no axes, without which its centres place nobody.")
+    if not (arrays["weights"] > 0).any():
+        raise InputError("all models of the ensemble have the weight 0.")
     return arrays
 
 
-def _forgotten_distance(parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+def _forgotten_distance(parameters: Floats) -> Floats:
     raise InputError(
         "this ensemble was fitted with a distance function of the centre's own, which files do "
         "not carry; give distance= to a new Ensemble to fit again."

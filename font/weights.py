@@ -23,7 +23,7 @@ from font.errors import InputError
 
 METHODS = ("spectral", "centred", "equal", "prior", "sparse")
 DISTANCES = ("euclidean", "hellinger", "total-variation")
-_BLOCK_CELLS = 1 << 21
+_BLOCK = 1 << 12  # patients; fewer than 2²⁴, up to which single precision counts
 
 
 def class_distances(
@@ -81,13 +81,23 @@ def one_hot(patterns: Integers, offsets: NDArray[np.intp]) -> Floats:
     return rows
 
 
-def cross_tabulate(patterns: Integers, counts: NDArray[Any], offsets: NDArray[np.intp]) -> Floats:
-    """S = ZᵀZ, (ΣK, ΣK): all cross-tabulations of two models' labels, in blocks of patterns."""
+def cross_tabulate(
+    columns: Sequence[Integers], offsets: NDArray[np.intp], counts: NDArray[Any] | None = None
+) -> Floats:
+    """S = ZᵀZ, (ΣK, ΣK): all cross-tabulations of two models' labels.
+
+    `columns` are the labels of each model (P,), `counts` how many patients have them, 1 unless
+    given. One product of matrices counts all pairs of models, in blocks of rows: without counts
+    these are so short that single precision is exact.
+    """
     total = np.zeros((offsets[-1], offsets[-1]))
-    step = max(1, _BLOCK_CELLS // int(offsets[-1]))
-    for begin in range(0, len(patterns), step):
-        part = one_hot(patterns[begin : begin + step], offsets)
-        total += (part * counts[begin : begin + step, None]).T @ part
+    for begin in range(0, len(columns[0]), _BLOCK):
+        block = [column[begin : begin + _BLOCK] for column in columns]
+        rows = np.empty((offsets[-1], len(block[0])), dtype=np.float32 if counts is None else float)
+        for part, column in zip(np.split(rows, offsets[1:-1]), block, strict=True):
+            np.equal(column, np.arange(len(part))[:, None], out=part)
+        weighted = rows if counts is None else rows * counts[begin : begin + _BLOCK]
+        total += weighted @ rows.T
     return total
 
 
@@ -138,10 +148,7 @@ def agreements(
 
 
 def model_weights(
-    method: str,
-    cosines: Floats,
-    centred: Floats,
-    reliability: Floats | None = None,
+    method: str, cosines: Floats, centred: Floats, share: Floats | None = None
 ) -> Floats:
     """Weights (M,) of unit length, 0 for a model that separates nobody.
 
@@ -151,26 +158,25 @@ def model_weights(
       whose labels are noise thus loses its weight. But models that agree perfectly and wrongly
       (copies of each other) gain it where the honest ones are weak: look at the agreement.
     - "equal": all alike.
-    - "prior": reliabilities r_m known beforehand; maximum of wᵀGw over Σ w_m²/r_m = 1, hence
-      w = R^½ v with v the first eigenvector of R^½ G R^½. Equal r give "spectral", r_m = 0
-      excludes a model.
+    - "prior": like "spectral", with reliabilities known beforehand as shares.
     - "sparse": the centred weights, where models below half of the largest weight are dropped
       and the rest weighed again, until all that remain agree.
+
+    Model m counts as r_m models, its `share` (1 unless given): the maximum of wᵀGw over
+    Σ w_m²/r_m = 1 is w = R^½ v with v the first eigenvector of R^½ G R^½. Then n copies of a model
+    that count as 1/n each get together what the model alone would get, and r_m = 0 excludes one.
     """
     one_of(method, METHODS, "weights")
-    useful = np.diag(cosines) > 0
+    root = np.ones(len(cosines)) if share is None else np.sqrt(share)
+    scale = root[:, None] * root[None, :]
     if method == "equal":
-        return np.asarray(useful / np.sqrt(max(useful.sum(), 1)))
-    if method == "centred":
-        return leading(centred)
-    if method == "sparse":
-        return _sparse(centred)
-    if method == "prior" and reliability is not None:
-        root = np.sqrt(reliability)
-        weights = root * leading(root[:, None] * cosines * root[None, :])
-        length = np.linalg.norm(weights)
-        return weights / length if length > 0 else weights
-    return leading(cosines)
+        weights = root**2 * (np.diag(cosines) > 0)
+    elif method == "sparse":
+        weights = root * _sparse(scale * centred)
+    else:
+        weights = root * leading(scale * (centred if method == "centred" else cosines))
+    length = float(np.linalg.norm(weights))
+    return weights / length if length > 0 else weights
 
 
 def leading(matrix: Floats) -> Floats:

@@ -416,4 +416,7 @@ def _sentence(error: Exception, name: str, purpose: str) -> Exception:
             f"cannot connect to {name} ({said}); check the address, the user and that the server "
             "runs."
         )
-    return ValueError(f"{name} cannot answer ({purpose}: {kind}: {said}).")
+    return InputError(
+        f"{name} cannot answer ({purpose}: {kind}: {said}); check that this user can read the "
+        "tables and columns with a query of its own."
+    )

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from ehr_prep.databases.connect import Database
 from ehr_prep.dates import NO_DATE, read_dates, to_days
 from ehr_prep.drug_texts import Texts
-from ehr_prep.readers import encode_ids, match_ids
+from ehr_prep.readers import encode_ids
 from ehr_prep.records import Checked, Checks, Counts, Others, Raw, check_rows, nobody_seen
 from ehr_prep.screen import NO_DRUG, NO_ID, NOT_MAPPED
 from font.errors import InputError
+from mmlca.sequences.checks import match_ids
 
 _PART = 5_000_000
 """Records that are fetched and checked at a time, where ids are whole numbers."""

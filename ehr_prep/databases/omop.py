@@ -26,10 +26,10 @@ from ehr_prep.databases.persons import fetch_people
 from ehr_prep.dates import one_day, to_dates
 from ehr_prep.drug_texts import Texts, look_up
 from ehr_prep.drugs import Drugs
-from ehr_prep.readers import match_ids
 from ehr_prep.records import Checks, Others, Records, make_records
 from font.checks import one_of, some
 from font.errors import InputError
+from mmlca.sequences.checks import match_ids
 
 Labs: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[int]]
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from font.checks import class_parameters, some, whole_number
 from font.cross_tables import CrossTables
+from font.ensemble import Ensemble
 from font.errors import InputError
 from font.exchange.fields import MOST_CLASSES_IN_ALL
 from font.exchange.parse import Path_, Source, name_of
@@ -32,7 +33,6 @@ from font.exchange.registry import ModelKind, all_kinds, kind_of
 from font.exchange.rules import label_counts, later_models
 from font.exchange.schema import fingerprint, read_file, write_file
 from font.exchange.signatures import Keys
-from font.tables_ensemble import TableEnsemble
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class EnsembleFile(NamedTuple):
 
     study: str
     site: str
-    ensemble: TableEnsemble
+    ensemble: Ensemble
     models: dict[str, ModelFile]
 
 
@@ -347,7 +347,7 @@ def read_labels(
 
 def write_ensemble(
     path: Path_ | None,
-    ensemble: TableEnsemble,
+    ensemble: Ensemble,
     models: Mapping[str, ModelFile],
     *,
     study: str,
@@ -381,7 +381,7 @@ def read_ensemble(
         name = payload["name"]
         site = name.partition("/")[0]
         models[name] = ModelFile(file.study, site, name, fingerprint(payload), payload)
-    ensemble = TableEnsemble.from_dict(file.payload["ensemble"])
+    ensemble = Ensemble.from_dict(file.payload["ensemble"])
     return EnsembleFile(file.study, file.site, ensemble, models)
 
 

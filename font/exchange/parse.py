@@ -65,7 +65,7 @@ def name_of(source: Source) -> str:
 
 
 def parse(data: bytes, origin: str) -> Any:
-    """The JSON in a file, or a `ValueError` of one sentence."""
+    """The JSON in a file, or an `InputError`."""
     if data.count(b'"') > 2 * _MOST_TEXTS:
         raise _too_many(origin, "texts", _MOST_TEXTS)
     if b"\\" in data:
@@ -101,14 +101,15 @@ def shorten(value: Any, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _too_large(origin: str, size: int) -> ValueError:
-    return ValueError(
-        f"{origin} has {size:,} bytes or more, at most {FILE_LIMIT:,} are read; use fewer models."
+def _too_large(origin: str, size: int) -> InputError:
+    return InputError(
+        f"{origin} has {size:,} bytes or more, at most {FILE_LIMIT:,} are read; ask the sender for "
+        "a file of fewer models."
     )
 
 
-def _too_many(origin: str, things: str, most: int) -> ValueError:
-    return ValueError(
+def _too_many(origin: str, things: str, most: int) -> InputError:
+    return InputError(
         f"{origin} has more than {most:,} {things}, which no exchange file has; ask the sender to "
         "write it again."
     )

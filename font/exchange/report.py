@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from font.cross_tables import AddedTables
+from font.ensemble import Ensemble
 from font.exchange.files import ModelFile
 from font.exchange.names import ALL_SITES, look_alikes
 from font.exchange.privacy import MIN_COUNT
 from font.spelling import option
-from font.tables_ensemble import TableEnsemble
 
 
 class Absent(NamedTuple):
@@ -26,7 +26,7 @@ class Absent(NamedTuple):
 
 
 def round_report(
-    ensemble: TableEnsemble,
+    ensemble: Ensemble,
     models: Mapping[str, ModelFile],
     tables: AddedTables,
     *,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from font.checks import some
 from font.cross_tables import AddedTables, CrossTables
+from font.ensemble import Ensemble
 from font.errors import InputError
 from font.exchange.files import (
     ModelFile,
@@ -47,7 +48,6 @@ from font.exchange.signatures import Keys
 from font.exchange.sums import Rounds, SharedFile, check_rounds, read_step, share
 from font.files import atomic_write
 from font.n_clusters import vote
-from font.tables_ensemble import TableEnsemble
 
 STEPS = ("fit", "key", "label", "assign", "refine")
 
@@ -55,7 +55,7 @@ STEPS = ("fit", "key", "label", "assign", "refine")
 class Round(NamedTuple):
     """What came out of a round; `shared` is the last model of a refinement, if there was one."""
 
-    ensemble: TableEnsemble
+    ensemble: Ensemble
     models: dict[str, ModelFile]
     tables: AddedTables
     absent: tuple[Absent, ...]
@@ -109,7 +109,7 @@ def run_round(
         Counts and sums come masked, and only what they add up to over all sites is read; at least
         three sites must take part. See `font.exchange.secure`.
     seed, settings
-        For `TableEnsemble`: weights, distance, method.
+        For `Ensemble`: weights, distance, method.
     software : str
         Written into the ensemble file.
     keys : {site: public key}, optional
@@ -239,7 +239,7 @@ def combine(
     seed: int = 1,
     unequal: bool = False,
     **settings: Any,
-) -> tuple[TableEnsemble, AddedTables]:
+) -> tuple[Ensemble, AddedTables]:
     """The ensemble of models and cross-tables as they came in files, and the sum of the tables.
 
     The tables are added up as they come, and their order does not matter. Sites count alike: the
@@ -251,7 +251,7 @@ def combine(
     models : {name: ModelFile}
     parts : CrossTables of each site, such as an iterator that reads one file after the other
     n_clusters, seed, settings
-        For `TableEnsemble`; unless given, the method is "latent", with fewer than three models of
+        For `Ensemble`; unless given, the method is "latent", with fewer than three models of
         two or more classes "kmeans".
     unequal : bool
         Sites may have different numbers of models.
@@ -270,8 +270,9 @@ def combine(
         )
     if n_clusters is None:
         n_clusters = site_votes(models).n_clusters
-    if sum(model.n_classes > 1 for model in models.values()) < 3:
-        settings.setdefault("method", "kmeans")  # two do not tell whose error a difference is
-    ensemble = TableEnsemble(n_clusters, seed=seed, **settings)
+    few = sum(model.n_classes > 1 for model in models.values()) < 3
+    # two do not show whose error a difference is
+    settings.setdefault("method", "kmeans" if few else "latent")
+    ensemble = Ensemble(n_clusters, seed=seed, **settings)
     sites = {name: model.site for name, model in models.items()}
     return ensemble.fit(models, tables, sites), tables

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from font.checks import some
+from font.ensemble import Ensemble
 from font.errors import InputError
 from font.exchange.fields import MOST_CLASSES_IN_ALL, MOST_WORK
 from font.exchange.parse import shorten
 from font.exchange.privacy import unrounded, unrounded_sums
 from font.exchange.registry import kind_of
-from font.tables_ensemble import TableEnsemble
 
 # the standard errors that a file may have: twelve for each power of ten, in about equal ratios
 ERRORS = np.array(
@@ -178,7 +178,7 @@ def ensemble_rules(payload: Mapping[str, Any], site: str, origin: str) -> None:
     if max(part["votes"]) >= len(part["centres"]):
         raise _unfit(origin, "its votes are for clusters that it does not have")
     try:
-        TableEnsemble.from_dict(part)
+        Ensemble.from_dict(part)
     except ValueError as error:
         raise InputError(f"{origin}: {error}") from None
 
@@ -265,5 +265,5 @@ RULES = {
 }
 
 
-def _unfit(origin: str, wrong: str) -> ValueError:
-    return ValueError(f"{origin} does not fit together: {wrong}; ask the sender to write it again.")
+def _unfit(origin: str, wrong: str) -> InputError:
+    return InputError(f"{origin} does not fit together: {wrong}; ask the sender to write it again.")

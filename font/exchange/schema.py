@@ -142,7 +142,7 @@ Shares = Annotated[list[Annotated[Number, Field(ge=0)]], size(0, MOST_CLASSES_IN
 
 
 class EnsemblePart(Strict):
-    """`TableEnsemble.to_dict()`."""
+    """`Ensemble.to_dict()`."""
 
     format: Literal["font ensemble"]
     version: Annotated[int, Field(ge=2, le=2)]

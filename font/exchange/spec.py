@@ -76,7 +76,7 @@ Payload of an *ensemble* file:
 
 =================== =========================================================================
 models              list of the payloads of the model files, in order
-ensemble            `TableEnsemble.to_dict()`: format, version, settings, models (names), n_classes,
+ensemble            `Ensemble.to_dict()`: format, version, settings, models (names), n_classes,
                     shares, weights, centred_weights, agreement, spectrum, n_clusters_choice, axes,
                     centres, proportions, confusion, votes, sites, cluster_sizes; with the method
                     "latent" rows of axes and centres are empty

@@ -12,16 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import case_weights, check_sums, memberships, some, whole_number
 from font.errors import InputError
 from font.labels import distinct_rows
-from font.probabilities import PRIOR_OF_ITEMS, log_prior, probabilities
+from font.probabilities import PRIOR_OF_ITEMS, climb, log_prior, probabilities
 
 
 class _Fit(NamedTuple):
-    """Weights (K,), item probabilities (K, C), log posterior, and whether EM converged."""
+    """Weights (K,), item probabilities (K, C), class probabilities of each pattern (U, K)."""
 
     weights: NDArray[np.float64]
     items: NDArray[np.float64]
-    score: float
-    converged: bool
+    responsibility: NDArray[np.float64]
 
 
 class LatentClass:
@@ -94,14 +93,11 @@ class LatentClass:
             raise InputError("all case weights are 0; at least one person must count.")
         answers = self._one_hot(rows)
         rng = np.random.default_rng(self.seed)
-        best = max(
-            (self._em(answers, case, rng) for _ in range(self.n_init)),
-            key=lambda fit: fit.score,
-        )
+        runs = [self._em(answers, case, rng) for _ in range(self.n_init)]
+        best, _, self.converged_ = max(runs, key=lambda run: run[1])
         order = np.argsort(-best.weights, kind="stable")
         self.weights_ = best.weights[order]
         self.class_parameters_ = best.items[order]
-        self.converged_ = best.converged
         self.loglik_ = float(
             case @ _log_sum(_log_joint(answers, self.weights_, self.class_parameters_))
         )
@@ -203,25 +199,22 @@ class LatentClass:
         answers: NDArray[np.float64],
         case: NDArray[np.float64],
         rng: np.random.Generator,
-    ) -> _Fit:
+    ) -> tuple[_Fit, float, bool]:
         """One start: E and M steps on the (U, C) one-hot answers until the posterior settles."""
-        n = case.sum()
         sizes, prior = self._item_prior()
-        responsibility = rng.dirichlet(np.ones(self.n_classes), size=len(case))
-        before, converged = -np.inf, False
-        for _ in range(self.max_iter):
-            weighted = responsibility * case[:, None]
+
+        def update(fit: _Fit) -> tuple[_Fit, float]:
+            weighted = fit.responsibility * case[:, None]
             items = probabilities(weighted.T @ answers, prior, sizes=sizes)
             weights = probabilities(weighted.sum(axis=0))
             joint = _log_joint(answers, weights, items)
             marginal = _log_sum(joint)
             score = float(case @ marginal) + log_prior(items, prior)
-            responsibility = np.exp(joint - marginal[:, None])
-            if score - before < self.tol * n:
-                converged = True
-                break
-            before = score
-        return _Fit(weights, items, score, converged)
+            return _Fit(weights, items, np.exp(joint - marginal[:, None])), score
+
+        none = np.empty(0)
+        start = _Fit(none, none, rng.dirichlet(np.ones(self.n_classes), size=len(case)))
+        return climb(update, start, self.max_iter, tol=self.tol * case.sum())
 
     def _item_prior(self) -> tuple[list[int], NDArray[np.float64]]:
         """The number of categories of each item, and the pseudo-count of each category, (C,)."""

@@ -18,12 +18,11 @@ from font.clustering import TooManyClusters, one_thread
 from font.cross_tables import CrossTables
 from font.ensemble import Ensemble
 from font.exchange.privacy import MIN_COUNT, label_unit, round_counts, shared_draws
-from font.labels import LabelPatterns, distinct_rows, label
+from font.labels import LabelPatterns, label
 from font.models.sklearn_models import wrap
 from font.refinement import refine_clusters
 from font.simulation import kmeans_sites
 from font.simulation import methods as baselines
-from font.tables_ensemble import TableEnsemble
 from font.weights import class_distances
 
 if TYPE_CHECKING:
@@ -33,8 +32,12 @@ if TYPE_CHECKING:
 MEASURES = ("ari", "correlation", "concordance", "angle", "suggested", "bad_weight")
 # the tables see nothing but cross-tables of labels, rounded at random at each site
 VARIANTS = (
-    *("FONT centred", "FONT sparse", "FONT prior", "FONT any K"),
-    *("tables kmeans", "tables latent"),
+    "FONT centred",
+    "FONT sparse",
+    "FONT prior",
+    "FONT any K",
+    "tables kmeans",
+    "tables latent",
 )
 MODELS: dict[str, Any] = {
     "n_local": None,
@@ -71,7 +74,6 @@ def _rows(
     truth = {"all": np.concatenate(list(sites.truth.values()))}
     labels, k = {"all": table}, len(sites.means)
     patterns = LabelPatterns.from_labels(labels)
-    number = distinct_rows(list(table.to_numpy().T))[1]  # of each patient's pattern
     scores = baselines.local_scores(labels, truth)
     cosines = true_cosines(models, table, truth["all"], sites.means)
     clusters: dict[str, Any] = {}
@@ -86,12 +88,12 @@ def _rows(
         elif method.startswith("FONT refined"):
             ensemble = _at_most(k, partial(_fitted, "FONT", models, patterns, bad, seed))
             rounds = method.removeprefix("FONT refined ")
-            begin = _parts(ensemble.clusters_[number], sites)
+            begin = _parts(ensemble.predict(table).to_numpy(), sites)
             placed = _refined(template, sites, begin, ensemble.n_clusters_, rounds)
             row["ari"] = baselines.rand_index({"all": placed}, truth)
         elif method.startswith("FONT"):
             ensemble = _at_most(k, partial(_fitted, method, models, patterns, bad, seed))
-            row["ari"] = baselines.rand_index({"all": ensemble.clusters_[number]}, truth)
+            row["ari"] = baselines.rand_index({"all": ensemble.predict(table)}, truth)
             row["suggested"] = ensemble.n_clusters_choice_.n_clusters
             w = ensemble.weights_.to_numpy()
             row["correlation"] = _correlation(w, scores.to_numpy())
@@ -112,7 +114,7 @@ def _rows(
 
 
 def _at_most(k: int, fit: Callable[[int], Any]) -> Any:
-    """`fit(k)`, or with fewer clusters where all models together tell fewer apart."""
+    """`fit(k)`, or with fewer clusters where all models together distinguish fewer."""
     try:
         return fit(k)
     except TooManyClusters as error:
@@ -149,7 +151,7 @@ def _from_tables(
     labels: dict[str, pd.DataFrame],
     seed: int,
     n_clusters: int,
-) -> tuple[NDArray[np.int64], TableEnsemble]:
+) -> tuple[NDArray[np.int64], Ensemble]:
     """Each site's patients placed by itself, from rounded cross-tables of all sites' labels."""
     tables = CrossTables.from_labels(labels, {name: len(beta) for name, beta in models.items()})
     draws = np.random.default_rng(seed)
@@ -158,7 +160,7 @@ def _from_tables(
         site: round_counts(exact, unit, shared_draws(exact, tables.offsets, draws)).astype(float)
         for site, exact in tables.tables.items()
     }
-    ensemble = TableEnsemble(n_clusters, method=method.removeprefix("tables "), seed=seed)
+    ensemble = Ensemble(n_clusters, method=method.removeprefix("tables "), seed=seed)
     ensemble.fit(models, CrossTables(tables.models, tables.n_classes, rounded))
     placed = [ensemble.predict(table).to_numpy() for table in labels.values()]
     return np.concatenate(placed), ensemble
@@ -205,7 +207,7 @@ def _competitor(
             return {method: clusters}
         begin = _parts(clusters.to_numpy(), sites)
         return {method: _refined(wrap(fitted), sites, begin, k, "converge")}
-    both = kmeans_sites.k_fed_assignments(
+    both = kmeans_sites.k_fed(
         sites.data,
         k,
         n_init=options["n_init"],

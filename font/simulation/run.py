@@ -81,7 +81,7 @@ def run_simulation(
         "FONT sparse", "FONT prior" (told which sites do harm, whose reliability is a quarter),
         "FONT any K" (the number of clusters off the spectrum), and "tables kmeans" and "tables
         latent" (what sites do that may share nothing but cross-tables of labels rounded at
-        random, see `font.TableEnsemble`).
+        random, see `font.Ensemble`).
     precision : float, optional
         Run more than `replicates` in the scenarios where a method's mean has a larger standard
         error, but at most `most`.

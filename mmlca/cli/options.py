@@ -301,7 +301,7 @@ def as_key(name: str, value: object) -> str:
         return " ".join([table, *_assignments(value if isinstance(value, dict) else {})])
     if name in RecordColumns.model_fields:
         return as_key("records_columns", {name: value}) if value else f"[records.columns] {name}"
-    called = {"test": "outputs.lab", "variables": "outputs.table_one"}.get(name) or _section(name)
+    called = {"test": "outputs.lab", "variables": "table_one.variables"}.get(name) or _section(name)
     return called if value is None else f"{called} = {json.dumps(value, ensure_ascii=False)}"
 
 

@@ -38,9 +38,6 @@ def simulate(
     n_init: Annotated[
         str, typer.Option(help="Numbers of random starts of local models, each a study.")
     ] = "10,1",
-    extensions: Annotated[
-        bool, typer.Option(help="Measure the extensions too, for gaussian data.")
-    ] = True,
     seed: Seed = 1,
     n_jobs: NJobs = 1,
     out: Out = Path("simulation"),
@@ -49,12 +46,11 @@ def simulate(
 ) -> None:
     """Compare the ensemble with its competitors on simulated sites.
 
-    Writes results, tables, claims beside numbers, and figures. An interrupted run goes on where it
-    stopped. Options that take several values separate them by commas.
+    Writes results.csv, one row per replicate and method, and table.csv, means and standard errors.
+    An interrupted run goes on where it stopped. Options that take several values separate them by
+    commas.
     """
     from font.files import hold
-    from font.simulation.extensions import run_extensions
-    from font.simulation.report import simulation_text, write_simulation
     from font.simulation.run import grid_scenarios, run_simulation
     from font.simulation.sources import GaussianSource
 
@@ -70,33 +66,65 @@ def simulate(
         source.axis: levels,
     }
     grid_scenarios(grid, source)  # checks the grid before any work
-    common: dict[str, Any] = {
-        "seed": seed,
-        "n_jobs": n_jobs,
-        "folder": out / "scenarios",
-        "resume": resume,
-    }
     results: dict[int, Any] = {}
-    more = None
     with hold(out), working("Starting", quiet=quiet, resumes=True) as show:
 
         def advance(text: str) -> Callable[[int, int], None]:
             return lambda done, total: show(text, done / total)
 
         for n in _list(n_init, int, "--n-init"):
+            text = f"{n} random {'start' if n == 1 else 'starts'}"
             results[n] = run_simulation(
                 grid,
                 replicates,
                 n_init=n,
                 precision=precision if not results else None,
                 source=source,
-                progress=advance(f"{n} random start{'s' * (n != 1)}"),
-                **common,
+                progress=advance(text),
+                seed=seed,
+                n_jobs=n_jobs,
+                folder=out / "scenarios",
+                resume=resume,
             )
-        if extensions and data == "gaussian":
-            more = run_extensions(None, replicates, progress=advance("extensions"), **common)
-        written = write_simulation(results, out, more)
-    say(quiet, simulation_text(results, more), wrote(written))
+        written = _write(results, out)
+    say(quiet, _means(results), wrote(written))
+
+
+def _write(results: dict[int, Any], out: Path) -> list[Path]:
+    import pandas as pd
+
+    from font.files import atomic_write
+    from font.simulation.tables import simulation_table
+
+    rows, tables = [], []
+    for n, part in results.items():
+        rows.append(part.assign(n_init=n))
+        table = simulation_table(part)
+        table.columns = table.columns.map(" ".join)
+        tables.append(table.reset_index().assign(n_init=n))
+    written = []
+    for name, parts in (("results.csv", rows), ("table.csv", tables)):
+        whole = pd.concat(parts, ignore_index=True)
+        whole = whole[["n_init", *whole.columns.drop("n_init")]]
+        atomic_write(out / name, whole.to_csv(index=False).encode())
+        written.append(out / name)
+    return written
+
+
+def _means(results: dict[int, Any]) -> str:
+    """The table of means for each number of starts, as a text."""
+    from font.simulation.tables import simulation_table
+
+    parts = []
+    for n, part in results.items():
+        table = simulation_table(part)
+        means, se = (table.xs(what, axis=1, level=1) for what in ("mean", "se"))
+        parts.append(
+            f"Mean adjusted Rand index, local models from {n} {'start' if n == 1 else 'starts'}; "
+            f"the largest standard error is {se.max().max():.3f}."
+        )
+        parts.append(means.to_string(float_format="{:.3f}".format))
+    return "\n\n".join(parts)
 
 
 def _list(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:

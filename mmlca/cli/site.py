@@ -123,7 +123,8 @@ def site_fit(
     say(
         quiet,
         f"{hospital.sequences}",
-        f"{len(paths)} model{'s' * (len(paths) > 1)} with {sizes} classes.",
+        f"{len(paths)} model{'s' if len(paths) > 1 else ''} with {sizes} "
+        f"class{'' if sizes == '1' else 'es'}.",
         wrote(paths),
         "Withheld: everything but counts by class, first state and step, each rounded at random to "
         f"a multiple of {hospital.min_count}; {hospital.ledger().path} keeps what was released.",

@@ -24,7 +24,7 @@ def make_effects(
     from font.exchange.effects import write_effects
     from mmlca.federation.refining import step_memberships
     from mmlca.tables.cluster_chains import cluster_memberships
-    from mmlca.tables.effects import site_effects
+    from mmlca.tables.cluster_effects import site_effects
 
     _, membership = step_memberships(hospital, step)
     clusters = membership.argmax(axis=1)

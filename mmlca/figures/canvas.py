@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from font.errors import InputError
 from mmlca.figures.colours import INK, MISSING
 from mmlca.sequences.type import Sequences
+from mmlca.tables.disclosure import check_min_count, is_small, not_shown
 from mmlca.tables.groups import Groups, Keys, SequencesBySite, split
-from mmlca.tables.suppress import check_min_count, is_small, not_shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,9 +20,9 @@ from mmlca.sequences.checks import counted
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.describe import Frequent, frequent, sequence_frequencies
+from mmlca.tables.disclosure import HIDDEN, hides
 from mmlca.tables.groups import Groups, SequencesBySite
 from mmlca.tables.representatives import medoid_rows, representative_sequences
-from mmlca.tables.suppress import HIDDEN, hides
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

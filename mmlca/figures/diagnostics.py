@@ -25,7 +25,7 @@ from mmlca.figures.colours import INK, MISSING, state_colours, text_colour
 from mmlca.figures.transitions import colour_bar
 from mmlca.sequences.checks import of_type
 from mmlca.tables.diagnostics import Diagnostics
-from mmlca.tables.suppress import check_min_count, few_patients, hides
+from mmlca.tables.disclosure import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

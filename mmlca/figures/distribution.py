@@ -34,9 +34,9 @@ from mmlca.figures.colours import INK, MISSING, Colours, group_colour, state_col
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import state_patients
-from mmlca.tables.describe import entropy_by_time, modal_states, state_distribution, time_in_state
+from mmlca.tables.describe import entropy_by_time, state_distribution, time_in_state
+from mmlca.tables.disclosure import HIDDEN, bounded_parts, count_text, few_patients, is_small
 from mmlca.tables.groups import Groups, SequencesBySite, split
-from mmlca.tables.suppress import HIDDEN, bounded_parts, count_text, few_patients, is_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,47 +117,6 @@ def plot_state_distribution(
     grey = few_patients(min_count) if any_grey else ""
     legend = only(colour, drawn)
     return page.finish(_observed_label(page, xlabel), "Patients (%)", legend, grey)
-
-
-def plot_modal_states(
-    sequences: Sequences | SequencesBySite,
-    groups: Groups = None,
-    *,
-    table: pd.DataFrame | None = None,
-    colours: Colours | None = None,
-    min_count: int = 0,
-    xlabel: str = "Time",
-    ax: Axes | None = None,
-    figure: Figure | None = None,
-) -> Axes | Figure:
-    """The most frequent state at each time, as high as its share. Draws `modal_states`.
-
-    Parameters are those of `plot_state_distribution`; a state of fewer than `min_count` patients
-    is not shown, even if it is the most frequent.
-    """
-    page = lay_out(sequences, groups, min_count, ax, figure)
-    colour = state_colours(page.states, colours)
-    table = modal_states(sequences, groups) if table is None else table
-    drawn: set[str] = set()
-    n_hidden = 0
-    for panel in page.panels:
-        rows = panel.rows(table, panel.data.shape[1])
-        patients = state_patients(panel.data)
-        code = pd.Categorical(rows["state"], panel.data.states).codes
-        in_state = np.where(code >= 0, patients[np.arange(len(code)), code], 0)
-        small = is_small(in_state, min_count)
-        n_hidden += int(small.sum())
-        shown = (in_state > 0) & ~small
-        share = rows["share"].to_numpy(dtype=float)
-        for state in rows["state"][shown].unique():
-            at = np.flatnonzero(shown & (rows["state"] == state).to_numpy())
-            bars = time_bars(panel.ax, at + 1, 0, share[at], page.n_times, colour[state])
-            bars.set_label(state)
-            drawn.add(state)
-        _finish_time_panel(page, panel, rows["n"].to_numpy(dtype=float), patients.sum(axis=1))
-    page.hidden(n_hidden, "time")
-    legend = only(colour, drawn)
-    return page.finish(_observed_label(page, xlabel), "Most frequent state (%)", legend)
 
 
 def _observed_label(page: Page, xlabel: str) -> str:

@@ -24,7 +24,7 @@ from mmlca.figures.colours import INK, group_colour, state_colours
 from mmlca.model.criteria import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.tables.clusters import certainty_by_class, percent_text
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

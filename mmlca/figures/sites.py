@@ -13,8 +13,8 @@ from font.errors import InputError
 from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text, title_lines
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import of_type, some
+from mmlca.tables.disclosure import check_min_count, few_patients, hides
 from mmlca.tables.site_differences import SiteDifferences
-from mmlca.tables.suppress import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from font.errors import InputError
 from mmlca.figures.canvas import SMALL, TEXT, legend_over, named, new_axes
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import of_type
-from mmlca.tables.suppress import HIDDEN, check_min_count, hides
+from mmlca.tables.disclosure import HIDDEN, check_min_count, hides
 from mmlca.tables.survival import Survival
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Figures of transitions between states: heat map and graph.
+"""Heat maps of transitions between states: as counted, and as estimated by a model.
 
 They follow the rules of `mmlca.figures.distribution`: an Axes for one panel, a Figure for
 sites × groups.
@@ -26,12 +26,12 @@ from mmlca.figures.canvas import (
     title_lines,
     wrapped,
 )
-from mmlca.figures.colours import INK, MISSING, Colours, state_colours, text_colour
+from mmlca.figures.colours import INK, MISSING, text_colour
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import leaving_patients, step_patients
-from mmlca.tables.describe import time_in_state, transition_counts
+from mmlca.tables.describe import transition_counts
+from mmlca.tables.disclosure import HIDDEN, bounded_parts, is_small
 from mmlca.tables.groups import Groups, SequencesBySite
-from mmlca.tables.suppress import HIDDEN, bounded_parts, is_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -354,91 +354,3 @@ def _limit_text(limit: float) -> str:
     """Two decimals without the leading 0, and "0" and "1" without any, so that two fit a cell."""
     text = f"{limit:.2f}"
     return {"0.00": "0", "1.00": "1"}.get(text, text.removeprefix("0"))
-
-
-# --- graph -----------------------------------------------------------------------------
-
-
-def plot_transition_graph(
-    sequences: Sequences | SequencesBySite,
-    groups: Groups = None,
-    *,
-    lag: int = 1,
-    at_least: float = 0.02,
-    table: pd.DataFrame | None = None,
-    colours: Colours | None = None,
-    min_count: int = 0,
-    ax: Axes | None = None,
-    figure: Figure | None = None,
-) -> Axes | Figure:
-    """States on a circle with arrows as wide as the rate. Draws `transition_counts`.
-
-    A state's area is its share of all times (`time_in_state`); the number in it is the rate
-    of staying. An arrow has the colour of the state it leaves.
-
-    Parameters
-    ----------
-    sequences, groups, lag : as in `transition_counts`
-    at_least : smaller rates are not drawn
-    table : DataFrame, optional
-        What `transition_counts` returned for the same sequences, groups and lag.
-    colours : {state: colour} or list of colours, optional
-    min_count : groups, and rates of fewer patients, are not shown
-    ax, figure : where to draw, optional
-    """
-    page = lay_out(sequences, groups, min_count, ax, figure, height=2.0, table=table)
-    colour = state_colours(page.states, colours)
-    table = transition_counts(sequences, groups, lag=lag) if table is None else table
-    n_small = n_hidden = 0
-    for panel in page.panels:
-        heat = _Heat(panel, table, lag, min_count)
-        n_small += int(heat.small.sum())
-        n_hidden += int((heat.hidden & ~heat.bounded).sum())
-        area = time_in_state(panel.data)["share"].to_numpy()
-        _draw_graph(panel, heat, area, at_least, [colour[s] for s in panel.data.states])
-    if at_least > 0:
-        page.notes.append(f"rates below {at_least:g} not drawn")
-    page.hidden(n_small, "rate", n_hidden - n_small)
-    return page.finish("", "", colour)
-
-
-def _draw_graph(
-    panel: Panel,
-    heat: _Heat,
-    area: NDArray[np.float64],
-    at_least: float,
-    colours: list[Any],
-) -> None:
-    from matplotlib.patches import Circle, FancyArrowPatch
-
-    ax, rate, size = panel.ax, heat.rate, len(heat.rate)
-    angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
-    place = np.column_stack([np.cos(angle), np.sin(angle)]) * (size > 1)
-    largest = min(0.36, 2.2 / max(size, 2))
-    smallest = min(0.17, 1.2 / max(size, 2))
-    radius = smallest + (largest - smallest) * np.sqrt(np.nan_to_num(area))
-    nodes = [Circle(tuple(place[k]), radius[k], fc=colours[k], ec="white", lw=0.6, zorder=3)
-             for k in range(size)]  # fmt: skip
-    for i, j in np.argwhere(np.nan_to_num(rate) >= max(at_least, 1e-12)):
-        if i != j:
-            ax.add_patch(
-                FancyArrowPatch(
-                    tuple(place[i]), tuple(place[j]), patchA=nodes[i], patchB=nodes[j],
-                    connectionstyle="arc3,rad=0.16", arrowstyle="-|>", shrinkA=0, shrinkB=0,
-                    mutation_scale=4 + 8 * rate[i, j], linewidth=0.4 + 5 * rate[i, j],
-                    color=colours[i], alpha=0.85, zorder=2, gid=f"{i}-{j}",
-                )
-            )  # fmt: skip
-    for k in range(size):
-        ax.add_patch(nodes[k])
-        if size <= 12 and np.isfinite(rate[k, k]):
-            ax.text(
-                place[k, 0], place[k, 1], heat.text(k, k),
-                ha="center", va="center", fontsize=SMALL - 0.5,
-                color=text_colour(colours[k]), zorder=4,
-            )  # fmt: skip
-    ax.set_xlim(-1.4, 1.4, auto=True)  # so that it may widen to the shape of the panel
-    ax.set_ylim(-1.4, 1.4, auto=True)
-    ax.set_aspect("equal", adjustable="datalim")
-    ax.set(xticks=[], yticks=[])  # not set_axis_off, which would hide the note below too
-    ax.spines[:].set_visible(False)

@@ -15,7 +15,7 @@ from mmlca.sequences._compiled import entry, inner
 # state i, row S is the initial distribution; together C = S·(S + 1) cells. Classes come in
 # lanes of four, so that the processor treats four at a time: `chance` (L, C + G + H, 4) holds, for
 # class 4l + m in [l, :, m], its cells, below them the probability of each of G gaps, and from row
-# `first` = C + G on its share of each of H groups of patients, one group where none are told apart.
+# `first` = C + G on its share of each of H groups of patients (one where there are no groups).
 # Lanes that stand for no class have share 0. What is `expected` has the same layout: visits of
 # cells and gaps, and members. `table` is the tuple (n_states, indptr, tokens, cell, times, gaps,
 # weights, starts) of a pattern table, in which the patterns of group h are those from starts[h] to

@@ -8,6 +8,7 @@ rules are data (`Design`), so that a model file can hold them and `predict` appl
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
 from font.errors import InputError
+from font.spelling import option
 from mmlca.model.expected import Floats
 from mmlca.sequences.checks import some
 from mmlca.sequences.type import Sequences
@@ -157,6 +159,49 @@ class Design:
         )
 
 
+# --- the patients of a fit, and others ----------------------------------------------------
+
+
+def read_covariates(
+    covariates: AnyCovariates, formula: str | None, data: Sequences, missing: str
+) -> tuple[Design, Floats, NDArray[np.bool_]]:
+    """The design that covariates give, its matrix (m, P), and which patients (n,) have all of them.
+
+    `missing` says what happens to the others: "error" refuses them, "drop" warns.
+    """
+    frame = align(covariates, data)
+    known = complete(frame, formula)
+    n_dropped = int((~known).sum())
+    if n_dropped:
+        lacking = f"{n_dropped:,} of {len(data):,} patients lack covariates"
+        if missing == "error" or not known.any():
+            raise InputError(
+                f"{lacking} (patients {some(data.ids[~known])}); fill them in, or leave these "
+                f"patients out with {option('missing', 'drop')}."
+            )
+        warnings.warn(f"{lacking} and are left out of the fit.", stacklevel=3)
+    frame = frame[known]
+    design = learn(frame, formula, data.weights[known])
+    return design, design.matrix(frame), known
+
+
+def matrix_of(
+    design: Design, covariates: AnyCovariates, data: Sequences, missing: str, otherwise: str
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """The columns (n, P) of other patients' covariates, and which patients have all of them.
+
+    Patients who lack any are refused unless `missing` is "drop"; `otherwise` says what to do.
+    """
+    matrix = design.matrix(align(covariates, data))
+    known: NDArray[np.bool_] = np.asarray(~np.isnan(matrix).any(axis=1))
+    if not known.all() and missing == "error":
+        raise InputError(
+            f"{int((~known).sum()):,} of {len(data):,} patients lack covariates (patients "
+            f"{some(data.ids[~known])}); {otherwise}."
+        )
+    return matrix, known
+
+
 # --- from a table to a design -----------------------------------------------------------
 
 
@@ -246,7 +291,7 @@ def _check_rank(design: Design, matrix: Floats) -> None:
     others = [name for name in others if name != INTERCEPT]
     raise InputError(
         f"the covariate column {design.columns[extra]} follows from {some(others)}, so that their "
-        "effects cannot be told apart; leave one of them out."
+        "effects cannot be separated; leave one of them out."
     )
 
 
@@ -306,8 +351,8 @@ def _parse(formula: str | None, columns: Iterable[str]) -> tuple[list[tuple[str,
                 name = quoted[int(hidden[1])]
             if name not in known:
                 raise InputError(
-                    f"the formula {formula!r} names {name!r}, which is no column of the covariates "
-                    f"({some(known)}); a formula holds {_FORMULA}."
+                    f"the formula {formula!r} names {name!r}, which is not a column of the "
+                    f"covariates ({some(known)}); a formula holds {_FORMULA}."
                 )
             if label:
                 labels.add(name)
@@ -358,7 +403,7 @@ def complete(frame: pd.DataFrame, formula: str | None) -> NDArray[np.bool_]:
 
 
 def separation(matrix: Floats, columns: list[str], coefficients: Floats) -> str:
-    """A sentence on columns that tell a class apart without exception; empty if there is none."""
+    """A sentence on columns that separate a class without exception; empty if there is none."""
     effect = np.abs(coefficients) * np.ptp(matrix, axis=0)[:, None]
     separating = [columns[c] for c in np.flatnonzero((effect[1:] > _SEPARATED).any(axis=1)) + 1]
     if not separating:

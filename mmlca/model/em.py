@@ -53,7 +53,7 @@ class Run:
 
     @cached_property
     def failed(self) -> str:
-        """Why the run is of no use; empty if it is of use."""
+        """Reason for failure, or ""."""
         if not np.isfinite(self.path[-1, 1]):
             return "impossible data"
         return "a class emptied" if (self.members < 1e-6).any() else ""
@@ -106,7 +106,7 @@ def run_em(
     chances = _kernel_arrays(patterns, cells, shares)
     limits = (settings.max_iter, settings.tol / unit, settings.accelerate, settings.n_confirm)
     path = np.empty((settings.max_iter + 1, 2))
-    nobody = np.empty((len(chances[0]), 0, 4)), np.empty(0)
+    no_classes = np.empty((len(chances[0]), 0, 4)), np.empty(0)
     n_done, converged = _kernels.em(
         _table(patterns),
         _scratch(patterns, len(chances[0])),
@@ -115,7 +115,7 @@ def run_em(
         np.empty((2, *chances.shape[1:])),
         limits,
         path,
-        nobody,
+        no_classes,
     )
     found = _unlanes(chances[3], n_classes)
     shares = found[:, n_cells + len(patterns.gaps) :].T.copy()

@@ -1,12 +1,12 @@
 """The estimator: a mixture of Markov chains with scikit-learn's conventions.
 
-Its parts are in files of their own: covariates (`logit`), uncertainty (`inference`), criteria,
-tables (`summary`) and sums for a refinement (`sums`). What is left is one file because fitting,
-predicting and storing share the attributes that the class documents.
+Everything that it computes stands in functions of other files; here is what they have in common:
+settings, the attributes of a fit, and their documentation.
 """
 
 from __future__ import annotations
 
+import html
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -17,13 +17,15 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from font.errors import InputError
+from font.checks import check_sums, memberships
+from font.errors import InputError, ReportWarning
 from font.probabilities import PRIOR_OF_FITS
 from font.spelling import option
-from mmlca.model import em, store
+from mmlca.model import em, inference, store, sums
 from mmlca.model.checks import (
     AnySequences,
     as_sequences,
@@ -36,36 +38,33 @@ from mmlca.model.checks import (
     late_start,
     zero_cells,
 )
-from mmlca.model.covariates import AnyCovariates
+from mmlca.model.covariates import AnyCovariates, Design, matrix_of, read_covariates, separation
 from mmlca.model.criteria import (
-    InformationCriteria,
+    Count,
     classification_entropy,
     count_parameters,
+    information_criteria,
+    r_squared,
 )
-from mmlca.model.inference import Inference
-from mmlca.model.logit import CovariateMembership
-from mmlca.model.membership import Rows
+from mmlca.model.expected import Visits
+from mmlca.model.inference import Fitted, Patients
+from mmlca.model.information import Kind
+from mmlca.model.membership import Rows, fit_membership, make_rows
 from mmlca.model.params import MarkovParams, Seed
 from mmlca.model.search import Fit, SearchKind, fit_from, fit_search, is_confirmed
 from mmlca.model.simulate import simulate
-from mmlca.model.summary import Summary
-from mmlca.model.sums import SumsOverPatients
+from mmlca.model.summary import class_table, membership_table
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
 
+Floats = NDArray[np.float64]
+_MOST = 500  # free parameters up to which a summary computes intervals
+
 Names = tuple[Any, ...]
 
 
-class MixtureMarkov(
-    CovariateMembership,
-    Inference,
-    InformationCriteria,
-    Summary,
-    SumsOverPatients,
-    ClusterMixin,  # type: ignore[misc]
-    BaseEstimator,  # type: ignore[misc]
-):
+class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Latent classes of sequences, each a Markov chain, estimated by EM.
 
     A sequence x of class k has the likelihood u_k[x₁] · ∏ T_k[xₜ, xₜ₊₁]; missing states are
@@ -192,6 +191,8 @@ class MixtureMarkov(
         self.seed = seed
         self.missing = missing
 
+    _design: Design | None = None  # of the covariates, if there are any
+
     # --- fitting ----------------------------------------------------------------------
 
     def fit(
@@ -232,9 +233,19 @@ class MixtureMarkov(
                 "found both groups and covariates; give one of them, such as the group as a "
                 "covariate."
             )
-        data, design, matrix = self._covariates_of(data, covariates, formula)
+        if formula is not None and covariates is None:
+            raise InputError("formula names covariates, but there are none; give covariates.")
+        self._design, matrix, self.n_dropped_ = None, None, 0
+        if covariates is not None:
+            self._design, matrix, known = read_covariates(covariates, formula, data, self.missing)
+            self.n_dropped_ = int((~known).sum())
+            data = data[known] if self.n_dropped_ else data
         counted, unit = count_patients(data)
-        names, patterns = self._grouped(counted, groups)
+        names: Names = ()
+        patterns = counted.patterns
+        if groups is not None:
+            number, names = group_numbers(patient_labels(counted.ids, groups, "groups"))
+            patterns = patterns.by_group(number, len(names), counted.weights)
         if not patterns.weights.sum() > 0:
             raise InputError(
                 "there is nothing to fit: "
@@ -251,7 +262,7 @@ class MixtureMarkov(
             n_distinct = int((data.patterns.weights > 0).sum())
             if self.n_classes > n_distinct:
                 raise InputError(
-                    f"{self.n_classes} classes cannot be told apart among {n_distinct} distinct "
+                    f"{self.n_classes} classes cannot be distinguished among {n_distinct} distinct "
                     f"transition patterns; ask for at most {n_distinct}."
                 )
             rng = np.random.default_rng(self.seed)
@@ -269,8 +280,8 @@ class MixtureMarkov(
             check_init(self.init, self.n_classes, data)
             result = fit_from(patterns, self.init, settings)
         rows = None
-        if design is not None:
-            result, rows = self._fit_coefficients(counted, design, matrix, settings, result)
+        if self._design is not None and matrix is not None:
+            result, rows = self._fit_coefficients(counted, self._design, matrix, settings, result)
         if not np.isfinite(result.path[-1, 0]):
             patients = data.ids[_impossible(data, result.params)]
             raise InputError(
@@ -279,10 +290,11 @@ class MixtureMarkov(
             )
         self._keep(data, patterns, names, result, settings, rows, unit)
         self.__dict__.pop("_intervals", None)
-        self._fitted_to = data, None if design is None else matrix, groups
+        own = None if groups is None else self._group_numbers(data, groups)
+        self._patients = Patients(data, matrix, own)
         self._warn(result)
         if late := late_start(data):
-            warnings.warn(late, stacklevel=2)
+            warnings.warn(late, ReportWarning, stacklevel=2)
         return self
 
     def fit_predict(
@@ -298,13 +310,35 @@ class MixtureMarkov(
         labels: NDArray[np.intp] = fitted.labels_
         return labels
 
-    @staticmethod
-    def _grouped(data: Sequences, groups: Labels | None) -> tuple[Names, Patterns]:
-        """The names of the groups and the pattern table, by group if there are any."""
-        if groups is None:
-            return (), data.patterns
-        number, names = group_numbers(patient_labels(data.ids, groups, "groups"))
-        return names, data.patterns.by_group(number, len(names), data.weights)
+    def _fit_coefficients(
+        self, data: Sequences, design: Design, matrix: Floats, settings: em.Settings, first: Fit
+    ) -> tuple[Fit, Rows]:
+        """From a fit without covariates to one with them; keeps the coefficients."""
+        rows = make_rows(data.patterns, data.weights, design.standardised(matrix))
+        start = first.params if self.init is None else self.init
+        zeros = settings.zeros[None] if self.init is None else em.cells_of(self.init) == 0
+        result, coefficients = fit_membership(
+            data.patterns,
+            rows,
+            start,
+            settings,
+            np.broadcast_to(zeros, em.cells_of(first.params).shape),
+            max(4, self.n_init // 4) if self.init is None else 0,
+            np.random.default_rng(self.seed),
+        )
+        self._set_coefficients(design, design.back @ coefficients)
+        separated = separation(matrix, design.columns, self.coefficients_.to_numpy())
+        if separated:
+            warnings.warn(separated, ReportWarning, stacklevel=3)
+        return result, rows
+
+    def _set_coefficients(self, design: Design, coefficients: Floats) -> None:
+        self._design = design
+        self.coefficients_ = pd.DataFrame(
+            coefficients,
+            index=pd.Index(design.columns, name="term"),
+            columns=pd.RangeIndex(1, coefficients.shape[1] + 1, name="class"),
+        )
 
     def _keep(
         self,
@@ -459,7 +493,25 @@ class MixtureMarkov(
             return step.posterior, step.logliks, patterns.inverse
         if groups is not None:
             raise InputError("the model was fitted with covariates; leave groups out.")
-        return self._with_covariates(data, covariates)
+        advice = f"fill them in, or give them the average shares with {option('missing', 'drop')}"
+        matrix, known = matrix_of(self._design, covariates, data, self.missing, advice)
+        average = np.log(self.params_.weights)
+        joint = np.tile(average, (len(data), 1))
+        joint[known] = log_softmax(matrix[known] @ self.coefficients_.to_numpy(), axis=1)
+        joint += Visits(data.patterns).logliks(em.cells_of(self.params_))[data.patterns.inverse]
+        logs = logsumexp(joint, axis=1)
+        joint[np.isneginf(logs)] = average
+        return np.exp(log_softmax(joint, axis=1)), logs, np.arange(len(data))
+
+    def _check_covariates(self, covariates: AnyCovariates | None) -> None:
+        """Covariates belong to a model that was fitted with them, and to no other."""
+        if covariates is None and self._design is not None:
+            raise InputError(
+                "the model was fitted with covariates "
+                f"({some(v.name for v in self._design.variables)}); give those of these patients."
+            )
+        if covariates is not None and self._design is None:
+            raise InputError("the model was fitted without covariates; leave them out here too.")
 
     def sample(
         self, n: int = 1, lengths: ArrayLike = 16, seed: Seed = None
@@ -476,6 +528,344 @@ class MixtureMarkov(
         """One row per class: initial probabilities, then transitions, (K, S + S²)."""
         check_is_fitted(self)
         return self.params_.class_parameters
+
+    # --- what the classes are ---------------------------------------------------------
+
+    @property
+    def posterior_(self) -> pd.DataFrame:
+        """Each patient's class, its probability, and the margin to the next best class."""
+        check_is_fitted(self)
+        if not hasattr(self, "_pattern_posterior"):
+            raise AttributeError(
+                "a loaded model does not carry its patients; use predict or predict_proba."
+            )
+        table = membership_table(self._pattern_posterior)
+        return table.take(self._inverse).set_axis(self._ids).reset_index()
+
+    def average_posterior(self) -> float:
+        """Mean probability of the patients' own class, weighted; near 1 where classes are clear."""
+        table = self.posterior_
+        counted = self._patient_weights > 0
+        return float(
+            np.average(table["probability"][counted], weights=self._patient_weights[counted])
+        )
+
+    def summary(self) -> pd.DataFrame:
+        """One row per class: its size, its patients' certainty, how it starts, stays and moves.
+
+        `patients` counts those whose most probable class this is, `certainty` is their mean
+        probability of it; after a fit with groups `weight in …` is the share of the class in each
+        group; `stays` and `mostly moves to` are steps from the most frequent first state. `low`
+        and `high` are the limits of 95 % intervals, see `standard_errors`; with more than 500
+        parameters they would take long and are left out.
+        """
+        return class_table(
+            self.params_,
+            self.states_,
+            self.posterior_,
+            self._patient_weights,
+            self.group_weights_,
+            self._own_intervals(),
+        )
+
+    def _own_intervals(self) -> pd.DataFrame | None:
+        """Intervals for the patients of the fit, while the model holds them; computed once."""
+        if self.n_parameters_ > _MOST or not hasattr(self, "_patients"):
+            return None
+        if not hasattr(self, "_intervals"):
+            with warnings.catch_warnings():  # the table of intervals says so in its notes
+                warnings.filterwarnings("ignore", "the data do not determine")
+                self._intervals: pd.DataFrame = inference.intervals(
+                    self._fitted(), self._patients, "sandwich", 0.95
+                )
+        return self._intervals
+
+    def _repr_html_(self) -> str:
+        """The summary of a fitted model, for notebooks."""
+        if not hasattr(self, "posterior_"):
+            return f"<pre>{html.escape(repr(self))}</pre>"
+        head = f"<p>{self.params_.n_classes} classes, log-likelihood {self.loglik_:,.2f}.</p>"
+        table = self.summary()
+        if (table["patients"] % 1 == 0).all():
+            table["patients"] = table["patients"].astype(int)
+        return f"{head}\n{table.to_html(border=0, float_format='{:.3f}'.format)}"
+
+    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
+        """What notebooks ask for first; scikit-learn's shows the settings only."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    # --- criteria ---------------------------------------------------------------------
+
+    def bic(self, n: Count = "sequences") -> float:
+        """Bayesian information criterion, −2 log L + p log n; smaller is better.
+
+        n is the (weighted) number of sequences, as is usual in latent class analysis, or with
+        "timepoints" that of observed states, as in seqHMM.
+        """
+        return self._criteria(n)["bic"]
+
+    def sabic(self, n: Count = "sequences") -> float:
+        """BIC adjusted for sample size (Sclove 1987): (n + 2) / 24 in place of n."""
+        return self._criteria(n)["sabic"]
+
+    def caic(self, n: Count = "sequences") -> float:
+        """Consistent AIC (Bozdogan 1987): −2 log L + p (log n + 1); stricter than BIC."""
+        return self._criteria(n)["caic"]
+
+    def aic(self) -> float:
+        """Akaike's information criterion, −2 log L + 2p; smaller is better."""
+        return self._criteria("sequences")["aic"]
+
+    def icl(self, n: Count = "sequences") -> float:
+        """Integrated completed likelihood (Biernacki et al. 2000): BIC + 2·entropy."""
+        return self._criteria(n)["icl"]
+
+    def entropy(self) -> float:
+        """How clearly patients belong to classes, from 0 (not at all) to 1 (certain).
+
+        The entropy R² of Ramaswamy et al. (1993): 1 − Σᵢ Σₖ −pᵢₖ log pᵢₖ / (n log K); 1 if K = 1.
+        """
+        check_is_fitted(self)
+        return r_squared(self.classification_entropy_, self.n_sequences_, self.params_.n_classes)
+
+    def _criteria(self, n: str) -> dict[str, float]:
+        check_is_fitted(self)
+        if n not in ("sequences", "timepoints"):
+            raise InputError(f'n must be "sequences" or "timepoints", found {n!r}.')
+        size = self.n_sequences_ if n == "sequences" else self.n_timepoints_
+        criteria = information_criteria(
+            self.loglik_, self.n_parameters_, size, self.classification_entropy_
+        )
+        return {name: float(value) for name, value in criteria.items()}
+
+    # --- precision --------------------------------------------------------------------
+
+    def standard_errors(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates | None = None,
+        groups: Labels | None = None,
+        *,
+        information: Kind = "sandwich",
+        level: float = 0.95,
+    ) -> pd.DataFrame:
+        """Standard errors and intervals of all probabilities.
+
+        Intervals are symmetric on the logit scale, so that they stay between 0 and 1. A
+        probability on the boundary (fewer than half an expected visit, or all visits of its row)
+        has no standard error; its interval is the exact one for "never" or "always" in as many
+        visits as its row has. One that the data do not determine has none either, and the interval
+        from 0 to 1. The prior counts as in the fit: for every row of the chains and for the class
+        proportions, in each group if there are groups.
+
+        All this is a normal approximation. Where classes overlap (entropy R² below 0.7) and
+        patients are few, intervals are too narrow, and a warning says so; `mmlca.bootstrap` is
+        better there.
+
+        Parameters
+        ----------
+        sequences : those of the fit, with the same weights
+        covariates, groups : those of the fit, if there were any
+        information : "sandwich", "observed" or "opg"
+            "observed" is the curvature of the log-likelihood (Louis 1982), "opg" sums the outer
+            products of the patterns' scores, and "sandwich" puts the latter between two inverses
+            of the former. "sandwich" covers best where classes overlap, and also holds where
+            weights are not counts of patients or the chains are not quite Markov.
+        level : of the intervals
+
+        Returns
+        -------
+        DataFrame
+            One row per probability: `parameter` ("weight", "initial" or "transition"), `class`,
+            `from`, `to`, `estimate`, `se`, `low`, `high`, `boundary`, and a `note` where
+            there is no standard error. After a fit with groups the class proportions of each
+            follow as "group weight", with the group in `from`.
+
+        Examples
+        --------
+        >>> from mmlca import MarkovParams, MixtureMarkov, simulate
+        >>> two = MarkovParams([0.5, 0.5], [[1, 0], [0, 1]], [[[0.9, 0.1], [0.5, 0.5]],
+        ...                                                   [[0.5, 0.5], [0.1, 0.9]]])
+        >>> sequences, _ = simulate(two, 500, 12, seed=1)
+        >>> table = MixtureMarkov(2, seed=1).fit(sequences).standard_errors(sequences)
+        >>> table.loc[table["parameter"] == "weight", ["estimate", "se"]].round(2).values.tolist()
+        [[0.52, 0.02], [0.48, 0.02]]
+        """
+        check_is_fitted(self)
+        inference.check_options(information, level)
+        patients = self._patients_of(sequences, covariates, groups)
+        return inference.intervals(self._fitted(), patients, information, level)
+
+    def coefficient_table(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates,
+        *,
+        information: Kind = "sandwich",
+        conditional: bool = False,
+        level: float = 0.95,
+    ) -> pd.DataFrame:
+        """Effects of covariates on membership, with standard errors and odds ratios.
+
+        Parameters
+        ----------
+        sequences, covariates : those of the fit
+        information : as in `standard_errors`
+            Other programs report "observed".
+        conditional : bool
+            Take the classes as known, as some programs do; such standard errors are too small.
+        level : of the intervals
+
+        Returns
+        -------
+        DataFrame
+            One row per class but the first and term: `term`, `class`, `estimate` (log-odds against
+            the first class), `se`, `z`, `p`, `low`, `high`, `odds_ratio`, `or_low`, `or_high`.
+        """
+        check_is_fitted(self)
+        inference.check_options(information, level)
+        patients = self._patients_of(sequences, covariates)
+        return inference.coefficient_table(
+            self._fitted(), patients, information, conditional, level
+        )
+
+    def coefficient_covariance(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates,
+        *,
+        information: Kind = "sandwich",
+    ) -> pd.DataFrame:
+        """Covariance of the coefficients, (class, term) × (class, term), classes from 2.
+
+        Parameters
+        ----------
+        sequences, covariates : those of the fit
+        information : as in `coefficient_table`
+        """
+        check_is_fitted(self)
+        inference.check_options(information)
+        patients = self._patients_of(sequences, covariates)
+        return inference.coefficient_covariance(self._fitted(), patients, information)
+
+    def term_tests(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates,
+        *,
+        test: Literal["wald", "lr"] = "wald",
+        information: Kind = "sandwich",
+    ) -> pd.DataFrame:
+        """Whether each covariate matters at all, over all classes and levels together.
+
+        Parameters
+        ----------
+        sequences, covariates : those of the fit
+        test : "wald" or "lr"
+            Wald tests need this fit alone. Likelihood-ratio tests fit the model again without
+            each term, from the present chains on, and are the better ones in small samples.
+        information : as in `standard_errors`, for Wald tests
+
+        Returns
+        -------
+        DataFrame
+            One row per term: `term`, `statistic`, `df`, `p`.
+        """
+        check_is_fitted(self)
+        inference.check_options(information)
+        patients = self._patients_of(sequences, covariates)
+        return inference.term_tests(self._fitted(), patients, test, information)
+
+    def _fitted(self) -> Fitted:
+        coefficients = np.zeros((1, self.params_.n_classes))
+        return Fitted(
+            self.params_,
+            self.states_,
+            float(self.prior),
+            self.zeros,
+            self.group_weights_,
+            self._design,
+            coefficients if self._design is None else self.coefficients_.to_numpy(),
+        )
+
+    def _patients_of(
+        self,
+        sequences: AnySequences,
+        covariates: AnyCovariates | None,
+        groups: Labels | None = None,
+    ) -> Patients:
+        """The patients of the fit, given again."""
+        data = in_states(sequences, self.states_)
+        self._check_covariates(covariates)
+        known = self.group_weights_.index
+        if len(known) and groups is None:
+            raise InputError(
+                f"the model was fitted with the groups {some(known)}; give those of these patients."
+            )
+        if groups is not None and not len(known):
+            raise InputError("the model was fitted without groups; leave them out here too.")
+        if groups is not None:
+            return Patients(data, groups=self._group_numbers(data, groups))
+        if self._design is None or covariates is None:
+            return Patients(data)
+        matrix, complete = matrix_of(
+            self._design, covariates, data, self.missing, "give the patients of the fit"
+        )
+        return Patients(data[complete], matrix[complete])
+
+    # --- refinement -------------------------------------------------------------------
+
+    @property
+    def proportions_prior(self) -> float:
+        """The pseudo-count of each class in class proportions: `prior`."""
+        return float(self.prior)
+
+    def statistics(self, sequences: AnySequences, membership: ArrayLike) -> NDArray[np.float64]:
+        """Sums by class from which chains are estimated, (K, 1 + S + S²).
+
+        For each class the patients, those who begin in each state, and the steps from each state to
+        each; patients count by their weight. They add up over sites.
+
+        Parameters
+        ----------
+        sequences
+        membership : (n, K)
+            Each patient's class probabilities. Steps inside gaps of missing times count where this
+            model's class k expects them, so that it has K classes, or one for all.
+        """
+        data = self._conform(sequences)
+        table = memberships(membership, len(data), self.params_.n_classes)
+        return sums.sums_of_patients(data, table, self.params_)
+
+    def from_statistics(self, total: ArrayLike) -> Self:
+        """The model that sums of all patients give, as many classes as rows; see `statistics`.
+
+        It has this model's states and settings; `prior` and impossible steps among them. Its class
+        proportions are those of all patients together.
+        """
+        check_is_fitted(self)
+        s = len(self.states_)
+        table = check_sums(total, 1 + s + s * s, counts=True)
+        zeros = self._zero_cells()
+        model = type(self)(**(self.get_params() | {"n_classes": len(table), "init": None}))
+        model._set_params_(sums.params_from_sums(table, s, float(self.prior), zeros), self.states_)
+        model._forbidden = zeros
+        model.n_sequences_ = float(table[:, 0].sum())
+        return model
+
+    def log_likelihoods(self, sequences: AnySequences) -> NDArray[np.float64]:
+        """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
+        data = self._conform(sequences)
+        return sums.log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
+
+    def log_penalty(self) -> float:
+        """What the prior adds to the log-likelihood for the chains, without the proportions."""
+        check_is_fitted(self)
+        return sums.log_penalty(self.params_, float(self.prior), self._zero_cells())
+
+    def distinct(self, sequences: AnySequences) -> Sequences:
+        """One patient per transition pattern, with the summed weight of all who share it."""
+        return sums.one_per_pattern(self._conform(sequences))
 
     def _zero_cells(self) -> NDArray[np.bool_]:
         """The steps that are impossible: of the fit, or else those of `zeros`."""

@@ -42,7 +42,7 @@ class Point:
 
     `coefficients` (P, K) are those of `rows.design`, which is standardised; `prior` is the
     pseudo-count of each cell (K, C), `class_prior` that of each class, in each group of patients if
-    the design tells groups apart (0 with covariates).
+    the design distinguishes groups (0 with covariates).
     """
 
     visits: Visits

@@ -84,7 +84,7 @@ def interval_table(
         (boundary & (estimate < 0.5), NEVER, 0.0, np.maximum(1 - tail, estimate)),
         (boundary & (estimate >= 0.5), ALWAYS, np.minimum(tail, estimate), 1.0),
         (unknown, UNKNOWN, 0.0, 1.0),
-        (boundary & (in_row < 1e-6), "nobody is seen here", 0.0, 1.0),
+        (boundary & (in_row < 1e-6), "no patient is ever in this state", 0.0, 1.0),
         (fixed, "fixed", estimate, estimate),
     ]
     note = np.full(len(estimate), "", dtype=object)

@@ -74,7 +74,7 @@ def assignment_table(
         code = pd.Index(labels).get_indexer(values.to_numpy())
         if (code < 0).any():
             raise InputError(
-                f"assignment has labels that are no classes of posterior for {(code < 0).sum():,} "
+                f"assignment has labels that are not classes of posterior for {(code < 0).sum():,} "
                 f"patients ({some(values[code < 0].unique())}); its classes are {some(labels)}."
             )
     table: Floats = np.eye(len(labels))[code]
@@ -114,7 +114,7 @@ class Response(NamedTuple):
 
 
 def response(outcome: Any, n: int, index: pd.Index | None) -> Response:
-    """The outcome, its kind told by its values."""
+    """The outcome; its type follows from its values."""
     values = aligned(outcome, n, index, "outcome")
     known = values.notna().to_numpy()
     if not known.any():
@@ -125,7 +125,7 @@ def response(outcome: Any, n: int, index: pd.Index | None) -> Response:
         column = values.to_numpy(dtype=float, na_value=np.nan)
         if np.isinf(column).any():
             raise InputError(
-                f"the outcome is infinite for {np.isinf(column).sum():,} patients; mend these."
+                f"the outcome is infinite for {np.isinf(column).sum():,} patients; correct them."
             )
         if np.ptp(column[known]) > 0:
             return Response(np.where(known, column, 0.0)[:, None], known, True, [])

@@ -28,6 +28,7 @@ from mmlca.model import em
 from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design
 from mmlca.model.expected import Floats
+from mmlca.model.inference import point_at
 from mmlca.model.information import Point
 from mmlca.model.intervals import parameter_names, parameter_values
 from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
@@ -137,7 +138,8 @@ def bootstrap(
     data = in_states(sequences, model.states_)
     n_times = data.shape[1] if n_times is None else n_times
     whole_number(n_times, 1, "n_times")
-    point, design = model._point(data, covariates, groups)
+    point = point_at(model._fitted(), model._patients_of(data, covariates, groups))
+    design = model._design or Design((), ())
     names = tuple(model.group_weights_.index)
     zeros = np.broadcast_to(forbidden_cells(model.zeros, data), point.cells.shape)
     if model.init is not None:

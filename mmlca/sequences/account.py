@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+
+class Step(NamedTuple):
+    """One row of a flow table: how many patients and records were dropped here, and why."""
+
+    stage: str
+    reason: str
+    patients: int
+    records: int
+
+
+def flow_table(patients: int, records: int, steps: Sequence[Step]) -> pd.DataFrame:
+    """What came in, what each step dropped, and what was left after it.
+
+    Returns
+    -------
+    DataFrame
+        `stage` (read, usable, eligible or sequences), `reason`, `patients` and `records`
+        dropped, `patients_left` and `records_left`. The first row is the input.
+
+    Examples
+    --------
+    >>> flow_table(3, 20, [Step("usable", "duplicate", 0, 2)]).records_left.to_list()
+    [20, 18]
+    """
+    table = pd.DataFrame([Step("read", "in the input", 0, 0), *steps], columns=list(Step._fields))
+    table["patients_left"] = patients - table["patients"].cumsum()
+    table["records_left"] = records - table["records"].cumsum()
+    return table
+
+
+def add_steps(flow: pd.DataFrame, steps: Sequence[Step]) -> pd.DataFrame:
+    """The same flow with further steps."""
+    before = [Step(*row) for row in flow[list(Step._fields)].iloc[1:].itertuples(index=False)]
+    start = flow.iloc[0]
+    return flow_table(int(start["patients_left"]), int(start["records_left"]), [*before, *steps])
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +57,7 @@ class Account:
         Patients and records that were dropped, by reason and in order: `stage`, `reason`,
         `patients`, `records`, `patients_left`, `records_left`. It adds up to the input.
     issues : DataFrame
-        What looked odd in the records, how often, what was done about it, and up to five
+        What was unusual in the records, how often, what was done about it, and up to five
         examples. Like `settings` it describes the whole cohort, also after a selection.
     patients : DataFrame
         One row per patient, in the order of the sequences: index date, end of follow-up, age
@@ -47,15 +84,10 @@ class Account:
         patients = self.patients.iloc[rows]
         if len(rows) == len(self.patients):
             return replace(self, patients=patients, n_records=n_records)
-        step = {
-            "stage": "selected",
-            "reason": "not selected",
-            "patients": len(self.patients) - len(rows),
-            "records": int(self.n_records.sum() - n_records.sum()),
-            "patients_left": len(rows),
-            "records_left": int(n_records.sum()),
-        }
-        flow = pd.concat([self.flow, pd.DataFrame([step])], ignore_index=True)
+        n_records_dropped = int(self.n_records.sum() - n_records.sum())
+        n_dropped = len(self.patients) - len(rows)
+        step = Step("selected", "not selected", n_dropped, n_records_dropped)
+        flow = add_steps(self.flow, [step])
         return replace(self, flow=flow, patients=patients, n_records=n_records)
 
 
@@ -71,7 +103,7 @@ class HasAccount:
 
     @property
     def issues(self) -> pd.DataFrame:
-        """What looked odd in the records; see `Account`."""
+        """What was unusual in the records; see `Account`."""
         return self._known().issues
 
     @property

@@ -85,7 +85,7 @@ def checked(
         if bad.any():
             raise InputError(
                 f"{counted(bad.sum(), 'length is', 'lengths are')} not between the last observed "
-                f"state and {n_times}, or no whole number (patients {some(index[bad])})."
+                f"state and {n_times}, or not a whole number (patients {some(index[bad])})."
             )
         length = followed.astype(np.int32)
     for array in (codes, weight, length):
@@ -261,7 +261,7 @@ def from_spells(
     if (repeats < 1).any():
         raise InputError(
             f"{(repeats < 1).sum():,} spells end before they start (patients "
-            f"{some(frame[id][repeats < 1])}); mend or remove them."
+            f"{some(frame[id][repeats < 1])}); correct or remove them."
         )
     if len(frame):
         check_n_times(int(bounds[end].max() - bounds[start].min()) + 1)

@@ -1,4 +1,4 @@
-"""Checks of what users bring. Each failure is one sentence: what was found, and how to mend it."""
+"""Checks of what users bring. Each failure is one sentence: what was found, and how to fix it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from font.spelling import option
 
 MAX_STATES = 127
 MAX_TIMES = 32_767
+_DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{8}(?!\d)")
 _SAMPLE = 100_000  # rows that a column's values are taken from
 
 
@@ -267,3 +268,17 @@ def one_weight(
             "give each patient one."
         )
     return np.asarray(by_patient.first(), dtype=float)
+
+
+def looks_like_dates(values: Iterable[Any]) -> bool:
+    """Whether all values, of which there is at least one, begin like a date in digits."""
+    texts = [str(value).strip() for value in values]
+    return bool(texts) and all(_DATE_LIKE.match(text) for text in texts)
+
+
+def match_ids(wanted: pd.Index, table: pd.Index) -> NDArray[np.intp]:
+    """Position in `table` of each id (−1: none); whole numbers and their texts agree."""
+    if wanted.dtype.kind != table.dtype.kind:
+        wanted, table = wanted.astype(str), table.astype(str)
+    positions: NDArray[np.intp] = table.get_indexer(wanted)
+    return positions

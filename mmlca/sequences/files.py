@@ -181,7 +181,7 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, str | None]:
     nested = [field.name for field in arrow.schema if pa.types.is_nested(field.type)]
     if nested:
         raise InputError(f"{path} has lists or structures in {some(nested)}; give plain columns.")
-    # what pandas says about a file may be wrong; an index without a name is no column
+    # what pandas says about a file may be wrong; an index without a name is not a column
     unnamed = [name for name in arrow.column_names if name.startswith("__index_level_")]
     about = (arrow.schema.metadata or {}).get(_PARQUET_KEY)
     table = arrow.replace_schema_metadata().drop_columns(unnamed).to_pandas()

@@ -1,16 +1,11 @@
-"""The analysis of a study: classes, models, clusters, comparisons. The libraries compute.
-
-It is one file because its functions are the steps of one analysis, in the order in which they run.
-"""
+"""The analysis of a study: classes, models and clusters. The libraries compute."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from ehr_prep.bootstrap import pseudo_sites
@@ -19,30 +14,14 @@ from font.errors import InputError
 from font.labels import LabelPatterns, label
 from font.n_clusters import suggest_n_clusters
 from font.refinement import Refined, check_family, refine_clusters
-from font.stability import influence
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.selection import candidates, compare_fits, fit_quietly, vote
-from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
-from mmlca.study import site_data
-from mmlca.study.groups import all_memberships, named_groups, views
 from mmlca.study.processes import Processes
-from mmlca.study.release import is_public, rounding_of
-from mmlca.study.words import group_name
-from mmlca.tables.course_tables import Courses, courses_by_group
+from mmlca.tables.disclosure import is_small
 from mmlca.tables.matching import memberships
-from mmlca.tables.rounding import EVERYONE, Rounding
-from mmlca.tables.shared_chains import SharedChains, shared_chain_test
-from mmlca.tables.site_differences import SiteDifferences, site_differences
-from mmlca.tables.suppress import is_small
-
-_PUBLIC_DECIMALS = 2
 
 if TYPE_CHECKING:
-    from ehr_prep.labs import Trend
-    from ehr_prep.tables import TableOne
-    from mmlca.study.inference import Inference
-    from mmlca.study.numbers import Number
     from mmlca.study.settings import Study
 
 Models = dict[str, MixtureMarkov]
@@ -105,32 +84,6 @@ class Analysis:
     def n_patients(self) -> dict[str, float]:
         """The number of patients behind each model."""
         return {n: m.n_sequences_ for n, m in (*self.models.items(), *self.own.items())}
-
-
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """Everything that a study computes, for its tables, figures and texts.
-
-    `choice` is the table of numbers of classes, None if the number was given; `suggested` is what
-    models with more classes suggest (see `free_numbers`); `differences`, `shared` and `influence`
-    are None if there is one site; `trends` holds a lab's course by view (see
-    `views`); `described` describes the clusters in numbers and words; `inference` is how sure
-    all this is, and what follows from the clusters.
-    """
-
-    analysis: Analysis
-    choice: pd.DataFrame | None
-    suggested: pd.DataFrame | None
-    numbers: list[Number]
-    described: pd.DataFrame
-    table_one: TableOne
-    courses: dict[str | None, Courses]
-    differences: SiteDifferences | None
-    influence: pd.DataFrame | None
-    trends: dict[str | None, Trend]
-    inference: Inference
-    refined_differences: SiteDifferences | None = None
-    shared: SharedChains | None = None
 
 
 # --- models -------------------------------------------------------------------------------
@@ -226,7 +179,7 @@ def _fit_one(name: str, model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
     """A fit whose errors name the data set; the report's table of models has its warnings."""
     try:
         return fit_quietly(model, data)
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"{name}: {error}") from None
 
 
@@ -322,158 +275,4 @@ def refined(analysis: Analysis, rounds: int | str, seed: int) -> Analysis:
         refined=result,
         refined_clusters=clusters,
         memberships=members,
-    )
-
-
-# --- comparisons --------------------------------------------------------------------------
-
-
-def compare_sites(study: Study, analysis: Analysis, n_boot: int) -> SiteDifferences | None:
-    """Differences between the sites, under the ensemble and under the sites' own models.
-
-    With a single class there is one membership: all patients of a site.
-    """
-    sites = analysis.sequences
-    if len(sites) == 1:
-        return None
-    options: dict[str, Any] = {"n_boot": n_boot, "seed": study.seed}
-    if analysis.ensemble is not None:
-        options["models"] = {
-            name: {site: analysis.labels[site][name] for site in sites} for name in sites
-        }
-    found = site_differences(sites, analysis.clusters, **options)
-    return replace(found, norms=_shown_norms(study, found.norms))
-
-
-def _shown_norms(study: Study, norms: pd.DataFrame) -> pd.DataFrame:
-    """Norms with two decimals in a public release: they are of exact counts, which it rounds."""
-    if not is_public(study):
-        return norms
-    return norms.round(dict.fromkeys(("norm", "debiased", "low", "high"), _PUBLIC_DECIMALS))
-
-
-def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
-    """Whether the sites share the chains of the clusters, each with its own proportions."""
-    if len(analysis.sequences) == 1:
-        return None
-    n = study.inference.simulations_for(1)  # enough for the pairs of sites that are tested
-    found = shared_chain_test(analysis.sequences, analysis.clusters, n=n, seed=study.seed)
-    return replace(found, norms=_shown_norms(study, found.norms))
-
-
-def course_tables(
-    study: Study, analysis: Analysis, processes: Processes
-) -> Callable[[], dict[str | None, Courses]]:
-    """Tables of the courses by membership, as the release shows them, once they are called for."""
-    tasks = {}
-    for view, clusters in all_memberships(analysis).items():
-        groups = named_groups(analysis, clusters, view)
-        tasks[view] = processes.submit(
-            courses_by_group,
-            analysis.sequences,
-            groups,
-            study.privacy.min_count,
-            rounding_of(study, groups),
-        )
-    return lambda: {view: task() for view, task in tasks.items()}
-
-
-def compare_sites_refined(study: Study, analysis: Analysis) -> SiteDifferences | None:
-    """The same differences under the refined clusters, without the other memberships."""
-    if analysis.refined is None:
-        return None
-    found = site_differences(
-        analysis.sequences,
-        analysis.refined_clusters,
-        n_boot=study.outputs.bootstrap,
-        seed=study.seed,
-    )
-    return replace(found, norms=_shown_norms(study, found.norms))
-
-
-def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:
-    """Patients who would change cluster without a site.
-
-    Small numbers are hidden, and so are totals from which they would follow; or all are rounded.
-    """
-    if analysis.ensemble is None:
-        return None
-    table, min_count = influence(analysis.ensemble), study.privacy.min_count
-    if rounding := rounding_of(study, analysis.clusters):
-        return _rounded_influence(table, analysis, rounding)
-    few = pd.DataFrame(
-        {
-            f"changed at {site}": is_small(table[f"changed at {site}"], min_count)
-            | is_small(len(data) - table[f"changed at {site}"], min_count)
-            for site, data in analysis.sequences.items()
-        },
-        table.index,
-    )
-    table[list(few)] = table[list(few)].mask(few)
-    total = few.any(axis=1) | is_small(table["changed"], min_count)
-    return table.assign(changed=table["changed"].mask(total), share=table["share"].mask(total))
-
-
-def _rounded_influence(table: pd.DataFrame, analysis: Analysis, rounding: Rounding) -> pd.DataFrame:
-    sizes = {site: len(data) for site, data in analysis.sequences.items()}
-    places = {"changed": EVERYONE, **{f"changed at {site}": site for site in sizes}}
-    new: dict[str, list[float]] = {name: [] for name in (*places, "share")}
-    for without, row in table.iterrows():
-        cell = ("without", rounding.key(str(without)))
-        for name, place in places.items():
-            new[name].append(rounding(row[name], place, EVERYONE, *cell, "change"))
-        stay = rounding(sum(sizes.values()) - row["changed"], EVERYONE, EVERYONE, *cell)
-        whole = new["changed"][-1] + stay
-        new["share"].append(new["changed"][-1] / whole if whole else np.nan)
-    return table.assign(**new)
-
-
-def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
-    """The course of a lab under each membership, at the sites that have labs and dates."""
-    from ehr_prep.labs import trend
-
-    sites = [site for site, files in study.sites.items() if files.labs is not None]
-    undated = [site for site in sites if analysis.sequences[site].account is None]
-    if undated:
-        warnings.warn(
-            f"the labs of {listed(undated)} are not used: sequences from a file have no dates; "
-            "give records instead.",
-            stacklevel=2,
-        )
-    labs = {site: site_data.read_labs(study, site) for site in sites if site not in undated}
-    if not labs:
-        return {}
-    dates = {site: analysis.sequences[site] for site in labs}
-    trends = {}
-    for view, clusters in views(analysis):
-        groups = named_groups(analysis, {site: clusters[site] for site in labs}, view)
-        trends[view] = trend(
-            labs,
-            groups,
-            dates,
-            test=study.outputs.lab,
-            bands=study.outputs.lab_bands,
-            min_count=study.privacy.min_count,
-            rounding=rounding_of(study, groups),
-        )
-    return trends
-
-
-def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame) -> TableOne:
-    """Table 1: the patients of each cluster."""
-    from ehr_prep.tables import table_one
-
-    patients = {s: site_data.patients_of(study, s, part) for s, part in analysis.sequences.items()}
-    view, clusters = views(analysis)[0]
-    groups: Any = named_groups(analysis, clusters, view)
-    texts = zip(described["cluster"], described["description"], strict=True)
-    (site, *others) = patients
-    return table_one(
-        patients if others else patients[site],
-        groups if others else groups[site],
-        variables=study.outputs.table_one,
-        descriptions={group_name(study, c, analysis.names): text for c, text in texts},
-        min_count=study.privacy.min_count,
-        together=study.outcomes.columns,
-        rounding=rounding_of(study, groups),
     )

@@ -133,9 +133,9 @@ def _load() -> None:
     import matplotlib.pyplot as plt
 
     import mmlca.figures.courses
-    import mmlca.figures.lines
     import mmlca.figures.sites
     import mmlca.figures.transitions
+    import mmlca.figures.treatment_lines
     import mmlca.model._kernels  # noqa: F401
 
     plt.close(plt.figure())

@@ -22,14 +22,14 @@ from mmlca.study import analysis as analyse
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress, make_key, open_results, plain_records, settings_key
-from mmlca.study.numbers import headline
+from mmlca.study.findings import compare_sites
+from mmlca.study.headline import headline
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
 from mmlca.study.report.pictures import to_pictures
 from mmlca.study.settings import FACTORS, Study
 from mmlca.study.words import in_words
-from mmlca.tables.rounding import EVERYONE
-from mmlca.tables.suppress import hides, is_small
+from mmlca.tables.disclosure import EVERYONE, hides, is_small
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -284,7 +284,7 @@ def _compared(
     """One other analysis and its adjusted Rand index against the main one."""
     try:
         other = _analyse(study, site_data.build_sites(study, sources), processes)
-    except ValueError as error:
+    except InputError as error:
         return Outcome(error=str(error))
     pairs = {}
     for site, clusters in main.clusters.items():
@@ -332,7 +332,7 @@ def _numbers(study: Study, analysis: Analysis) -> dict[str, float]:
 
     Two analyses may differ in few patients: counts of a public release are rounded alike then.
     """
-    differences = analyse.compare_sites(study, analysis, n_boot=0)
+    differences = compare_sites(study, analysis, n_boot=0)
     numbers = headline(study, analysis, None, differences)
     digits = _DIGITS if hides(study.privacy.min_count) else 15
     return {number.name: round(float(number.value), digits) for number in numbers}

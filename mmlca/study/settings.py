@@ -43,6 +43,7 @@ from mmlca.model.settings import (
     ModelSettings,
     OutcomeSettings,
 )
+from mmlca.tables.table_one import TableOneSettings
 
 Key = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[\w][\w .-]*$", max_length=60)]
@@ -211,11 +212,6 @@ class Outputs(Settings):
     ] = setting(("png",), "Files of figures: png, svg, pdf; docx: Table 1 and methods for Word.")
     top: int = setting(30, "Number of most frequent sequences shown.", ge=1)
     bootstrap: int = setting(1000, "Samples for the intervals of site differences.", ge=0)
-    table_one: Annotated[tuple[Text, ...], Field(strict=False)] | None = setting(
-        None,
-        "Columns of the patients' table in Table 1; default: all but dates.",
-        example=["age", "sex", "race"],
-    )
     time: Text | None = setting(
         None, "What a window is called; default: from its length.", example="Quarter"
     )
@@ -379,6 +375,7 @@ class Study(Settings):
     covariates: CovariateSettings = CovariateSettings()
     outcomes: OutcomeSettings = OutcomeSettings()
     outputs: Outputs = Outputs()
+    table_one: TableOneSettings = TableOneSettings()
     privacy: Privacy = Privacy()
     centre: Centre = Centre()
     published: Published | None = None

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.spelling import option, spelled, spelling
 from mmlca.sequences.checks import some
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
@@ -100,14 +100,17 @@ def build_sites(study: Study, sources: Mapping[str, Records | Sequences]) -> dic
 
 def warn_unmapped(study: Study, sequences: Mapping[str, Sequences]) -> None:
     """Warn of sites where many records are of drugs that the map does not know."""
-    from ehr_prep.unmapped import hide_unmapped, unmapped_caution
+    from ehr_prep.unmapped import unmapped_caution
+    from mmlca.tables.data_account import hide_unmapped
 
     for site, part in sequences.items():
         if part.account is not None and part.account.unmapped is not None:
             table = hide_unmapped(part.account.unmapped, study.privacy.min_count)
             lost = part.settings["unmapped"]["lost"]
             if caution := unmapped_caution(table, lost, f"tables/unmapped_{site}.csv"):
-                warnings.warn(f"At {site}, {caution[0].lower()}{caution[1:]}", stacklevel=2)
+                warnings.warn(
+                    f"At {site}, {caution[0].lower()}{caution[1:]}", ReportWarning, stacklevel=2
+                )
 
 
 def _common_combinations(study: Study, data: Mapping[str, Sequences]) -> tuple[str, ...]:
@@ -149,7 +152,7 @@ def _at(site: str) -> Iterator[None]:
     try:
         with spelled(spell_here):
             yield
-    except (ValueError, TypeError) as error:
+    except InputError as error:
         raise InputError(f"site {site}: {error}") from None
 
 
@@ -180,12 +183,12 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
 
     Called before anything is fitted, so that nobody waits for a model to hear it.
     """
-    from ehr_prep.tables import check_variables
+    from mmlca.tables.table_one import check_variables
 
     people = {site: patients_of(study, site, part) for site, part in sequences.items()}
     known = set.intersection(*(set(frame) for frame in people.values()))
     wanted = {
-        "outputs.table_one": study.outputs.table_one or (),
+        "table_one.variables": study.table_one.variables or (),
         "covariates.columns": study.covariates.columns,
         "outcomes.columns": study.outcomes.columns,
     }
@@ -201,7 +204,7 @@ def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:
                 f"{key} names {', '.join(absent)}, but the patients' tables of all sites have "
                 f"{', '.join(sorted(known)) or 'no columns'}{age}."
             )
-    check_variables(people, study.outputs.table_one)
+    check_variables(people, study.table_one)
     rules = study.outcomes
     for site, part in sequences.items() if rules.event is not None else ():
         if part.account is None:

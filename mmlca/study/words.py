@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mmlca.sequences.checks import listed
 from mmlca.tables.clusters import percent_text, plural
-from mmlca.tables.suppress import few_patients
+from mmlca.tables.disclosure import few_patients
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -61,7 +62,7 @@ def period(study: Study, data: Mapping[str, Sequences]) -> str:
     if not study.from_records or study.rules.days is not None:
         return f"{n} {windows_name(study).split(' ')[0]}"
     months = n * study.rules.months
-    return f"{months // 12} year{'s' * (months > 12)}" if months % 12 == 0 else f"{months} months"
+    return counted(months // 12, "year") if months % 12 == 0 else counted(months, "month")
 
 
 def dead_included(data: Mapping[str, Sequences]) -> str:
@@ -77,14 +78,44 @@ def share_of_patients(study: Study, share: float) -> str:
     return f"{percent_text(share)} of the patients"
 
 
+def counted(n: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "step"), counted(2, "class")
+    ('1 step', '2 classes')
+    """
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{n:,} {noun}{'' if n == 1 else ending}"
+
+
+def sentences(*parts: str) -> str:
+    """Sentences as one text, without the empty ones.
+
+    >>> sentences("One.", "", "Two.")
+    'One. Two.'
+    """
+    return " ".join(filter(None, parts))
+
+
+def by_sentence(of_sites: Mapping[str, Iterable[str]]) -> list[tuple[str, str]]:
+    """Each sentence with all sites of which it is said.
+
+    >>> by_sentence({"A": ["One.", "Two."], "B": ["Two."]})
+    [('A', 'One.'), ('A and B', 'Two.')]
+    """
+    sites: dict[str, list[str]] = {}
+    for site, texts in of_sites.items():
+        for text in texts:
+            sites.setdefault(text, []).append(site)
+    return [(listed(names), text) for text, names in sites.items()]
+
+
 def number_word(n: int) -> str:
     return _NUMBERS[n] if n < len(_NUMBERS) else f"{n:,}"
 
 
 def span(numbers: tuple[int, ...]) -> str:
     """Whole numbers in words: "1 to 8", or "2, 4 and 7"."""
-    from mmlca.sequences.checks import listed
-
     tried = sorted(set(numbers))
     if len(tried) > 2 and tried == list(range(tried[0], tried[-1] + 1)):
         return f"{tried[0]} to {tried[-1]}"

@@ -14,11 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from font.errors import InputError
 from mmlca.sequences.checks import listed, need_columns, numbers_for, of_type
 from mmlca.sequences.type import Sequences
+from mmlca.tables.disclosure import Guarded, Rounding, add_totals, hidden_grid, hides, is_small
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
-from mmlca.tables.lines import ARROW, line_codes
 from mmlca.tables.matching import common_membership
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import Guarded, add_totals, hidden_grid, hides, is_small
+from mmlca.tables.treatment_lines import ARROW, line_codes
 
 PATHS = ("path", "second_path")
 """Columns of the two most common paths; the columns of their shares end in "_share"."""

@@ -2,7 +2,7 @@
 
 *Inside* a hospital the numbers are exact. One that rests on fewer than `min_count` patients is
 blank, and so is what would reveal it inside the same row. In a *public* release every count is
-rounded at random (`mmlca.tables.rounding`), and shares are those of the rounded counts; nothing
+rounded at random (`mmlca.tables.disclosure`), and shares are those of the rounded counts; nothing
 else need be hidden, whichever tables are put side by side.
 """
 
@@ -19,16 +19,19 @@ from numpy.typing import NDArray
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import shown_sizes, wording
 from mmlca.tables.describe import state_distribution, transition_counts
-from mmlca.tables.lines import treatment_paths
-from mmlca.tables.rounding import EVERYONE, Key, Rounding, shares_of
-from mmlca.tables.suppress import (
+from mmlca.tables.disclosure import (
+    EVERYONE,
     Guarded,
+    Key,
+    Rounding,
     bounded_parts,
     few_patients,
     guarded_share,
     hides,
     is_small,
+    shares_of,
 )
+from mmlca.tables.treatment_lines import treatment_paths
 
 _PATHS = ("path", "second_path")
 _OF_ALL = ("first_share", "still", *(f"{name}_share" for name in (*_PATHS, "end")))

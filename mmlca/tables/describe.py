@@ -22,8 +22,8 @@ from mmlca.tables.counts import (
     step_counts,
     step_patients,
 )
+from mmlca.tables.disclosure import is_small
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
-from mmlca.tables.suppress import is_small
 
 
 def state_distribution(
@@ -58,42 +58,6 @@ def _state_distribution(s: Sequences) -> pd.DataFrame:
             "count": count.ravel(),
             "n": np.broadcast_to(n, count.shape).ravel(),
             "share": rates(count).ravel(),
-        }
-    )
-
-
-def modal_states(sequences: Sequences | SequencesBySite, groups: Groups = None) -> pd.DataFrame:
-    """The most frequent state at each time, and how frequent it is (TraMineR's seqmodst).
-
-    Of states that are equally frequent the first in order is taken.
-
-    Returns
-    -------
-    DataFrame
-        time, `state` (missing where nobody is observed), `count` (weighted patients in it),
-        `n` (weighted patients observed) and `share` = count / n.
-
-    Examples
-    --------
-    >>> s = Sequences.from_lists([["A", "A"], ["A", "B"], ["B", "B"]])
-    >>> modal_states(s)[["time", "state", "count", "n"]]
-      time state  count    n
-    0    1     A    2.0  3.0
-    1    2     B    2.0  3.0
-    """
-    return by_group(sequences, groups, _modal_states)
-
-
-def _modal_states(s: Sequences) -> pd.DataFrame:
-    by_time = state_counts(s)
-    n, count = by_time.sum(axis=1), by_time.max(axis=1)
-    return pd.DataFrame(
-        {
-            "time": _ordered(np.arange(s.shape[1]), s.times),
-            "state": _ordered(np.where(n > 0, by_time.argmax(axis=1), -1), s.states),
-            "count": count,
-            "n": n,
-            "share": np.divide(count, n, out=np.full_like(n, np.nan), where=n > 0),
         }
     )
 

@@ -26,9 +26,7 @@ from mmlca.model.simulate import draw_codes
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.tables.cluster_chains import shared_mixture
-from mmlca.tables.event_counts import Counts
-from mmlca.tables.groups import LabelsBySite, SequencesBySite
-from mmlca.tables.suppress import (
+from mmlca.tables.disclosure import (
     add_totals,
     hidden_grid,
     hide,
@@ -37,6 +35,8 @@ from mmlca.tables.suppress import (
     hides,
     is_small,
 )
+from mmlca.tables.event_counts import Counts
+from mmlca.tables.groups import LabelsBySite, SequencesBySite
 
 _LOW, _CONFUSED, _SMALL, _ALIKE = 0.7, 0.2, 0.05, 0.1
 _DOUBT = 0.05

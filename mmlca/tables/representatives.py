@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from font.errors import InputError
 from mmlca.sequences.type import Sequences
 from mmlca.tables.describe import spell_text
+from mmlca.tables.disclosure import hides, is_small
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
-from mmlca.tables.suppress import hides, is_small
 
 _MOST_CANDIDATES = 500
 

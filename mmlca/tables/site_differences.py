@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from font.checks import whole_number
 from font.errors import InputError
 from mmlca.tables.counts import rates
+from mmlca.tables.disclosure import add_totals, hidden_grid, hide, hide_parts
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import memberships
 from mmlca.tables.norm_texts import cautions_of_pairs, summary_of_pair
@@ -35,7 +36,6 @@ from mmlca.tables.norms import (
     group_patients,
     leaving_patients,
 )
-from mmlca.tables.suppress import add_totals, hidden_grid, hide, hide_parts
 
 if TYPE_CHECKING:
     from mmlca.tables.course_tables import Courses

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
 from font.errors import InputError
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import (
+from mmlca.tables.disclosure import (
+    Rounding,
     add_totals,
     coarse_times,
     hidden_grid,

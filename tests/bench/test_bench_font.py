@@ -133,7 +133,8 @@ def test_mostly_distinct_rows_stay_within_patterns_times_classes():
 def combine_tables(models, labels):
     sizes = {name: len(beta) for name, beta in models.items()}
     tables = font.CrossTables.from_labels({"here": labels}, sizes)
-    return font.TableEnsemble(4, seed=1).fit(models, tables).predict(labels)
+    ensemble = font.Ensemble(4, method="latent", seed=1).fit(models, tables)
+    return ensemble.predict(labels)
 
 
 def test_two_hundred_models_from_cross_tables():

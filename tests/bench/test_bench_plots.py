@@ -12,8 +12,8 @@ import mmlca
 pytestmark = pytest.mark.bench
 
 FIGURES = (
-    *("state_distribution", "modal_states", "index", "frequencies", "time_in_state", "entropy"),
-    *("transitions", "transition_graph", "lines"),
+    *("state_distribution", "index", "frequencies", "time_in_state", "entropy"),
+    *("transitions", "lines"),
 )
 
 

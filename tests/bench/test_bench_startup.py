@@ -53,7 +53,7 @@ def spent(work: str, cache: Path, **more: str) -> float:
     return float(done.stdout)
 
 
-@pytest.mark.parametrize(("name", "most"), [("fit", 10), ("prep", 5)])
+@pytest.mark.parametrize(("name", "most"), [("fit", 15), ("prep", 5)])
 def test_first_use(name: str, most: float, tmp_path: Path) -> None:
     """Compiling all loops of a fit or of prep, in units of compiling one small loop."""
     work = {"fit": FIT, "prep": PREP}[name]

@@ -18,6 +18,7 @@ from commands import refusal
 from omop_data import DRUGS, make_tables
 
 import ehr_prep
+from font.errors import InputError
 
 ibis = pytest.importorskip("ibis")
 
@@ -48,7 +49,7 @@ def server(postgres: str) -> Iterator[Any]:
 def ended(attempt: Any) -> str:
     """The sentence with which an attempt ends."""
     start = time.monotonic()
-    with pytest.raises((ValueError, PermissionError)) as error:
+    with pytest.raises((InputError, PermissionError)) as error:
         attempt()
     assert time.monotonic() - start < 3  # a column of 10 MB took 9 s before
     text = str(error.value)
@@ -106,6 +107,17 @@ def test_names_that_exist_are_read_as_names(server: Any) -> None:
         assert records.unmapped["drug"].tolist() == [name]
         connection.execute(f"DROP SCHEMA {quoted(schema)} CASCADE".encode())
     assert connection.execute("SELECT count(*) FROM tiny.person").fetchone() == (5,)
+
+
+def test_a_view_that_fails_is_no_bug_of_the_program(server: Any, tmp_path: Path) -> None:
+    connection, url = server
+    who, rest = "CAST(1 / (person_id * 0) AS text)", "DATE '2020-01-01' AS date, 'alpha' AS drug"
+    view = f"CREATE VIEW tiny.broken AS SELECT {who} AS patient_id, {rest} FROM tiny.person"
+    connection.execute(view.encode())
+    table = ("--schema", "tiny", "--table", "broken", "--out", tmp_path / "o.csv")
+    said = refusal("prep", "--warehouse", url, *table)
+    assert "cannot answer" in said
+    assert "division by zero" in said
 
 
 def test_not_even_the_owner_can_write_through_the_program(server: Any) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from paths import SHARED
+from pyarrow import csv as arrow_csv
 
 import ehr_prep
 from ehr_prep.dates import NO_DATE, to_days
@@ -110,6 +111,29 @@ def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> Non
     (tmp_path / "s.csv").write_text("site,id,date,drug\nX,1,2010-01-01,Humira\nX,1\n")
     with pytest.raises(ValueError, match="wrong number of fields"):
         ehr_prep.read_sites(tmp_path / "s.csv", drugs="ra")
+
+
+def test_no_thread_of_arrow_holds_python_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a thread aborted the process (exit code 134) when a later file was refused at once."""
+    calls = []
+
+    def spy(source: Any, read: Any, parse: Any, convert: Any) -> Any:
+        from_python = parse.invalid_row_handler is not None or not isinstance(source, Path)
+        calls.append((from_python, read.use_threads))
+        return original(source, read, parse, convert)
+
+    original = arrow_csv.read_csv
+    monkeypatch.setattr(arrow_csv, "read_csv", spy)
+    (tmp_path / "r.csv").write_text("id,date,drug\n1,2010-01-01,Humira\n")
+    read(tmp_path / "r.csv")
+    (tmp_path / "r.csv").write_text("id,date,drug\n1,2010-01-01,Humira\n1,2010-01-02\n")
+    read(tmp_path / "r.csv")
+    read(tmp_path / "r.csv", encoding="latin-1")
+    assert calls[0] == (False, True)
+    assert {called for called, _ in calls} == {False, True}
+    assert all(called != threads for called, threads in calls)
 
 
 @pytest.mark.parametrize(

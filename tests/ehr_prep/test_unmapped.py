@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 import ehr_prep
-from ehr_prep.unmapped import hide_unmapped, unmapped_caution
+from ehr_prep.unmapped import unmapped_caution
+from mmlca.tables.data_account import hide_unmapped
 
 
 def frame(*rows: tuple[int, str]) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from font import clustering
 from font.clustering import kmeans, linkage, same_positions
+from font.errors import InputError
 from font.solve import read_spectrum
 
 
@@ -77,10 +78,10 @@ def test_equal_positions_are_found_despite_rounding():
 def test_more_clusters_than_positions():
     points = np.array([[0.0], [0.0], [1.0]])
     assert kmeans(points, np.ones(3), 2, 0).tolist() == [0, 0, 1]
-    with pytest.raises(ValueError, match=r"3 clusters are too many: .* only 2 ways"):
+    with pytest.raises(InputError, match=r"3 clusters are too many: .* only 2 ways"):
         kmeans(points, np.ones(3), 3, 0)
     far = squareform(pdist(points))
-    with pytest.raises(ValueError, match=r"3 clusters are too many: .* only 2 ways"):
+    with pytest.raises(InputError, match=r"3 clusters are too many: .* only 2 ways"):
         linkage(far, np.ones(3), 3, "average")
     assert kmeans(points, np.ones(3), 1, 0).tolist() == [0, 0, 0]
 
@@ -104,7 +105,7 @@ def test_weighted_linkage_equals_scipy_on_every_patient(method):
 
 def test_linkage_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"20,000 label patterns.*method='kmeans'"):
-        clustering.refuse_large(20_000, "ward")
+        clustering.check_linkage_size(20_000, "ward")
 
 
 def test_the_spectrum_is_read_at_a_tenth():

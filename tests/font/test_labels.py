@@ -44,8 +44,8 @@ def test_rows_are_counted_and_mapped_as_by_hand(block):
         again, number = distinct_rows(columns)
         assert again[number].tolist() == [list(row) for row in rows]
         radix = 10 ** np.arange(len(columns))
-        mapped = map_rows(columns, lambda p: p @ radix)
-        assert mapped.tolist() == [int(np.array(row) @ radix) for row in rows]
+        mapped = map_rows(columns, lambda p, counts: p @ radix * counts)
+        assert mapped.tolist() == [int(np.array(r) @ radix) * by_hand[r] for r in rows]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(labels_module, "_BLOCK", block)

@@ -3,7 +3,13 @@ import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from font import compare_clusterings, cross_table, match_classes, match_labels, reliability
+from font.metrics import (
+    compare_clusterings,
+    cross_table,
+    match_classes,
+    match_labels,
+    reliability,
+)
 
 
 def test_a_comparison_by_hand():

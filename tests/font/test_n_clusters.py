@@ -2,15 +2,17 @@ import pytest
 
 import font
 from font.n_clusters import vote
+from font.simulation.kmeans_sites import local_kmeans
+from font.simulation.sources import simulate_gaussian
 
 
 @pytest.fixture(scope="module")
 def data():
-    return font.simulate_gaussian("imbalanced", 4, 0.05, seed=3, n_classes=4).data
+    return simulate_gaussian("imbalanced", 4, 0.05, seed=3, n_classes=4).data
 
 
 def test_models_with_too_many_classes_suggest_the_true_number(data):
-    models = {k: font.local_kmeans(data, k, seed=1) for k in (4, 5, 6, 7)}
+    models = {k: local_kmeans(data, k, seed=1) for k in (4, 5, 6, 7)}
     table = font.suggest_n_clusters(models, data)
     assert table["suggested"].to_dict() == {4: 4, 5: 4, 6: 4, 7: 4, "all": 4}
     labels = {site: font.label(models[5], part) for site, part in data.items()}
@@ -22,7 +24,7 @@ def test_models_with_too_many_classes_suggest_the_true_number(data):
 
 def test_the_summary_says_what_the_spectrum_can_say(data):
     for k, sentence in ((4, "partly impose that number"), (6, "such models were right in")):
-        models = font.local_kmeans(data, k, seed=1)
+        models = local_kmeans(data, k, seed=1)
         labels = {site: font.label(models, part) for site, part in data.items()}
         assert sentence in font.Ensemble(4).fit(models, labels).summary()
 

@@ -7,7 +7,8 @@ from sklearn.cluster import DBSCAN, KMeans
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import font
-from font import LocalModel, SklearnModel, label, site_proportions
+from font import LocalModel, SklearnModel, label
+from font.protocol import site_proportions
 
 
 @pytest.fixture(scope="module")

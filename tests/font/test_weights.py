@@ -10,7 +10,7 @@ from font.labels import count_rows
 def tables_of(labels, models):
     patterns, counts = count_rows([labels[name].to_numpy() for name in models])
     offsets = np.cumsum([0, *(len(beta) for beta in models.values())])
-    return weighing.cross_tabulate(patterns, counts, offsets)
+    return weighing.cross_tabulate(list(patterns.T), offsets, counts)
 
 
 def test_distances_by_hand():
@@ -45,7 +45,7 @@ def test_distances_are_refused_in_one_sentence(distance, message):
 def test_cross_tabulations_do_not_depend_on_blocks(make_case, monkeypatch):
     case = make_case(200, 3, 4)
     whole = tables_of(case.labels, case.models)
-    monkeypatch.setattr(weighing, "_BLOCK_CELLS", 50)
+    monkeypatch.setattr(weighing, "_BLOCK", 7)
     assert (tables_of(case.labels, case.models) == whole).all()
     first, second = case.labels["m0"], case.labels["m2"]
     assert whole[1, 8 + 3] == ((first == 1) & (second == 3)).sum()

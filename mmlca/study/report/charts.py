@@ -20,7 +20,7 @@ from mmlca.figures.canvas import group_name
 from mmlca.figures.colours import MISSING, PALE
 from mmlca.study.report.tables import unbroken
 from mmlca.tables.clusters import percent_text
-from mmlca.tables.suppress import HIDDEN
+from mmlca.tables.disclosure import HIDDEN
 
 _WIDTH, _HIGH = 220.0, 230.0
 _HIDDEN = "#D9D9D9"

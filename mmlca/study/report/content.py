@@ -12,28 +12,6 @@ from mmlca.study.cache import plain_records
 from mmlca.study.numbers import Number, numbers_table
 from mmlca.study.report.tables import Layout, Plain
 
-RESULTS = {
-    "courses": "Medication over time",
-    "clusters": "Clusters",
-    "sites": "Differences between sites",
-    "labs": "Laboratory values",
-    "covariates": "Who is in which group",
-    "outcomes": "Outcomes",
-    "refined": "Refinement",
-}
-"""The sections that answer clinical questions; cautions and methods follow them."""
-
-DIAGNOSTICS = {
-    "patients": "Patients and records",
-    "classes": "Number of classes",
-    "models": "Models",
-    "fit": "How well the models fit",
-    "ensemble": "Ensemble",
-    "numbers": "All numbers",
-    "checklist": "Reporting checklist",
-}
-SECTIONS = {**RESULTS, **DIAGNOSTICS}
-
 
 @dataclass(frozen=True, eq=False)
 class Item:
@@ -43,8 +21,6 @@ class Item:
     ----------
     name : str
         Of its files, without folder and ending.
-    section : str
-        A key of `SECTIONS`.
     title, caption : str
     table : DataFrame
         What is written to the CSV file; small numbers are hidden in it.
@@ -58,10 +34,13 @@ class Item:
         The membership it shows, where the report can switch between several.
     chart : function, optional
         The figure as HTML with SVG, which the page shows in place of the picture.
+    note : str
+        What is hidden or rounded; it ends the caption.
+    section : str
+        The key of its section; the registry of sections fills it in.
     """
 
     name: str
-    section: str
     title: str
     caption: str
     table: pd.DataFrame
@@ -70,6 +49,8 @@ class Item:
     alt: str = ""
     view: str | None = None
     chart: Callable[[], str] | None = None
+    note: str = ""
+    section: str = ""
 
     @property
     def data_file(self) -> str:
@@ -93,6 +74,8 @@ class Report:
     """Everything that the page shows, before it is rendered.
 
     `groups` is "clusters" or "classes"; without `figures` the figures' tables are shown instead.
+    `results` and `diagnostics` are the titles of sections by key: those that answer clinical
+    questions, and those that follow cautions and methods.
     """
 
     study: str
@@ -112,6 +95,8 @@ class Report:
     careful: list[str]
     numbers: list[Number]
     items: list[Item]
+    results: dict[str, str]
+    diagnostics: dict[str, str]
 
     def pictured(self, item: Item) -> bool:
         """Whether an item is shown as a figure."""
@@ -119,14 +104,14 @@ class Report:
 
     def sections(self) -> Iterator[tuple[str, str, list[Item]]]:
         """The sections that have items: key, title and items."""
-        for name, title in SECTIONS.items():
+        for name, title in {**self.results, **self.diagnostics}.items():
             items = [item for item in self.items if item.section == name]
             if items:
                 yield name, title.replace("Clusters", self.groups.capitalize()), items
 
     def plain(self) -> dict[str, Any]:
         """The content of `results.json`."""
-        apart = ("items", "groups", "figures")
+        apart = ("items", "groups", "figures", "results", "diagnostics")
         return {k: v for k, v in vars(self).items() if k not in apart} | {
             "numbers": plain_records(numbers_table(self.numbers)),
             "sections": [

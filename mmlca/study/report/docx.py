@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ehr_prep.tables import TableOne
+    from mmlca.tables.table_one import TableOne
 
 
 def to_docx(title: str, table: TableOne, methods: str) -> bytes:

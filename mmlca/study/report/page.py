@@ -14,7 +14,7 @@ from typing import Any
 from font.files import content_policy
 from mmlca.sequences.checks import listed
 from mmlca.study.cache import table_text
-from mmlca.study.report.content import RESULTS, Item, Report
+from mmlca.study.report.content import Item, Report
 from mmlca.study.report.tables import Cell, Table, label, lay_out, number, unbroken
 
 _VIEWS = {
@@ -60,7 +60,7 @@ def render_report(
     style, script = (_static(name) for name in ("report.css", "report.js"))
     sections = lay_out_sections(report) if sections is None else sections
     dpi = provenance["settings"]["outputs"]["dpi"]
-    n_results = sum(section["id"] in RESULTS for section in sections)
+    n_results = sum(section["id"] in report.results for section in sections)
     environment = Environment(
         loader=PackageLoader("mmlca.study.report", "."),
         autoescape=True,

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from mmlca.tables.suppress import hidden_note
+from mmlca.tables.disclosure import hidden_note
 
 if TYPE_CHECKING:
     from markupsafe import Markup

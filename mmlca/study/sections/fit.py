@@ -1,4 +1,4 @@
-"""The items of the report on how sure the results are: fit, covariates, outcomes, survival."""
+"""How well the models fit: tests, certainty, residuals, estimates with errors, stability."""
 
 from __future__ import annotations
 
@@ -9,240 +9,50 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from mmlca.figures.diagnostics import plot_residuals, plot_stays
-from mmlca.figures.effects import plot_effects
-from mmlca.figures.survival import plot_survival
 from mmlca.figures.transitions import plot_estimates
+from mmlca.model.criteria import OVERLAP
+from mmlca.sequences.checks import listed
 from mmlca.study.groups import class_names, own_classes
 from mmlca.study.inference import SHARED, uses_refits
 from mmlca.study.release import count_note, is_public, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
-from mmlca.study.words import (
-    group_name,
-    group_word,
-    groups_word,
-    in_words,
-    window_name,
-    windows_name,
-)
+from mmlca.study.sections.section import NOT_DONE, Section
+from mmlca.study.words import by_sentence, sentences, window_name, windows_name
 from mmlca.tables.diagnostics import N_TESTS
-from mmlca.tables.suppress import hidden_note, hides
+from mmlca.tables.disclosure import hidden_note
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
-    from mmlca.study.analysis import Findings
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
     from mmlca.tables.diagnostics import Diagnostics
-    from mmlca.tables.rounding import Rounding
+    from mmlca.tables.disclosure import Rounding
 
-_ALL_SITES = (
+_TITLE = "How well the models fit"
+_SHARED_FIT = (
     ", and under “all sites” the model of the ensemble and its refinement: courses that all sites "
     "share, with proportions of their own, fitted from the ensemble's clusters to convergence"
 )
-_HALVES = (
-    "Transition rates by class in either half of the time, and the model's, which is the same in "
-    "both"
-)
-_HALVES_PUBLIC = (
-    "Transition rates by class in either half of the time less the model's, which is the same in "
-    "both, in standard errors"
-)
-_CORRECTED = {
-    "BCH": "corrected for wrong assignments (BCH)",
-    "ML": "corrected for wrong assignments (maximum likelihood)",
-    None: "not corrected for wrong assignments",
-}
 
 
-def _beyond(states: pd.DataFrame) -> str:
-    """How many residuals are large, against how many would be by chance."""
-    residual = states["residual"].dropna().abs()
-    if not len(residual):
-        return ""
-    chance, bound = 2 * ndtr(-2) * len(residual), -ndtri(0.025 / len(residual))
-    return (
-        f"Of {len(residual):,} residuals about {chance:.0f} would be beyond 2 by chance alone; "
-        f"{(residual > 2).sum():,} are, and {(residual > bound).sum():,} beyond {bound:.1f}, where "
-        "in 19 of 20 such tables there would be none (Bonferroni)."
-    )
+def _own_model(study: Study) -> str:
+    return "the site's own model" if len(study.sites) > 1 else "the model"
 
 
-def _limits_from(study: Study, model: MixtureMarkov) -> str:
-    if uses_refits(study, model):
-        return (
-            f"from {study.inference.bootstrap:,} refits to patients drawn with replacement "
-            "(bootstrap), because the classes overlap"
-        )
-    return "from robust (sandwich) standard errors"
+# --- computed from patients ---------------------------------------------------------------
 
 
-def fit_items(study: Study, findings: Findings) -> Iterator[Item]:
-    """Standard errors, stability, and what each site's own model does not explain."""
-    found, min_count = findings.inference, study.privacy.min_count
-    note = hidden_note(min_count)
-    several = len(findings.analysis.own) > 1
-    whose = "Each site's own model" if several else "The model"
-    own = "the site's own model" if several else "the model"
-    shown = {site: part.shown(min_count) for site, part in found.diagnostics.items()}
-    shared = {} if found.shared_fit is None else {SHARED: found.shared_fit.shown(min_count)}
-    names = {site: class_names(findings.analysis, site) for site in findings.analysis.own}
-    if shown:
-        yield Item(
-            "fit_tests",
-            "fit",
-            "Do the models fit?",
-            f"{whose} against its patients{_ALL_SITES * bool(shared)}. Memory: does the next state "
-            "depend on the one before the present? Stays: does leaving a state depend on how long "
-            "a patient has been in it? States: are their shares over time as expected of those "
-            "still observed, whose follow-up may end for reasons that depend on the time and the "
-            "state then? Halves: are steps as likely in the second half of the time as in the "
-            "first? Statistic, its typical value in "
-            f"{next(iter(shown.values())).n_sim} sets of sequences drawn from the model and fitted "
-            "again, the size of the effect (0.1 is called small, 0.3 medium, 0.5 large), the share "
-            "of the sets with a larger statistic (p), and p adjusted for the "
-            f"{N_TESTS * len(shown | shared)} tests of this table by Holm's method. A small p "
-            "speaks against the model; with many patients it does so for small effects, too.",
-            pd.concat(
-                [part.tests.assign(site=site) for site, part in (shown | shared).items()],
-                ignore_index=True,
-            )[["site", "test", "statistic", "typical", "effect", "p_value", "p_holm"]],
-            Plain(n_keys=2),
-        )
-        yield Item(
-            "classification",
-            "fit",
-            "How sure the assignments are",
-            f"For the patients assigned to a class of {own} (row): their number, and their mean "
-            "probability of each class (columns), which holds if the model is right: see the tests "
-            f"above. {count_note(study)}".rstrip(),
-            _classification(
-                {site: part.classification for site, part in shown.items()},
-                names,
-                rounding_of(study, own_classes(findings.analysis)),
-                found.diagnostics,
-            ),
-            Plain(n_keys=2),
-        )
-    public = is_public(study)
-    for site, part in shown.items():
-        full, states, steps = found.diagnostics[site], part.states, _common_steps(part.steps)
-        if public:  # exact shares beside rounded counts would tell more than these
-            states, steps = (
-                table.drop(columns=["observed", "expected"]) for table in (states, steps)
-            )
-        yield Item(
-            f"residuals_{site}",
-            "fit",
-            f"States against what the model expects, {site}",
-            f"By class of {own} and {window_name(study)}: observed less expected "
-            "share of each state, in standard errors, among those still observed. Blue: more than "
-            f"expected; red: fewer. {_beyond(part.states)} {note}".rstrip(),
-            _with_names(states, names[site]),
-            Grid(
-                ("class", "state"),
-                "time",
-                "residual",
-                ("n",) if "n" in part.states else (),
-                _no_note if public else _residual_note,
-                "difference",
-                text=f"Residuals in standard errors; columns: {windows_name(study)}.",
-            ),
-            lambda full=full, site=site: plot_residuals(  # type: ignore[misc]
-                full, names=names[site], min_count=min_count, xlabel=window_name(study).capitalize()
-            ),
-            f"Heat maps of residuals of the states by {window_name(study)} and class at {site}.",
-        )
-        yield Item(
-            f"stays_{site}",
-            "fit",
-            f"Lengths of stays, {site}",
-            "Share of patients who leave a state next, by how long they have been in it (dots), "
-            "and the share that a Markov chain expects at all lengths (lines). Dots that rise or "
-            f"fall along a line speak against the chain. {note}".rstrip(),
-            _with_names(part.stays, names[site]),
-            Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
-            lambda full=full, site=site: plot_stays(  # type: ignore[misc]
-                full,
-                names=names[site],
-                min_count=min_count,
-                xlabel=windows_name(study).capitalize(),
-            ),
-            f"Dots and lines of the share who leave each state by length of stay at {site}.",
-        )
-        yield Item(
-            f"steps_{site}",
-            "fit",
-            f"Steps in the first and the second half, {site}",
-            f"{_HALVES_PUBLIC if public else _HALVES}; the table of tests has that of the halves. "
-            "Steps that are both rare and rarely expected (below 0.5 %) are left out. "
-            f"{note}".rstrip(),
-            _with_names(steps, names[site]),
-            Plain(
-                shares=() if public else ("observed", "expected"),
-                columns=tuple(steps),
-                n_keys=4,
-                left_out="residual",
-            ),
-        )
-    estimates = {} if found.parameters is None else dict(list(found.parameters.groupby("site")))
-    for site, estimate in estimates.items():
-        model, table = findings.analysis.own[site], estimate.drop(columns="site")
-        yield Item(
-            f"parameters_{site}",
-            "fit",
-            f"Estimated probabilities, {site}",
-            f"First states and transition probabilities of each class of {own}, with "
-            f"95 % limits {_limits_from(study, model)}. They hold if the model is right and the "
-            f"maximum was found. The table has standard errors. {note}".rstrip(),
-            _with_names(table, names[site]),
-            Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
-            lambda site=site, model=model, table=table: plot_estimates(  # type: ignore[misc]
-                model, table, names=list(names[site].values())
-            ),
-            f"Heat maps of the estimated transition probabilities of each class at {site}.",
-        )
-    if found.class_tests is not None:
-        yield Item(
-            "class_tests",
-            "fit",
-            "Are there more classes, or fewer?",
-            "Bootstrap likelihood-ratio tests of a number of classes against one fewer"
-            f"{', at each site' * several}: twice the difference of the log-likelihoods, the share "
-            "of samples from the smaller model with a larger one (p), and how far p may be off "
-            "because the samples are few. A small p speaks for the larger number.",
-            found.class_tests,
-            Plain(n_keys=3),
-        )
-    if found.stability is not None:
-        yield Item(
-            "stability",
-            "fit",
-            "Stability of the classes",
-            f"From {study.inference.bootstrap:,} refits of {own} to resampled "
-            "patients: how alike the patients of a class and of its counterpart are (Jaccard "
-            "index), and the share of refits in which the class was found again.",
-            found.stability.assign(
-                **{
-                    "class": [
-                        names[site][k]
-                        for site, k in found.stability[["site", "class"]].itertuples(index=False)
-                    ]
-                }
-            ),
-            Plain(shares=("found_again",), n_keys=2),
-        )
+def _shown(study: Study, findings: Findings) -> dict[str, Diagnostics]:
+    """The diagnostics of each site's own model as the release shows them."""
+    min_count = study.privacy.min_count
+    return {site: part.shown(min_count) for site, part in findings.inference.diagnostics.items()}
 
 
-def _common_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """Without those that hardly anybody makes or should make; hidden ones stay, blank."""
-    rare = (steps["observed"] < 0.005) & (steps["expected"] < 0.005)
-    nobody = steps["observed"].isna() & steps["expected"].notna()
-    return steps[~rare & ~nobody]
-
-
-def _with_names(table: pd.DataFrame, names: Mapping[int, str]) -> pd.DataFrame:
-    """A table with the names of its classes."""
-    return table.assign(**{"class": table["class"].map(names)})
+def _shared_fit(study: Study, findings: Findings) -> dict[str, Diagnostics]:
+    """The diagnostics of the model that the sites share, if there is one."""
+    shared = findings.inference.shared_fit
+    return {} if shared is None else {SHARED: shared.shown(study.privacy.min_count)}
 
 
 def _classification(
@@ -264,144 +74,325 @@ def _classification(
     return pd.concat(parts, ignore_index=True)
 
 
-def _no_note(row: Mapping[Any, Any]) -> str:
-    return "in standard errors"
+# --- tables and figures -------------------------------------------------------------------
 
 
-def _residual_note(row: Mapping[Any, Any]) -> str:
-    return f"observed {100 * row['observed']:.1f} %, expected {100 * row['expected']:.1f} %"
+def items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Tests, certainty, what each site's own model does not explain, errors and stability."""
+    shown = _shown(study, findings)
+    names = {site: class_names(findings.analysis, site) for site in findings.analysis.own}
+    if shown:
+        yield _tests(study, shown | _shared_fit(study, findings))
+        yield _certainty(study, findings, shown, names)
+    for site, part in shown.items():
+        full = findings.inference.diagnostics[site]
+        yield _residuals(study, site, full, part, names[site])
+        yield _stays(study, site, full, part, names[site])
+        yield _transitions_by_half(study, site, part, names[site])
+    parameters = findings.inference.parameters
+    for site, table in () if parameters is None else parameters.groupby("site"):
+        model = findings.analysis.own[str(site)]
+        yield _estimates(study, str(site), model, table.drop(columns="site"), names[str(site)])
+    yield from _numbers_of_classes(study, findings, names)
 
 
-def covariate_items(study: Study, findings: Findings) -> Iterator[Item]:
-    """Effects of covariates on membership, by site and over all sites."""
-    found = findings.inference
-    if found.effects is None:
-        return
-    how = _CORRECTED[study.covariates.correction]
-    if study.covariates.method == "one-step":
-        how = "estimated together with the chains of the site's own patients"
-    group = group_word(study)
-    caption = (
-        f"Log-odds of each {group} against the first, {_first_name(study, findings)}, for one unit "
-        f"of a number or against the first level; {how}, with 95 % intervals. "
-        f"{hidden_note(study.privacy.min_count)}"
-    ).rstrip()
-    together = "" if found.pooled is None else " The diamonds are the sites together."
-    yield Item(
-        "effects",
-        "covariates",
-        f"Effects on membership in a {group}",
-        caption + together,
-        found.effects,
-        Plain(n_keys=3, empty={"estimate": "–"}, labels={"class": group}),
-        lambda: plot_effects(found.effects, found.pooled),
-        f"Dot plot of the effects of covariates on membership in each {group}, by site.",
-    )
-    if found.pooled is not None:
-        yield Item(
-            "effects_pooled",
-            "covariates",
-            "Effects over all sites",
-            "The sites' effects, weighted by the inverse of their variances; Q, its p-value and I² "
-            "tell how much the sites differ. Effects that are hidden at a site do not contribute.",
-            found.pooled,
-            Plain(shares=("i2",), n_keys=2, labels={"class": group}),
-        )
-
-
-def _first_name(study: Study, findings: Findings) -> str:
-    """What the cluster is called that the others are compared with."""
-    first = min(c for part in findings.analysis.clusters.values() for c in part.unique())
-    return group_name(study, first, findings.analysis.names)
-
-
-def outcome_items(study: Study, findings: Findings) -> Iterator[Item]:
-    """Outcomes by cluster, and the tests between clusters."""
-    found = findings.inference
-    if found.outcomes is None or found.tests is None:
-        return
-    groups, how = groups_word(study), _CORRECTED[study.outcomes.correction]
-    note = count_note(study)
-    several = findings.analysis.ensemble is not None
-    yield Item(
-        "outcomes",
-        "outcomes",
-        f"Outcomes of the {groups}",
-        f"Means and shares by {group_word(study)}{', all sites together' * several}; {how}, with "
-        f"95 % intervals. {note}".rstrip(),
-        found.outcomes,
-        Plain(n_keys=3, labels={"class": group_word(study)}),
-    )
-    yield Item(
-        "outcome_tests",
-        "outcomes",
-        f"Differences between the {groups} in outcomes",
-        "Wald tests that all are equal and of each pair, with p-values as they are and adjusted "
-        f"for the number of pairs (Holm). {hidden_note(study.privacy.min_count)}".rstrip(),
-        found.tests,
+def _tests(study: Study, shown: Mapping[str, Diagnostics]) -> Item:
+    whose = "Each site's own model" if len(study.sites) > 1 else "The model"
+    n_sim = next(iter(shown.values())).n_sim
+    tests = pd.concat([part.tests.assign(site=site) for site, part in shown.items()])
+    columns = ["site", "test", "statistic", "typical", "effect", "p_value", "p_holm"]
+    return Item(
+        "fit_tests",
+        "Do the models fit?",
+        f"{whose} against its patients{_SHARED_FIT if SHARED in shown else ''}. Memory: does the "
+        "next state depend on the one before the present state? Stays: does leaving a state depend "
+        "on how long a patient has been in it? States: are their shares over time as expected "
+        "among those still observed, whose follow-up may end for reasons that depend on the time "
+        "and the state then? Halves: are transitions as likely in the second half of the time as "
+        f"in the first? The columns are the statistic; its typical value in {n_sim} sets of "
+        "sequences drawn from the model and fitted again; the size of the effect (0.1 is called "
+        "small, 0.3 medium, 0.5 large); the share of the sets with a larger statistic (p); and p "
+        f"adjusted for the {N_TESTS * len(shown)} tests of this table by Holm's method. A small p "
+        "speaks against the model; with many patients, small effects have a small p too.",
+        tests.reset_index(drop=True)[columns],
         Plain(n_keys=2),
     )
 
 
-def survival_items(study: Study, findings: Findings) -> Iterator[Item]:
-    """Curves, tests, hazards, and who did not reach the landmark."""
-    full, min_count = findings.inference.survival, study.privacy.min_count
-    if full is None:
-        return
-    named = {
-        site: part.map(lambda c: group_name(study, c, findings.analysis.names))
-        for site, part in findings.analysis.clusters.items()
-    }
-    shown = full.shown(min_count, rounding_of(study, named))
-    event, groups, note = in_words(study.outcomes.event), groups_word(study), count_note(study)
+def _certainty(
+    study: Study,
+    findings: Findings,
+    shown: Mapping[str, Diagnostics],
+    names: Mapping[str, Mapping[int, str]],
+) -> Item:
+    return Item(
+        "classification",
+        "How certain the assignments are",
+        f"For the patients assigned to a class of {_own_model(study)} (row): their number, and "
+        "their mean probability of each class (columns), which is right if the model is: see "
+        "the tests above.",
+        _classification(
+            {site: part.classification for site, part in shown.items()},
+            names,
+            rounding_of(study, own_classes(findings.analysis)),
+            findings.inference.diagnostics,
+        ),
+        Plain(n_keys=2),
+        note=count_note(study),
+    )
+
+
+def _residuals(
+    study: Study, site: str, full: Diagnostics, part: Diagnostics, names: Mapping[int, str]
+) -> Item:
+    window, min_count = window_name(study), study.privacy.min_count
+    return Item(
+        f"residuals_{site}",
+        f"Observed and expected states, {site}",
+        sentences(
+            f"By class of {_own_model(study)} and {window}: observed minus expected share of each "
+            "state, in standard errors, among those still observed. Blue: more than expected; red: "
+            "fewer.",
+            _beyond(part.states),
+        ),
+        _with_names(_without_exact_shares(study, part.states), names),
+        Grid(
+            ("class", "state"),
+            "time",
+            "residual",
+            ("n",) if "n" in part.states else (),
+            _in_standard_errors if is_public(study) else _observed_and_expected,
+            "difference",
+            text=f"Residuals in standard errors; columns: {windows_name(study)}.",
+        ),
+        lambda: plot_residuals(full, names=names, min_count=min_count, xlabel=window.capitalize()),
+        f"Heat maps of residuals of the states by {window} and class at {site}.",
+        note=hidden_note(min_count),
+    )
+
+
+def _beyond(states: pd.DataFrame) -> str:
+    """How many residuals are large, against how many would be by chance."""
+    residual = states["residual"].dropna().abs()
+    if not len(residual):
+        return ""
+    chance, bound = 2 * ndtr(-2) * len(residual), -ndtri(0.025 / len(residual))
+    return (
+        f"Of {len(residual):,} residuals, about {chance:.0f} would be beyond ±2 by chance alone; "
+        f"{(residual > 2).sum():,} are, and {(residual > bound).sum():,} beyond ±{bound:.1f}, "
+        "where in 19 of 20 such tables there would be none (Bonferroni)."
+    )
+
+
+def _stays(
+    study: Study, site: str, full: Diagnostics, part: Diagnostics, names: Mapping[int, str]
+) -> Item:
+    min_count, windows = study.privacy.min_count, windows_name(study)
+    return Item(
+        f"stays_{site}",
+        f"Lengths of stay, {site}",
+        "Share of patients who leave a state next, by how long they have been in it (dots), "
+        "and the share that a Markov chain expects at all lengths (lines). Dots that rise or "
+        "fall along a line speak against the chain.",
+        _with_names(part.stays, names),
+        Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
+        lambda: plot_stays(full, names=names, min_count=min_count, xlabel=windows.capitalize()),
+        f"Dots and lines of the share who leave each state by length of stay at {site}.",
+        note=hidden_note(min_count),
+    )
+
+
+def _transitions_by_half(
+    study: Study, site: str, part: Diagnostics, names: Mapping[int, str]
+) -> Item:
+    public = is_public(study)
+    steps = _without_exact_shares(study, _common(part.steps))
     what = (
-        "one less the cumulative incidence (Aalen–Johansen)"
-        if full.competing
-        else "the Kaplan–Meier estimate"
+        "Transition rates by class in either half of the time, minus those of the model, which are "
+        "the same in both halves, in standard errors"
+        if public
+        else "Transition rates by class in either half of the time, and those of the model, which "
+        "are the same in both halves"
     )
-    if len(shown.curves):
-        steps = (
-            f" It is shown at times between which at least {min_count} patients had the event or "
-            "left."
-            if hides(min_count)
-            else ""
+    return Item(
+        f"steps_{site}",
+        f"Transitions in the first and the second half, {site}",
+        f"{what}; the table of tests has the test of the halves. Transitions that are both "
+        "rare and rarely expected (below 0.5 %) are left out.",
+        _with_names(steps, names),
+        Plain(
+            shares=() if public else ("observed", "expected"),
+            columns=tuple(steps),
+            n_keys=4,
+            left_out="residual",
+        ),
+        note=hidden_note(study.privacy.min_count),
+    )
+
+
+def _without_exact_shares(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """In a public release, exact shares beside rounded counts would reveal more than these."""
+    return table.drop(columns=["observed", "expected"]) if is_public(study) else table
+
+
+def _common(steps: pd.DataFrame) -> pd.DataFrame:
+    """Transitions that are not both rare and rarely expected; hidden ones stay, blank."""
+    rare = (steps["observed"] < 0.005) & (steps["expected"] < 0.005)
+    nobody = steps["observed"].isna() & steps["expected"].notna()
+    return steps[~rare & ~nobody]
+
+
+def _with_names(table: pd.DataFrame, names: Mapping[int, str]) -> pd.DataFrame:
+    """A table with the names of its classes."""
+    return table.assign(**{"class": table["class"].map(names)})
+
+
+def _in_standard_errors(row: Mapping[Any, Any]) -> str:
+    return "in standard errors"
+
+
+def _observed_and_expected(row: Mapping[Any, Any]) -> str:
+    return f"observed {100 * row['observed']:.1f} %, expected {100 * row['expected']:.1f} %"
+
+
+def _estimates(
+    study: Study, site: str, model: MixtureMarkov, table: pd.DataFrame, names: Mapping[int, str]
+) -> Item:
+    return Item(
+        f"parameters_{site}",
+        f"Estimated probabilities, {site}",
+        f"First states and transition probabilities of each class of {_own_model(study)}, with "
+        f"95 % limits {_limits_from(study, model)}. They are valid if the model is right and "
+        "the maximum was found. The table has standard errors.",
+        _with_names(table, names),
+        Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
+        lambda: plot_estimates(model, table, names=list(names.values())),
+        f"Heat maps of the estimated transition probabilities of each class at {site}.",
+        note=hidden_note(study.privacy.min_count),
+    )
+
+
+def _limits_from(study: Study, model: MixtureMarkov) -> str:
+    if uses_refits(study, model):
+        return (
+            f"from {study.inference.bootstrap:,} refits to patients drawn with replacement "
+            "(bootstrap), because the classes overlap"
         )
+    return "from robust (sandwich) standard errors"
+
+
+def _numbers_of_classes(
+    study: Study, findings: Findings, names: Mapping[str, Mapping[int, str]]
+) -> Iterator[Item]:
+    """Tests of the number of classes, and their stability."""
+    tests, stability = findings.inference.class_tests, findings.inference.stability
+    where = ", at each site" if len(study.sites) > 1 else ""
+    if tests is not None:
         yield Item(
-            "survival",
-            "outcomes",
-            f"Time to {event}",
-            f"Share of patients without the event by {group_word(study)}, in years since the "
-            f"landmark {full.landmark:.3g} years after the first treatment: {what}, with 95 % "
-            f"intervals.{steps} Only patients who reach the landmark count, and {groups} are as "
-            f"assigned. {note}".rstrip(),
-            shown.curves,
-            Plain(shares=("survival", "low", "high"), n_keys=2),
-            lambda: plot_survival(full, unit="years", min_count=min_count, shown=shown),
-            f"Curves of the share without {event} by {group_word(study)}.",
+            "class_tests",
+            "Are there more classes, or fewer?",
+            f"Bootstrap likelihood-ratio tests of a number of classes against one fewer{where}: "
+            "twice the difference in log-likelihood, the share of samples from the smaller model "
+            "with a larger one (p), and how far p may be off because the samples are few. A small "
+            "p speaks for the larger number.",
+            tests,
+            Plain(n_keys=3),
         )
-    yield Item(
-        "survival_tests",
-        "outcomes",
-        f"Log-rank tests of the time to {event}",
-        f"That all {groups} have the same hazard, and of each pair; p-values as they are and "
-        f"adjusted for the number of pairs (Holm). {hidden_note(min_count)}".rstrip(),
-        shown.tests.drop(columns="pair"),
+    if stability is not None:
+        classes = stability[["site", "class"]].itertuples(index=False)
+        yield Item(
+            "stability",
+            "Stability of the classes",
+            f"From {study.inference.bootstrap:,} refits of {_own_model(study)} to resampled "
+            "patients: how similar the patients of a class and of its counterpart are (Jaccard "
+            "index), and the share of refits in which the class was found again.",
+            stability.assign(**{"class": [names[site][k] for site, k in classes]}),
+            Plain(shares=("found_again",), n_keys=2),
+        )
+
+
+# --- methods, cautions and answers --------------------------------------------------------
+
+
+def methods(study: Study, findings: Findings) -> list[str]:
+    """Where standard errors come from, and how number, stability and fit were judged."""
+    found, rules, text = findings.inference, study.inference, []
+    several = len(findings.analysis.own) > 1
+    model = "each site's own model" if several else "the model"
+    if found.parameters is not None:
+        text.append(
+            f"Standard errors of the probabilities of {model} are robust (sandwich), with "
+            f"intervals on the logit scale{_bootstrapped(study, findings)}."
+        )
+    if found.class_tests is not None:
+        text.append(
+            f"{'At each site, the' if several else 'The'} number of classes was compared with one "
+            f"fewer and one more by likelihood-ratio tests with at most {rules.blrt} samples from "
+            "the smaller model, to which both models were fitted (parametric bootstrap)."
+        )
+    if found.stability is not None:
+        text.append(
+            f"Stability of the classes was judged by {rules.bootstrap:,} refits to patients drawn "
+            "with replacement."
+        )
+    if found.diagnostics:
+        n_sim = next(iter(found.diagnostics.values())).n_sim
+        shared = "; the model that the sites share was judged in the same way" if several else ""
+        text.append(
+            f"The fit of {model} was judged by the mean probabilities of assigned classes, by "
+            "residuals of the states over time, and by tests of memory beyond one step, of lengths "
+            "of stay, of the states over time and of transitions in the two halves of the time. "
+            f"Reference values are from {n_sim} sets of sequences drawn from the model and fitted "
+            "again, in which follow-up ended after each state and time as often as in the data"
+            f"{shared}. P-values were adjusted for the number of these tests by Holm's method."
+        )
+    return text
+
+
+def _bootstrapped(study: Study, findings: Findings) -> str:
+    own = findings.analysis.own
+    sites = [site for site, model in own.items() if uses_refits(study, model)]
+    if not sites:
+        return ""
+    where = f"at {listed(sites)}, " if len(own) > 1 else ""
+    return (
+        f"; {where}where the classes overlap (entropy R² below {OVERLAP:g}), they are from "
+        f"{study.inference.bootstrap:,} refits to patients drawn with replacement"
     )
-    yield Item(
-        "survival_hazards",
-        "outcomes",
-        f"Hazard ratios of {event}",
-        f"Cox regression{', stratified by site' * (len(study.sites) > 1)}: hazard ratios with 95 % "
-        "intervals and p-values; a small last p-value says that the ratio changes with time. "
-        "Events and others: the fewest patients with and without the event on either side of the "
-        f"comparison. {note}".rstrip(),
-        shown.hazards.drop(columns="group"),
-    )
-    yield Item(
-        "survival_excluded",
-        "outcomes",
-        "Patients before the landmark",
-        "Patients who had the event or a competing one, or whose follow-up ended, before the "
-        f"landmark; and those who reached it. {note}".rstrip(),
-        shown.excluded,
-    )
+
+
+def cautions(study: Study, findings: Findings) -> list[str]:
+    """What speaks against the models, and where intervals may be too narrow."""
+    found, own = findings.inference, findings.analysis.own
+    parts = _shown(study, findings) | _shared_fit(study, findings)
+    doubts = {
+        "all sites together" if site == SHARED else site: part.cautions()
+        for site, part in parts.items()
+    }
+    notes = [f"At {sites}: {text[0].lower()}{text[1:]}" for sites, text in by_sentence(doubts)]
+    overlapping = [site for site, model in own.items() if model.entropy() < OVERLAP]
+    if found.parameters is not None and overlapping and not study.inference.bootstrap:
+        where = f" at {listed(overlapping)}" if len(own) > 1 else ""
+        notes.append(
+            f"The classes{where} overlap (entropy R² below {OVERLAP:g}), so the intervals of their "
+            "probabilities may be too narrow; bootstrap = 500 under [inference] takes them from "
+            "refits instead."
+        )
+    return notes
+
+
+def answers(study: Study, findings: Findings) -> dict[str, str]:
+    """Whether the form of the models was examined, and whether estimates have errors."""
+    found, section = findings.inference, f"section “{_TITLE}”"
+    tested = f"; {section} tests whether one step is enough" if found.diagnostics else ""
+    halves = f"; {section} compares both halves of the time" if found.diagnostics else ""
+    errors = f"{section}, with standard errors"
+    return {
+        "6a": "in a class, all patients have the same chain; other forms as models of their own: "
+        f"{NOT_DONE}{tested}",
+        "7": f"transitions do not change with time; models in which they do: {NOT_DONE}{halves}",
+        "15": "numbers without standard errors" if found.parameters is None else errors,
+    }
+
+
+SECTION = Section("fit", _TITLE, items, methods, cautions, answers)

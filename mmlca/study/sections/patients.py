@@ -1,179 +1,104 @@
-"""The items of the report on where the sequences come from, and the number of classes."""
+"""Where the sequences come from: records, drugs that have no class, flow and follow-up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from font.ensemble import site_of
-from font.solve import RECORD
-from mmlca.figures.models import plot_selection
-from mmlca.model.criteria import CRITERIA
+from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.words import group_word, window_name
+from mmlca.study.sections.section import NOT_DONE, Section
+from mmlca.study.words import group_word, period, window_name, windows_name
+from mmlca.tables.clusters import percent_text
 from mmlca.tables.course_tables import Courses
-from mmlca.tables.rounding import EVERYONE, Rounding
-from mmlca.tables.suppress import few_digits, hide, hides, is_small
+from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
-    from mmlca.study.analysis import Findings
+    from mmlca.study.analysis import Analysis
+    from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
+_FOLLOW_UP = "Who is observed to the end"
+_MANY_LEFT = 0.05
 
-def data_items(study: Study, findings: Findings) -> Iterator[Item]:
-    """Odd records and the flow of patients at each site; the numbers of classes compared."""
-    from ehr_prep.plots import plot_flow
+
+# --- computed from patients ---------------------------------------------------------------
+
+
+def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:
+    """A share of all windows in words; a bound where the windows could be those of few patients."""
+    most = study.privacy.min_count * per_patient
+    if hides(study.privacy.min_count) and is_small(windows, most):
+        return f"less than {np.ceil(100 * min(most / every, 1)):.0f} %"
+    return percent_text(windows / every)
+
+
+def _has_gaps(data: Sequences) -> bool:
+    return int((data.codes >= 0).sum()) < int(data.lengths.sum(dtype=np.int64))
+
+
+# --- tables and figures -------------------------------------------------------------------
+
+
+def items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Invalid records, unmapped drugs and the flow of patients at each site; end of follow-up."""
+    from mmlca.figures.flow import plot_flow
+    from mmlca.tables.data_account import show_flow, show_issues, show_unmapped
 
     min_count, note = study.privacy.min_count, count_note(study)
-    data, choice = findings.analysis.sequences, findings.choice
-    built = {site: part for site, part in data.items() if part.account is not None}
     rounding = rounding_of(study, findings.analysis.clusters)
-    flows = {
-        site: _shown_flow(part.flow, site, min_count, rounding) for site, part in built.items()
-    }
+    built = {s: part for s, part in findings.analysis.sequences.items() if part.account is not None}
+    flows = {site: show_flow(part.flow, site, min_count, rounding) for site, part in built.items()}
     for site, part in built.items():
         if len(part.issues):
             yield Item(
                 f"issues_{site}",
-                "patients",
-                f"Odd records at {site}",
-                "Records that looked odd: what was odd, how many there were, and what was done "
-                f"about them. The folder patients has examples. {note}".rstrip(),
-                _shown_issues(part, flows[site], site, min_count, rounding),
+                f"Invalid or unusual records at {site}",
+                "What was invalid or unusual, how many records were affected, and how they "
+                "were handled. The folder patients has examples.",
+                show_issues(part, flows[site], site, min_count, rounding),
+                note=note,
             )
     for site, part in built.items():
         unmapped = part.account.unmapped if part.account is not None else None
         if unmapped is not None and len(unmapped):
             yield Item(
                 f"unmapped_{site}",
-                "patients",
-                f"Drugs at {site} that the map does not know",
-                "Drug texts without a class, the most frequent first, with a known name that the "
-                "text resembles. Texts of few patients are one row; the folder patients has them. "
-                f"{note}".rstrip(),
-                _shown_unmapped(unmapped, site, min_count, rounding),
+                f"Drugs at {site} that are not in the drug map",
+                "Drug texts without a class, the most frequent first, each with the known name "
+                "that it resembles, if any. Texts that concern few patients are combined in "
+                "one row; the folder patients lists them.",
+                show_unmapped(unmapped, site, min_count, rounding),
+                note=note,
             )
-    for site in built:
+    for site, flow in flows.items():
         yield Item(
             f"flow_{site}",
-            "patients",
             f"Flow of patients at {site}",
-            f"Patients and records from the files to the sequences at {site}: how many were left "
-            f"out, and why. {note}".rstrip(),
-            flows[site],
-            draw=lambda flow=flows[site]: plot_flow(flow),  # type: ignore[misc]
+            f"Patients and records from the files to the sequences at {site}: how many were "
+            "left out, and why.",
+            flow,
+            draw=lambda flow=flow: plot_flow(flow),  # type: ignore[misc]
             alt=f"Flow chart of the patients and records kept and left out at {site}.",
+            note=note,
         )
     yield Item(
         "follow_up",
-        "patients",
-        "Who is observed to the end",
-        f"Patients observed in the first {window_name(study)}, in the middle and in the last, by "
-        f"{group_word(study)}; the share of the first who are observed in the last. Follow-up that "
-        "ends sooner in one group than in another may be related to treatment. "
-        f"{note}".rstrip(),
+        _FOLLOW_UP,
+        f"Patients observed in the first {window_name(study)}, halfway through and in the "
+        f"last, by {group_word(study)}, and the last number as a share of the first. If "
+        "follow-up ends sooner in one group than in another, its end may be related to "
+        "treatment.",
         follow_up_table(study, next(iter(findings.courses.values()))),
         Plain(shares=("share",), n_keys=2),
+        note=note,
     )
-    if choice is not None and choice["classes"].nunique() > 1:
-        name = study.classes.criterion.upper()
-        resampled = (
-            "and each pseudo-site, a resample of its patients, "
-            if len(data) > 1 and study.pseudo_sites.per_site and study.classes.stability
-            else ""
-        )
-        together = (
-            " They are blank where a class has too few patients to show."
-            if hides(min_count)
-            else ""
-        )
-        whose = (
-            f"for each site {resampled}less the smallest of that site"
-            if len(data) > 1
-            else "less the smallest"
-        )
-        fits = shown_fits(choice, findings.analysis.n_patients(), min_count, rounding)
-        yield Item(
-            "selection",
-            "classes",
-            f"{name} by number of classes",
-            f"{name} of models with different numbers of classes, {whose}; {study.model.n_init} "
-            "starts per search. Smaller is better; filled marks show the choice. The table has "
-            f"the sizes of all classes in percent.{together}",
-            fits,
-            Plain(shares=("smallest",)),
-            lambda: plot_selection(fits, study.classes.criterion, chosen="chosen"),
-            f"Line plot of {name} against the number of classes.",
-        )
-
-    if findings.suggested is not None:
-        yield Item(
-            "suggested",
-            "classes",
-            "Clusters suggested by models with more classes",
-            "Models with as many classes as there are clusters tell no more groups apart, so that "
-            "their ensemble suggests that number partly because it must. Models with more classes "
-            "leave it free: the number of clusters that the spectrum of their ensemble suggests, "
-            "how sure that is, and the thresholds between which it is the same (as shares of the "
-            f"largest eigenvalue). {RECORD[findings.suggested['sure'].iloc[-1]]}",
-            findings.suggested,
-        )
-
-
-def _shown_flow(
-    flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """The flow with small numbers pooled, or with all numbers rounded.
-
-    Those who are left in the end are the patients of the site, and are rounded as these are.
-    """
-    from ehr_prep.flow import hide_flow
-
-    if rounding is None:
-        return hide_flow(flow, min_count)
-    flow, left = flow.assign(site=site), {"patients_left": (), "records_left": ("records",)}
-    rounded = {
-        "patients": rounding.column(flow, "patients", ["reason"], "patients dropped"),
-        "records": rounding.column(flow, "records", ["reason"], "records dropped"),
-    }
-    rounded |= {name: rounding.column(flow, name, [], *cell) for name, cell in left.items()}
-    return flow.drop(columns="site").assign(**rounded).astype(dict.fromkeys(rounded, int))
-
-
-def _shown_issues(
-    data: Sequences, flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """Invalid records by kind, without small numbers and those that the flow pools, or rounded."""
-    table = data.issues.drop(columns="examples")
-    if rounding is not None:
-        n = rounding.column(table.assign(site=site), "n", ["issue"], "records dropped")
-        return table.assign(n=n)
-    pooled = table["issue"].isin(set(data.flow["reason"]) - set(flow["reason"]))
-    table = hide(table, ["n"], ["n"], min_count)
-    return table.assign(n=table["n"].mask(pooled))
-
-
-def _shown_unmapped(
-    table: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """Drug texts without a class; those of few patients are one row."""
-    from ehr_prep.unmapped import hide_unmapped, pool_rare
-
-    if rounding is None:
-        return hide_unmapped(table, min_count)
-    table = pool_rare(table, min_count).assign(site=site)
-    rounded = {
-        name: rounding.column(table, name, ["drug"], "unmapped", name)
-        for name in ("records", "patients")
-    }
-    return table.drop(columns="site").assign(**rounded)
 
 
 def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
@@ -189,112 +114,215 @@ def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
     return n.assign(share=share).reset_index()
 
 
-# --- few digits --------------------------------------------------------------------------
-
-_DECIMALS: dict[str, int] = {
-    **dict.fromkeys(("loglik", "bic", "aic", "sabic", "caic", "icl"), 0),
-    **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
-    **dict.fromkeys(("norm", "debiased", "low", "high", "estimate", "difference"), 3),
-}
-_DIGITS = 3
+# --- methods ------------------------------------------------------------------------------
 
 
-def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """A table whose indices have few digits: many digits of what rests on all patients tell counts.
+def methods(study: Study, findings: Findings) -> list[str]:
+    """Who was included, what the states are, and when follow-up ended."""
+    analysis, rules, window = findings.analysis, study.rules, window_name(study)
+    states = listed([str(s) for s in next(iter(analysis.sequences.values())).states])
+    if not study.from_records:
+        return [f"We analysed sequences of the states {states}."]
+    since = rules.first_on_or_after
+    when = "at any time" if since is None else f"on or after {since.isoformat()}"
+    most = {"records": "was recorded most often", "days": "covered most days"}[rules.by]
+    state = f"In each {window}, a patient's state was the drug class ({states}) that {most}."
+    if rules.states != "most_frequent":
+        state = _combinations(study, states, most)
+    return [
+        f"We included patients whose first treatment was {when} and followed them from that day "
+        f"for up to {rules.max_windows} {windows_name(study)}.",
+        state,
+        _ties(study),
+        f"In a {window} without a record, {_empty_windows(study)}.",
+        *_supply(study),
+        *_follow_up(study, analysis),
+        *_deaths(study, analysis),
+    ]
 
-    Whole numbers stay as they are; other numbers have three digits, and some columns fewer.
 
-    >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
-    >>> round_indices("models", table)
-          bic    n     se
-    0  2233.0  260  0.123
-    """
-    if name.startswith(("agreement", "weights", "suggested")):
-        return table.round(3)
-    table = table.round({column: n for column, n in _DECIMALS.items() if column in table})
-    others = [c for c in table.select_dtypes("floating") if c not in _DECIMALS]
-    return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
+def _combinations(study: Study, states: str, most: str) -> str:
+    rules, window = study.rules, window_name(study)
+    others = (
+        "all other combinations share one state"
+        if rules.combinations is not None
+        else f"the {rules.max_combinations} most frequent combinations are states of their own, "
+        "and the others share one"
+    )
+    return (
+        f"Supplies of a drug class that were at most {rules.gap_days} days apart were joined. The "
+        f"states were {states}: classes used together for at least {rules.combination_days} days "
+        f"of a {window} formed a combination ({others}); otherwise, a patient's state was the "
+        f"class that {most} in the {window}."
+    )
 
 
-def shown_fits(
-    table: pd.DataFrame,
-    patients: Mapping[str, float],
-    min_count: int,
-    rounding: Rounding | None = None,
-) -> pd.DataFrame:
-    """Fits, with few digits and without the shares of classes where the smallest has few patients.
+def _ties(study: Study) -> str:
+    """Which of several classes that count equally was the state."""
+    window = window_name(study)
+    tied, counted = {
+        "records": ("were recorded equally often", "recorded"),
+        "days": ("covered equally many days", "taken"),
+    }[study.rules.by]
+    winner = {
+        "first": f"the one {counted} first in the {window}",
+        "latest": f"the one {counted} last in the {window}",
+        "previous": f"the one that was the state of the {window} before, or otherwise the one "
+        f"{counted} first",
+    }[study.rules.ties]
+    return (
+        f"If several classes {tied}, the state was {winner}; if that was the same day, the one "
+        "with the longer supply, then the one taken before, then the first in alphabetical order."
+    )
 
-    The shares of all classes add up, so that they show together or not at all. Criteria are those
-    of the log-likelihood and the entropy as they are shown, and with a `rounding` of the rounded
-    numbers of patients: several criteria that are each rounded by themselves would reveal more
-    digits together.
-    """
-    hidden = hides(min_count)
-    if "sizes" in table:
-        texts = [_percents(shares, 0 if hidden else 1) for shares in table["sizes"]]
-        table = table.assign(sizes=texts)
-    if not hidden:
-        return table
-    names = table["model" if "model" in table else "site"]
-    n = names.map(patients).astype(float)
-    few = is_small((table["smallest"] * n).round(6), min_count)
-    if "sizes" in table:
-        table = table.assign(sizes=table["sizes"].mask(few))
-    if rounding is None:
-        table = _of_shown_likelihood(table, n, n, lambda count, name: count)
+
+def _empty_windows(study: Study) -> str:
+    """What became of windows without a record, as the end of a sentence."""
+    rules = study.rules
+    missing = "the state was missing and was summed over in the likelihood"
+    off = (
+        missing
+        if rules.off_treatment == "missing"
+        else f"the state was “{rules.off_treatment}” (off treatment)"
+    )
+    return {
+        "carry_forward": "the last state was carried forward",
+        "carry_forward_supplied": "the last state was carried forward until "
+        f"{rules.gap_days} days after the end of its supply; after that, {off}",
+        "carry_forward_max": f"the last state was carried forward at most {rules.max_carry} times; "
+        f"after that, {off}",
+        "missing": missing,
+    }[rules.impute]
+
+
+def _supply(study: Study) -> list[str]:
+    supply = study.records.default_supply
+    if supply is None:
+        return []
+    if isinstance(supply, int):
+        covered = f"{supply} days"
     else:
-        pairs = zip(n, names, strict=True)
-        shown = pd.Series([_rounded_size(rounding, *pair) for pair in pairs], n.index)
-        table = table.assign(patients=shown) if "patients" in table else table
-        table = _of_shown_likelihood(table, n, shown, partial(_rounded_times, rounding))
-    return round_indices("", table.assign(smallest=table["smallest"].mask(few)))
+        covered = listed([f"{n} days of {name}" for name, n in supply.items()])
+    return [f"A record without an end date or a supply was assumed to cover {covered}."]
 
 
-def _rounded_size(rounding: Rounding, n: float, name: str) -> float:
-    """The number of patients of a site, or of a resample of it, rounded."""
-    site = str(site_of(name))
-    return rounding(n, site) if name == site else rounding(n, site, EVERYONE, "resample")
-
-
-def _rounded_times(rounding: Rounding, count: float, name: str) -> float:
-    """The number of observed states of a site, or of a resample of it, rounded."""
-    return rounding(count, str(site_of(name)), EVERYONE, "time points", name)
-
-
-def _of_shown_likelihood(
-    table: pd.DataFrame,
-    n: pd.Series,
-    shown: pd.Series,
-    shown_times: Callable[[float, str], float],
-) -> pd.DataFrame:
-    """Criteria of numbers that are shown beside them: they give no further digit of any of these.
-
-    These are the rounded log-likelihood and entropy, and the numbers of patients (n, as `shown`) or
-    of observed states (as `shown_times` gives them) that the criteria count.
-    """
-    if "loglik" not in table:
-        return table
-    loglik, p = table["loglik"].round(_DECIMALS["loglik"]), table["parameters"].astype(float)
-    exact = np.exp((table["bic"] + 2 * table["loglik"]) / p.where(p > 0)).fillna(n)
-    names = table["model" if "model" in table else "site"]
-    counted = pd.Series(
-        [
-            size if abs(count - patients) < 0.5 else shown_times(count, name)
-            for count, patients, size, name in zip(exact, n, shown, names, strict=True)
-        ],
-        table.index,
-    ).clip(lower=1)
-    bic = -2 * loglik + p * np.log(counted)
-    entropy = (1 - table["entropy"].round(_DECIMALS["entropy"])) * shown * np.log(table["classes"])
-    criteria = {
-        "aic": -2 * loglik + 2 * p,
-        "bic": bic,
-        "sabic": -2 * loglik + p * np.log((counted + 2) / 24),
-        "caic": bic + p,
-        "icl": bic + 2 * entropy,
+def _follow_up(study: Study, analysis: Analysis) -> list[str]:
+    """How follow-up ended at each site, as the accounts of the sequences say."""
+    kinds: dict[str, list[str]] = {}
+    for site, data in analysis.sequences.items():
+        if data.account is not None:
+            kinds.setdefault(data.account.settings["follow_up_by"], []).append(site)
+    window, cut = window_name(study), study.rules.data_cut
+    latest = "" if cut is None else f", and no later than {cut.isoformat()}"
+    how = {
+        "patients": "on the date in the patients' table (for patients without one, with their last "
+        f"record of any kind){latest}",
+        "observation": f"with the last observation period{latest}; records outside observation "
+        f"periods were dropped, and a {window} without a record was missing if less than half of "
+        "it was observed",
+        "last_record": f"with a patient's last record of any kind{latest}, since no other end of "
+        "follow-up was known",
+        "date": f"for all patients on {study.rules.follow_up}{latest}",
     }
-    return table.assign(loglik=loglik, **{c: criteria[c] for c in CRITERIA if c in table})
+    if len(kinds) == 1:
+        return [f"Follow-up ended {how[kind]}." for kind in kinds]
+    return [f"At {listed(sites)}, follow-up ended {how[kind]}." for kind, sites in kinds.items()]
 
 
-def _percents(shares: list[float], digits: int) -> str:
-    return " / ".join(f"{100 * share:.{digits}f}" for share in shares)
+def _deaths(study: Study, analysis: Analysis) -> list[str]:
+    accounts = {s: d.account for s, d in analysis.sequences.items() if d.account is not None}
+    known = [site for site, account in accounts.items() if "death_date" in account.patients]
+    if not known:
+        return ["Dates of death were not known."] if accounts else []
+    if study.rules.death == "end":
+        where = "" if len(known) == len(accounts) else f" at {listed(known)}, where it was known"
+        return [f"Death ended follow-up{where}."]
+    ends = {site: accounts[site].settings.get("data_end") for site in known}
+    days = [f"{day} at {site}" for site, day in ends.items()]
+    if len(set(ends.values())) == 1:
+        days = [str(ends[known[0]])]
+    return [
+        f"The state of a {window_name(study)} that began after a patient's death was “dead”, which "
+        "the model cannot leave. Patients who died were counted until the end of the data "
+        f"({listed(days)}), as were living patients who were followed until then."
+    ]
+
+
+# --- cautions and answers -----------------------------------------------------------------
+
+
+def cautions(study: Study, findings: Findings) -> list[str]:
+    """What the patients are, and what the records do not show."""
+    notes = []
+    if study.synthetic:
+        notes.append(
+            "The patients are synthetic: the numbers show what the method does, and nothing about "
+            "any hospital."
+        )
+    return [*notes, *_about_deaths(study, findings), *_about_windows(study, findings)]
+
+
+def _about_deaths(study: Study, findings: Findings) -> list[str]:
+    """Where death is a state: sites whose living patients leave before the end of the data."""
+    parts = []
+    for site, data in findings.analysis.sequences.items():
+        left = (data.account and data.account.settings.get("left_alive")) or 0
+        few = is_small([left, len(data) - left], study.privacy.min_count).any()
+        if left > _MANY_LEFT * len(data) and not few:
+            parts.append(f"{percent_text(left / len(data))} at {site}")
+    if not parts:
+        return []
+    return [
+        f"Of all patients, {listed(parts)} left alive before the end of the data, whereas patients "
+        "who died are counted until then, so the shares of the dead are larger than the risk of "
+        "death. Kaplan–Meier curves (outcomes.event) are not affected."
+    ]
+
+
+def _about_windows(study: Study, findings: Findings) -> list[str]:
+    """How many windows had no record or several classes, at all sites in one sentence."""
+    shares = []
+    for site, data in findings.analysis.sequences.items():
+        windows = data.account and data.account.settings["windows"]
+        if windows and windows["followed_up"]:
+            kinds = ("without_record", "several_classes", "tied")
+            total, per_patient = windows["followed_up"], data.shape[1]
+            parts = [_window_share(windows[kind], total, per_patient, study) for kind in kinds]
+            shares.append([f"{part} at {site}" for part in parts])
+    if not shares:
+        return []
+    empty, several, tied = (listed(list(part)) for part in zip(*shares, strict=True))
+    done = "filled in" if study.rules.impute != "missing" else "left missing"
+    return [
+        f"Of the {windows_name(study)}, {empty} had no record and were {done}; {several} had two "
+        f"or more drug classes; in {tied}, several classes were recorded equally often."
+    ]
+
+
+def answers(study: Study, findings: Findings) -> dict[str, str]:
+    """Time, missing values, and what RECORD-PE asks about the data."""
+    data, window, windows = findings.analysis.sequences, window_name(study), windows_name(study)
+    several = len(data) > 1
+    flow = f"flow of patients{' at each site' if several else ''}"
+    ended = f"end of follow-up by {group_word(study)}{' and site' if several else ''}"
+    missing = f"no {window} is missing between the first and the last"
+    if any(_has_gaps(part) for part in data.values()):
+        missing = "missing states are summed over in the likelihood"
+    return {
+        "1": f"one {window}, for up to {period(study, data)}",
+        "2": f"does not apply: time is counted in {windows} from each patient's first treatment",
+        "3a": "methods: assumed to be missing at random, which these data cannot show",
+        "3b": f"{ended}: the table “{_FOLLOW_UP}”; other variables: {NOT_DONE}",
+        "3c": f"methods; {missing}",
+        "4.a": "methods: a cohort followed from the first treatment",
+        "6.1": f"methods, and the {flow}",
+        "7.1": "methods; the drug map is in the settings or in the file that they name",
+        "7.1.c": f"methods: {windows}, and how those without a record were handled; why they have "
+        f"this length: {NOT_DONE}",
+        "7.1.g": "methods: the state of a window",
+        "12.2": f"{flow}, and the tables of invalid or unusual records",
+        "13.1": flow,
+    }
+
+
+SECTION = Section("patients", "Patients and records", items, methods, cautions, answers)

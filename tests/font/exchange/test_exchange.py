@@ -21,6 +21,7 @@ from memory import PEAK
 from sklearn.cluster import KMeans
 
 import font
+from font.errors import InputError
 from font.exchange import spec
 from font.exchange.parse import FILE_LIMIT
 from font.exchange.rounds import combine
@@ -399,7 +400,7 @@ def test_a_hostile_file_is_refused_in_one_sentence(case: str, folder: Path, tmp_
     changed = change(content_of(folder, kind))
     path = tmp_path / "file.json"
     path.write_bytes(changed if isinstance(changed, bytes) else json.dumps(changed).encode())
-    with pytest.raises(ValueError, match=message) as refusal:
+    with pytest.raises(InputError, match=message) as refusal:
         read_as(kind, path, folder)
     said = str(refusal.value)
     assert "\n" not in said
@@ -411,7 +412,7 @@ def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
         file.truncate(FILE_LIMIT + 1)
-    with pytest.raises(ValueError, match="at most 8,388,608 are read"):
+    with pytest.raises(InputError, match="at most 8,388,608 are read"):
         read_file(path)
 
 
@@ -462,7 +463,7 @@ SLOW = {
 
 def refused(path: Path) -> None:
     assert path.stat().st_size <= FILE_LIMIT
-    with pytest.raises(ValueError, match=r"\.$") as refusal:
+    with pytest.raises(InputError, match=r"\.$") as refusal:
         read_file(path)
     assert "\n" not in str(refusal.value)
 
@@ -481,12 +482,13 @@ def test_a_file_made_to_be_slow_is_refused_within_a_second(
 
 READ = """
 import sys
+from font.errors import InputError
 from font.exchange.schema import read_file
 open("/proc/self/clear_refs", "w").write("5")  # the highest memory counts from here
 before = peak()
 try:
     read_file(sys.argv[1])
-except ValueError:
+except InputError:
     print(peak() - before)
 """
 
@@ -514,7 +516,7 @@ def test_a_file_made_to_be_large_is_refused_within_200_mb(
 @pytest.mark.parametrize("read", [font.read_model, font.read_keys, font.explain])
 def test_files_of_the_running_system_are_refused(read: Callable[[Path], object]) -> None:
     """Some of them, such as /proc/kmsg, never end; they look like plain files of size 0."""
-    with pytest.raises(ValueError, match="is not a plain file"):
+    with pytest.raises(InputError, match="is not a plain file"):
         read(Path("/proc/self/status"))
 
 
@@ -525,33 +527,33 @@ def test_hostile_files_are_many() -> None:
 def test_devices_pipes_and_folders_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", tmp_path, tmp_path / "pipe"):
-        with pytest.raises(ValueError, match="is not a plain file"):
+        with pytest.raises(InputError, match="is not a plain file"):
             read_file(path)
 
 
 def test_models_that_do_not_belong_together(folder: Path, tmp_path: Path) -> None:
     paths = sorted(folder.glob("*.model.json"))
-    with pytest.raises(ValueError, match="'north/1' comes twice"):
+    with pytest.raises(InputError, match="'north/1' comes twice"):
         font.read_models([paths[0], *paths])
     other, data = tmp_path / "other.json", answers(5)
     few = font.LatentClass(2, n_init=2).fit(data[["pain", "rash"]])
     font.write_model(other, few, data[["pain", "rash"]], study="ra", site="west")
-    with pytest.raises(ValueError, match="same states in the same order"):
+    with pytest.raises(InputError, match="same states in the same order"):
         font.read_models([*paths, other])
     font.write_model(other, *fitted(5), study="lupus", site="west")
-    with pytest.raises(ValueError, match="belongs to the study 'lupus'"):
+    with pytest.raises(InputError, match="belongs to the study 'lupus'"):
         font.read_models([*paths, other])
-    with pytest.raises(ValueError, match="no model files"):
+    with pytest.raises(InputError, match="no model files"):
         font.read_models([])
 
 
 def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
     path, (model, data) = tmp_path / "m.json", fitted(1)
-    with pytest.raises(ValueError, match="a class of the model has fewer than 200 patients"):
+    with pytest.raises(InputError, match="a class of the model has fewer than 200 patients"):
         font.write_model(path, model, data, study="ra", site="x", min_count=200)
-    with pytest.raises(ValueError, match="specification at study"):
+    with pytest.raises(InputError, match="specification at study"):
         font.write_model(path, model, data, study="", site="x")
-    with pytest.raises(ValueError, match="a fitted dict cannot be exchanged; known here are"):
+    with pytest.raises(InputError, match="a fitted dict cannot be exchanged; known here are"):
         font.write_model(path, {"model": "KMeans"}, data, study="ra", site="x")
     assert list(tmp_path.iterdir()) == []
 
@@ -560,7 +562,7 @@ def test_a_kind_can_be_registered_by_code_and_by_nothing_else(folder: Path) -> N
     content = content_of(folder, "model")
     content["payload"]["model"]["format"] = "our own"
     data = json.dumps(seal(content)).encode()
-    with pytest.raises(ValueError, match=r"'our own' is unknown here; known are .*'font k-means'"):
+    with pytest.raises(InputError, match=r"'our own' is unknown here; known are .*'font k-means'"):
         font.read_model(data)
 
 
@@ -638,7 +640,7 @@ def test_fuzz_an_ensemble_that_is_read_can_place_patients(
         break
     try:
         result = font.read_ensemble(json.dumps(seal(content)).encode())
-    except ValueError:
+    except InputError:
         return
     labels = font.label({n: f.model for n, f in result.models.items()}, answers(1))
     table = result.ensemble.confidence(labels)
@@ -692,7 +694,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     font.write_model(path, model, data, study="ra", site="x")
     old = path.read_bytes()
     model.cluster_centers_[0] = 1e20
-    with pytest.raises(ValueError, match="fewer than 11 patients"):
+    with pytest.raises(InputError, match="fewer than 11 patients"):
         font.write_model(path, model, data, study="ra", site="x")
     assert path.read_bytes() == old
     assert [p.name for p in tmp_path.iterdir()] == ["m.json"]

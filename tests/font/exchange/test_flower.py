@@ -128,7 +128,7 @@ def test_no_site_masks_exact_counts_unless_it_says_so_itself(
         for step, files in (("key", []), ("label", [*models, *keys])):
             (reply,) = flower.ask(grid, step, files, ["1"], 1.0)
             assert reply.files == ()
-            assert reply.trouble == "the step failed there with 'ValueError'"
+            assert reply.trouble == "the step failed there with 'InputError'"
     assert "add secure=true to --node-config" in caplog.text
     (reply,) = flower.ask(grid, "label", models, ["1"], 1.0)
     assert json.loads(reply.files[0])["kind"] == "labels"
@@ -210,7 +210,7 @@ def test_the_site_refuses_what_is_no_ensemble(tmp_path: Path) -> None:
     attempts = [("assign", []), ("assign", [b"{}"]), ("label", [b"[]"]), ("label", [b"{}"] * 601)]
     for step, files in attempts:
         (reply,) = flower.ask(grid, step, files, ["1"], 1.0)
-        assert reply.trouble == "the step failed there with 'ValueError'"
+        assert reply.trouble == "the step failed there with 'InputError'"
 
 
 def test_a_flood_from_the_centre_is_refused_before_it_is_read(
@@ -226,7 +226,7 @@ def test_a_flood_from_the_centre_is_refused_before_it_is_read(
     grid = FakeGrid(app, {1: {}})
     for flood in ([b"{}"] * 601, [b" " * 2**23] * 9):
         (reply,) = flower.ask(grid, "label", flood, ["1"], 1.0)
-        assert reply.trouble == "the step failed there with 'ValueError'"
+        assert reply.trouble == "the step failed there with 'InputError'"
 
 
 def test_nobody_is_told_about_us() -> None:

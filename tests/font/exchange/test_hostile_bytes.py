@@ -23,6 +23,7 @@ READ = (
 import json, sys, time
 from pathlib import Path
 import mmlca
+from font.errors import InputError
 from font.exchange.explain import explain
 seen = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
@@ -30,7 +31,7 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
     try:
         explain(path)
         said = "accepted"
-    except ValueError as error:
+    except InputError as error:
         said = str(error)
     seen[path.name] = [said, time.monotonic() - start, peak()]
 print(json.dumps(seen))

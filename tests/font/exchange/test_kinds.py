@@ -19,6 +19,7 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import font
+from font.errors import InputError
 from font.exchange.schema import fingerprint
 
 COLUMNS = ["age", "crp", "das28"]
@@ -189,7 +190,7 @@ def test_a_hostile_model_is_refused_in_one_sentence(case: str, tmp_path: Path) -
     content["payload"]["model"] |= copy.deepcopy(change)
     content["sha256"] = fingerprint(content["payload"])
     (tmp_path / "m.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=message) as refusal:
+    with pytest.raises(InputError, match=message) as refusal:
         font.read_model(tmp_path / "m.json")
     assert "\n" not in str(refusal.value)
 
@@ -230,15 +231,15 @@ def test_the_largest_mixtures_that_are_read_take_a_second_and_200_mb(
 def test_what_may_not_leave_is_not_written(tmp_path: Path) -> None:
     model, data = fitted("k-means")
     path, about = tmp_path / "m.json", {"study": "ra", "site": "north"}
-    with pytest.raises(ValueError, match="fewer than 300 patients"):
+    with pytest.raises(InputError, match="fewer than 300 patients"):
         font.write_model(path, model, data, min_count=300, **about)
     bayes = font.SklearnModel(BayesianGaussianMixture(n_components=2, random_state=1)).fit(data)
-    with pytest.raises(ValueError, match="a fitted SklearnModel cannot be exchanged"):
+    with pytest.raises(InputError, match="a fitted SklearnModel cannot be exchanged"):
         font.write_model(path, bayes, data, **about)
     rare = answers()
     rare.loc[0, "erosions"] = "see letter of Dr Smith"
     with_name = font.LatentClass(2, seed=1).fit(rare)
-    with pytest.raises(ValueError, match=r"1 patients gave .*join it with other answers"):
+    with pytest.raises(InputError, match=r"1 patients gave .*join it with other answers"):
         font.write_model(path, with_name, rare, **about)
     assert list(tmp_path.iterdir()) == []
 
@@ -277,7 +278,7 @@ def test_fuzz_one_place_of_a_model(
     try:
         content["sha256"] = fingerprint(content["payload"])
         file = font.read_model(json.dumps(content).encode())
-    except ValueError:
+    except InputError:
         return
     table = answers() if kind == "latent class" else numbers()
     # items or answers that the data do not have are refused

@@ -35,7 +35,8 @@ def test_the_result_is_that_of_the_file_exchange(tmp_path: Path) -> None:
     assert "Nobody." in result.report
     files = font.read_models(tmp_path.glob("*/*.model.json"), study="ra")
     parts = [font.read_labels(p, files) for p in sorted(tmp_path.glob("*/*.labels.json"))]
-    by_hand = font.TableEnsemble(2, seed=1).fit(files, font.CrossTables.merge(parts))
+    tables = font.CrossTables.merge(parts)
+    by_hand = font.Ensemble(2, method="latent", seed=1).fit(files, tables)
     assert result.ensemble.to_dict() == by_hand.to_dict()
     sent = font.read_ensemble(tmp_path / "centre" / "ensemble.json", study="ra")
     assert sent.ensemble.to_dict() == by_hand.to_dict()

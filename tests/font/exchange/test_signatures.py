@@ -17,6 +17,7 @@ from site_fakes import NAMES, SmallSite, in_process, sites_in
 from sklearn.cluster import KMeans
 
 import font
+from font.errors import InputError
 from font.exchange import signatures
 from font.exchange.replies import Reply
 from font.exchange.rounds import combine
@@ -96,7 +97,7 @@ def test_what_lacks_the_signature_is_refused(
 ) -> None:
     bare = changed(signed[kind], signature=None)
     reader(kind, signed)(bare)
-    with pytest.raises(ValueError, match="is not signed, but the key of"):
+    with pytest.raises(InputError, match="is not signed, but the key of"):
         reader(kind, signed)(bare, keys=pinned)
 
 
@@ -106,12 +107,12 @@ def test_what_another_signed_is_refused(
 ) -> None:
     forged = signatures.sign_file(signed[kind], keys["intruder"])
     reader(kind, signed)(forged)
-    with pytest.raises(ValueError, match=r"is signed with the key [0-9a-f]{16}…, but that of"):
+    with pytest.raises(InputError, match=r"is signed with the key [0-9a-f]{16}…, but that of"):
         reader(kind, signed)(forged, keys=pinned)
     # the intruder's signature under the site's key
     content = json.loads(forged)
     content["signature"]["key"] = json.loads(signed[kind])["signature"]["key"]
-    with pytest.raises(ValueError, match="the signature does not match"):
+    with pytest.raises(InputError, match="the signature does not match"):
         reader(kind, signed)(json.dumps(content).encode(), keys=pinned)
 
 
@@ -121,7 +122,7 @@ def test_what_another_signed_is_refused(
 )
 def test_every_field_is_signed(kind: str, fields: dict[str, Any], signed: Files) -> None:
     """Whether the key is known or not: such a file cannot be what its signer wrote."""
-    with pytest.raises(ValueError, match="the signature does not match"):
+    with pytest.raises(InputError, match="the signature does not match"):
         read_file(changed(signed[kind], **fields))
 
 
@@ -129,13 +130,13 @@ def test_every_number_is_signed(signed: Files) -> None:
     content = json.loads(signed["model"])
     content["payload"]["model"]["patients"][0] += 11
     content["sha256"] = font.fingerprint(content["payload"])
-    with pytest.raises(ValueError, match="the signature does not match"):
+    with pytest.raises(InputError, match="the signature does not match"):
         font.read_model(json.dumps(content).encode())
 
 
 def test_a_signature_cannot_be_moved_to_another_file(signed: Files) -> None:
     moved = changed(signed["other model"], signature=json.loads(signed["model"])["signature"])
-    with pytest.raises(ValueError, match="the signature does not match"):
+    with pytest.raises(InputError, match="the signature does not match"):
         font.read_model(moved)
 
 
@@ -145,9 +146,9 @@ def test_no_other_than_the_centre_makes_ensembles(
     """A file under a name whose key nobody knows would else get around the centre's key."""
     other = signatures.sign_file(changed(signed["ensemble"], site="center"), keys["intruder"])
     font.read_ensemble(other)
-    with pytest.raises(ValueError, match=r"but that of 'centre' is"):
+    with pytest.raises(InputError, match=r"but that of 'centre' is"):
         font.read_ensemble(other, keys=pinned)
-    with pytest.raises(ValueError, match="is not signed, but the key of 'centre'"):
+    with pytest.raises(InputError, match="is not signed, but the key of 'centre'"):
         font.read_ensemble(changed(other, signature=None), keys=pinned)
 
 
@@ -158,9 +159,9 @@ def test_no_other_than_the_centre_makes_shared_models(
     path = write_study(tmp_path) / "shared-0.json"
     invented = changed(path.read_bytes(), site="quality office")
     read_shared(invented)
-    with pytest.raises(ValueError, match="is not signed, but the key of 'centre'"):
+    with pytest.raises(InputError, match="is not signed, but the key of 'centre'"):
         read_shared(invented, keys=pinned)
-    with pytest.raises(ValueError, match="but that of 'centre' is"):
+    with pytest.raises(InputError, match="but that of 'centre' is"):
         read_shared(signatures.sign_file(invented, keys["a"]), keys=pinned)
     read_shared(signatures.sign_file(path.read_bytes(), keys["centre"]), keys=pinned)
 
@@ -172,14 +173,14 @@ def test_where_keys_are_known_no_stranger_joins(
     invented = model_file("c", keys["intruder"])
     parts = [signed["model"], signed["other model"], invented]
     assert len(font.read_models(parts)) == 3
-    with pytest.raises(ValueError, match="comes from 'c', whose key is not among the known ones"):
+    with pytest.raises(InputError, match="comes from 'c', whose key is not among the known ones"):
         font.read_models(parts, keys=pinned)
     spies = [
         write_mask_key(None, bytes([i]) * 32, study="s", site=site, signing_key=key)
         for i, (site, key) in enumerate([("a", keys["a"]), ("b", keys["b"]), ("c", None)])
     ]
     assert len(read_mask_keys(spies)) == 3
-    with pytest.raises(ValueError, match="comes from 'c', whose key is not among the known ones"):
+    with pytest.raises(InputError, match="comes from 'c', whose key is not among the known ones"):
         read_mask_keys(spies, keys=pinned)
 
 
@@ -195,7 +196,7 @@ def test_where_keys_are_known_no_stranger_joins(
     ],
 )
 def test_what_is_no_signature_is_refused(signature: Any, signed: Files) -> None:
-    with pytest.raises(ValueError, match=r"does not fit the specification at signature"):
+    with pytest.raises(InputError, match=r"does not fit the specification at signature"):
         font.read_model(changed(signed["model"], signature=signature))
 
 
@@ -203,7 +204,7 @@ def test_weak_keys_are_no_way_around(signed: Files, pinned: dict[str, str]) -> N
     """Points of small order verify many messages; they are nobody's pinned key."""
     for key in ("00" * 32, "01" + "00" * 31, "ff" * 32):
         forged = changed(signed["model"], signature={"key": key, "value": "01" + "00" * 63})
-        with pytest.raises(ValueError, match="but that of 'a' is"):
+        with pytest.raises(InputError, match="but that of 'a' is"):
             font.read_model(forged, keys=pinned)
 
 
@@ -248,7 +249,7 @@ def test_a_round_leaves_out_who_signs_with_another_key(
     assert "is signed with the key" in left_out.reason
     sent = tmp_path / "centre" / "ensemble.json"
     font.read_ensemble(sent, keys={"centre": font.public_key(keys["intruder"])})
-    with pytest.raises(ValueError, match="but that of 'centre'"):
+    with pytest.raises(InputError, match="but that of 'centre'"):
         font.read_ensemble(sent, keys={"centre": font.public_key(keys["a"])})
 
 
@@ -263,10 +264,10 @@ def test_the_private_key_is_private(tmp_path: Path, signed: Files) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert (path.parent / "signing.pub").read_text() == f"{public}\n"
     assert public not in path.read_text()
-    with pytest.raises(ValueError, match="exists; others may know its public key"):
+    with pytest.raises(InputError, match="exists; others may know its public key"):
         font.make_keys(path.parent)
     path.chmod(0o640)
-    with pytest.raises(ValueError, match=r"can be read by others.*chmod 600"):
+    with pytest.raises(InputError, match=r"can be read by others.*chmod 600"):
         signatures.sign_file(signed["model"], path)
 
 
@@ -283,9 +284,9 @@ def test_what_is_no_private_key_is_refused(tmp_path: Path, signed: Files) -> Non
         path = tmp_path / "signing.key"
         path.write_bytes(content)
         path.chmod(0o600)
-        with pytest.raises(ValueError, match="is not a private key that this program made"):
+        with pytest.raises(InputError, match="is not a private key that this program made"):
             signatures.sign_file(signed["model"], path)
-    with pytest.raises(ValueError, match="there is no private key"):
+    with pytest.raises(InputError, match="there is no private key"):
         signatures.sign_file(signed["model"], tmp_path / "none.key")
 
 
@@ -300,7 +301,7 @@ def test_what_is_no_private_key_is_refused(tmp_path: Path, signed: Files) -> Non
 )
 def test_what_is_no_file_of_keys_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "keys.toml").write_text(text)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(InputError, match=sentence):
         font.read_keys(tmp_path / "keys.toml")
 
 

@@ -9,6 +9,13 @@ from sklearn.metrics import adjusted_rand_score
 
 import font
 from font.simulation import kmeans_sites
+from font.simulation.kmeans_sites import k_fed, local_kmeans
+from font.simulation.methods import (
+    consensus,
+    local_scores,
+    rand_index,
+)
+from font.simulation.sources import simulate_gaussian
 
 
 def dense_rows(labels: pd.DataFrame) -> np.ndarray:
@@ -31,7 +38,7 @@ def test_consensus_is_kmeans_on_the_rows_of_the_root_of_the_connectivity(make_ca
 
     case = make_case(80, 5, 3, accuracy=accuracy, seed=seed)
     rows = dense_rows(case.labels)
-    clusters = font.consensus({"here": case.labels}, 3, seed=0)["here"].to_numpy()
+    clusters = consensus({"here": case.labels}, 3, seed=0)["here"].to_numpy()
     dense = KMeans(3, n_init=50, tol=0, random_state=0).fit(rows)
     assert inertia(rows, clusters) == pytest.approx(dense.inertia_, rel=1e-3)
     one_hot = pd.get_dummies(case.labels.astype(str)).to_numpy(float) / np.sqrt(5)
@@ -43,9 +50,9 @@ def test_consensus_is_kmeans_on_the_rows_of_the_root_of_the_connectivity(make_ca
 def test_consensus_keeps_sites_and_ids_apart(make_case):
     case = make_case(50, 3, 3, seed=2)
     both = {"A": case.labels[:20], "B": case.labels[20:][["m2", "m0", "m1"]]}
-    found = font.consensus(both, 3)
+    found = consensus(both, 3)
     assert found["A"].index.equals(both["A"].index)
-    together = font.consensus({"all": case.labels}, 3)["all"]
+    together = consensus({"all": case.labels}, 3)["all"]
     assert adjusted_rand_score(together, pd.concat([found["A"], found["B"]])) == 1
 
 
@@ -57,7 +64,7 @@ def groups(*centres: float) -> np.ndarray:
 @pytest.mark.parametrize("assign", ["faithful", "nearest"])
 def test_k_fed_joins_what_two_sites_share_and_adds_what_only_one_has(assign):
     data = {"A": groups(0, 10), "B": groups(10, 20)}
-    found = font.k_fed(data, 3, n_local=2, first="A", assign=assign, n_init=5)
+    found = k_fed(data, 3, n_local=2, first="A", n_init=5)[assign]
     low, middle = found["A"].iloc[0], found["A"].iloc[4]
     assert found["A"].tolist() == [low] * 4 + [middle] * 4
     assert found["B"].tolist()[:4] == [middle] * 4
@@ -67,8 +74,7 @@ def test_k_fed_joins_what_two_sites_share_and_adds_what_only_one_has(assign):
 
 def test_k_fed_as_published_follows_the_local_cluster():
     data = {"A": np.array([[0.0], [0.0], [0.0], [8.0]]), "B": np.array([[10.0]] * 3)}
-    faithful = font.k_fed(data, 2, n_local=1, first="A")
-    nearest = font.k_fed(data, 2, n_local=1, first="A", assign="nearest")
+    faithful, nearest = k_fed(data, 2, n_local=1, first="A").values()
     assert faithful["A"].tolist() == [0, 0, 0, 0]
     assert nearest["A"].tolist() == [0, 0, 0, 1]
     assert faithful["B"].tolist() == nearest["B"].tolist() == [1, 1, 1]
@@ -85,17 +91,17 @@ def test_rounds_of_lloyd_at_the_centre_of_k_fed():
         assert means[1] == pytest.approx(points[group == 1].mean())
     data = {"A": groups(0, 10), "B": groups(0, 10)}
     for rounds in (0, 1, None):
-        found = font.k_fed(data, 2, rounds=rounds)
+        found = k_fed(data, 2, rounds=rounds)["faithful"]
         assert found["A"].tolist() == found["B"].tolist()
     with pytest.raises(ValueError, match="rounds, unless None, must be a whole number"):
-        font.k_fed(data, 2, rounds=-1)
+        k_fed(data, 2, rounds=-1)
 
 
 def test_local_kmeans_is_as_good_as_greedy_seeding():
     from sklearn.cluster import KMeans
 
-    sites = font.simulate_gaussian("homogeneous", 1, 0.3, seed=2, sizes=(400, 400))
-    model = font.local_kmeans(sites.data, 5, n_init=20, seed=1)["site 1"]
+    sites = simulate_gaussian("homogeneous", 1, 0.3, seed=2, sizes=(400, 400))
+    model = local_kmeans(sites.data, 5, n_init=20, seed=1)["site 1"]
     best = KMeans(5, n_init=20, random_state=0).fit(sites.data["site 1"])
     assert model.inertia_ == pytest.approx(best.inertia_, rel=1e-3)
 
@@ -107,54 +113,48 @@ def test_farthest_first_starts_with_one_site():
         kmeans_sites._farthest_first(np.zeros((3, 1)), np.array([0]), 2)
 
 
-def test_local_and_best_local(make_case):
+def test_scores_of_local_models(make_case):
     case = make_case(100, 3, 3, accuracy=[0.5, 0.95, 0.7], seed=4)
     labels = {"A": case.labels[:40], "B": case.labels[40:]}
     truth = {"A": case.truth[:40], "B": case.truth[40:]}
-    scores = font.local_scores(labels, truth)
+    scores = local_scores(labels, truth)
     assert scores.idxmax() == "m1"
     assert scores["m0"] == pytest.approx(adjusted_rand_score(case.truth, case.labels["m0"]))
-    best = font.best_local(labels, truth)
-    assert best["B"].tolist() == case.labels["m1"][40:].tolist()
-    assert best["B"].name == "cluster"
 
 
-def test_pooled_and_local_kmeans_keep_ids():
+def test_k_fed_keeps_ids_and_local_kmeans_labels():
     frame = pd.DataFrame(groups(0, 10), index=list("abcdefgh"))
-    found = font.pooled({"A": frame, "B": groups(0)}, 2)
+    found = k_fed({"A": frame, "B": groups(0)}, 2, n_local=1)["nearest"]
     assert list(found["A"].index) == list("abcdefgh")
-    assert found["A"].iloc[0] == found["B"].iloc[0] != found["A"].iloc[7]
-    models = font.local_kmeans({"A": frame}, 2, seed=1)
+    models = local_kmeans({"A": frame}, 2, seed=1)
     assert font.label(models, frame.to_numpy())["A"].nunique() == 2
 
 
 def test_outlying_patients_are_not_scored():
-    assert font.rand_index({"A": [0, 0, 1, 1, 0]}, {"A": [2, 2, 0, 0, -1]}) == 1
+    assert rand_index({"A": [0, 0, 1, 1, 0]}, {"A": [2, 2, 0, 0, -1]}) == 1
     with pytest.raises(ValueError, match="nothing to score"):
-        font.rand_index({"A": [0]}, {"A": [-1]})
+        rand_index({"A": [0]}, {"A": [-1]})
     with pytest.raises(ValueError, match=r"shape \(1,\) and true classes of shape \(2,\)"):
-        font.rand_index({"A": [0]}, {"A": [0, 1]})
+        rand_index({"A": [0]}, {"A": [0, 1]})
     with pytest.raises(ValueError, match="no entry for the sites 'A'"):
-        font.rand_index({"A": [0]}, {})
+        rand_index({"A": [0]}, {})
 
 
-def test_errors_say_what_to_mend():
+def test_errors_say_how_to_fix_it():
     labels = {"A": pd.DataFrame({"m": [0, 1]})}
     data = {"A": groups(0, 10)}
     for call, message in (
-        (lambda: font.local_clustering(labels, "x"), "no model 'x'; name one of 'm'"),
-        (lambda: font.consensus({"A": labels["A"][:0]}, 2), "no patients"),
-        (lambda: font.k_fed(data, 2, first="Z"), "no site 'Z'; name one of 'A'"),
-        (lambda: font.k_fed(data, 2, assign="best"), "assign must be one of"),
-        (lambda: font.pooled(data, 9), "8 patients, too few for 9 clusters"),
-        (lambda: font.pooled({"A": groups(0), "B": np.ones((3, 2))}, 2), "the same variables"),
-        (lambda: font.pooled({"A": np.array([[np.nan]])}, 1), "missing or infinite"),
-        (lambda: font.local_kmeans(data, 2, n_init=0), "n_init must be a whole number"),
+        (lambda: consensus({"A": labels["A"][:0]}, 2), "no patients"),
+        (lambda: k_fed(data, 2, first="Z"), "no site 'Z'; name one of 'A'"),
+        (lambda: k_fed(data, 9), "8 patients, too few for 9 clusters"),
+        (lambda: k_fed({"A": groups(0), "B": np.ones((3, 2))}, 2), "the same variables"),
+        (lambda: k_fed({"A": np.array([[np.nan]])}, 1), "missing or infinite"),
+        (lambda: local_kmeans(data, 2, n_init=0), "n_init must be a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
     for wrong in ({}, [1]):
         with pytest.raises(TypeError, match="at least one site"):
-            font.pooled(wrong, 2)
+            k_fed(wrong, 2)
         with pytest.raises(TypeError, match="at least one site"):
-            font.consensus(wrong, 2)
+            consensus(wrong, 2)

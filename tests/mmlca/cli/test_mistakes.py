@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         + 'patients = "people.csv"\n[patients.columns]\nbirth_date = "Geb"\n',
         "people.csv": "patient_id,birth_date\n1,1950-01-01\n",
         "unseen_birth.toml": STUDY + 'patients = "geb.csv"\n[classes]\nnumber = 2\n',
-        "age.toml": STUDY + 'patients = "geb.csv"\n[outputs]\ntable_one = ["age"]\n',
+        "age.toml": STUDY + 'patients = "geb.csv"\n[table_one]\nvariables = ["age"]\n',
         "geb.csv": "patient_id,Geb\n"
         + "".join(f"{i},{1 + i % 28:02d}.01.19{50 + i % 40}\n" for i in range(100)),
         "supply.toml": STUDY + "[records]\ndefault_supply = {aspirin = 3}\n",
@@ -185,7 +185,7 @@ MISTAKES = {
     "study init new.toml --records records.csv --labs-column x": "as in patient=PatNr, or for one",
     "study init new.toml --records A=records.csv --date-format B=%Y": "--date-format names the si",
     "study run unseen_birth.toml --out r": 'as in [patients.columns] birth_date = "Geb"',
-    "study run age.toml --out r": "outputs.table_one names age, but the patients' tables",
+    "study run age.toml --out r": "table_one.variables names age, but the patients' tables",
     "study run supply.toml --out r": "records.default_supply names 'aspirin', which are neither",
     "study run no_supply.toml --out r": "as in records.default_supply = 30",
     "prep records.csv -o s.csv --default-supply aspirin=3": "--default-supply names 'aspirin'",
@@ -441,6 +441,21 @@ def test_sequences_without_a_single_step(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("id,t1\n" + "".join(f"{i},{'AB'[i % 2]}\n" for i in range(40)))
     assert "40 patients" in mmlca_does("fit", path, "-k", 1, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"format":"font exchange","x":"' + "a" * 9_000_000 + '"}', "at most 8,388,608 are read"),
+        ('{"format":"font exchange","x":[' + "1," * 700_000 + "1]}", "more than 600,000 values"),
+    ],
+)
+def test_files_that_are_too_large_are_no_bug_of_the_program(
+    content: str, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "big.json"
+    path.write_text(content)
+    assert words in refusal("exchange", "check", path)
 
 
 def test_a_name_of_ten_million_letters_is_not_repeated(tmp_path: Path) -> None:

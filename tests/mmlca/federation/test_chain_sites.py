@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import font
+from font.simulation.methods import rand_index
+from font.simulation.run import run_simulation
+from font.simulation.tables import simulation_table
 from mmlca import MixtureMarkov
 from mmlca.federation.chain_sites import ChainSource, simulate_chains
 
@@ -43,15 +46,15 @@ def test_equal_proportions_where_homogeneous() -> None:
 
 def test_the_grid_on_sequences() -> None:
     grid = {"setting": "imbalanced", "n_sites": 4, "quarters": [8, 32], "sizes": [(80, 160)]}
-    found = font.run_simulation(grid, 3, seed=1, n_init=4, source=ChainSource())
-    mean = font.simulation_table(found).xs("mean", axis=1, level=1)
+    found = run_simulation(grid, 3, seed=1, n_init=4, source=ChainSource())
+    mean = simulation_table(found).xs("mean", axis=1, level=1)
     assert list(mean.columns) == list(ChainSource.methods)
     assert mean.index.names[2] == "quarters"
     assert (mean["FONT"] > mean["local"]).all()
     assert mean["FONT"].iloc[1] > mean["FONT"].iloc[0]  # longer sequences tell more
     assert mean["FONT"].iloc[1] > 0.7
     with pytest.raises(ValueError, match="each of methods must be one of"):
-        font.run_simulation(grid, 3, source=ChainSource(), methods=["k-FED"])
+        run_simulation(grid, 3, source=ChainSource(), methods=["k-FED"])
 
 
 def test_errors_say_what_to_mend() -> None:
@@ -64,7 +67,7 @@ def test_errors_say_what_to_mend() -> None:
 def test_refined_chains_and_their_oracle() -> None:
     scenario = {"setting": "imbalanced", "n_sites": 3, "quarters": 8, "sizes": (60, 80)}
     methods = ["FONT", "FONT refined 1", "FONT refined converge", "pooled site proportions"]
-    table = font.run_simulation(
+    table = run_simulation(
         [scenario], replicates=1, seed=2, methods=methods, source=ChainSource(), n_init=4
     )
     assert table["ari"].between(-0.2, 1).all()
@@ -89,6 +92,6 @@ def test_refining_chains_gains_and_its_probabilities_are_right() -> None:
         right.append(np.average(table["right"], weights=table["patients"]))
         before = {s: ensemble.predict(t) for s, t in labels.items()}
         after = {s: refined.predict(x, s) for s, x in sites.data.items()}
-        gain.append(font.rand_index(after, sites.truth) - font.rand_index(before, sites.truth))
+        gain.append(rand_index(after, sites.truth) - rand_index(before, sites.truth))
     assert np.mean(gain) > 0.05
     assert np.mean(stated) == pytest.approx(np.mean(right), abs=0.03)

@@ -13,6 +13,7 @@ from chain_study import SITES, STUDY, combined, hospital, refine_by_files, seque
 from commands import mmlca_does, refusal
 from sklearn.metrics import roc_auc_score
 
+from font.errors import InputError
 from font.exchange.effects import read_all_effects, read_effects, support, write_effects
 from font.exchange.explain import explain
 from font.exchange.privacy import SecretDraws
@@ -21,7 +22,7 @@ from font.exchange.schema import fingerprint
 from font.exchange.sums import read_step
 from mmlca.federation.refining import step_memberships
 from mmlca.tables.cluster_chains import cluster_memberships
-from mmlca.tables.effects import site_effects
+from mmlca.tables.cluster_effects import site_effects
 from mmlca.tables.pooling import inverse_variance
 
 
@@ -147,10 +148,10 @@ def rare(site: str, n: int) -> pd.DataFrame:
 def test_a_trait_of_few_patients_does_not_leave(study: Path) -> None:
     home = hospital(study, "north", 11, round=1, override="another question is asked")
     noted = (study / "north/ledger.json").read_text()
-    with pytest.raises(ValueError, match=r"no effect may leave|no finite solution"):
+    with pytest.raises(InputError, match=r"no effect may leave|no finite solution"):
         home.effects(study / "shared-1.json", rare("north", 6))
     spread = covariates_of("north").assign(income=np.r_[1e6, np.linspace(0, 1, 499)])
-    with pytest.raises(ValueError, match=r"no effect may leave|no finite solution"):
+    with pytest.raises(InputError, match=r"no effect may leave|no finite solution"):
         home.effects(study / "shared-1.json", spread)
     assert (study / "north/ledger.json").read_text() == noted
 
@@ -158,11 +159,11 @@ def test_a_trait_of_few_patients_does_not_leave(study: Path) -> None:
 def test_another_list_of_covariates_is_refused(study: Path, sent: list[Path]) -> None:
     home = hospital(study, "north", 11)
     fewer = covariates_of("north").drop(columns="sex")
-    with pytest.raises(ValueError, match="released other effects files"):
+    with pytest.raises(InputError, match="released other effects files"):
         home.effects(study / "shared-1.json", fewer)
     without = covariates_of("north")
     without.loc[0, "age"] = np.nan  # the same but for one patient
-    with pytest.raises(ValueError, match="released other effects files"):
+    with pytest.raises(InputError, match="released other effects files"):
         home.effects(study / "shared-1.json", without)
 
 
@@ -269,7 +270,7 @@ def test_hostile_files(sent: list[Path], change: dict[str, Any], words: str) -> 
     content = json.loads(sent[0].read_text())
     content["payload"] |= change
     content["sha256"] = fingerprint(content["payload"])
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(InputError, match=words):
         read_effects(json.dumps(content).encode())
 
 
@@ -279,21 +280,21 @@ def test_numbers_that_are_none(sent: list[Path], word: bytes) -> None:
     first = json.loads(whole)["payload"]["estimates"][0]
     forged = whole.replace(b'"estimates":[' + json.dumps(first).encode(), b'"estimates":[' + word)
     assert forged != whole
-    with pytest.raises(ValueError, match=r"not a number|JSON cannot hold|more than 30 digits"):
+    with pytest.raises(InputError, match=r"not a number|JSON cannot hold|more than 30 digits"):
         read_effects(forged)
 
 
 def test_files_that_do_not_belong_together(study: Path, sent: list[Path]) -> None:
-    with pytest.raises(ValueError, match="two effects files of the site north"):
+    with pytest.raises(InputError, match="two effects files of the site north"):
         read_all_effects([sent[0], sent[0]])
     content = json.loads(sent[1].read_text())
     content["payload"]["variables"][1]["levels"] = ["male", "female"]
     content["sha256"] = fingerprint(content["payload"])
-    with pytest.raises(ValueError, match="same columns and levels"):
+    with pytest.raises(InputError, match="same columns and levels"):
         read_all_effects([sent[0], json.dumps(content).encode()])
     content["payload"]["of"] = "1" * 64
     content["sha256"] = fingerprint(content["payload"])
-    with pytest.raises(ValueError, match="clusters of another file"):
+    with pytest.raises(InputError, match="clusters of another file"):
         read_all_effects([sent[0], json.dumps(content).encode()])
-    with pytest.raises(ValueError, match="there are no effects files"):
+    with pytest.raises(InputError, match="there are no effects files"):
         read_all_effects([])

@@ -448,7 +448,7 @@ def test_unknown_machines_and_a_greedy_centre_get_nothing(tmp_path: Path, app: P
         assert not (tmp_path / "homes" / "west" / "to_all").exists()
         assert seen["first"] == [[1, "read_labels"]] * 2
         assert seen["replayed alike"]
-        refused = [[0, "the step failed there with 'ValueError'"]] * 2
+        refused = [[0, "the step failed there with 'InputError'"]] * 2
         for attempt in ("one model fewer", "a model changed", "a huge file", "many files"):
             assert seen[attempt] == refused, attempt
         assert all(n == 0 for n, _ in seen["a step of its own"])

@@ -15,6 +15,7 @@ from commands import mmlca_does, refusal
 
 import font
 import mmlca
+from font.errors import InputError
 from font.exchange.privacy import SecretDraws, round_sums
 from font.exchange.schema import fingerprint, read_file, write_file
 from font.exchange.sums import read_shared, read_step, read_sums, share
@@ -47,7 +48,7 @@ def test_three_folders_give_the_in_process_result(
     result = font.read_ensemble(root / "ensemble.json")
     models = {name: file.model for name, file in result.models.items()}
     data = {site: sequences_of(site) for site in SITES}
-    together = font.refine(result.ensemble, models, data, rounds=rounds)
+    together = font.refine(result.ensemble, models, data, steps=rounds)
     assert by_files["shared"].step == rounds
     assert by_files["shared"].model.class_parameters_ == pytest.approx(
         together.class_parameters_, abs=1e-7
@@ -67,10 +68,12 @@ def test_rounding_costs_little_and_is_what_the_rule_says(study: Path) -> None:
     result = font.read_ensemble(study / "ensemble.json")
     models = {name: file.model for name, file in result.models.items()}
     data = {site: sequences_of(site) for site in SITES}
-    exact = font.refine(result.ensemble, models, data, rounds=1)
+    exact = font.refine(result.ensemble, models, data, steps=1)
     shared = read_shared(study / "shared-1.json")
     assert shared.last
-    assert shared.model.class_parameters_ == pytest.approx(exact.class_parameters_, abs=0.09)
+    off = np.abs(shared.model.class_parameters_ - exact.class_parameters_)
+    assert off.mean() < 0.04  # at most 0.021 in 85 studies with secrets of their own
+    assert off.max() < 0.2  # at most 0.109
     for site, own in data.items():
         for step in (0, 1):
             name = f"{site.replace(' ', '_')}.sums-{step}.json"
@@ -146,7 +149,7 @@ def test_the_same_bytes_leave_again_and_nothing_else(study: Path) -> None:
     path.unlink()
     assert home.refine(study / "ensemble.json").sums.read_bytes() == before
     fewer = hospital(study, "west", 11, sequences=sequences_of("west")[1:])
-    with pytest.raises(ValueError, match="released other sums 0 files"):
+    with pytest.raises(InputError, match="released other sums 0 files"):
         fewer.refine(study / "ensemble.json")
 
 
@@ -189,7 +192,7 @@ def test_hostile_sums_are_refused(
     path = spoiled(good, tmp_path / "bad.json", **changes)
     if "kind" in changes:
         path = spoiled(good, tmp_path / "bad.json", kind="labels")
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(InputError, match=words):
         read_file(path, study=STUDY, min_count=11)
 
 
@@ -208,7 +211,7 @@ def test_hostile_shared_models_are_refused(
     study: Path, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     path = spoiled(study / "shared-0.json", tmp_path / "bad.json", **changes)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(InputError, match=words):
         read_shared(path, study=STUDY)
 
 
@@ -224,12 +227,12 @@ def test_a_site_answers_only_what_its_own_sums_are_part_of(study: Path, tmp_path
         ({"sums": [*sums.tolist(), sums[0].tolist()]}, "without the sums that this site"),
     ]:
         path = spoiled(good, tmp_path / "bad.json", **changes)
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(InputError, match=words):
             home.refine(path)
     newcomer = hospital(tmp_path, "west", 11)
-    with pytest.raises(ValueError, match="sent no sums of step 0"):
+    with pytest.raises(InputError, match="sent no sums of step 0"):
         newcomer.refine(good)
-    with pytest.raises(ValueError, match="has not labelled"):
+    with pytest.raises(InputError, match="has not labelled"):
         newcomer.refine(study / "ensemble.json")
 
 
@@ -275,7 +278,7 @@ def test_a_site_cannot_claim_more_patients_than_it_labelled(study: Path, tmp_pat
     parts = {site: study / site / "to_centre" / f"{site}.sums-0.json" for site in SITES}
     parts["south hospital"] = next((study / "south hospital" / "to_centre").glob("*sums-0*"))
     parts["west"] = swollen(parts["west"], tmp_path / "west.json", 11)
-    with pytest.raises(ValueError, match=r"'west' count about 3,\d+ patients, but at most 3\d\d"):
+    with pytest.raises(InputError, match=r"'west' count about 3,\d+ patients, but at most 3\d\d"):
         share(before, map(read_sums, parts.values()), study=STUDY)
     later = read_step(study / "shared-0.json")  # the limit goes on with the steps
     assert later.labelled == before.labelled
@@ -311,7 +314,7 @@ def test_a_first_model_that_contradicts_the_clusters_is_refused(
     sums = np.array(json.loads((root / "shared-0.json").read_text())["payload"]["sums"])
     swapped = (sums + 10 * np.roll(sums, 1, axis=0)).tolist()
     bad = spoiled(root / "shared-0.json", root / "bad.json", sums=swapped)
-    with pytest.raises(ValueError, match=r"\d+% of this site's patients have another cluster"):
+    with pytest.raises(InputError, match=r"\d+% of this site's patients have another cluster"):
         home.refine(bad)
     assert clusters.read_bytes() == kept
     assert len(home.refine(root / "shared-0.json").clusters) == SITES["north"]
@@ -341,7 +344,7 @@ def test_a_step_that_makes_the_patients_unlikely_overwrites_nothing(
     good = root / "shared-1.json"
     sums = np.array(json.loads(good.read_text())["payload"]["sums"])
     drowned = spoiled(good, root / "bad.json", sums=(sums + 1100 * 10**5).tolist())
-    with pytest.raises(ValueError, match=r"log-likelihood of this site's patients falls from -"):
+    with pytest.raises(InputError, match=r"log-likelihood of this site's patients falls from -"):
         home.refine(drowned)
     assert clusters.read_bytes() == before
     result = hospital(root, "west", 11, override="we know about it").refine(drowned)
@@ -365,7 +368,7 @@ def test_kinds_without_counts_are_refused_kindly(tmp_path: Path) -> None:
     files = font.read_models(models)
     ensemble, _ = font.combine(files, [font.read_labels(labels, files)], n_clusters=2)
     font.write_ensemble(tmp_path / "ensemble.json", ensemble, files, study=STUDY)
-    with pytest.raises(ValueError, match="its sums are no counts"):
+    with pytest.raises(InputError, match="its sums are no counts"):
         home.refine(tmp_path / "ensemble.json")
 
 

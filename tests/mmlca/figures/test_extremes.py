@@ -17,6 +17,8 @@ import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences
 from mmlca.figures.canvas import even_lines
 from mmlca.figures.models import plot_alternatives
+from mmlca.tables.diagnostics import Diagnostics
+from mmlca.tables.survival import Survival
 
 mpl.use("Agg")
 LONG = "a name of a treatment of forty letters ok"
@@ -76,7 +78,7 @@ def ratios(low: float, high: float, n: int = 5, name: str = "age") -> pd.DataFra
     return pd.DataFrame({"class": 2, "term": name, "odds_ratio": value, **limits})
 
 
-def survival(n_groups: int = 4, names: str = "") -> mmlca.Survival:
+def survival(n_groups: int = 4, names: str = "") -> Survival:
     rng = np.random.default_rng(1)
     group = rng.integers(n_groups, size=600)
     time, end = rng.exponential(5 / (1 + group)) + 4, rng.uniform(4, 12, 600)
@@ -92,7 +94,7 @@ def data() -> Sequences:
 
 
 @pytest.fixture(scope="module")
-def fit(data: Sequences) -> mmlca.Diagnostics:
+def fit(data: Sequences) -> Diagnostics:
     return mmlca.diagnose(MixtureMarkov(1, seed=1).fit(data), data, n_sim=3, seed=1)
 
 
@@ -171,7 +173,7 @@ def test_the_legend_covers_no_curve(names: str, own: bool) -> None:
 
 
 def test_residuals_beyond_two_have_their_sign_and_the_scale_says_that_it_ends(
-    fit: mmlca.Diagnostics,
+    fit: Diagnostics,
 ) -> None:
     states = fit.states.assign(residual=0.5)
     states.loc[[0, 1, 2], "residual"] = [9.0, -2.5, np.nan]
@@ -187,7 +189,7 @@ def test_residuals_beyond_two_have_their_sign_and_the_scale_says_that_it_ends(
 
 
 def test_states_of_stays_differ_in_their_marker_and_durations_are_whole(
-    fit: mmlca.Diagnostics,
+    fit: Diagnostics,
 ) -> None:
     ax = check(mmlca.plot_stays(fit)).axes[0]
     markers = [line.get_marker() for line in ax.get_lines() if line.get_linestyle() == "None"]
@@ -203,9 +205,7 @@ def test_states_of_stays_differ_in_their_marker_and_durations_are_whole(
 # --- Axes of the caller ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["state_distribution", "modal_states", "index", "frequencies", "representatives"]
-)
+@pytest.mark.parametrize("name", ["state_distribution", "index", "frequencies", "representatives"])
 def test_the_legend_covers_no_patients_in_given_axes(name: str, data: Sequences) -> None:
     figure = Figure(figsize=(7.2, 5), layout="constrained")
     axes = figure.subplots(2, 2)

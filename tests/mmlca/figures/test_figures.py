@@ -18,25 +18,24 @@ from paths import ROOT
 import mmlca
 from mmlca import Sequences
 from mmlca.figures.colours import MISSING, PALE
+from mmlca.tables.clusters import certainty_by_class
 from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
-from mmlca.tables.rounding import Rounding
+from mmlca.tables.disclosure import Rounding
 
 mpl.use("Agg")
 
 # A A B | A - A (weight 2) | B
 S = Sequences.from_lists([["A", "A", "B"], ["A", None, "A"], ["B"]], weights=[1, 2, 1])
 PANELS = (
-    *("state_distribution", "modal_states", "index", "frequencies", "time_in_state"),
-    *("transitions", "transition_graph", "lines"),
+    *("state_distribution", "index", "frequencies", "time_in_state"),
+    *("transitions", "lines"),
 )
 SIMPLE = "entropy"
 TABLES = {  # the function whose table is drawn, and a column that the figure shows
     "state_distribution": ("state_distribution", "share"),
-    "modal_states": ("modal_states", "share"),
     "time_in_state": ("time_in_state", "mean"),
     "entropy": ("entropy_by_time", "entropy"),
     "transitions": ("transition_counts", "rate"),
-    "transition_graph": ("transition_counts", "rate"),
     "lines": ("treatment_paths", "count"),
     "frequencies": ("sequence_frequencies", "count"),
 }
@@ -171,16 +170,6 @@ def test_sites_are_rows_and_groups_columns(many: Sequences) -> None:
     assert len(figure.legends) == 1
 
 
-def test_modal_bars() -> None:
-    ax = mmlca.plot_modal_states(S)
-    table = mmlca.modal_states(S)
-    assert table["state"].tolist() == ["A", "A", "A"]
-    assert table["share"].tolist() == [0.75, 1, 2 / 3]
-    assert boxes(ax.collections[0])[:, 3] == pytest.approx(table["share"].to_numpy())
-    nobody = mmlca.modal_states(S[2:])
-    assert nobody["state"].isna().tolist() == [False, True, True]
-
-
 def test_index_draws_every_patient_in_order() -> None:
     a, b = (np.round(255 * np.array(mpl.colors.to_rgb(c))) for c in ("#0072B2", "#E69F00"))
     grey, white = np.full(3, 230), np.full(3, 255)
@@ -257,18 +246,6 @@ def test_small_rates_are_not_called_nothing() -> None:
     assert shown == ["0", "<.01", ".25", ">.99", "1"]
 
 
-def test_arrows_are_as_wide_as_the_rate() -> None:
-    s = Sequences.from_lists([["A", "A", "A", "B"]] * 5 + [["B", "A"]] * 5)
-    ax = mmlca.plot_transition_graph(s)
-    width = {p.get_gid(): p.get_linewidth() for p in ax.patches if p.get_gid()}
-    assert width == {"0-1": pytest.approx(0.4 + 5 / 3), "1-0": pytest.approx(5.4)}
-    assert sorted(text.get_text() for text in ax.texts) == [".67", "0"]
-    few = mmlca.plot_transition_graph(s, at_least=0.5)
-    assert [p.get_gid() for p in few.patches if p.get_gid()] == ["1-0"]
-    assert "Rates below 0.5 not drawn" in words(few)
-    assert few.axison
-
-
 def test_treatment_lines_by_hand() -> None:
     s = Sequences.from_lists(
         [["A", "A", "B", "A"], ["A", None, "A", None], ["B", None, "A", "A"], ["A", "B", "B", "B"]],
@@ -309,7 +286,7 @@ def test_blocks_and_ribbons_are_the_counts(many: Sequences) -> None:
 
 def test_certainty_of_a_model(many: Sequences) -> None:
     model = mmlca.MixtureMarkov(2, n_init=2, seed=1).fit(many)
-    table = mmlca.certainty_by_class(model)
+    table = certainty_by_class(model)
     posterior = model.posterior_
     assert table["patients"].sum() == 400
     for row in table.itertuples():
@@ -327,7 +304,7 @@ def test_certainty_of_a_model(many: Sequences) -> None:
 
 def test_certainty_with_weights_and_small_classes() -> None:
     posterior = pd.DataFrame({"class": [0, 0, 0, 1], "probability": [0.6, 0.9, 0.5, 1.0]})
-    table = mmlca.certainty_by_class(posterior, weights=[1, 3, 0, 1])
+    table = certainty_by_class(posterior, weights=[1, 3, 0, 1])
     assert table["patients"].tolist() == [2, 1]
     assert table["mean"].tolist() == pytest.approx([0.825, 1])
     assert table["sure"].tolist() == [0.75, 1]
@@ -457,8 +434,6 @@ def test_rare_rows_and_flows_are_left_out_and_counted() -> None:
     assert kept.tolist() == [[True, True], [False, False]]
     assert "2 rates of fewer than 11 patients not shown" in words(heat)
     assert "–" in [text.get_text() for text in heat.texts]
-    graph = mmlca.plot_transition_graph(s, min_count=11)
-    assert [p.get_gid() for p in graph.patches if p.get_gid()] == ["0-1"]
     lists = [["A", "A"]] * 12 + [["A", "B"]] * 11 + [["B", "A"]] * 3 + [["C", "C"]] * 12
     lines = mmlca.plot_lines(Sequences.from_lists(lists), min_count=11)
     assert boxes(by_label(lines)["others"])[0, 3] == pytest.approx(15 / 38)  # B with C
@@ -727,19 +702,16 @@ def test_long_sequences_have_no_seams(many: Sequences) -> None:
     assert sorted(boxes(courses["A"])[:, 2].tolist()) == [20, 70]
     assert boxes(courses["B"])[:, 2].tolist() == [50]
     codes[:, 40] = -1  # nobody is observed
-    split = by_label(mmlca.plot_modal_states(Sequences.from_codes(codes, ["A", "B"])))
+    split = by_label(mmlca.plot_state_distribution(Sequences.from_codes(codes, ["A", "B"])))
     assert len(split["A"].get_paths()) == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["state_distribution", "modal_states", "index", "frequencies", "representatives"]
-)
+@pytest.mark.parametrize("name", ["state_distribution", "index", "frequencies", "representatives"])
 def test_the_legend_names_only_what_is_drawn(name: str) -> None:
     rows = [["A", "A"]] * 9 + [["B"], ["B", "B"], ["B", "A"]] * 2
     ax = getattr(mmlca, f"plot_{name}")(Sequences.from_lists(rows, states=["A", "B", "C"]))
     drawn = {
         "state_distribution": ["A", "B"],
-        "modal_states": ["A"],
         "index": ["A", "B"],
         "frequencies": ["A"],
         "representatives": ["A"],
@@ -864,6 +836,6 @@ def test_an_axis_of_numbers_observed_says_that_the_dead_are_among_them() -> None
     """Where death is a state, a share over time means little without its denominator."""
     data = Sequences.from_lists([["A", "A", "B"], ["A", "dead", "dead"]])
     label = "Quarter (below: number observed, dead included)"
-    for draw in (mmlca.plot_state_distribution, mmlca.plot_modal_states):
-        assert draw(data.absorb("dead"), xlabel="Quarter").get_xlabel() == label
-        assert draw(data, xlabel="Quarter").get_xlabel() == "Quarter (below: number observed)"
+    draw = mmlca.plot_state_distribution
+    assert draw(data.absorb("dead"), xlabel="Quarter").get_xlabel() == label
+    assert draw(data, xlabel="Quarter").get_xlabel() == "Quarter (below: number observed)"

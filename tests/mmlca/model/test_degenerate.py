@@ -14,7 +14,7 @@ from mmlca.sequences.type import Sequences
 REASONS = (
     "there is nothing to fit",
     "no observed state",
-    "classes cannot be told apart among",
+    "classes cannot be distinguished among",
 )
 
 

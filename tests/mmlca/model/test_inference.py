@@ -208,7 +208,7 @@ def test_degenerate_data_leave_no_table_of_nan() -> None:
     table = MixtureMarkov(1).fit(same).standard_errors(same)
     assert table[["estimate", "low", "high"]].notna().all(axis=None)
     unseen = table[table["from"] == "B"]
-    assert (unseen["note"] == "nobody is seen here").all()
+    assert (unseen["note"] == "no patient is ever in this state").all()
     assert unseen[["low", "high"]].to_numpy().tolist() == [[0, 1], [0, 1]]
     one = Sequences.from_codes([[0, 1, 0]])
     assert MixtureMarkov(1).fit(one).standard_errors(one)["high"].notna().all()

@@ -372,8 +372,8 @@ def long(**columns: Any) -> pd.DataFrame:
         (lambda: Sequences.from_codes([[0]], ["A", "A"]), ValueError, "labels must differ"),
         (lambda: Sequences.from_codes([[0]], ["A", ""]), ValueError, "means missing"),
         (lambda: Sequences.from_codes([[0, 0]], times=["x"]), ValueError, "2 different time"),
-        (lambda: Sequences.from_codes([[0, 0]], lengths=[1]), ValueError, "no whole number"),
-        (lambda: Sequences.from_codes([[0, 0]], lengths=[3]), ValueError, "no whole number"),
+        (lambda: Sequences.from_codes([[0, 0]], lengths=[1]), ValueError, "not a whole number"),
+        (lambda: Sequences.from_codes([[0, 0]], lengths=[3]), ValueError, "not a whole number"),
         (
             lambda: Sequences.from_long(long(id=[1, None], time=[1, 1], state=["A", "A"])),
             ValueError,

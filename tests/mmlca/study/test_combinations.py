@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmlca.study import read_study
-from mmlca.study.sections.methods import _data_methods
+from mmlca.study.sections import patients
 from mmlca.study.site_data import build_site, build_sites, read_site, read_source
 
 STUDY = """
@@ -64,22 +64,22 @@ def test_all_sites_share_the_states(study: Any) -> None:
 
 def test_the_methods_say_the_rules(study: Any) -> None:
     data = build_sites(study, {site: read_source(study, site) for site in study.sites})
-    analysis: Any = SimpleNamespace(sequences=data)
-    text = _data_methods(study, analysis)
+    findings: Any = SimpleNamespace(analysis=SimpleNamespace(sequences=data))
+    text = " ".join(patients.methods(study, findings))
     for part in (
         "Supplies of a drug class that were at most 30 days apart were joined",
-        "in use together for at least 30 days of a quarter made a combination",
-        "while its supply had not ended for more than 30 days; after that the state was “none”",
-        "was taken to cover 60 days of A",
+        "used together for at least 30 days of a quarter formed a combination",
+        "until 30 days after the end of its supply; after that, the state was “none”",
+        "was assumed to cover 60 days of A",
         "Death ended follow-up",
-        "records outside the periods were dropped",
+        "records outside observation periods were dropped",
     ):
         assert part in text, part
     cut = {"death": "state", "states": "most_frequent", "data_cut": dt.date(2010, 12, 31)}
     study = study.changed(rules=cut)
-    analysis.sequences = {"N": build_site(study, "N", read_source(study, "N"))}
-    dead = _data_methods(study, analysis)
-    assert "in the state “dead”" in dead
+    findings.analysis.sequences = {"N": build_site(study, "N", read_source(study, "N"))}
+    dead = " ".join(patients.methods(study, findings))
+    assert "after a patient's death was “dead”" in dead
     assert "until the end of the data (2010-12-31)" in dead
     assert "that was recorded most often" in dead
 
@@ -87,18 +87,19 @@ def test_the_methods_say_the_rules(study: Any) -> None:
 def test_the_methods_say_how_follow_up_and_ties_end(study: Any) -> None:
     """They said nothing about the end of follow-up, and half of what decides a tie."""
     data = build_sites(study, {site: read_source(study, site) for site in study.sites})
-    analysis: Any = SimpleNamespace(sequences=data)
-    text = _data_methods(study, analysis)
+    findings: Any = SimpleNamespace(analysis=SimpleNamespace(sequences=data))
+    text = " ".join(patients.methods(study, findings))
     for part in (
-        "At N follow-up ended with a patient's last record of any kind, since no other end of ",
-        "At S follow-up ended with the last observation period; ",
+        "At N, follow-up ended with a patient's last record of any kind, since no other end of ",
+        "At S, follow-up ended with the last observation period; ",
         "Death ended follow-up at N, where it was known.",
-        "Of classes recorded equally often the one recorded first in the quarter was taken; if "
-        "that was the same day, the one with the larger days' supply, then the one taken before, ",
+        "If several classes were recorded equally often, the state was the one recorded first in "
+        "the quarter; if that was the same day, the one with the longer supply, then the one taken "
+        "before, ",
     ):
         assert part in text, part
     (study.sites["N"].patients).write_text("id,follow_up_end\n1,2010-03-05\n")
-    analysis.sequences = {"N": build_site(study, "N", read_source(study, "N"))}
-    text = _data_methods(study, analysis)
+    findings.analysis.sequences = {"N": build_site(study, "N", read_source(study, "N"))}
+    text = " ".join(patients.methods(study, findings))
     assert "Follow-up ended on the date in the patients' table" in text
     assert "Dates of death were not known." in text

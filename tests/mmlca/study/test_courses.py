@@ -16,8 +16,9 @@ from study_attack import System
 import ehr_prep
 import mmlca
 from mmlca.study.sections import courses as study_courses
-from mmlca.study.sections.cautions import _about_deaths
 from mmlca.study.sections.courses import draw_single_courses
+from mmlca.study.sections.labs import items as lab_items
+from mmlca.study.sections.patients import _about_deaths
 from mmlca.study.settings import Study
 from mmlca.study.words import dead_included
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, shown_sizes
@@ -27,8 +28,7 @@ from mmlca.tables.course_tables import (
     guarded_clusters,
     rounded_clusters,
 )
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import is_small, printable
+from mmlca.tables.disclosure import Rounding, is_small, printable
 
 SIZES = {"A": [200, 100, 80], "B": [150, 3, 60], "C": [90, 70, 40]}
 CLUSTERS = {site: pd.Series(np.repeat([1, 2, 3], n)) for site, n in SIZES.items()}
@@ -216,7 +216,7 @@ def test_the_report_says_whom_shares_of_the_dead_rest_on() -> None:
         account: Any = SimpleNamespace(settings={"left_alive": left})
         study: Any = SimpleNamespace(privacy=SimpleNamespace(min_count=11))
         analysis: Any = SimpleNamespace(sequences={"X": replace(data, account=account)})
-        return _about_deaths(study, analysis)
+        return _about_deaths(study, SimpleNamespace(analysis=analysis))
 
     (note,) = notes(30)
     assert note.startswith("Of all patients, 30 % at X left alive before the end of the data")
@@ -234,7 +234,7 @@ def test_a_study_calls_its_lab_as_the_files_or_the_study_file_do() -> None:
     trend = ehr_prep.trend(labs, pd.Series(1, index=range(50)), dates)
     for label, name in ((None, "HbA1c (%)"), ("Sugar", "Sugar")):
         study = Study(name="x", sites={"A": {"sequences": "a.csv"}}, outputs={"lab_label": label})
-        (item,) = study_courses.lab_items(study, SimpleNamespace(trends={None: trend}))
+        (item,) = lab_items(study, SimpleNamespace(trends={None: trend}))
         assert item.title == f"{name} around the first prescription"
         assert item.draw().axes[0].get_ylabel().startswith(f"{name}, geometric mean")
         assert item.alt.startswith(f"Curves of {name} by class")

@@ -17,8 +17,8 @@ import pytest
 import ehr_prep
 from mmlca.model.criteria import CRITERIA
 from mmlca.study import read_study, run_study
-from mmlca.study.sections.patients import shown_fits
-from mmlca.tables.rounding import Rounding
+from mmlca.study.sections.digits import shown_fits
+from mmlca.tables.disclosure import Rounding
 
 M, N, TIMES = 11, 330, 4100
 

@@ -15,13 +15,11 @@ import ehr_prep
 import mmlca
 from mmlca.model.inference import OverlapWarning
 from mmlca.study import inference, read_study, run_study
-from mmlca.study.sections import registry
-from mmlca.study.sections.fit import _limits_from
-from mmlca.study.sections.inference_texts import inference_cautions, inference_methods
+from mmlca.study.sections import covariates, fit, outcomes, registry
 from mmlca.study.site_data import event_times
 from mmlca.tables.cluster_chains import cluster_chains
-from mmlca.tables.effects import one_step_effects
-from mmlca.tables.suppress import is_small
+from mmlca.tables.cluster_effects import one_step_effects
+from mmlca.tables.disclosure import is_small
 
 SETTINGS = """
 [rules]
@@ -43,7 +41,8 @@ simulations = 9
 bootstrap = 0
 figures = {figures}
 dpi = 50
-table_one = ["age", "sex"]
+[table_one]
+variables = ["age", "sex"]
 """
 
 
@@ -78,8 +77,9 @@ def write(folder: Path, sites: tuple[str, ...], more: str = "", figures: str = "
 def done(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("course_items", "data_items", "_model_items", "difference_items"):
-            patch.setattr(registry, name, lambda *_: [])  # figures that other tests draw
+        # other tests draw the figures of the other sections
+        patch.setattr(registry, "RESULTS", (covariates.SECTION, outcomes.SECTION))
+        patch.setattr(registry, "DIAGNOSTICS", (fit.SECTION,))
         return out, run_study(read_study(write(cohort, ("MGB", "VA"), figures="true")), out)
 
 
@@ -206,7 +206,9 @@ def test_overlapping_classes_have_intervals_from_refits_or_a_caution() -> None:
     findings: Any = SimpleNamespace(inference=found, analysis=SimpleNamespace(own={"A": model}))
     for n in (0, 20):
         study: Any = SimpleNamespace(
-            inference=SimpleNamespace(bootstrap=n), covariates=SimpleNamespace(method="three-step")
+            inference=SimpleNamespace(bootstrap=n),
+            sites={"A": None},
+            privacy=SimpleNamespace(min_count=11),
         )
         table = inference._intervals(study, model, data, refits if n else None)
         with pytest.warns(OverlapWarning):
@@ -214,15 +216,16 @@ def test_overlapping_classes_have_intervals_from_refits_or_a_caution() -> None:
         low = (refits.intervals if n else plain)["low"].to_numpy()[: len(table)]
         inside = ~plain["boundary"].to_numpy()
         np.testing.assert_array_equal(table["low"].to_numpy()[inside], low[inside])
-        cautions = inference_cautions(study, findings)
-        (method,) = inference_methods(study, findings)
-        for text in (_limits_from(study, model), method):
+        cautions = fit.cautions(study, findings)
+        (method,) = fit.methods(study, findings)
+        for text in (fit._limits_from(study, model), method):
             assert ("from 20 refits" in text) == (n > 0)
         assert len(cautions) == (n == 0)
         if not n:
             assert "may be too narrow; bootstrap = 500 under [inference]" in cautions[0]
 
 
+@pytest.mark.filterwarnings("ignore:the best of all maxima")  # of the models that are tested
 def test_covariates_inside_the_model_and_tests_of_the_number(cohort: Path, tmp_path: Path) -> None:
     """Two sites in one step: the numbers of the library; one site's tests around K."""
     study = read_study(write(cohort, ("MGB", "VA"), "[privacy]\nmin_count = 1\n")).changed(

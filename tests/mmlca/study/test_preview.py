@@ -25,7 +25,8 @@ FEW = {
     "pseudo_sites": {"per_site": 1},
     "model": {"n_init": 4, "prior": 1e-4},
     "inference": {"simulations": 9},
-    "outputs": {"bootstrap": 5, "figures": False, "table_one": ("age", "sex"), "lab": None},
+    "outputs": {"bootstrap": 5, "figures": False, "lab": None},
+    "table_one": {"variables": ("age", "sex")},
 }
 
 

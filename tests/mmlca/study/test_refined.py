@@ -17,7 +17,8 @@ from mmlca.study.analysis import Analysis
 from mmlca.study.analysis import refined as add_refinement
 from mmlca.study.groups import same_as_own
 from mmlca.study.sections import refinement
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
+from mmlca.tables.moves import count_moves
 
 CHAINS = MarkovParams(
     [0.5, 0.5],
@@ -60,7 +61,7 @@ def test_the_published_clusters_stay_and_the_probability_leads(case: Any) -> Non
 
 def test_tables_count_what_they_say(case: Any) -> None:
     analysis, truth = case
-    moves = refinement.count_moves(analysis, 1)
+    moves = count_moves(analysis.clusters, analysis.refined_clusters, 1)
     sizes = refinement.size_table(study_with(1), analysis, moves).set_index(["site", "group"])
     for site, part in analysis.refined_clusters.items():
         for k, n in part.value_counts().items():
@@ -115,7 +116,7 @@ def test_no_small_move_follows_from_all_tables_together(seed: int) -> None:
         certainty={site: pd.DataFrame({"probability": [0.9]}) for site in sites},
         names={},
     )
-    moves = refinement.count_moves(analysis, 11)
+    moves = count_moves(clusters, moved_to, 11)
     sizes = refinement.size_table(study_with(11), analysis, moves)
     net = (sizes["refined"] - sizes["ensemble"]).abs()
     assert not is_small(net.fillna(0), 11).any()

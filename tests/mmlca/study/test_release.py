@@ -28,7 +28,7 @@ from mmlca.study.release import (
 )
 from mmlca.study.settings import Study
 from mmlca.study.study_file import write_study_file
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 STUDY = """
 name = "{name}"

@@ -32,10 +32,10 @@ from mmlca.study.report.tables import (
     number,
     percent,
 )
-from mmlca.study.sections.patients import shown_fits
-from mmlca.study.steps import run_study
+from mmlca.study.run import run_study
+from mmlca.study.sections.digits import shown_fits
 from mmlca.study.study_file import read_study
-from mmlca.tables.lines import treatment_paths
+from mmlca.tables.treatment_lines import treatment_paths
 
 STUDY = """
 name = "Small & <b>bold</b>"
@@ -526,7 +526,7 @@ def test_names_beside_blocks_end_before_the_next_block() -> None:
 
 
 def test_table_one_of_many_sites_has_them_below_each_other() -> None:
-    from mmlca.study.sections.registry import _sites_below_each_other
+    from mmlca.study.sections.clusters import _sites_below_each_other
 
     columns = pd.MultiIndex.from_product([["X", "Y"], ["1: A", "all"]])
     rows = pd.MultiIndex.from_tuples([("patients, n (%)", ""), ("sex, n (%)", "F")])

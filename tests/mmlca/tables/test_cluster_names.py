@@ -17,7 +17,7 @@ from mmlca.study import Study
 from mmlca.study.sections import summary
 from mmlca.tables.clusters import name_clusters, percent_text, shown_sizes
 from mmlca.tables.course_tables import courses_by_group, guarded_clusters, rounded_clusters
-from mmlca.tables.rounding import Rounding
+from mmlca.tables.disclosure import Rounding
 
 Path = tuple[str, ...]
 SHARE = r"([<>]?[\d.]+ %)"

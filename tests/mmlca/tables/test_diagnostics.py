@@ -11,7 +11,7 @@ import pytest
 
 import mmlca
 from mmlca.tables.diagnostics import dependence, expected_states
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import is_small
 
 mpl.use("Agg")
 

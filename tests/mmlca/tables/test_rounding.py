@@ -15,8 +15,7 @@ import ehr_prep
 import mmlca
 from mmlca.tables.clusters import shown_sizes
 from mmlca.tables.course_tables import courses_by_group
-from mmlca.tables.rounding import Rounding
-from mmlca.tables.suppress import is_small
+from mmlca.tables.disclosure import Rounding, is_small
 
 M = 11
 SECRET = b"s" * 32
@@ -422,7 +421,7 @@ def test_a_rounded_table_one_shows_all_counts_and_no_mean_of_few() -> None:
     for site, group in table.frame.columns:
         shown = count_of(table.frame.at[("patients, n (%)", ""), (site, group)])
         assert shown == sizes.at[site, group]
-    exact = ehr_prep.table_one(tables, clusters, min_count=M, rounding=rounding, compare="p")
+    exact = ehr_prep.table_one(tables, clusters, min_count=M, rounding=rounding, columns=["p"])
     assert set(exact.frame.xs("p", axis=1, level=1).to_numpy().ravel()) <= {
         "", "–", "<0.001", "<0.01", "<0.05", "≥0.05", "<0.01†", "<0.05†", "≥0.05†", "<0.001†",
     }  # fmt: skip

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 import mmlca
 from mmlca import MarkovParams, Sequences
 from mmlca.figures.sites import difference_text
+from mmlca.tables.site_differences import SiteDifferences
 
 # steps: A→A 1, A→B 1, B→B 2 | A→B 1, B→B 3
 MGB = Sequences.from_lists([["A", "A", "B"], ["B", "B", "B"]])
@@ -32,7 +33,7 @@ PARAMS = MarkovParams(
 
 
 def norm(
-    found: mmlca.SiteDifferences,
+    found: SiteDifferences,
     membership: str = "ensemble",
     kind: tuple[str, str] = ("transition", "plain"),
 ) -> pd.Series:
@@ -261,7 +262,7 @@ def test_a_class_without_a_partner_is_left_out() -> None:
 @pytest.fixture(scope="module")
 def with_models(
     two_sites: tuple[dict[str, Sequences], dict[str, pd.Series]],
-) -> mmlca.SiteDifferences:
+) -> SiteDifferences:
     sequences, clusters = two_sites
     models = {
         site: mmlca.MixtureMarkov(2, init=PARAMS, max_iter=500, seed=1).fit(data)
@@ -270,7 +271,7 @@ def with_models(
     return mmlca.site_differences(sequences, clusters, models=models, seed=1, n_boot=50)
 
 
-def test_models_give_local_and_everywhere(with_models: mmlca.SiteDifferences) -> None:
+def test_models_give_local_and_everywhere(with_models: SiteDifferences) -> None:
     assert with_models.norms["membership"].unique().tolist() == [
         "ensemble",
         "local",
@@ -316,7 +317,7 @@ def test_all_pairs_of_three_sites() -> None:
     assert "; 2 to 3 rows (cluster and state) that nobody leaves at one of the sites of" in rare
 
 
-def test_summary_in_words(with_models: mmlca.SiteDifferences) -> None:
+def test_summary_in_words(with_models: SiteDifferences) -> None:
     text = with_models.summary()
     assert text == repr(with_models)
     own, local = norm(with_models)["norm"], norm(with_models, "local")["norm"]
@@ -336,7 +337,7 @@ def test_the_summary_says_so_if_a_common_rule_is_higher() -> None:
     norms = mmlca.site_differences(SITES, ONE, local=ONE, n_boot=0)
     table = norms.norms.copy()
     extra = table.iloc[:3].assign(membership="VA everywhere", norm=[0.9, 0.9, 0.9])
-    changed = mmlca.SiteDifferences(
+    changed = SiteDifferences(
         pd.concat([table, extra], ignore_index=True),
         norms.matrices,
         norms.differences,
@@ -478,7 +479,7 @@ def test_differences_do_not_give_small_numerators_away() -> None:
     pd.testing.assert_frame_equal(result.shown(1), result.differences, check_dtype=False)
 
 
-def test_figure_by_default_and_its_choices(with_models: mmlca.SiteDifferences) -> None:
+def test_figure_by_default_and_its_choices(with_models: SiteDifferences) -> None:
     import matplotlib.pyplot as plt
 
     figure = mmlca.plot_site_differences(with_models)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import mmlca
-from mmlca.tables.suppress import coarse_times, is_small
+from mmlca.tables.disclosure import coarse_times, is_small
 from mmlca.tables.survival import incidence_curve
 
 lifelines = pytest.importorskip("lifelines")

@@ -1,0 +1,125 @@
+"""The course of a lab in each group of patients, by site."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mmlca.figures.canvas import SMALL, TEXT
+from mmlca.figures.colours import INK, group_colour
+from mmlca.sequences.checks import of_type
+from mmlca.tables.lab_trends import Trend
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Clusters differ in colour (for the colour-blind too) and in the line, for print in grey.
+_LINES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+_MOST_IN_A_ROW = 3
+
+
+def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None = None) -> Figure:
+    """Draw the curves of `trend` with their bands, one panel per site; returns the Figure.
+
+    The axis is logarithmic and says "geometric mean" if the model is one of logarithms.
+
+    Parameters
+    ----------
+    result : Trend
+        Its `.curves` are drawn, and the sums of its `.counts` stand above each panel.
+        `result.caption()` says what is drawn.
+    figure : Figure or SubFigure, optional
+        Default: a new one, with at most three sites in a row.
+    label : str, optional
+        Lab and unit, for the axis. Default: as the table of labs names them, `result.label`.
+
+    Examples
+    --------
+    >>> import matplotlib; matplotlib.use("Agg")
+    >>> import ehr_prep
+    >>> data = ehr_prep.ra_cohort(seed=1, scale=0.1)["VA"]
+    >>> figure = plot_trend(ehr_prep.trend(data.labs, data.truth["class"], data.truth))
+    >>> figure.axes[0].get_ylabel()
+    'ESR, geometric mean (log scale)'
+    """
+    of_type(result, Trend, "what ehr_prep.trend returns")
+    used = result.counts[result.counts["reason"] == "used"]
+    groups = list(used["group"].unique())
+    sites = list(result.curves["site"].unique())
+    n_rows = -(-len(sites) // _MOST_IN_A_ROW)
+    n_columns = -(-len(sites) // n_rows)
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        size = (max(3.6, 7.2 * (n_columns > 1)), (2.4 * n_rows) + 0.8 + 0.18 * len(groups))
+        figure = plt.figure(figsize=size, layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
+    panels = grid.ravel()[: len(sites)]
+    for empty in grid.ravel()[len(sites) :]:
+        empty.set_axis_off()
+    for ax, site in zip(panels, sites, strict=True):
+        ax.tick_params(labelsize=SMALL, length=2, width=0.5, colors=INK)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.spines[["left", "bottom"]].set_linewidth(0.5)
+        for number, group in enumerate(groups):
+            curve = result.curves.query("site == @site and group == @group")
+            if not len(curve):
+                continue
+            colour, line = group_colour(number), _LINES[number % len(_LINES)]
+            style = {"color": colour, "linestyle": line, "linewidth": 1.3, "label": str(group)}
+            band = {"color": colour, "alpha": 0.18, "linewidth": 0}
+            ax.fill_between(curve["years"], curve["low"], curve["high"], **band)
+            ax.plot(curve["years"], curve["estimate"], **style)
+        ax.axvline(0, color="0.4", linewidth=0.8, zorder=0)
+        mine = used.loc[used["site"] == site, ["patients", "labs"]].sum()
+        n = f"{mine['patients']:,.0f} patients with {mine['labs']:,.0f} values"
+        ax.set_title(f"{site}\n{n}", fontsize=TEXT, color=INK)
+        ax.grid(axis="y", linewidth=0.4, alpha=0.5)
+    panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())
+    scale = " (log scale)" if result.log else ""
+    for ax in grid[:, 0]:
+        name = result.label if label is None else label
+        ax.set_ylabel(f"{name}, {'geometric ' * result.log}mean{scale}", fontsize=TEXT)
+    for ax in panels[-n_columns:]:
+        ax.set_xlabel("Years since the first prescription", fontsize=TEXT)
+        ax.tick_params(labelbottom=True)  # also above an empty place
+    if result.log:
+        _label_logarithmic(panels[0])
+    lines = {line.get_label(): line for ax in panels for line in ax.get_lines()}
+    entry = SMALL * (0.55 * max(len(str(group)) for group in groups) + 6) / 72  # inches
+    fitting = int(figure.get_size_inches()[0] / entry)
+    figure.legend(
+        handles=[lines[str(group)] for group in groups if str(group) in lines],
+        loc="outside lower center",
+        ncols=max(1, min(len(groups), 2 * n_columns, fitting)),
+        frameon=False,
+        fontsize=SMALL,
+        handlelength=3,
+        title=f"Lines: estimate; bands: {result.bands} {100 * result.level:g} % limits",
+        title_fontsize=SMALL,
+    )
+    return figure
+
+
+def _label_logarithmic(ax: Axes) -> None:
+    """A logarithmic axis with round numbers, not only powers of ten."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ax.set_yticks(_round_ticks(low, high))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    ax.set_ylim(low, high)
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two positive ones, some four or more where there is room."""
+    powers = [10.0**k for k in range(-9, 10)]
+    ticks: list[float] = []
+    finer = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), [n / 10 for n in range(10, 100)]
+    for steps in ((1,), (1, 2, 5), *finer):
+        ticks = [step * p for p in powers for step in steps if low <= step * p <= high]
+        if len(ticks) >= 4:
+            break
+    return ticks

@@ -1,0 +1,162 @@
+"""The headline numbers of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from font.metrics import compare_clusterings
+from mmlca.study.numbers import DOUBTFUL, Kind, Number
+from mmlca.study.release import rounding_of
+from mmlca.study.site_data import read_truth
+from mmlca.study.words import group_name
+from mmlca.tables.clusters import shown_sizes
+from mmlca.tables.disclosure import EVERYONE, Rounding, hides, is_small
+
+if TYPE_CHECKING:
+    from mmlca.study.analysis import Analysis
+    from mmlca.study.settings import Study
+    from mmlca.tables.shared_chains import SharedChains
+    from mmlca.tables.site_differences import SiteDifferences
+
+
+def headline(
+    study: Study,
+    analysis: Analysis,
+    choice: pd.DataFrame | None,
+    differences: SiteDifferences | None,
+    shared: SharedChains | None = None,
+) -> list[Number]:
+    """All headline numbers of a study."""
+    numbers, rounding = [], rounding_of(study, analysis.clusters)
+    for site, data in analysis.sequences.items():
+        counts: dict[Kind, float] = {Kind.PATIENTS: len(data), Kind.DISTINCT: data.n_distinct}
+        if rounding is not None:
+            counts[Kind.PATIENTS] = rounding(len(data), site)
+            counts[Kind.DISTINCT] = rounding(data.n_distinct, site, EVERYONE, "distinct")
+        numbers += [Number(kind, count, site) for kind, count in counts.items()]
+    n_clusters = len({c for part in analysis.clusters.values() for c in part.unique()})
+    numbers.append(Number(Kind.CLUSTERS, n_clusters))
+    if choice is not None:
+        sites, resamples = (part == n_clusters for part in votes(study, choice))
+        numbers.append(Number(Kind.VOTES, int(sites.sum())))
+        if len(resamples):
+            numbers.append(Number(Kind.STABILITY, float(resamples.mean())))
+    confirmed = min(model.n_replicated_ for model in analysis.models.values())
+    numbers.append(Number(Kind.CONFIRMED, confirmed))
+    numbers += _sizes(study, analysis.clusters, rounding)
+    if analysis.ensemble is not None:
+        vote_share = np.concatenate([part["vote_share"] for part in analysis.certainty.values()])
+        numbers.append(Number(Kind.VOTE_SHARE, float(vote_share.mean())))
+        doubtful = np.array([(vote_share < DOUBTFUL).sum(), (vote_share >= DOUBTFUL).sum()], float)
+        if rounding is not None:
+            kinds = ("doubtful", "not doubtful")
+            doubtful[:] = [
+                rounding(n, EVERYONE, EVERYONE, kind)
+                for n, kind in zip(doubtful, kinds, strict=True)
+            ]
+        elif is_small(doubtful, study.privacy.min_count).any():
+            doubtful[:] = np.nan
+        numbers.append(Number(Kind.DOUBTFUL, float(doubtful[0] / max(doubtful.sum(), 1))))
+    if differences is not None:
+        numbers += [_difference(study, row) for row in differences.norms.to_dict("records")]
+    if shared is not None:
+        numbers += _shared(shared)
+    numbers += compared_with_truth(study, analysis)
+    if not hides(study.privacy.min_count):
+        return numbers
+    return [_coarse(number) for number in numbers]
+
+
+def _coarse(number: Number) -> Number:
+    """An index with three decimals, or a statistic with one: more would tell hidden counts."""
+    indices = (Kind.DIFFERENCE, Kind.APART, Kind.TRUTH, Kind.VOTE_SHARE, Kind.STABILITY)
+    if number.kind is Kind.SHARED:
+        return replace(number, value=round(number.value, 1))
+    if number.kind not in indices:
+        return number
+    names = ("value", "debiased", "low", "high")
+    return replace(number, **{name: round(getattr(number, name), 3) for name in names})
+
+
+def votes(study: Study, choice: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """The number of classes that each site and each resample chose."""
+    chosen = choice[choice["chosen"]].set_index("site")["classes"]
+    of_site = chosen.index.isin(study.sites)
+    return chosen[of_site], chosen[~of_site]
+
+
+def _sizes(
+    study: Study, clusters: Mapping[str, pd.Series], rounding: Rounding | None
+) -> Iterator[Number]:
+    sizes = shown_sizes(clusters, study.privacy.min_count, rounding)
+    for site, part in clusters.items():
+        every = sorted(part.unique())
+        whole = len(part) if rounding is None else sizes.loc[site, every].sum()
+        for cluster in every:
+            n = float(sizes.at[site, cluster])
+            share = n / whole if whole else np.nan
+            yield Number(Kind.SIZE, share, site, group_name(study, cluster), n=n)
+
+
+def _difference(study: Study, row: Mapping[str, Any]) -> Number:
+    return Number(
+        Kind.DIFFERENCE,
+        row["norm"],
+        row["sites"],
+        quantity=row["quantity"],
+        weighting=row["weighting"],
+        membership=row["membership"],
+        debiased=row["debiased"],
+        n_boot=row["n_boot"],
+        published=published_norm(study, row),
+    )
+
+
+def _shared(shared: SharedChains) -> Iterator[Number]:
+    """The tests of shared chains, and how far the sites' own chains are apart."""
+    for row in shared.tests.to_dict("records"):
+        p, n = row["p_holm"], shared.n
+        yield Number(Kind.SHARED, row["statistic"], row["sites"], p_value=p, n_boot=n)
+    for row in shared.norms.to_dict("records"):
+        fields = ("sites", "quantity", "weighting", "debiased", "low", "high")
+        yield Number(Kind.APART, row["norm"], n_boot=shared.n, **{f: row[f] for f in fields})
+
+
+def published_norm(study: Study, row: Mapping[str, Any]) -> float:
+    """The published counterpart of a row of `SiteDifferences.norms`; NaN if there is none."""
+    if study.published is None or row["weighting"] != "plain":
+        return np.nan
+    value = getattr(study.published, f"{row['quantity']}_{row['membership']}", None)
+    return np.nan if value is None else value
+
+
+def compared_with_truth(study: Study, analysis: Analysis) -> list[Number]:
+    """Adjusted Rand indices against the true classes, where a synthetic cohort has them."""
+    truth = true_classes(study, analysis)
+
+    def index(true: Any, clusters: Any, sites: str, membership: str = "") -> Number:
+        value = float(compare_clusterings(true, clusters)["adjusted_rand_index"])
+        return Number(Kind.TRUTH, value, sites, membership=membership)
+
+    ensemble = [index(true, analysis.clusters[site], site) for site, true in truth.items()]
+    if not truth or analysis.ensemble is None:
+        return ensemble
+    true, clusters = (
+        np.concatenate([part[site] for site in truth]) for part in (truth, analysis.clusters)
+    )
+    own = [index(true, analysis.local[site], site, "own model") for site, true in truth.items()]
+    return [index(true, clusters, "all"), *ensemble, *own]
+
+
+def true_classes(study: Study, analysis: Analysis) -> dict[str, Any]:
+    """The true class of each patient of the sites that know it."""
+    return {
+        site: read_truth(files.truth, analysis.sequences[site])
+        for site, files in study.sites.items()
+        if files.truth is not None
+    }

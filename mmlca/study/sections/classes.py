@@ -1,0 +1,206 @@
+"""How many classes: what the criteria chose, and what models with more classes suggest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from font.solve import RECORD
+from mmlca.figures.models import plot_selection
+from mmlca.model.selection import compare_criteria
+from mmlca.sequences.checks import listed
+from mmlca.study.headline import votes
+from mmlca.study.numbers import Kind, pick
+from mmlca.study.release import rounding_of
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Plain
+from mmlca.study.sections.digits import shown_fits
+from mmlca.study.sections.section import NOT_DONE, Section
+from mmlca.study.words import by_sentence, sentences, span
+from mmlca.tables.disclosure import hides
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mmlca.study.findings import Findings
+    from mmlca.study.settings import Study
+
+_CRITERION_TABLE = "the table behind the figure of the criterion"
+
+
+# --- tables and figures -------------------------------------------------------------------
+
+
+def items(study: Study, findings: Findings) -> Iterator[Item]:
+    """The criterion by number of classes, and what models with more classes suggest."""
+    min_count, choice = study.privacy.min_count, findings.choice
+    if choice is not None and choice["classes"].nunique() > 1:
+        criterion = study.classes.criterion.upper()
+        rounding = rounding_of(study, findings.analysis.clusters)
+        fits = shown_fits(choice, findings.analysis.n_patients(), min_count, rounding)
+        yield Item(
+            "selection",
+            f"{criterion} by number of classes",
+            sentences(
+                f"{criterion} of models with different numbers of classes{_whose(study)}; "
+                f"{study.model.n_init} starts per search. Smaller is better; filled marks show the "
+                "choice. The table has the sizes of all classes in percent.",
+                "They are blank where a class has too few patients to show."
+                if hides(min_count)
+                else "",
+            ),
+            fits,
+            Plain(shares=("smallest",)),
+            lambda: plot_selection(fits, study.classes.criterion, chosen="chosen"),
+            f"Line plot of {criterion} against the number of classes.",
+        )
+    if findings.suggested is not None:
+        yield Item(
+            "suggested",
+            "Clusters suggested by models with more classes",
+            "Models with as many classes as there are clusters cannot separate more groups, so the "
+            "number that their ensemble suggests is partly built in. Models with more classes "
+            "leave it open. The table shows the number of clusters that the spectrum of their "
+            "ensemble suggests, how certain that is, and the range of thresholds that give this "
+            "number (as shares of the largest eigenvalue). "
+            f"{RECORD[findings.suggested['sure'].iloc[-1]]}",
+            findings.suggested,
+        )
+
+
+def _whose(study: Study) -> str:
+    if len(study.sites) == 1:
+        return ", less the smallest"
+    if study.pseudo_sites.per_site and study.classes.stability:
+        return (
+            " for each site and each pseudo-site (a resample of its patients), less the smallest "
+            "of that site or pseudo-site"
+        )
+    return " for each site, less the smallest of that site"
+
+
+# --- methods, cautions and answers --------------------------------------------------------
+
+
+def methods(study: Study, findings: Findings) -> list[str]:
+    """How the number of classes was chosen."""
+    if study.classes.number != "vote":
+        return []
+    who = " for most sites' own data (in a tie, the smaller number)"
+    return [
+        f"The number of classes was the one with the smallest {study.classes.criterion.upper()}"
+        f"{who if len(study.sites) > 1 else ''}, among {span(study.classes.candidates)} (n: "
+        f"{study.classes.count}). These fits were searched for in the same way, and those with the "
+        "chosen number are the models reported."
+    ]
+
+
+def cautions(study: Study, findings: Findings) -> list[str]:
+    """Where data sets, criteria, tests or models with more classes disagree about the number."""
+    choice, of_choice = findings.choice, []
+    if choice is not None:
+        of_choice = [
+            *_other_choices(study, findings, choice),
+            *_suggestions(findings),
+            *_criteria_that_disagree(study, choice),
+        ]
+    return [*of_choice, *_tests_that_disagree(findings)]
+
+
+def _other_choices(study: Study, findings: Findings, choice: pd.DataFrame) -> list[str]:
+    (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
+    k, (sites, resamples) = int(clusters.value), votes(study, choice)
+    others = {site: str(chosen) for site, chosen in sites.items() if chosen != k}
+    counts = resamples[resamples != k].value_counts()
+    others |= {f"{n} of {len(resamples)} resamples": str(c) for c, n in counts.items()}
+    notes = []
+    if others:
+        chosen = listed([f"{name} chose {number}" for name, number in others.items()])
+        notes.append(
+            f"Not all data sets chose the same number of classes: {chosen}. `mmlca study "
+            "sensitivity` shows how the results change with another number."
+        )
+    if k == choice["classes"].max() > 1:
+        notes.append(f"The largest number of classes tried ({k}) was chosen; try larger ones.")
+    n = int((~choice["converged"]).sum())
+    if n:
+        notes.append(
+            f"{n} of the {len(choice)} fits that compare numbers of classes did not converge (see "
+            "the column “converged” of their table)."
+        )
+    return notes
+
+
+def _suggestions(findings: Findings) -> list[str]:
+    suggested = findings.suggested
+    if suggested is None:
+        return []
+    (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
+    pairs = list(zip(suggested["suggested"], suggested["sure"], strict=True))
+    same = len(set(pairs)) == 1
+    numbers = listed([f"{number} ({sure})" for number, sure in pairs[: 1 if same else None]])
+    asked = listed([str(c) for c in suggested["classes"] if c != "all"])
+    joint = ", and of all of these together," if "all" in [*suggested["classes"]] else ""
+    return [
+        f"Models with {clusters.value:.0f} classes separate {clusters.value:.0f} groups, so it is "
+        "partly built in that the spectrum of their ensemble suggests as many clusters. Ensembles "
+        f"of models with {asked} classes{joint} suggest {numbers} clusters. "
+        f"{RECORD[suggested['sure'].iloc[-1]]}"
+    ]
+
+
+def _criteria_that_disagree(study: Study, choice: pd.DataFrame) -> list[str]:
+    of_sites = choice[choice["site"].isin(list(study.sites))].groupby("site")
+    said = {site: [compare_criteria(rows.drop(columns="site"))] for site, rows in of_sites}
+    return [
+        f"The criteria disagree at {sites}: {sentence}"
+        for sites, sentence in by_sentence(said)
+        if not sentence.startswith("All criteria")
+    ]
+
+
+def _tests_that_disagree(findings: Findings) -> list[str]:
+    tests, notes = findings.inference.class_tests, []
+    if tests is None:
+        return []
+    for site, model in findings.analysis.own.items():
+        k = model.params_.n_classes
+        for row in tests[tests["site"] == site].to_dict("records"):
+            p = f"bootstrap test, p = {row['p_value']:.3g}"
+            if row["classes"] > k and row["p_value"] <= 0.05:
+                notes.append(
+                    f"At {site}, {row['classes']} classes fit better than the {k} used ({p})."
+                )
+            if row["classes"] == k and row["p_value"] > 0.05:
+                notes.append(
+                    f"At {site}, the {k} classes used do not fit clearly better than {k - 1} ({p})."
+                )
+    return notes
+
+
+def answers(study: Study, findings: Findings) -> dict[str, str]:
+    """How models were compared, and which."""
+    if findings.choice is None:
+        return {
+            "10": "the number of classes was given in advance",
+            "11": NOT_DONE,
+            "12": "of the chosen models: the tables of clusters and of how certain the assignments "
+            "are",
+            "14b": NOT_DONE,
+        }
+    tried = tuple(sorted({int(k) for k in findings.choice["classes"]}))
+    alone = "" if 1 in tried else "; one class was not tried"
+    blank = "; blank where a class has too few patients to show"
+    plots = (
+        "models/alternatives_SITE.png for each site; they show exact parameters and stay inside "
+        "the hospital"
+    )
+    return {
+        "10": f"{study.classes.criterion.upper()}; methods; other criteria: {_CRITERION_TABLE}",
+        "11": f"{span(tried)} classes{alone}: {_CRITERION_TABLE}",
+        "12": f"the same table{blank if hides(study.privacy.min_count) else ''}",
+        "14b": plots if study.outputs.figures else NOT_DONE,
+    }
+
+
+SECTION = Section("classes", "Number of classes", items, methods, cautions, answers)

@@ -1,0 +1,97 @@
+"""The ensemble: how models were combined, and how much it rests on each site and model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mmlca.study.numbers import DOUBTFUL, Kind, pick
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Plain
+from mmlca.study.sections.section import Section
+from mmlca.study.words import share_of_patients
+
+if TYPE_CHECKING:
+    from mmlca.study.findings import Findings
+    from mmlca.study.settings import Study
+
+_METHODS = {
+    "kmeans": "K-means on their rows",
+    "kmeans-distance": "K-means with them as squared distances",
+    "average": "average linkage",
+    "complete": "complete linkage",
+    "ward": "Ward's linkage",
+    "spectral": "K-means on their principal coordinates",
+}
+
+
+def items(study: Study, findings: Findings) -> Iterator[Item]:
+    """What each site adds, the models' weights, and how far the models agree."""
+    from font.plots import agreement_table, plot_agreement, plot_weights, weight_table
+
+    ensemble = findings.analysis.ensemble
+    if ensemble is None or findings.influence is None:
+        return
+    yield Item(
+        "influence",
+        "Influence of each site",
+        "Patients who would change cluster if a site had not taken part, with neither its models "
+        "nor its patients: the ensemble is then made of the resamples of the other sites alone, "
+        "and every patient is assigned again.",
+        findings.influence.reset_index(),
+        Plain(shares=("share",)),
+    )
+    yield Item(
+        "weights",
+        "Weights of the models",
+        "Weights as a share of the largest: those of the study (dots) and centred ones (rings), "
+        "which a model earns only by agreeing with the others more than chance would.",
+        weight_table(ensemble).reset_index(names="model"),
+        Plain(shares=("weight share", "centred share")),
+        lambda: plot_weights(ensemble),
+        "Dot plot of the weight of each model.",
+    )
+    yield Item(
+        "agreement",
+        "Agreement between the models",
+        "Cosine between the distances that two models put between patients: 1 where both see the "
+        "same distances. Below the diagonal (in the table: centred), distances are double-centred: "
+        "these values are near 0 where two models have nothing in common, while those above the "
+        "diagonal are never far from 1. Models of resamples of one site share patients, which is "
+        "another reason for them to agree.",
+        agreement_table(ensemble),
+        draw=lambda: plot_agreement(ensemble),
+        alt="Heat map of the agreement between each pair of models.",
+    )
+
+
+def methods(study: Study, findings: Findings) -> list[str]:
+    """How the models were combined."""
+    analysis, rules = findings.analysis, study.ensemble
+    if analysis.ensemble is None:
+        return []
+    distance = rules.distance.replace("euclid", "Euclid")
+    return [
+        f"The {len(analysis.models)} models were combined by federated one-shot ensemble "
+        "clustering: every patient was labelled by every model, models were weighted "
+        f"({rules.weights} weights) by the agreement of their {distance} class distances, and the "
+        f"weighted distances were clustered ({_METHODS[rules.method]}) into "
+        f"{analysis.ensemble.n_clusters_} clusters, using only counts of label patterns."
+    ]
+
+
+def cautions(study: Study, findings: Findings) -> list[str]:
+    """What weights and vote shares show, and what they do not."""
+    ensemble = findings.analysis.ensemble
+    if ensemble is None:
+        return []
+    (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
+    return [
+        *ensemble.cautions(about_number=findings.suggested is None),
+        f"The vote share of {share_of_patients(study, doubtful.value)} is below {DOUBTFUL}; the "
+        "folder patients shows whose. A vote share is the share of the models' weight that votes "
+        "for the cluster, not the probability that the cluster is right.",
+    ]
+
+
+SECTION = Section("ensemble", "Ensemble", items, methods, cautions)

@@ -1,0 +1,78 @@
+"""The course of a laboratory value around the first prescription."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mmlca.study.release import count_note
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Grid
+from mmlca.study.sections.digits import shown_indices
+from mmlca.study.sections.section import Section
+from mmlca.study.sections.views import WHOSE
+from mmlca.study.words import group_word, sentences
+
+if TYPE_CHECKING:
+    from mmlca.study.findings import Findings
+    from mmlca.study.settings import Study
+
+
+def items(study: Study, findings: Findings) -> Iterator[Item]:
+    """One figure per membership."""
+    from mmlca.figures.lab_trends import plot_trend
+
+    for view, trend in findings.trends.items():
+        name = study.outputs.lab_label or trend.label
+        trend = replace(trend, curves=shown_indices(study, "lab", trend.curves))
+        note = count_note(study) if trend.rounded else ""
+        yield Item(
+            "lab" if view is None else f"lab_{view}",
+            f"{name} around the first prescription",
+            sentences(trend.caption(), WHOSE[view]),
+            trend.curves,
+            Grid(
+                ("site", "group"),
+                "years",
+                "estimate",
+                (),
+                lambda row: f"band {row['low']:.3g} to {row['high']:.3g}",
+                "level",
+                step=0.5,
+                text="Columns: years since the first prescription, every half year.",
+            ),
+            lambda trend=trend, name=name: plot_trend(trend, label=name),  # type: ignore[misc]
+            f"Curves of {name} by {group_word(study)} from one year before to at most three years "
+            "after the first prescription.",
+            view,
+            note=note,
+        )
+
+
+def methods(study: Study, findings: Findings) -> list[str]:
+    """How the curves were estimated."""
+    if not findings.trends:
+        return []
+    where = " at each site" if len(study.sites) > 1 else ""
+    return [
+        f"The course of the laboratory value was estimated{where} by a linear mixed model of its "
+        "logarithm, with a natural cubic spline of time for each group and a random intercept for "
+        "each patient, by restricted maximum likelihood. Curves are geometric means with "
+        f"{study.outputs.lab_bands} 95 % bands from the sandwich estimator with patients as "
+        "clusters, and end where few patients of the group have earlier or later values. Values "
+        "given as a limit (such as <2) were left out."
+    ]
+
+
+def cautions(study: Study, findings: Findings) -> list[str]:
+    """What values before the first prescription show."""
+    if not findings.trends:
+        return []
+    return [
+        "Laboratory values before the first prescription are grouped by later treatment, so "
+        "differences between groups at that time may be causes of the treatment."
+    ]
+
+
+SECTION = Section("labs", "Laboratory values", items, methods, cautions)

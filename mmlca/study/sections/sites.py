@@ -1,0 +1,217 @@
+"""Differences between sites: their size, whether sites share the courses, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mmlca.figures.sites import plot_site_differences
+from mmlca.study.headline import published_norm
+from mmlca.study.report.content import Item
+from mmlca.study.report.tables import Grid, Plain
+from mmlca.study.sections.section import Section
+from mmlca.study.words import sentences, window_name
+from mmlca.tables.norm_texts import p_text
+
+if TYPE_CHECKING:
+    from mmlca.study.findings import Findings
+    from mmlca.study.settings import Study
+    from mmlca.tables.shared_chains import SharedChains
+    from mmlca.tables.site_differences import SiteDifferences
+
+_IN_FILE_ONLY = ("n_boot", "rows_left_out", "clusters")
+_FOR_KNOWN_CLUSTERS = ["low", "high"]  # intervals that do not hold where clusters are estimated
+
+
+# --- tables and figures -------------------------------------------------------------------
+
+
+def items(study: Study, findings: Findings) -> Iterator[Item]:
+    """Size of the differences, tests, and one figure per pair of sites."""
+    differences, shared = findings.differences, findings.shared
+    if differences is None or shared is None:
+        return
+    yield _norms(study, differences)
+    yield from _shared_chains(shared)
+    shown = _named_differences(findings, differences)
+    pairs = list(dict.fromkeys(differences.norms["sites"]))
+    for number, pair in enumerate(pairs, start=1):
+        name = "site_differences" if len(pairs) == 1 else f"site_differences_{number}"
+        yield _differences_of(study, findings, differences, shown, pair, name)
+
+
+def _norms(study: Study, differences: SiteDifferences) -> Item:
+    norms, earlier = differences.norms.drop(columns=_FOR_KNOWN_CLUSTERS), ""
+    if study.published is not None:
+        earlier = f"Published: numbers of an earlier study ({study.published.source})."
+        known = [published_norm(study, row) for row in norms.to_dict("records")]
+        norms = norms.assign(published=np.array(known, dtype=float))
+    return Item(
+        "site_differences_norms",
+        "Size of the differences",
+        sentences(
+            "Frobenius norms of the differences, averaged over clusters. Debiased: less the part "
+            f"that sampling adds, from {study.outputs.bootstrap:,} bootstrap samples. These "
+            "numbers describe the groups as they were formed and have neither an interval nor a "
+            "p-value. Patients are assigned with errors, which are not the same at each site, so "
+            "norms are above 0 even where the sites share all courses.",
+            earlier,
+        ),
+        norms,
+        Plain(n_keys=2, columns=tuple(name for name in norms if name not in _IN_FILE_ONLY)),
+    )
+
+
+def _shared_chains(shared: SharedChains) -> Iterator[Item]:
+    """The test of shared chains, and how far apart the sites' own chains are."""
+    several = len(shared.tests) > 1
+    columns = ("sites", "statistic", "typical", "p_value")
+    yield Item(
+        "shared_chains",
+        "Do the sites share the courses of the clusters?",
+        sentences(
+            "Likelihood-ratio tests of Markov chains that all sites share, with proportions of "
+            "their own, against separate chains for each site, for first states and transitions "
+            "together. Memberships are probabilities, so no patient is assigned to a cluster. "
+            "Statistic: twice the difference in log-likelihood; typical: its mean in "
+            f"{shared.n:,} data sets simulated from the shared chains, to which both were fitted; "
+            "p: the share of these data sets with a larger statistic. A small p shows that the "
+            "sites differ, not that they differ much.",
+            "Adjusted: for the number of pairs of sites (Holm)." if several else "",
+        ),
+        shared.tests,
+        Plain(columns=(*columns, "p_holm") if several else columns),
+    )
+    if len(shared.norms):
+        yield Item(
+            "own_chains",
+            "How far apart the sites' own chains are",
+            "Norms as above, of the differences between the chains of each site's own mixture, "
+            "with memberships as probabilities. Debiased: less the part that sampling and "
+            f"uncertain membership add, with its 95 % interval, from {shared.n:,} data sets "
+            "simulated from each site's own mixture.",
+            shared.norms,
+            Plain(n_keys=1, columns=tuple(c for c in shared.norms if c != "rows_left_out")),
+        )
+
+
+def _named_differences(findings: Findings, differences: SiteDifferences) -> pd.DataFrame:
+    """All differences as the release shows them, with the names of the groups."""
+    names, courses = findings.analysis.group_names, findings.courses
+    own = next(iter(courses.values()))  # the only one if there is a single class
+
+    def name_of(membership: str, cluster: Any) -> str:
+        return names.get(membership, next(iter(names.values())))[cluster]
+
+    memberships = differences.differences["membership"]
+    shown = differences.shown_with({m: courses.get(m, own) for m in memberships}, name_of)
+    pairs = shown[["membership", "cluster"]].itertuples(index=False)
+    return shown.assign(cluster=[name_of(*pair) for pair in pairs])
+
+
+def _differences_of(
+    study: Study,
+    findings: Findings,
+    differences: SiteDifferences,
+    shown: pd.DataFrame,
+    pair: str,
+    name: str,
+) -> Item:
+    whose = "by cluster, for the ensemble and for the sites' own models"
+    if findings.analysis.ensemble is None:
+        whose = "for all patients"
+    return Item(
+        name,
+        f"Differences between the sites, {pair}",
+        f"Differences in the transition probabilities over one {window_name(study)} and in the "
+        f"first drug class, {whose}. Hatched: fewer than {differences.min_support:g} transitions "
+        "at a site. Grey: never visited at a site, or too few to show. Norm: the size of all "
+        "differences together, as in the table above.",
+        shown[shown["sites"] == pair],
+        Grid(
+            ("membership", "sites", "cluster", "quantity", "from"),
+            "to",
+            "difference",
+            ("n_first", "n_second"),
+            _rests_on,
+            "difference",
+            text="Columns: the state after, or the first state.",
+        ),
+        lambda: plot_site_differences(
+            differences, sites=pair, min_count=study.privacy.min_count, table=shown
+        ),
+        f"Heat maps of the differences {pair} in transition probabilities by cluster.",
+    )
+
+
+def _rests_on(row: Mapping[str, Any]) -> str:
+    few = "" if row["supported"] else ", few"
+    return f"from {row['n_first']:,.0f} and {row['n_second']:,.0f} transitions{few}"
+
+
+# --- methods and cautions -----------------------------------------------------------------
+
+
+def methods(study: Study, findings: Findings) -> list[str]:
+    """How differences between sites were measured and tested."""
+    shared, n_boot = findings.shared, study.outputs.bootstrap
+    if findings.analysis.ensemble is None or shared is None:
+        return []
+    debiased = (
+        f"What sampling adds to the squared norms was estimated from {n_boot:,} bootstrap samples "
+        "of each site's patients and subtracted (debiased norm); memberships were held fixed."
+    )
+    return [
+        "Differences between sites are Frobenius norms of differences between empirical transition "
+        "matrices, averaged over clusters, both plain and with states weighted by occupancy.",
+        *([debiased] if n_boot else []),
+        "Whether sites share the Markov chains of the clusters was tested without assigning "
+        "patients. The statistic is twice the difference between the log-likelihoods of a mixture "
+        "with separate chains for each site and of one with shared chains, each with the sites' "
+        "own proportions and both fitted by EM from the clusters and from other starts. It was "
+        f"compared with those of {shared.n:,} data sets simulated from the shared chains "
+        "(parametric bootstrap; pairs of sites adjusted by Holm's method).",
+        "For the norms of the differences between the sites' own chains, 95 % intervals are the "
+        "multiples of the observed difference under which the observed norm is neither among the "
+        f"2.5 % largest nor among the 2.5 % smallest, with noise from {shared.n:,} data sets "
+        "simulated from the sites' own mixtures and fitted again.",
+    ]
+
+
+def cautions(study: Study, findings: Findings) -> list[str]:
+    """What norms do not show, and what follows if sites do not share the courses."""
+    if findings.differences is None:
+        return []
+    notes = [] if findings.analysis.ensemble is None else findings.differences.cautions()
+    notes += [
+        "Norms of differences between groups of patients are above 0 because of sampling, and "
+        "because patients are assigned with errors. Whether the sites differ is answered by the "
+        "test of shared courses, in which no patient is assigned.",
+        *_if_not_shared(findings),
+    ]
+    if study.published is not None:
+        notes.append(
+            "The published numbers come from other patients; they are shown for orientation and "
+            "are not a target."
+        )
+    return notes
+
+
+def _if_not_shared(findings: Findings) -> list[str]:
+    shared = findings.shared
+    if shared is None or findings.analysis.ensemble is None or not len(shared.rejected()):
+        return []
+    p = p_text(shared.tests["p_holm"].iloc[0], shared.n)
+    return [
+        f"The sites do not share all courses of the clusters ({p}), whereas the ensemble, its "
+        "refinement, and effects and outcomes by cluster assume that they do, except for the "
+        "proportions. The more the sites differ, the less reliable the probabilities of clusters "
+        "are, and the more a cluster may be a different group of patients at each site. In that "
+        "case, do not refine to convergence, and compare the clusters with each site's own model."
+    ]
+
+
+SECTION = Section("sites", "Differences between sites", items, methods, cautions)

@@ -1,0 +1,431 @@
+"""Table 1: who the patients of each cluster are, by site."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import Field
+
+from font.checks import some
+from font.errors import InputError
+from font.settings import Settings, change, setting
+from font.spelling import option
+from mmlca.model.settings import Columns, Text
+from mmlca.sequences.checks import looks_like_dates, match_ids
+from mmlca.sequences.type import Labels
+from mmlca.tables.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
+from mmlca.tables.disclosure import Rounding, check_min_count, count_note
+from mmlca.tables.table_one_counts import (
+    SiteNumbers,
+    Variable,
+    hide_numbers,
+    ordered,
+    round_numbers,
+)
+
+_MAX_LEVELS = 30
+_INDENT = "\N{NO-BREAK SPACE}" * 2
+_LATEX = str.maketrans(
+    {c: rf"\{c}" for c in "&%$#_{}"}
+    | {"<": "$<$", "\\": r"\textbackslash{}", "†": r"\dag{}", _INDENT[0]: "~"}
+)
+_TESTS = {
+    "mean": "p: analysis of variance; chi-squared test for categories.",
+    "median": "p: Kruskal–Wallis test; chi-squared test for categories.",
+    "†": "† Some expected counts are below 5: permutation test of the chi-squared statistic, "
+    f"{N_PERMUTATIONS:,} random tables with the same margins.",
+    "smd": "SMD: standardised mean difference, averaged over all pairs of clusters.",
+}
+
+
+_SUMMARIES = {"mean": "mean (SD)", "median": "median [quartiles]"}
+_HEADINGS = {"p": "p", "smd": "SMD"}
+
+
+def _markdown(text: str) -> str:
+    """A text without HTML: a level may be called anything, and Markdown passes tags on."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+class TableOneSettings(Settings):
+    """Table 1: its rows, and its columns beside those of the clusters."""
+
+    variables: Columns | dict[Text, Text] | None = setting(
+        None,
+        "Columns of the patients' table, or labels by column; default: all but dates. Numbers with "
+        "more than two values are continuous, everything else is a category.",
+        example=["age", "sex", "race"],
+    )
+    columns: Annotated[tuple[Literal["all", "p", "smd"], ...], Field(strict=False)] = setting(
+        ("all",),
+        "Columns after those of the clusters: all patients; p: p-values (analysis of variance, or "
+        "Kruskal–Wallis for medians; chi-squared for categories); smd: standardised mean "
+        "difference, averaged over all pairs of clusters.",
+    )
+    continuous: Literal["mean", "median"] = setting(
+        "mean", "Continuous variables: mean (SD), or median [quartiles]."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TableOne:
+    """A finished table of texts, for a paper. Made by `table_one`.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Rows (variable, level), columns (site, cluster), or clusters alone for one site.
+    notes : tuple of str
+        Lines below the table.
+    legend : str
+        What the cells are, and what the columns beside the clusters compare.
+    hidden_together : {column: DataFrame of bool, levels by clusters}
+        For the columns `together` of `table_one`: the numbers at all sites together that other
+        tables may not show, since hidden ones of this table would follow.
+    """
+
+    frame: pd.DataFrame
+    notes: tuple[str, ...] = ()
+    legend: str = ""
+    hidden_together: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        return self.frame.copy()
+
+    def to_markdown(self) -> str:
+        """A pipe table."""
+        table = self.lines()
+        rows = [list(table.columns), ["---", *["---:"] * (table.shape[1] - 1)], *table.to_numpy()]
+        cells = [[" ".join(_markdown(c).splitlines()).replace("|", r"\|") for c in r] for r in rows]
+        lines = ["| " + " | ".join(row) + " |" for row in cells]
+        return "\n".join(lines + [f"\n{_markdown(note)}" for note in self.notes])
+
+    def to_latex(self) -> str:
+        """A tabular with booktabs rules."""
+        table = self.lines()
+        head, *rows = (
+            " & ".join(cell.translate(_LATEX) for cell in row) + r" \\"
+            for row in [list(table.columns), *table.to_numpy()]
+        )
+        begin = rf"\begin{{tabular}}{{l{'r' * (table.shape[1] - 1)}}}"
+        notes = [rf"\par {note.translate(_LATEX)}" for note in self.notes]
+        rules = [r"\bottomrule", r"\end{tabular}"]
+        return "\n".join([begin, r"\toprule", head, r"\midrule", *rows, *rules, *notes])
+
+    def to_html(self) -> str:
+        """A table element without styles of its own, and a paragraph for each note."""
+        table = self.lines()
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
+        rows = [  # not by pandas, which strips the indents of levels
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in table.to_numpy()
+        ]
+        begin = f'<table class="dataframe">\n<thead><tr>{head}</tr></thead>\n<tbody>'
+        paragraphs = [f"<p>{html.escape(note)}</p>" for note in self.notes]
+        return "\n".join([begin, *rows, "</tbody>\n</table>", *paragraphs])
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def __repr__(self) -> str:
+        return "\n".join([self.lines().to_string(index=False), *self.notes])
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def lines(self) -> pd.DataFrame:
+        """Texts line by line: the first column names the variable, or, indented, its level."""
+        columns = [c if isinstance(c, tuple) else (c,) for c in self.frame.columns]
+        lines: list[list[str]] = []
+        previous = None
+        for (variable, level), row in zip(self.frame.index, self.frame.to_numpy(), strict=True):
+            if level and variable != previous:
+                lines.append([variable, *[""] * len(row)])
+            lines.append([_INDENT + level if level else variable, *map(str, row)])
+            previous = variable
+        head = ["", *(" ".join(str(part) for part in c) for c in columns)]
+        return pd.DataFrame(lines, columns=head, dtype=object)
+
+
+def table_one(
+    patients: pd.DataFrame | Mapping[str, pd.DataFrame],
+    clusters: Labels | Mapping[str, Labels],
+    settings: TableOneSettings | None = None,
+    *,
+    descriptions: Mapping[Any, str] | None = None,
+    min_count: int = 0,
+    together: Sequence[str] = (),
+    rounding: Rounding | None = None,
+    **changes: Any,
+) -> TableOne:
+    """Describe the patients of each cluster: n (%), mean (SD), categories, missing values.
+
+    Parameters
+    ----------
+    patients : DataFrame or dict {site: DataFrame}
+        One row per patient, ids as index or in a column "id", such as the `.patients` of
+        sequences built from records. Patients without a cluster are left out.
+    clusters : Series or array, or dict {site: Series or array}
+        A Series is matched by id; an array is in the order of the patients.
+    settings : TableOneSettings, optional
+    descriptions : {cluster: text}, optional
+        What each cluster is, written below the table; such as the column "description" of
+        `mmlca.describe_clusters`.
+    min_count : int
+        Counts above 0 and below `min_count` are written "–", and so is the mean of so few
+        patients; with them as many other numbers as it takes that none of these follows from
+        those that are shown, or from the sizes of the clusters at all sites together. Where a
+        number of a variable is hidden, its comparison is coarse.
+    together : columns, optional
+        Those whose numbers at all sites together another table shows: hidden numbers must not
+        follow from that one either, and `hidden_together` says what it may not show.
+    rounding : Rounding, optional
+        Of the clusters: round all counts to multiples of its unit in place of hiding some; shares
+        are those of the rounded counts, and comparisons are coarse. Means of fewer patients than
+        `min_count` are not shown.
+    **changes
+        Single settings, which override `settings`: `variables`, `columns`, `continuous`; see
+        `TableOneSettings`.
+
+    Examples
+    --------
+    >>> patients = pd.DataFrame({"age": [50, 60, 70, 41], "sex": list("FFMF")}, index=[1, 2, 3, 4])
+    >>> clusters = pd.Series([1, 1, 2, 2], index=[1, 2, 3, 4])
+    >>> print(table_one(patients, clusters))
+    |  | 1 | 2 | all |
+    | --- | ---: | ---: | ---: |
+    | patients, n (%) | 2 (50.0) | 2 (50.0) | 4 (100.0) |
+    | age, mean (SD) | 55.0 (7.1) | 55.5 (20.5) | 55.2 (12.5) |
+    | sex, n (%) |  |  |  |
+    | \u00a0\u00a0F | 2 (100.0) | 1 (50.0) | 3 (75.0) |
+    | \u00a0\u00a0M | 0 (0.0) | 1 (50.0) | 1 (25.0) |
+    """
+    chosen = change(settings or TableOneSettings(), changes)
+    check_min_count(min_count)
+    sites = _by_site(patients, clusters)
+    everyone = pd.concat([frame for frame, _ in sites.values()], ignore_index=True)
+    variables = _variables(everyone, chosen.variables)
+    parts = {
+        site: SiteNumbers(frame, cluster, variables) for site, (frame, cluster) in sites.items()
+    }
+    hidden_together: dict[str, pd.DataFrame] = {}
+    if rounding is None:
+        hidden_together = hide_numbers(parts, min_count, together)
+    else:
+        round_numbers(parts, rounding, min_count)
+    columns = {
+        (site, name): cells
+        for site, part in parts.items()
+        for name, cells in _columns(part, chosen, rounded=rounding is not None)
+    }
+    rows = pd.MultiIndex.from_tuples(_row_names(variables, chosen), names=["", "level"])
+    table = pd.DataFrame(columns, index=rows)
+    table.columns = pd.MultiIndex.from_tuples(list(columns), names=["site", "cluster"])
+    if list(sites) == [""]:
+        table.columns = pd.Index([name for _, name in columns], name="cluster")
+    present = {str(level) for _, cluster in sites.values() for level in cluster}
+    explained = _explain_columns(table, chosen)
+    notes = [
+        *_describe_clusters(descriptions or {}, present),
+        *explained,
+        *filter(None, [count_note(min_count, rounding is not None)]),
+    ]
+    legend = " ".join([f"Number (%) or {_SUMMARIES[chosen.continuous]}.", *explained])
+    return TableOne(table, tuple(notes), legend, hidden_together)
+
+
+def check_variables(
+    patients: Mapping[str, pd.DataFrame], settings: TableOneSettings | None = None
+) -> None:
+    """Refuse what `table_one` would refuse, before there are clusters; patients by site."""
+    everyone = pd.concat(list(patients.values()), ignore_index=True)
+    _variables(everyone, (settings or TableOneSettings()).variables)
+
+
+# --- inside ----------------------------------------------------------------------------
+
+
+def _by_site(
+    patients: pd.DataFrame | Mapping[str, pd.DataFrame], clusters: Labels | Mapping[str, Labels]
+) -> dict[str, tuple[pd.DataFrame, NDArray[Any]]]:
+    """Patients with a cluster and their clusters, by site ("" if there are no sites)."""
+    if not isinstance(clusters, Mapping):
+        if isinstance(patients, Mapping):
+            raise TypeError("patients come by site, so clusters must be a dict {site: …} too.")
+        return {"": _matched(patients, clusters, "the patients")}
+    sites = {}
+    for site, labels in clusters.items():
+        if isinstance(patients, Mapping):
+            if site not in patients:
+                raise InputError(f"patients has no site {site!r}; it has {some(patients)}.")
+            frame = patients[site]
+        elif "site" in patients:
+            frame = patients[patients["site"].astype(str) == str(site)].drop(columns="site")
+        else:
+            frame = patients
+        sites[str(site)] = _matched(frame, labels, f"the patients of {site}")
+    return sites
+
+
+def _matched(frame: pd.DataFrame, labels: Labels, whose: str) -> tuple[pd.DataFrame, NDArray[Any]]:
+    if "id" in frame.columns:
+        frame = frame.set_index("id")
+    if isinstance(labels, pd.Series):
+        rows = match_ids(labels.index, frame.index)
+        if (rows < 0).any():
+            raise InputError(
+                f"{(rows < 0).sum():,} ids with a cluster are not among {whose}: "
+                f"{some(labels.index[rows < 0])}."
+            )
+        frame, cluster = frame.iloc[rows], labels.to_numpy()
+    else:
+        cluster = np.asarray(labels)
+    if len(cluster) != len(frame):
+        raise InputError(
+            f"found {len(cluster):,} clusters for {len(frame):,} of {whose}; give one for each, or "
+            "a Series indexed by id."
+        )
+    known = ~pd.isna(cluster)
+    if not known.any():
+        raise InputError(f"none of {whose} has a cluster.")
+    return frame[known], cluster[known]
+
+
+def _variables(
+    frame: pd.DataFrame, chosen: Sequence[str] | Mapping[str, str] | None
+) -> dict[str, Variable]:
+    """The rows of the table, by column of the patients' table."""
+    columns = [c for c in frame if frame[c].dtype.kind not in "mM"] if chosen is None else chosen
+    absent = [c for c in columns if c not in frame]
+    if absent:
+        raise InputError(
+            f"the patients have no column {some(absent)}; they have {some(frame.columns)}."
+        )
+    labels = columns if isinstance(columns, Mapping) else {}
+    return {
+        column: Variable(
+            labels.get(column, str(column).replace("_", " ")),
+            _levels(frame[column]),
+            bool(frame[column].isna().any()),
+        )
+        for column in columns
+    }
+
+
+def _levels(values: pd.Series) -> list[Any] | None:
+    """The categories in order, or None for a continuous variable."""
+    categories = isinstance(values.dtype, pd.CategoricalDtype)
+    levels = values.cat.categories if categories else values.dropna().unique()
+    is_number = pd.api.types.is_numeric_dtype(values) and values.dtype != bool
+    if is_number and not categories and len(levels) > 2:
+        return None
+    if len(levels) > _MAX_LEVELS:
+        advice = "group them"
+        if looks_like_dates(levels):
+            named = option("patients_columns", {"birth_date": str(values.name)})
+            advice = f"if they are dates of birth, death or the last contact, say so, as in {named}"
+        raise InputError(
+            f"{values.name!r} of the patients' table has {len(levels):,} different values; "
+            f"{advice}; or list the columns of Table 1, without it, with {option('variables')}."
+        )
+    return list(levels) if categories else ordered(np.asarray(levels, dtype=object))
+
+
+def _row_names(
+    variables: Mapping[str, Variable], settings: TableOneSettings
+) -> list[tuple[str, str]]:
+    rows = [("patients, n (%)", "")]
+    summary = _SUMMARIES[settings.continuous]
+    for label, levels, has_missing in variables.values():
+        title = f"{label}, {summary if levels is None else 'n (%)'}"
+        rows += [(title, "")] if levels is None else [(title, str(level)) for level in levels]
+        rows += [(title, "missing")] if has_missing else []
+    return rows
+
+
+def _columns(
+    part: SiteNumbers, settings: TableOneSettings, rounded: bool
+) -> Iterator[tuple[str, list[str]]]:
+    """The columns of one site: its clusters, then those of `settings.columns`."""
+    for k, name in enumerate(part.groups):
+        if name != "all" or "all" in settings.columns:
+            cells = [part.describe(column, k, settings.continuous) for column in part.variables]
+            yield name, [part.describe_size(k), *itertools.chain(*cells)]
+    for name in settings.columns:
+        if name != "all":
+            cells = [_compare(part, c, name, settings.continuous, rounded) for c in part.variables]
+            yield _HEADINGS[name], ["", *itertools.chain(*cells)]
+
+
+def _compare(
+    part: SiteNumbers, column: str, comparison: str, continuous: str, rounded: bool
+) -> list[str]:
+    """A p-value or a standardised mean difference, in the first row of a variable.
+
+    It is coarse where three digits would reveal hidden or rounded numbers.
+    """
+    clusters = [members for name, members in part.groups.items() if name != "all"]
+    known = [part.frame[column][members].dropna() for members in clusters]
+    value, permuted = _compare_samples(
+        [sample for sample in known if len(sample)],
+        part.variables[column].levels,
+        comparison,
+        continuous,
+    )
+    if np.isnan(value):
+        text = "–"
+    elif not rounded and not part.hidden[column].any():
+        text = "<0.001" if comparison == "p" and value < 0.001 else f"{value:.3f}"
+    elif comparison == "smd":
+        text = f"{value:.1f}"
+    else:
+        text = next((f"<{p}" for p in (0.001, 0.01, 0.05) if value < p), "≥0.05")
+    return [text + "†" if permuted else text, *[""] * (len(part.counts[column]) - 1)]
+
+
+def _compare_samples(
+    samples: list[pd.Series], levels: list[Any] | None, comparison: str, continuous: str
+) -> tuple[float, bool]:
+    """The comparison, NaN if there is none, and whether it comes from permutations."""
+    if len(samples) < 2:
+        return np.nan, False
+    if levels is None:
+        numbers = [sample.to_numpy(float) for sample in samples]
+        if comparison == "smd":
+            return smd(numbers), False
+        return p_continuous(numbers, continuous), False
+    table = np.array([[(sample == level).sum() for level in levels] for sample in samples], float)
+    table = table[:, table.sum(axis=0) > 0]
+    return (smd_categories(table), False) if comparison == "smd" else p_categories(table)
+
+
+# --- notes ------------------------------------------------------------------------------
+
+
+def _describe_clusters(descriptions: Mapping[Any, str], present: set[str]) -> list[str]:
+    unknown = [cluster for cluster in descriptions if str(cluster) not in present]
+    if unknown:
+        raise InputError(
+            f"descriptions names {some(unknown)}, but the clusters are {some(sorted(present))}."
+        )
+    return [f"{cluster}: {text}" for cluster, text in descriptions.items()]
+
+
+def _explain_columns(table: pd.DataFrame, settings: TableOneSettings) -> list[str]:
+    notes = []
+    for name in settings.columns:
+        if name == "p":
+            notes.append(_TESTS[settings.continuous])
+            marked = table.map(lambda text: "†" in text).any(axis=None)
+            notes += [_TESTS["†"]] if marked else []
+        elif name == "smd":
+            notes.append(_TESTS["smd"])
+    return notes

@@ -1,0 +1,225 @@
+"""Treatment lines: the paths that patients take from one state to the next.
+
+A line is a run of one state; a change of state begins the next line, so A A B A has three. Missing
+states are passed over: A ? A is one line.
+
+Small numbers are hidden by pruning. The paths of a group form a tree; a branch of fewer than
+`min_count` patients is put together with the smallest of its neighbours until the branch "others"
+holds enough, and is not followed further. So all that is shown are sums of sets of patients that
+are large enough, and nothing smaller follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from font.errors import InputError
+from mmlca.sequences.type import Sequences
+from mmlca.tables.disclosure import is_small
+from mmlca.tables.groups import Groups, SequencesBySite, by_group
+
+ENDED, OTHER = "no further", "others"
+ARROW = " → "
+
+
+def treatment_paths(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    max_lines: int = 4,
+    min_count: int = 0,
+) -> pd.DataFrame:
+    """How many patients take each path of treatment lines, as a tree.
+
+    Parameters
+    ----------
+    sequences, groups : as in `state_distribution`
+    max_lines : longer paths are cut here
+    min_count : smaller branches are put together as "others"
+
+    Returns
+    -------
+    DataFrame
+        One row per branch: `line`, `path` (the states so far, such as "A → B"), `parent` (the
+        path it continues), `before` (state of the line before, missing for the first), `state`
+        (of this line; "no further" for those whose last line was the one before, "others" for
+        small branches together), `count` (weighted patients), `patients` and `share` (of all).
+        A path comes before its continuations, which add up to it; it has none where all of them
+        are rare.
+
+    Examples
+    --------
+    >>> s = Sequences.from_lists([["A", "A", "B"], ["A", "A", "A"], ["A", None, "B"]])
+    >>> treatment_paths(s)[["line", "path", "patients"]]
+       line                path  patients
+    0     1                   A         3
+    1     2               A → B         2
+    2     3  A → B → no further         2
+    3     2      A → no further         1
+    """
+    _check(max_lines)
+    return by_group(sequences, groups, lambda s: _paths(s, max_lines, min_count))
+
+
+def treatment_lines(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    max_lines: int = 4,
+    min_count: int = 0,
+) -> pd.DataFrame:
+    """How patients move from one treatment line to the next: sums of `treatment_paths`.
+
+    Parameters are those of `treatment_paths`.
+
+    Returns
+    -------
+    DataFrame
+        `line`, `from` (the state of that line), `to` (the state of the next line, "no further"
+        if there was none during follow-up, "others" together), `count` (weighted patients),
+        `patients` and `share` (of those who had `from` as this line and whose next one is
+        known). Lines 1 to `max_lines` − 1, and only what happened.
+
+    Examples
+    --------
+    >>> s = Sequences.from_lists([["A", "A", "B"], ["A", "A", "A"], ["A", None, "B"]])
+    >>> treatment_lines(s)[["line", "from", "to", "patients"]]
+       line from          to  patients
+    0     1    A           B         2
+    1     1    A  no further         1
+    2     2    B  no further         2
+    """
+    _check(max_lines)
+    return by_group(sequences, groups, lambda s: _lines(s, max_lines, min_count))
+
+
+def branch_names(states: Sequence[str]) -> list[str]:
+    """Names of the states, of no further line and of others; unlike each other."""
+    names = list(states)
+    for name in (ENDED, OTHER):
+        while name in names:  # a state may be called so
+            name += "*"
+        names.append(name)
+    return names
+
+
+def _check(max_lines: int) -> None:
+    if max_lines < 2:
+        raise InputError(f"max_lines must be at least 2, found {max_lines}.")
+
+
+def line_codes(s: Sequences, max_lines: int) -> NDArray[np.int8]:
+    """The state of each patient's lines 1 … max_lines, (n, max_lines); −1 after the last."""
+    lines = np.full((len(s), max_lines), -1, dtype=np.int8)
+    number = np.zeros(len(s), dtype=np.intp)
+    current = np.full(len(s), -1, dtype=np.int8)
+    for t in range(s.shape[1]):
+        state = s.codes[:, t]
+        new = np.flatnonzero((state >= 0) & (state != current) & (number < max_lines))
+        lines[new, number[new]] = state[new]
+        number[new] += 1
+        current = np.where(state >= 0, state, current)
+    return lines
+
+
+class _Branch(NamedTuple):
+    """The patients of a path, and its last state: a code, or S for ended and S + 1 for other."""
+
+    path: tuple[int, ...]
+    rows: NDArray[np.intp]
+    patients: int
+
+    @property
+    def state(self) -> int:
+        return self.path[-1]
+
+
+def _tree(s: Sequences, max_lines: int, min_count: int) -> Iterator[_Branch]:
+    """All branches, each before its own ones."""
+    lines = line_codes(s, max_lines).astype(np.intp)
+    lines[lines < 0] = s.n_states
+    counted = s.weights > 0
+    whole = _Branch((), np.flatnonzero(counted), int(counted.sum()))
+    waiting = [whole]
+    while waiting and not is_small(whole.patients, min_count):
+        branch = waiting.pop()
+        if branch.path:
+            yield branch
+        if len(branch.path) < max_lines and (not branch.path or branch.state < s.n_states):
+            waiting += reversed(_split(branch, lines[:, len(branch.path)], s.n_states, min_count))
+
+
+def _split(
+    branch: _Branch, state: NDArray[np.intp], n_states: int, min_count: int
+) -> list[_Branch]:
+    """The branches of a branch; rare ones together, or none at all if they would be too few."""
+    next_state = state[branch.rows]
+    parts = {int(code): branch.rows[next_state == code] for code in np.unique(next_state)}
+    by_size = sorted(parts, key=lambda code: (len(parts[code]), code))
+    rare = [code for code in by_size if is_small(len(parts[code]), min_count)]
+    common = by_size[len(rare) :]
+    while rare and common and is_small(sum(len(parts[code]) for code in rare), min_count):
+        rare.append(common.pop(0))
+    if rare and not common and branch.path:
+        return []
+    branches = [
+        _Branch((*branch.path, code), parts[code], len(parts[code])) for code in sorted(common)
+    ]
+    if rare:
+        rows = np.concatenate([parts[code] for code in rare])
+        branches.append(_Branch((*branch.path, n_states + 1), rows, len(rows)))
+    return branches
+
+
+def _paths(s: Sequences, max_lines: int, min_count: int) -> pd.DataFrame:
+    names = branch_names(s.states)
+    total = s.weights.sum()
+    rows = [
+        (
+            len(branch.path),
+            ARROW.join(names[code] for code in branch.path),
+            ARROW.join(names[code] for code in branch.path[:-1]),
+            names[branch.path[-2]] if len(branch.path) > 1 else None,
+            names[branch.state],
+            float(s.weights[branch.rows].sum()),
+            branch.patients,
+        )
+        for branch in _tree(s, max_lines, min_count)
+    ]
+    table = pd.DataFrame(
+        rows, columns=["line", "path", "parent", "before", "state", "count", "patients"]
+    )
+    return table.assign(share=table["count"] / total if total > 0 else table["count"])
+
+
+def _lines(s: Sequences, max_lines: int, min_count: int) -> pd.DataFrame:
+    names = branch_names(s.states)
+    sums: dict[tuple[int, int, int], tuple[float, int]] = {}
+    for branch in _tree(s, max_lines, min_count):
+        if len(branch.path) > 1:
+            before, after = branch.path[-2:]
+            key = len(branch.path) - 1, before, after
+            count, patients = sums.get(key, (0.0, 0))
+            weight = float(s.weights[branch.rows].sum())
+            sums[key] = count + weight, patients + branch.patients
+    order = sorted(sums)
+    table = pd.DataFrame(
+        {
+            "line": np.array([key[0] for key in order], dtype=np.intp),
+            "from": _ordered([key[1] for key in order], names),
+            "to": _ordered([key[2] for key in order], names),
+            "count": [sums[key][0] for key in order],
+            "patients": [sums[key][1] for key in order],
+        }
+    )
+    total = table.groupby(["line", "from"], observed=True)["count"].transform("sum")
+    return table.assign(share=table["count"] / total)
+
+
+def _ordered(codes: list[int], names: list[str]) -> pd.Categorical:
+    return pd.Categorical.from_codes(codes, names, ordered=True)
