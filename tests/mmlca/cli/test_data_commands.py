@@ -191,7 +191,7 @@ def test_prep_with_combinations_stopping_death_and_observation(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("fit {site} -k 500", "500 classes cannot be told apart"),
+        ("fit {site} -k 500", "500 classes cannot be distinguished"),
         ("fit {site}", "Missing option '--classes' / '-k'. See `"),
         ("fit {folder}/plain.csv -k 2 --states A,B", "found 'X' where the states are 'A', 'B'"),
         ("fit {folder}/none.csv -k 2", "none.csv' does not exist"),
