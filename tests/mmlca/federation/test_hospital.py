@@ -241,9 +241,11 @@ name = "RA, two hospitals"
 seed = 3
 [sites.MGB]
 records = "MGB/medications.csv"
+drugs = "ra"
 patients = "MGB/patients.csv"
 [sites.VA]
 records = "VA/medications.csv"
+drugs = "ra"
 [rules]
 first_on_or_after = 2008-01-01
 impute = "carry_forward"
@@ -280,7 +282,7 @@ def test_a_study_file_says_all_there_is_to_say(hospital: Path, tmp_path: Path) -
     assert list(files) == ["MGB/1", "MGB/2"]
     assert {file.payload["min_count"] for file in files.values()} == {12}
     records = ehr_prep.read_records(
-        hospital / "MGB" / "medications.csv", patients=hospital / "MGB" / "patients.csv"
+        hospital / "MGB" / "medications.csv", drugs="ra", patients=hospital / "MGB" / "patients.csv"
     )
     data = ehr_prep.build_sequences(records, preset="ra", max_windows=8)
     for name, part in ehr_prep.pseudo_sites({"MGB": data}, 2, 0.8, seed=3).items():
@@ -316,7 +318,9 @@ def test_records_do_without_a_study_file(hospital: Path, tmp_path: Path) -> None
     assert "with --site" in refusal("site", "fit", "--study-file", hospital / "study.toml")
     study = (*study, "--folder", tmp_path)
     mmlca_does("site", "fit", *data, *study, "-k", 2, "--n-init", 4, "--out", tmp_path / "a")
-    built = ehr_prep.build_sequences(ehr_prep.read_records(data[1], patients=data[3]), preset="ra")
+    built = ehr_prep.build_sequences(
+        ehr_prep.read_records(data[1], drugs="ra", patients=data[3]), preset="ra"
+    )
     built.write(tmp_path / "s.parquet")
     mmlca_does(
         *("site", "fit", tmp_path / "s.parquet", *study, "-k", 2, "--n-init", 4),

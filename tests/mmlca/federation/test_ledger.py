@@ -151,7 +151,7 @@ def test_no_study_lowers_the_floor_of_a_site(tmp_path: Path) -> None:
         hospital(tmp_path, min_count=5)
     assert hospital(tmp_path, min_count=5, floor=5).min_count == 5
     (tmp_path / "study.toml").write_text(
-        'name = "s"\n[sites.x]\nrecords = "r.csv"\n[privacy]\nmin_count = 1\n'
+        'name = "s"\n[sites.x]\nrecords = "r.csv"\ndrugs = "ra"\n[privacy]\nmin_count = 1\n'
     )
     (tmp_path / "r.csv").write_text("patient_id,date,drug\n1,2010-01-01,etanercept\n")
     with pytest.raises(InputError, match="min_count is 1, but this site"):
