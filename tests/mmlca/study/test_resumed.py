@@ -23,6 +23,7 @@ BASE: dict[str, Any] = {
     "sites.A.labs": "labs.csv",
     "sites.B.records": "b.csv",
     "sites.B.patients": "people.csv",
+    "records.drugs": "ra",
     "classes.number": 2,
     "pseudo_sites.per_site": 1,
     "model.n_init": 2,
