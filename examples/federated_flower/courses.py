@@ -1,6 +1,6 @@
 """Hospitals and a centre over Flower: the same round as with files.
 
-Install 'mmlca[federated]' at every party. At the centre:
+On every machine, run pip install 'mmlca[federated]'. At the centre:
 
     flower-superlink --ssl-certfile … --ssl-keyfile … --ssl-ca-certfile … \
         --disable-runtime-dependency-installation
