@@ -14,7 +14,7 @@ and, where it has use for them, `log_penalty()` (of its prior, without the propo
 `proportions_prior` (pseudo-count of each class in the proportions, else 0) and `distinct(data)`
 (fewer patients with weights that stand for all).
 
-The loop over rounds and a site's part of each round stand in one module, so that the whole EM can
+The loop over steps and a site's part of each step stand in one module, so that the whole EM can
 be read in one place; `font.exchange.sums` calls the same functions with files in between.
 """
 
@@ -35,8 +35,8 @@ from font.labels import label
 from font.models.sklearn_models import wrap
 from font.protocol import site_proportions
 
-_MOST_ROUNDS = 5_000
-_HELD_OUT = 0.2  # share of each site's patients that choose the number of rounds
+_MOST_STEPS = 5_000
+_HELD_OUT = 0.2  # share of each site's patients that choose the number of steps
 _TOL, _SETTLED = 1e-6, 1e-9  # gain in log-likelihood; change of a proportion
 _FALL = 1e-6  # relative fall of the log-likelihood that is not rounding error
 
@@ -78,47 +78,30 @@ class Refined:
         The shared model: the family's, with one class per cluster.
     proportions_ : DataFrame sites × clusters
     loglik_path_ : (R + 1,)
-        Log-likelihood of all patients after 0, 1, … rounds.
+        Log-likelihood of all patients after 0, 1, … steps.
     penalised_path_ : (R + 1,)
-        The same with the prior's penalty; this is what never falls from round 0 on.
-    n_rounds_ : R
+        The same with the prior's penalty; this is what never falls from step 0 on.
+    n_steps_ : R
     converged_ : bool
-        Whether further rounds would change nothing; False where a fixed number was asked for and
+        Whether further steps would change nothing; False where a fixed number was asked for and
         the last one still gained.
     held_out_path_ : array
-        With rounds="held-out": mean log-likelihood of a held-out patient after 0, 1, … rounds on
+        With steps="held-out": mean log-likelihood of a held-out patient after 0, 1, … steps on
         the others, up to the first fall; else empty.
 
     Notes
     -----
     All of this takes it that the sites share the clusters' parameters, and differ only in how
-    common the clusters are. Where they do not share them, further rounds fit the clusters to the
-    differences between sites, and the probabilities are too high: see `font.refine`.
-
-    How far the probabilities can be trusted was measured where the truth is known: mixtures of
-    three chains at 5 sites with unequal proportions, 8 simulated studies for each length of the
-    sequences. Below are, of patients with a stated probability in these bounds, the shares who are
-    in the right cluster. "Votes" is the share of the models' weight that votes for a patient's
-    cluster. After one round hard data (8 times) still make the probabilities too high; at
-    convergence they are right. All of this holds as far as the model does.
-
-    ============== ========= ============ =========== ========= ============ ===========
-    stated         votes, 8  one round, 8 converge, 8 votes, 16 one round,16 converge,16
-    ============== ========= ============ =========== ========= ============ ===========
-    0.6 to 0.7     0.65      0.59         0.65        0.84      0.58         0.61
-    0.8 to 0.9     0.72      0.75         0.84        0.89      0.85         0.85
-    0.95 to 0.99   –         0.94         0.97        –         0.97         0.98
-    0.99 to 1      0.86      0.97         0.99        0.97      1.00         1.00
-    mean stated    0.81      0.87         0.87        0.87      0.94         0.94
-    share right    0.76      0.82         0.86        0.90      0.93         0.93
-    ============== ========= ============ =========== ========= ============ ===========
+    common the clusters are. Where they do not share them, further steps fit the clusters to the
+    differences between sites, and the probabilities are too high. How far these can be trusted was
+    measured where the truth is known, see *Does it work?* in the documentation.
     """
 
     model_: Any = field(repr=False)
     proportions_: pd.DataFrame
     loglik_path_: Floats = field(repr=False)
     penalised_path_: Floats = field(repr=False)
-    n_rounds_: int
+    n_steps_: int
     converged_: bool
     held_out_path_: Floats = field(default_factory=lambda: np.empty(0), repr=False)
 
@@ -169,7 +152,7 @@ def refine(
     ensemble: Any,
     models: Models,
     data: Mapping[Any, Any],
-    rounds: int | str = 1,
+    steps: int | str = 1,
     *,
     seed: int | np.random.Generator | None = None,
 ) -> Refined:
@@ -185,34 +168,22 @@ def refine(
         form of the covariances) hold for the clusters too.
     data : {site: data}
         The patients of each site: what the models' `predict` takes.
-    rounds : int, "converge" or "held-out"
+    steps : int, "converge" or "held-out"
         0 gives the parameters of the ensemble's clusters as they are, and each site's proportions
-        under these; each round is one more exchange of sums. "converge" goes on until nothing
+        under these; each step is one more exchange of sums. "converge" goes on until nothing
         changes; the result is a maximum of the likelihood of all patients with proportions by site.
-        "held-out" makes as many rounds as are best for patients who take no part in them: a fifth
-        of each site's patients is held out, rounds on the others end where the likelihood of those
-        held out falls, and all patients then make that number of rounds.
+        "held-out" makes as many steps as are best for patients who take no part in them: a fifth
+        of each site's patients is held out, steps on the others end where the likelihood of those
+        held out falls, and all patients then make that number of steps.
     seed : int or Generator, optional
         Which patients are held out.
 
     Notes
     -----
     Refine where sites share the clusters' parameters. Test it first: for Markov chains with
-    `mmlca.shared_chain_test`. Held-out patients guard against too many rounds on few patients, not
+    `mmlca.shared_chain_test`. Held-out patients guard against too many steps on few patients, not
     against sites that differ, since what fits the differences between sites fits held-out patients
-    of the same sites as well. Mean adjusted Rand indices with the true classes (24 simulated
-    studies, standard errors at most 0.013), four RA-like chains of 4 to 16 quarters in proportions
-    that differ by site, where a share of every row of probabilities was replaced by a random one at
-    each site ("differ by"); and for convergence the mean probability that is stated for a patient's
-    cluster and the share of patients whose cluster is right:
-
-    =========  =====  =======  ========  =========  ======  =====
-    differ by  FONT   1 round  held-out  converged  stated  right
-    =========  =====  =======  ========  =========  ======  =====
-    0          0.787  0.817    0.818     0.817      0.93    0.93
-    20 %       0.368  0.461    0.468     0.450      0.80    0.73
-    40 %       0.183  0.255    0.203     0.188      0.82    0.52
-    =========  =====  =======  ========  =========  ======  =====
+    of the same sites as well. *Does it work?* in the documentation has what was measured.
 
     Examples
     --------
@@ -223,18 +194,18 @@ def refine(
     ...          for s, n in (("A", 60), ("B", 6))}
     >>> models = {s: KMeans(2, n_init=5, random_state=1).fit(x) for s, x in sites.items()}
     >>> ensemble = Ensemble(2, seed=1).fit(models, {s: label(models, x) for s, x in sites.items()})
-    >>> result = refine(ensemble, models, sites, rounds="converge")
+    >>> result = refine(ensemble, models, sites, steps="converge")
     >>> result.proportions_.max(axis=1).round(1).tolist()
     [0.5, 0.9]
     """
-    if rounds not in ("converge", "held-out"):
-        rounds = whole_number(rounds, 0, 'rounds, unless "converge" or "held-out",')
+    if steps not in ("converge", "held-out"):
+        steps = whole_number(steps, 0, 'steps, unless "converge" or "held-out",')
     template = check_family(models)
     _check_ensemble(ensemble, models)
     sites = _checked_sites(data)
     table = {site: label(models, part) for site, part in sites.items()}
     clusters = {site: ensemble.predict(t).to_numpy() for site, t in table.items()}
-    return refine_clusters(template, sites, clusters, int(ensemble.n_clusters_), rounds, seed)
+    return refine_clusters(template, sites, clusters, int(ensemble.n_clusters_), steps, seed)
 
 
 def refine_clusters(
@@ -242,16 +213,16 @@ def refine_clusters(
     sites: Mapping[Any, Any],
     clusters: Mapping[Any, Integers],
     n_clusters: int,
-    rounds: int | str = 1,
+    steps: int | str = 1,
     seed: int | np.random.Generator | None = None,
 ) -> Refined:
     """`refine` from any clusters {site: (n,)}, for models like `template`."""
-    if rounds == "held-out":
+    if steps == "held-out":
         path = _held_out_path(template, sites, clusters, n_clusters, np.random.default_rng(seed))
         result = refine_clusters(template, sites, clusters, n_clusters, int(path.argmax()))
         return replace(result, held_out_path_=path)
     model = _first_model(template, sites, clusters, n_clusters)
-    return _rounds(model, {site: fewer(template, part) for site, part in sites.items()}, rounds)
+    return _climb(model, {site: fewer(template, part) for site, part in sites.items()}, steps)
 
 
 def _first_model(
@@ -277,9 +248,9 @@ def _held_out_path(
     n_clusters: int,
     rng: np.random.Generator,
 ) -> Floats:
-    """Mean log-likelihood of held-out patients after 0, 1, … rounds on the others.
+    """Mean log-likelihood of held-out patients after 0, 1, … steps on the others.
 
-    It ends with the first round that lowers it, or with convergence. Patients who are impossible
+    It ends with the first step that lowers it, or with convergence. Patients who are impossible
     at the beginning, and so stay, do not count.
     """
     kept = {}
@@ -306,39 +277,39 @@ def _held_out_path(
         return len(path) < 2 or path[-1] >= path[-2]
 
     model = _first_model(template, inside, labels, n_clusters)
-    _rounds(model, {s: fewer(template, p) for s, p in inside.items()}, "converge", go_on)
+    _climb(model, {s: fewer(template, p) for s, p in inside.items()}, "converge", go_on)
     return np.array(path)
 
 
-def _rounds(
+def _climb(
     model: Any,
     sites: Mapping[Any, Any],
-    rounds: int | str,
+    steps: int | str,
     go_on: Callable[[Any, Mapping[Any, Floats]], bool] | None = None,
 ) -> Refined:
-    """EM from a shared model: the loop of all rounds, each site's step and the centre's.
+    """EM from a shared model: the loop of all steps, each site's step and the centre's.
 
-    `go_on`, given the model and the sites' proportions after each round, may end it.
+    `go_on`, given the model and the sites' proportions after each step, may end it.
     """
-    most = _MOST_ROUNDS if isinstance(rounds, str) else rounds
+    most = _MOST_STEPS if isinstance(steps, str) else steps
     path: list[tuple[float, float]] = []
     shares: dict[Any, Floats | None] = dict.fromkeys(sites)
     gain_before, converged = np.inf, False
     last = model
     while True:
-        steps = {site: site_step(model, part, shares[site]) for site, part in sites.items()}
-        loglik = sum(step.loglik for step in steps.values())
-        penalised = loglik + _penalty(model, steps)
+        found = {site: site_step(model, part, shares[site]) for site, part in sites.items()}
+        loglik = sum(step.loglik for step in found.values())
+        penalised = loglik + _penalty(model, found)
         if path and penalised < path[-1][1] - _FALL * abs(path[-1][1]):
             warnings.warn(
-                f"round {len(path)} lowered the log-likelihood from {path[-1][1]:,.4f} to "
+                f"step {len(path)} lowered the log-likelihood from {path[-1][1]:,.4f} to "
                 f"{penalised:,.4f}, which EM does not do: `from_statistics` of the models does not "
-                "give the most likely parameters; the refinement ends with the round before.",
+                "give the most likely parameters; the refinement ends with the step before.",
                 stacklevel=3,
             )
             model = last
             break
-        shares = {site: step.proportions for site, step in steps.items()}
+        shares = {site: step.proportions for site, step in found.items()}
         path.append((loglik, penalised))
         if len(path) > 1:
             gain = path[-1][1] - path[-2][1]
@@ -346,15 +317,15 @@ def _rounds(
             # the gains to come, gain · ratio / (1 − ratio) with ratio = gain / gain_before
             converged = gain <= noise or (gain < _TOL and gain * gain < _TOL * (gain_before - gain))
             gain_before = gain
-        if len(path) > most or (converged and isinstance(rounds, str)):
+        if len(path) > most or (converged and isinstance(steps, str)):
             break
         if go_on is not None and not go_on(model, shares):  # type: ignore[arg-type]
             break
-        total = sum(model.statistics(sites[s], step.membership) for s, step in steps.items())
+        total = sum(model.statistics(sites[s], step.membership) for s, step in found.items())
         last, model = model, model.from_statistics(total)
-    if isinstance(rounds, str) and not converged and len(path) > most:
+    if isinstance(steps, str) and not converged and len(path) > most:
         warnings.warn(
-            f"the refinement had not converged after {most:,} rounds; its likelihood still rises.",
+            f"the refinement had not converged after {most:,} steps; its likelihood still rises.",
             stacklevel=3,
         )
     columns = pd.RangeIndex(len(next(iter(shares.values()))), name="cluster")  # type: ignore[arg-type]
@@ -505,11 +476,11 @@ def _posterior(logs: Floats, proportions: Floats) -> tuple[Floats, Floats]:
     return shares / sums[:, None], each
 
 
-def _penalty(model: Any, steps: Mapping[Any, SiteStep]) -> float:
+def _penalty(model: Any, found: Mapping[Any, SiteStep]) -> float:
     penalty = float(model.log_penalty()) if hasattr(model, "log_penalty") else 0.0
     prior = _prior(model)
     if prior:
-        penalty += prior * sum(float(np.log(step.proportions).sum()) for step in steps.values())
+        penalty += prior * sum(float(np.log(step.proportions).sum()) for step in found.values())
     return penalty
 
 

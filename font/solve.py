@@ -58,21 +58,8 @@ def read_spectrum(values: Iterable[float], threshold: float = 0.1) -> SpectrumCh
     classes each partly impose the number K, so that what models with 1 to 3 classes more suggest
     is the better evidence (`suggest_n_clusters`).
 
-    How often the number suggested was the true one, by local models with as many classes as
-    that, with more, and with all of the latter in one ensemble:
-
-    ======================================  =====  =====  =====  =====  ========
-    simulated sites                         K      K + 1  K + 2  K + 3  together
-    ======================================  =====  =====  =====  =====  ========
-    5 or 10 small sites, RA-like chains     0.93   0.94   0.91   0.91   0.93
-    5 or 10 small sites, random chains      0.65   0.40   0.26   0.16   0.58
-    5 or 10 sites, Gaussian mixtures        0.94   0.94   0.93   0.94
-    ======================================  =====  =====  =====  =====  ========
-
-    Chains: K = 4, 5 sites of 50 to 500 or 10 of 50 to 150 patients, prior 0.5, 80 studies each;
-    mixtures: K = 5, sites of 50 to 500, 270 studies. For chains all models together were right
-    in 18 of 18 cases that were "clear", 47 of 48 that were "fair", and 55 of 94 "doubtful" ones:
-    that word says more than the number of classes does.
+    *Does it work?* in the documentation says how often the number suggested was the true one: how
+    sure the answer is says more than the number of classes does.
 
     Examples
     --------

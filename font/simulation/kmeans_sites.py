@@ -1,4 +1,4 @@
-"""K-means on the data of several sites: local models, the pooled oracle, and k-FED.
+"""K-means on the data of several sites: local models and k-FED.
 
 Data are {site: (n, p)}; clusterings come back as {site: clusters}.
 """
@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import Floats, Integers, one_of, some, whole_number
+from font.checks import Floats, Integers, some, whole_number
 from font.clustering import one_thread, plain_seeds
 from font.errors import InputError
 from font.simulation.methods import Clusters, split
-
-ASSIGNMENTS = ("faithful", "nearest")
 
 
 def local_kmeans(
@@ -53,41 +51,16 @@ def local_kmeans(
     }
 
 
-def pooled(
-    data: Mapping[Any, ArrayLike],
-    n_clusters: int,
-    *,
-    n_init: int = 10,
-    seed: int = 0,
-) -> Clusters:
-    """K-means on the data of all sites together: an oracle, since no site may share its data.
-
-    Parameters as in `local_kmeans`.
-
-    Examples
-    --------
-    >>> data = {"A": np.array([[0.0], [5.0]]), "B": np.array([[0.1], [5.1]])}
-    >>> clusters = pooled(data, 2)
-    >>> bool((clusters["A"].to_numpy() == clusters["B"].to_numpy()).all())
-    True
-    """
-    arrays = _arrays(data)
-    points = np.concatenate(list(arrays.values()))
-    fitted = fit_kmeans(points, n_clusters, n_init, seed, "all sites together")
-    return split(fitted.labels_, {site: _index(data[site], len(a)) for site, a in arrays.items()})
-
-
 def k_fed(
     data: Mapping[Any, ArrayLike],
     n_clusters: int,
     *,
     n_local: int | None = None,
-    assign: str = "faithful",
     n_init: int = 10,
     rounds: int | None = 1,
     first: Any = None,
     seed: int = 0,
-) -> Clusters:
+) -> dict[str, Clusters]:
     """One-shot federated K-means, k-FED of Dennis, Li and Smith (2021).
 
     At each site, the K-means of Awasthi and Sheffet (2012): project the rows A on the K leading
@@ -103,9 +76,6 @@ def k_fed(
     n_clusters : int
     n_local : int, optional
         Clusters at each site; n_clusters unless given.
-    assign : "faithful" or "nearest"
-        "faithful", as published: a patient follows the own local cluster. "nearest": each
-        patient goes to the nearest of the final centres.
     n_init : int
         Starts of K-means on the projected rows, of which the best is kept, seeded as in
         `local_kmeans`. The algorithm asks for a solution whose sum of squares is within a constant
@@ -118,40 +88,30 @@ def k_fed(
         Whose centres the centre begins with (the paper: any); drawn at random unless given.
     seed : int
 
+    Returns
+    -------
+    {"faithful": {site: clusters}, "nearest": {site: clusters}}
+        As published a patient follows the own local cluster ("faithful"); with "nearest" each
+        patient goes to the nearest of the final centres.
+
     Notes
     -----
     Where no row is that much nearer to ν_r than to the others, S_r is empty; the mean of all
     rows nearest to ν_r then takes its place.
 
     A round of Lloyd's algorithm has two steps, the means of the groups and the grouping by these
-    means; rounds=1 takes both once, after the grouping by the centres chosen first. What the
+    means; rounds=1 takes each of them after the grouping by the centres chosen first. What the
     sites need from the centre is the grouping of their centres, so that a round that ended with
     the means would leave it as it was before (rounds=0).
 
     Examples
     --------
     >>> data = {"A": np.array([[0.0], [0.2], [5.0]]), "B": np.array([[5.1], [4.9], [0.1]])}
-    >>> low, _, high = k_fed(data, 2, first="A")["A"]
-    >>> k_fed(data, 2, first="A")["B"].tolist() == [high, high, low]
+    >>> found = k_fed(data, 2, first="A")["faithful"]
+    >>> low, _, high = found["A"]
+    >>> found["B"].tolist() == [high, high, low]
     True
     """
-    one_of(assign, ASSIGNMENTS, "assign")
-    return k_fed_assignments(
-        data, n_clusters, n_local=n_local, n_init=n_init, rounds=rounds, first=first, seed=seed
-    )[assign]
-
-
-def k_fed_assignments(
-    data: Mapping[Any, ArrayLike],
-    n_clusters: int,
-    *,
-    n_local: int | None = None,
-    n_init: int = 10,
-    rounds: int | None = 1,
-    first: Any = None,
-    seed: int = 0,
-) -> dict[str, Clusters]:
-    """Both assignments of `k_fed` from the same local fits, {"faithful": …, "nearest": …}."""
     n_clusters = whole_number(n_clusters, 1, "n_clusters")
     n_local = n_clusters if n_local is None else whole_number(n_local, 1, "n_local, unless None,")
     n_init = whole_number(n_init, 1, "n_init")

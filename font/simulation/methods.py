@@ -6,7 +6,7 @@ These work on label tables {site: patients × models}, with any model, like the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,27 +25,6 @@ Clusters = dict[Any, pd.Series]
 # --- from the models' labels -------------------------------------------------------------
 
 
-def local_clustering(labels: LabelTables, model: Hashable) -> Clusters:
-    """One site's model carried to all patients: its labels are the clusters.
-
-    Parameters
-    ----------
-    labels : {site: table}
-        As `font.label` returns them.
-    model : name of a column
-
-    Examples
-    --------
-    >>> labels = {"here": pd.DataFrame({"A": [0, 1], "B": [1, 1]})}
-    >>> local_clustering(labels, "A")["here"].tolist()
-    [0, 1]
-    """
-    models = _models(labels)
-    if model not in models:
-        raise InputError(f"there is no model {model!r}; name one of {some(models)}.")
-    return {site: table[model].rename("cluster") for site, table in labels.items()}
-
-
 def local_scores(labels: LabelTables, truth: Clusterings) -> pd.Series:
     """The adjusted Rand index of each model's labels on all patients, as a Series over models.
 
@@ -61,25 +40,11 @@ def local_scores(labels: LabelTables, truth: Clusterings) -> pd.Series:
     >>> local_scores(labels, {"here": [1, 1, 0, 0]}).round(2).to_dict()
     {'A': 1.0, 'B': 0.0}
     """
-    return pd.Series(
-        {
-            model: rand_index(local_clustering(labels, model), truth, site_order=labels)
-            for model in _models(labels)
-        },
-        dtype=float,
-    )
-
-
-def best_local(labels: LabelTables, truth: Clusterings) -> Clusters:
-    """The single model that fits the truth best, carried to all: an oracle, since it is told.
-
-    Examples
-    --------
-    >>> labels = {"here": pd.DataFrame({"A": [0, 1, 1, 1], "B": [0, 0, 1, 1]})}
-    >>> best_local(labels, {"here": [1, 1, 0, 0]})["here"].tolist()
-    [0, 0, 1, 1]
-    """
-    return local_clustering(labels, local_scores(labels, truth).idxmax())
+    scores = {
+        model: rand_index({site: table[model] for site, table in labels.items()}, truth)
+        for model in _models(labels)
+    }
+    return pd.Series(scores, dtype=float)
 
 
 def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> Clusters:
@@ -121,12 +86,7 @@ def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> Cluster
 # --- scores ------------------------------------------------------------------------------
 
 
-def rand_index(
-    clusters: Clusterings,
-    truth: Clusterings,
-    *,
-    site_order: Iterable[Any] | None = None,
-) -> float:
+def rand_index(clusters: Clusterings, truth: Clusterings) -> float:
     """The adjusted Rand index over all sites; patients with a negative true class are left out.
 
     Examples
@@ -134,7 +94,7 @@ def rand_index(
     >>> rand_index({"A": [0, 0], "B": [1, 5]}, {"A": [1, 1], "B": [0, -1]})
     1.0
     """
-    sites = list(clusters if site_order is None else site_order)
+    sites = list(clusters)
     if absent := [site for site in sites if site not in truth]:
         raise InputError(f"truth has no entry for the sites {some(absent)}; give one for each.")
     for site in sites:

@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 MEASURES = ("ari", "correlation", "concordance", "angle", "suggested", "bad_weight")
 # the tables see nothing but cross-tables of labels, rounded at random at each site
 VARIANTS = (
-    *("FONT centred", "FONT sparse", "FONT prior", "FONT any K"),
-    *("tables kmeans", "tables latent"),
+    "FONT centred",
+    "FONT sparse",
+    "FONT prior",
+    "FONT any K",
+    "tables kmeans",
+    "tables latent",
 )
 MODELS: dict[str, Any] = {
     "n_local": None,
@@ -110,7 +114,7 @@ def _rows(
 
 
 def _at_most(k: int, fit: Callable[[int], Any]) -> Any:
-    """`fit(k)`, or with fewer clusters where all models together tell fewer apart."""
+    """`fit(k)`, or with fewer clusters where all models together distinguish fewer."""
     try:
         return fit(k)
     except TooManyClusters as error:
@@ -203,7 +207,7 @@ def _competitor(
             return {method: clusters}
         begin = _parts(clusters.to_numpy(), sites)
         return {method: _refined(wrap(fitted), sites, begin, k, "converge")}
-    both = kmeans_sites.k_fed_assignments(
+    both = kmeans_sites.k_fed(
         sites.data,
         k,
         n_init=options["n_init"],

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -166,26 +167,31 @@ class Source(Protocol):
         """The patients of several sites, in order."""
 
 
+def keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """What a function's keyword arguments are unless given."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
 class GaussianSource:
     """`simulate_gaussian` with K-means as the local model."""
 
     axis = "variance"
     levels = (0.05, 0.1, 0.3)
-    defaults: Mapping[str, Any] = {
-        "n_classes": 5,
-        "n_features": 10,
-        "sizes": (50, 500),
-        "concentration": 1.0,
-        "contaminated_sites": 0.2,
-        "outlying": 0.2,
-        "outlier_means": "point",
-        "outlier_points": "add",
-        "absent_classes": 0,
-    }
+    defaults: Mapping[str, Any] = keyword_defaults(simulate_gaussian)
     methods = (
-        *("local", "k-FED", "k-FED nearest", "consensus", "FONT equal", "FONT"),
-        *("FONT refined 0", "FONT refined 1", "FONT refined converge"),
-        *("pooled", "pooled site proportions", "best local"),
+        "local",
+        "k-FED",
+        "k-FED nearest",
+        "consensus",
+        "FONT equal",
+        "FONT",
+        "FONT refined 0",
+        "FONT refined 1",
+        "FONT refined converge",
+        "pooled",
+        "pooled site proportions",
+        "best local",
     )
 
     def simulate(self, rng: np.random.Generator, **scenario: Any) -> GaussianSites:

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from font.probabilities import PRIOR_OF_SENT_FITS
+from font.simulation.sources import SETTINGS, GaussianSource, keyword_defaults
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.model.simulate import simulate
 from mmlca.sequences.type import Sequences
 
 Floats = NDArray[np.float64]
-SETTINGS = ("homogeneous", "imbalanced", "contaminated")
 
 
 class ChainSites(NamedTuple):
@@ -54,7 +54,7 @@ def simulate_chains(
     """Sites whose patients' sequences come from one mixture of Markov chains.
 
     The classes' first states are Dirichlet(1, …, 1), their transition rows the same with `stay`
-    more on the present state. Shorter sequences make the classes harder to tell apart.
+    more on the present state. Shorter sequences make the classes harder to distinguish.
 
     Parameters
     ----------
@@ -117,20 +117,8 @@ class ChainSource:
 
     axis = "quarters"
     levels = (8, 16, 32)
-    defaults: Mapping[str, Any] = {
-        "n_classes": 3,
-        "n_states": 4,
-        "stay": 2.0,
-        "sizes": (50, 500),
-        "concentration": 1.0,
-        "contaminated_sites": 0.2,
-        "outlying": 0.2,
-    }
-    methods = (
-        *("local", "consensus", "FONT equal", "FONT"),
-        *("FONT refined 0", "FONT refined 1", "FONT refined converge"),
-        *("pooled", "pooled site proportions", "best local"),
-    )
+    defaults: Mapping[str, Any] = keyword_defaults(simulate_chains)
+    methods = tuple(name for name in GaussianSource.methods if not name.startswith("k-FED"))
 
     def simulate(self, rng: np.random.Generator, **scenario: Any) -> ChainSites:
         return simulate_chains(**scenario, seed=rng)

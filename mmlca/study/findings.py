@@ -15,15 +15,15 @@ from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
-from mmlca.study.groups import all_memberships, named_groups, views, with_names
+from mmlca.study.groups import all_memberships, named_groups, views
 from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
-from mmlca.study.names import short_names
+from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.words import group_name, period, window_name
-from mmlca.tables.clusters import describe_clusters, name_clusters, shown_sizes
+from mmlca.tables.clusters import describe_clusters, shown_sizes
 from mmlca.tables.course_tables import (
     Courses,
     course_keys,
@@ -93,16 +93,7 @@ def describe(
         window=window_name(study),
     )
     described = shown_clusters(study, analysis, described)
-    courses = name_clusters(described)  # from the numbers that are shown beside the names
-    names = short_names(study, courses, names_given(courses))
-    clusters = described["cluster"]
-    analysis = with_names(
-        study,
-        analysis,
-        {c: name for c, name in zip(clusters, names, strict=True) if name},
-        {c: course for c, course in zip(clusters, courses, strict=True) if course},
-    )
-    described.insert(1, "name", pd.Series(names, described.index, dtype=object))
+    analysis, described = name_groups(study, analysis, described, names_given)
     course_tables = tables_of_courses(study, analysis, processes)
     trends = lab_trends(study, analysis)
     table_one = describe_patients(study, analysis, described)
@@ -259,7 +250,11 @@ def _rounded_influence(table: pd.DataFrame, analysis: Analysis, rounding: Roundi
 
 
 def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
-    """The course of a lab under each membership, at the sites that have labs and dates."""
+    """The course of a lab under each membership, at the sites that have labs and dates.
+
+    A public release has one membership: the widths of the bands under two would reveal roughly by
+    how few patients these differ.
+    """
     from ehr_prep.labs import trend
 
     sites = [site for site, files in study.sites.items() if files.labs is not None]
@@ -275,7 +270,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
         return {}
     dates = {site: analysis.sequences[site] for site in labs}
     trends = {}
-    for view, clusters in views(analysis):
+    for view, clusters in views(analysis)[: 1 if is_public(study) else None]:
         groups = named_groups(analysis, {site: clusters[site] for site in labs}, view)
         trends[view] = trend(
             labs,

@@ -38,7 +38,7 @@ from mmlca.tables.diagnostics import (
     diagnose,
     diagnose_clusters,
 )
-from mmlca.tables.disclosure import few_text, hide_parts, hides, is_small
+from mmlca.tables.disclosure import few_text, hide_parts, hides, is_small, show_counts
 from mmlca.tables.pooling import inverse_variance
 from mmlca.tables.survival import Survival, survival_by_cluster
 
@@ -125,16 +125,14 @@ def infer(
         parts["class_tests"] = _by_site({s: _class_tests(study, own[s], sites[s]) for s in sites})
     if refits:
         found = _by_site({site: result.stability for site, result in refits.items()})
-        parts["stability"] = hide_parts(
-            found,
-            ["site"],
-            ["patients", "jaccard", "found_again", "dissolved"],
+        parts["stability"] = show_counts(
+            found.assign(group=found["class"]),
+            {"patients": []},
             study.privacy.min_count,
-            count="patients",
-        )
-        if rounding := rounding_of(study, own_classes(analysis)):
-            n = rounding.column(found.rename(columns={"class": "group"}), "patients")
-            parts["stability"]["patients"] = n
+            rounding_of(study, own_classes(analysis)),
+            beside=["jaccard", "found_again", "dissolved"],
+            adds_up=("patients", ["site"]),
+        ).drop(columns="group")
     parts["diagnostics"] = {name: part for name, part in diagnosed.items() if name != SHARED}
     parts["shared_fit"] = diagnosed.get(SHARED)
     if study.covariates.columns or study.outcomes.columns:

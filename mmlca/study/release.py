@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from font.errors import InputError
 from font.files import private_folder
-from mmlca.tables.disclosure import Rounding, hidden_note, hides, is_small
+from mmlca.tables import disclosure
+from mmlca.tables.disclosure import Rounding, hides, is_small
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,12 +108,7 @@ def statement(study: Study) -> str:
 
 def count_note(study: Study) -> str:
     """The sentence below a table or figure of counts; nothing if nothing is hidden."""
-    if not is_public(study):
-        return hidden_note(study.privacy.min_count)
-    return (
-        "Numbers of patients, records and steps are rounded at random to multiples of "
-        f"{study.privacy.min_count}, and shares are those of the rounded numbers."
-    )
+    return disclosure.count_note(study.privacy.min_count, is_public(study))
 
 
 def count_text(study: Study, count: float) -> str:

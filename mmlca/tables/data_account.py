@@ -8,9 +8,58 @@ import numpy as np
 import pandas as pd
 
 from mmlca.sequences.account import Step, flow_table
-from mmlca.tables.disclosure import hidden_parts, is_small
+from mmlca.sequences.type import Sequences
+from mmlca.tables.disclosure import Rounding, hidden_parts, is_small, show_counts
 
 _OTHER_TEXTS = "other texts"
+
+
+def show_flow(
+    flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None = None
+) -> pd.DataFrame:
+    """The flow with small numbers pooled, or with all numbers rounded.
+
+    Those who are left at the end are the patients of the site, and are rounded as these are.
+    """
+    if rounding is None:
+        return hide_flow(flow, min_count)
+    flow, left = flow.assign(site=site), {"patients_left": (), "records_left": ("records",)}
+    rounded = {
+        "patients": rounding.column(flow, "patients", ["reason"], "patients dropped"),
+        "records": rounding.column(flow, "records", ["reason"], "records dropped"),
+    }
+    rounded |= {name: rounding.column(flow, name, [], *what) for name, what in left.items()}
+    return flow.drop(columns="site").assign(**rounded).astype(dict.fromkeys(rounded, int))
+
+
+def show_issues(
+    data: Sequences,
+    flow: pd.DataFrame,
+    site: str,
+    min_count: int,
+    rounding: Rounding | None = None,
+) -> pd.DataFrame:
+    """Invalid records by kind, without small numbers and those that the flow pools, or rounded."""
+    table = data.issues.drop(columns="examples").assign(site=site)
+    table = show_counts(table, {"n": ["records dropped"]}, min_count, rounding, cells=["issue"])
+    if rounding is None:
+        pooled = table["issue"].isin(set(data.flow["reason"]) - set(flow["reason"]))
+        table = table.assign(n=table["n"].mask(pooled))
+    return table.drop(columns="site")
+
+
+def show_unmapped(
+    table: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None = None
+) -> pd.DataFrame:
+    """Drug texts without a class; those of few patients are one row."""
+    if rounding is None:
+        return hide_unmapped(table, min_count)
+    table = pool_rare(table, min_count).assign(site=site)
+    rounded = {
+        name: rounding.column(table, name, ["drug"], "unmapped", name)
+        for name in ("records", "patients")
+    }
+    return table.drop(columns="site").assign(**rounded)
 
 
 def hide_flow(flow: pd.DataFrame, min_count: int) -> pd.DataFrame:

@@ -26,10 +26,9 @@ from mmlca.tables.disclosure import (
     check_min_count,
     fewest_patients,
     hidden_note,
-    hide,
-    hide_parts,
     hides,
     is_small,
+    show_counts,
 )
 from mmlca.tables.mixed_model import Curve, Floats, fit_curves, natural_spline, whole_curve_quantile
 
@@ -276,6 +275,7 @@ def trend(
             supports.append({**about, **covered})
         variances.append({"site": site, **fit.variances})
     counted = pd.concat(counts, ignore_index=True)
+    counted = counted[["site", "group", "reason", "patients", "labs"]]
     if not curves:
         by_reason = counted.groupby("reason", sort=False)["labs"].sum()
         reasons = ", ".join(f"{reason} ({n:,})" for reason, n in by_reason.items()) or "no rows"
@@ -287,8 +287,8 @@ def trend(
         pd.concat(curves, ignore_index=True)[["site", "group", "years", "estimate", "low", "high"]],
         pd.concat(coefficients, ignore_index=True)[["site", "group", "years", "estimate", "error"]],
         pd.DataFrame(variances),
-        _shown_counts(counted, min_count, rounding),
-        _shown_limits(pd.DataFrame(censored), min_count, rounding),
+        _shown(counted, min_count, rounding, ["reason"], adds_up=("labs", ["site"])),
+        _shown(pd.DataFrame(censored), min_count, rounding),
         pd.DataFrame(supports),
         labels[0],
         log,
@@ -526,30 +526,25 @@ def _count(rows: pd.DataFrame) -> pd.DataFrame:
 # --- what comes out --------------------------------------------------------------------
 
 
-def _shown_counts(counts: pd.DataFrame, min_count: int, rounding: Rounding | None) -> pd.DataFrame:
-    """Patients and labs by group and reason, as they may be shown."""
-    counts = counts[["site", "group", "reason", "patients", "labs"]]
-    if rounding is None:
-        numbers = ["patients", "labs"]
-        return hide_parts(counts, ["site"], numbers, min_count, count="labs", patients=["patients"])
-    return _rounded(counts, ["reason"], rounding)
-
-
-def _shown_limits(
-    censored: pd.DataFrame, min_count: int, rounding: Rounding | None
+def _shown(
+    table: pd.DataFrame,
+    min_count: int,
+    rounding: Rounding | None,
+    cells: Sequence[str] = (),
+    adds_up: tuple[str, Sequence[str]] | None = None,
 ) -> pd.DataFrame:
-    if rounding is None:
-        return hide(censored, ["patients", "labs"], ["patients"], min_count)
-    return _rounded(censored, [], rounding)
-
-
-def _rounded(table: pd.DataFrame, cells: list[str], rounding: Rounding) -> pd.DataFrame:
-    """Numbers of patients and labs, rounded; labs of few patients as the number of these."""
-    few = is_small(table["patients"], rounding.unit)
-    labs = table.assign(labs=table["labs"].where(~few, table["patients"]))
-    return table.assign(
-        patients=rounding.column(table, "patients", cells, "patients with labs"),
-        labs=rounding.column(labs, "labs", cells, "labs"),
+    """Numbers of patients and labs as they may be shown."""
+    if rounding is not None:  # labs of few patients are rounded as the number of these
+        few = is_small(table["patients"], min_count)
+        table = table.assign(labs=table["labs"].where(~few, table["patients"]))
+    return show_counts(
+        table,
+        {"patients": ["patients with labs"], "labs": ["labs"]},
+        min_count,
+        rounding,
+        cells=cells,
+        patients=["patients"],
+        adds_up=adds_up,
     )
 
 

@@ -22,7 +22,7 @@ from mmlca.model.settings import Columns, Text
 from mmlca.sequences.checks import looks_like_dates, match_ids
 from mmlca.sequences.type import Labels
 from mmlca.tables.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
-from mmlca.tables.disclosure import Rounding, check_min_count, hidden_note
+from mmlca.tables.disclosure import Rounding, check_min_count, count_note
 from mmlca.tables.table_one_counts import (
     SiteNumbers,
     Variable,
@@ -236,7 +236,7 @@ def table_one(
     notes = [
         *_describe_clusters(descriptions or {}, present),
         *explained,
-        *_explain_release(min_count, rounding),
+        *filter(None, [count_note(min_count, rounding is not None)]),
     ]
     legend = " ".join([f"Number (%) or {_SUMMARIES[chosen.continuous]}.", *explained])
     return TableOne(table, tuple(notes), legend, hidden_together)
@@ -429,12 +429,3 @@ def _explain_columns(table: pd.DataFrame, settings: TableOneSettings) -> list[st
         elif name == "smd":
             notes.append(_TESTS["smd"])
     return notes
-
-
-def _explain_release(min_count: int, rounding: Rounding | None) -> list[str]:
-    if rounding is not None:
-        return [
-            f"Numbers of patients are rounded at random to multiples of {rounding.unit}, and "
-            "shares are those of the rounded numbers."
-        ]
-    return [note] if (note := hidden_note(min_count)) else []

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from mmlca.tables.disclosure import (
     HIDDEN,
     Rounding,
-    Sum,
-    hidden_cells,
     hidden_grid,
     hidden_parts,
     is_small,
@@ -73,11 +71,7 @@ class SiteNumbers:
             self.hidden[column] = np.column_stack([clusters, everyone])
             return
         cells = np.vstack([counts, self.sizes])
-        small, sizes = is_small(cells, min_count), np.zeros(cells.shape, dtype=bool)
-        small[-1] = self.hidden_sizes
-        sizes[-1] = True
-        hidden = hidden_grid(cells, min_count, small, known=sizes & ~self.hidden_sizes)
-        self.hidden[column] = hidden[:-1]
+        self.hidden[column] = _hidden_counts(cells, self.hidden_sizes, min_count)
 
     def describe_size(self, k: int) -> str:
         """The size of a group and its share of all."""
@@ -145,7 +139,7 @@ def hide_numbers(
                 layers[row][:, at] = part.counts[column]
             layers[-1] = layers[:-1].sum(axis=0)
             cells = np.concatenate([layers, sizes[:, None, :]], axis=1)
-            mask = _hidden_layers(cells, hidden, min_count)[:, :-1]
+            mask = _hidden_counts(cells, hidden, min_count)
             for row, (part, at) in enumerate(zip(sites.values(), column_of, strict=True)):
                 part.hidden[column] = mask[row][:, at]
             everywhere = mask[-1]
@@ -213,29 +207,22 @@ def _places(
         yield i, [row if i == j else np.zeros_like(row) for j, row in enumerate(rows)]
 
 
-def _hidden_layers(
+def _hidden_counts(
     cells: NDArray[np.float64], hidden_sizes: NDArray[np.bool_], min_count: int
 ) -> NDArray[np.bool_]:
-    """What may not be shown of tables of several sites and, last, of all sites together.
+    """Which counts of a variable may not be shown, beside the sizes that show.
 
     Parameters
     ----------
-    cells : (sites + 1, rows + 1, groups + 1)
-        The last row of each table has the sizes of the groups, the last group is all of them.
-    hidden_sizes : (sites + 1, groups + 1)
+    cells : (…, rows + 1, groups + 1)
+        The last row has the sizes of the groups, the last group is all of them. With several
+        sites there is one such table for each and, last, one for all sites together.
+    hidden_sizes : (…, groups + 1)
     min_count : int
     """
-    at = np.arange(cells.size).reshape(cells.shape)
-    sums: list[Sum] = [(int(lines[-1]), lines[:-1]) for axis in (0, 1, 2)
-                       for lines in np.moveaxis(at, axis, -1).reshape(-1, cells.shape[axis])
-                       ]  # fmt: skip
-    small, sizes = is_small(cells, min_count), np.zeros(cells.shape, dtype=bool)
-    sizes[:, -1] = True
-    small[:, -1] = hidden_sizes
-    hidden = hidden_cells(
-        cells.ravel(), sums, min_count, small.ravel(), known=(sizes & ~small).ravel()
-    )
-    return hidden.reshape(cells.shape)
+    small, known = is_small(cells, min_count), np.zeros(cells.shape, dtype=bool)
+    small[..., -1, :], known[..., -1, :] = hidden_sizes, ~hidden_sizes
+    return hidden_grid(cells, min_count, small, known=known)[..., :-1, :]
 
 
 def _summary(values: pd.Series, continuous: str) -> str:

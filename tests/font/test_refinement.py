@@ -1,4 +1,4 @@
-"""Refinement: each family's sums against a naive version, the rounds against a naive EM."""
+"""Refinement: each family's sums against a naive version, the steps against a naive EM."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def test_latent_class_sums_are_one_update_of_em() -> None:
     assert np.logaddexp.reduce(joint, axis=1).sum() == pytest.approx(model.loglik_)
 
 
-# --- the rounds --------------------------------------------------------------------------
+# --- the steps --------------------------------------------------------------------------
 
 
-def test_rounds_by_a_naive_version() -> None:
+def test_steps_by_a_naive_version() -> None:
     data = two_sites()
     ensemble, models = ensemble_of(data)
     everyone = np.concatenate(list(data.values()))
@@ -115,7 +115,7 @@ def test_rounds_by_a_naive_version() -> None:
         [ensemble.predict(font.label(models, x)).to_numpy() for x in data.values()]
     )
     member = np.eye(2)[clusters]
-    for rounds in range(3):
+    for steps in range(3):
         centres = (member.T @ everyone) / member.sum(axis=0)[:, None]
         far = ((everyone[:, None] - centres) ** 2).sum(axis=2)
         variance = (member * far).sum() / everyone.size
@@ -125,7 +125,7 @@ def test_rounds_by_a_naive_version() -> None:
             joint = pi[site] * density
             member = joint / joint.sum(axis=1, keepdims=True)
             pi = np.array([member[site == s].mean(axis=0) for s in (0, 1)])
-        result = font.refine(ensemble, models, data, rounds=rounds)
+        result = font.refine(ensemble, models, data, steps=steps)
         assert result.class_parameters_ == pytest.approx(centres)
         assert result.proportions_.to_numpy() == pytest.approx(pi, abs=1e-6)
         assert result.loglik_path_[-1] == pytest.approx(np.log(joint.sum(axis=1)).sum())
@@ -137,27 +137,27 @@ def test_rounds_by_a_naive_version() -> None:
 def test_the_likelihood_never_falls_and_sites_keep_their_proportions(form: str) -> None:
     data = two_sites(far=2.5)
     ensemble, models = ensemble_of(data, mixture(form))
-    result = font.refine(ensemble, models, data, rounds="converge")
+    result = font.refine(ensemble, models, data, steps="converge")
     assert (np.diff(result.penalised_path_) > -1e-7).all()
     assert result.converged_
-    assert result.n_rounds_ == len(result.loglik_path_) - 1
+    assert result.n_steps_ == len(result.loglik_path_) - 1
     assert result.proportions_.loc["A"].max() < 0.65
     assert result.proportions_.loc["B"].max() > 0.8
-    further = font.refine(ensemble, models, data, rounds=result.n_rounds_ + 5)
+    further = font.refine(ensemble, models, data, steps=result.n_steps_ + 5)
     assert further.class_parameters_ == pytest.approx(result.class_parameters_, abs=1e-3)
 
 
-def test_held_out_patients_choose_the_number_of_rounds() -> None:
-    """Against a naive version: every number of rounds by itself, likelihoods by scipy."""
+def test_held_out_patients_choose_the_number_of_steps() -> None:
+    """Against a naive version: every number of steps by itself, likelihoods by scipy."""
     data = two_sites(far=1.5)
     ensemble, models = ensemble_of(data, mixture("spherical"))
-    result = font.refine(ensemble, models, data, rounds="held-out", seed=4)
+    result = font.refine(ensemble, models, data, steps="held-out", seed=4)
     rng = np.random.default_rng(4)
     out = {site: rng.permutation(len(x)) < round(0.2 * len(x)) for site, x in data.items()}
     inside = {site: x[~out[site]] for site, x in data.items()}
     path = []
-    for rounds in range(len(result.held_out_path_)):
-        refined = font.refine(ensemble, models, inside, rounds=rounds)
+    for steps in range(len(result.held_out_path_)):
+        refined = font.refine(ensemble, models, inside, steps=steps)
         inner, total = refined.model_.estimator, 0.0
         for site, x in data.items():
             density = sum(
@@ -171,15 +171,15 @@ def test_held_out_patients_choose_the_number_of_rounds() -> None:
         path.append(total / sum(part.sum() for part in out.values()))
     assert result.held_out_path_ == pytest.approx(np.array(path))
     best = int(np.argmax(path))
-    assert 0 < best == len(path) - 2  # one round more lowered it
-    assert result.n_rounds_ == best < font.refine(ensemble, models, data, "converge").n_rounds_
-    same = font.refine(ensemble, models, data, rounds=best)
+    assert 0 < best == len(path) - 2  # one step more lowered it
+    assert result.n_steps_ == best < font.refine(ensemble, models, data, "converge").n_steps_
+    same = font.refine(ensemble, models, data, steps=best)
     pd.testing.assert_frame_equal(result.proportions_, same.proportions_)
-    again = font.refine(ensemble, models, data, rounds="held-out", seed=4)
+    again = font.refine(ensemble, models, data, steps="held-out", seed=4)
     assert (again.held_out_path_ == result.held_out_path_).all()
     assert len(same.held_out_path_) == 0
     with pytest.raises(ValueError, match='unless "converge" or "held-out"'):
-        font.refine(ensemble, models, data, rounds="best")
+        font.refine(ensemble, models, data, steps="best")
 
 
 def test_latent_classes_converge_to_one_fit_where_sites_are_alike() -> None:
@@ -190,7 +190,7 @@ def test_latent_classes_converge_to_one_fit_where_sites_are_alike() -> None:
     )
     data = {"A": answers[:300], "B": answers[300:]}
     ensemble, models = ensemble_of(data, lambda x: font.LatentClass(2, n_init=3, seed=1).fit(x))
-    result = font.refine(ensemble, models, {"all": answers}, rounds="converge")
+    result = font.refine(ensemble, models, {"all": answers}, steps="converge")
     pooled = font.LatentClass(2, seed=1, tol=1e-12, max_iter=5000).fit(answers)
     order = np.argsort(-result.proportions_.loc["all"].to_numpy())
     assert result.class_parameters_[order] == pytest.approx(pooled.class_parameters_, abs=1e-3)
@@ -243,10 +243,10 @@ def test_sums_of_sites_add_up_to_those_of_all() -> None:
 def test_input_that_cannot_be_refined() -> None:
     data = two_sites()
     ensemble, models = ensemble_of(data)
-    with pytest.raises(ValueError, match="rounds"):
-        font.refine(ensemble, models, data, rounds=-1)
-    with pytest.raises(ValueError, match="rounds"):
-        font.refine(ensemble, models, data, rounds="forever")
+    with pytest.raises(ValueError, match="steps"):
+        font.refine(ensemble, models, data, steps=-1)
+    with pytest.raises(ValueError, match="steps"):
+        font.refine(ensemble, models, data, steps="forever")
     with pytest.raises(TypeError, match="dict"):
         font.refine(ensemble, models, data["A"])
     with pytest.raises(ValueError, match=r"'C'.*no patients"):
@@ -265,16 +265,16 @@ def test_input_that_cannot_be_refined() -> None:
         SklearnModel(variational).statistics(data["A"], np.ones((160, 2)) / 2)
 
 
-def test_refinement_that_runs_out_of_rounds_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("font.refinement._MOST_ROUNDS", 1)
+def test_refinement_that_runs_out_of_steps_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("font.refinement._MOST_STEPS", 1)
     data = two_sites()
     ensemble, models = ensemble_of(data)
-    with pytest.warns(UserWarning, match="not converged after 1 rounds"):
-        font.refine(ensemble, models, data, rounds="converge")
+    with pytest.warns(UserWarning, match="not converged after 1 steps"):
+        font.refine(ensemble, models, data, steps="converge")
 
 
-def test_a_round_that_lowers_the_likelihood_is_taken_back() -> None:
-    """A family whose update is wrong from the second on: the result is that of the first round."""
+def test_a_step_that_lowers_the_likelihood_is_taken_back() -> None:
+    """A family whose update is wrong from the second on: the result is that of the first step."""
 
     class Drifting(SklearnModel):
         updates = 0
@@ -282,18 +282,18 @@ def test_a_round_that_lowers_the_likelihood_is_taken_back() -> None:
         def from_statistics(self, total: Any) -> Any:
             model = super().from_statistics(total)
             Drifting.updates += 1
-            if Drifting.updates > 4:  # two sites' models of one class, the beginning, one round
+            if Drifting.updates > 4:  # two sites' models of one class, the beginning, one step
                 model.estimator.means_ = model.estimator.means_ + 3
             return model
 
     data = two_sites()
     ensemble, models = ensemble_of(data, lambda x: Drifting(mixture("full")(x)))
-    with pytest.warns(UserWarning, match="round 2 lowered the log-likelihood from"):
-        result = font.refine(ensemble, models, data, rounds=5)
-    assert result.n_rounds_ == 1
+    with pytest.warns(UserWarning, match="step 2 lowered the log-likelihood from"):
+        result = font.refine(ensemble, models, data, steps=5)
+    assert result.n_steps_ == 1
     assert result.loglik_path_[1] > result.loglik_path_[0]
     plain = {site: model.estimator for site, model in models.items()}
-    right = font.refine(ensemble, plain, data, rounds=1)
+    right = font.refine(ensemble, plain, data, steps=1)
     assert result.class_parameters_ == pytest.approx(right.class_parameters_)
 
 

@@ -21,12 +21,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, linprog, milp
 from scipy.sparse import coo_array
 
 Name = tuple[Hashable, ...]
 _HALF = 5e-4  # of the last digit of a curve
 _TINY = 1e-3  # draws are below 1
+_LEAST, _UNSURE, _FEW = 0.8, 0.05, 2.0  # how far estimates may be from what patients are assigned
 
 
 class System:
@@ -169,6 +170,7 @@ class PublicAttack(System):
         self._lengths()
         if (out / "tables/survival_excluded.csv").exists():
             self._survival()
+        self._estimates(tables)
 
     def _file(self, name: str, view: str) -> Path:
         return self.out / f"figures/{name}{f'_{view}' * bool(view)}.csv"
@@ -294,6 +296,38 @@ class PublicAttack(System):
                         terms = {self.at[name]: sign, self.unknown(size): -sign * share}
                         self.less.append((terms, 1.0))
 
+    def _estimates(self, tables: dict[str, pd.DataFrame]) -> None:
+        """What estimates with standard errors tell of numbers of patients.
+
+        A share p with the standard error s rests on about p(1 − p)/s² patients, or on more where
+        it is uncertain who belongs to a class. Of a class p begin in a state.
+        """
+        view = "local" if "local" in tables else self.views[0]
+        for site in self.sites:
+            mine = tables[view].query("site == @site")
+            mine = mine[mine["time"] == mine["time"].iloc[0]]
+            file = self.out / f"figures/parameters_{site}.csv"
+            if not file.exists():  # the study estimates none
+                continue
+            table = pd.read_csv(file)
+            for label, group in _same_classes(table, mine).items():
+                size = ("size", view, site, group)
+                own = (table["class"] == label) & (table["parameter"] == "initial")
+                for row in table[own].dropna(subset="estimate").itertuples(index=False):
+                    self._rests_on(size, row.estimate, row.se)
+                    cell = (view, site, group, mine["time"].iloc[0], row.to)
+                    c, n = self.unknown(cell), self.unknown(size)
+                    self.less.append(({c: 1.0, n: -row.estimate - _UNSURE}, _FEW))
+                    self.less.append(({c: -1.0, n: row.estimate - _UNSURE}, _FEW))
+        if (self.out / "tables/outcomes.csv").exists():
+            outcomes = pd.read_csv(self.out / "tables/outcomes.csv").dropna(subset="se")
+            shares = outcomes[outcomes["term"].str.startswith("share of ")]
+            for row in shares.rename(columns={"class": "group"}).itertuples(index=False):
+                self._rests_on(("pooled", number(row.group)), row.estimate, row.se)
+
+    def _rests_on(self, size: Name, share: float, error: float) -> None:
+        self.unknown(size, _LEAST * share * (1 - share) / error**2)
+
     # --- refinement -------------------------------------------------------------------------
 
     def _moves(self, tables: dict[str, pd.DataFrame]) -> None:
@@ -405,6 +439,20 @@ def number(group: str) -> str:
     """ "1" for "cluster 1" and "1: TNFi persisters"."""
     digits = re.search(r"[0-9]+", group)
     return group if digits is None else digits[0]
+
+
+def _same_classes(estimates: pd.DataFrame, first: pd.DataFrame) -> dict[str, str]:
+    """Which group has the estimates of each class: {class: group}, by weights and first states."""
+    weights = estimates[estimates["parameter"] == "weight"].set_index("class")["estimate"]
+    begin = estimates[estimates["parameter"] == "initial"]
+    begin = begin.pivot(index="class", columns="to", values="estimate").loc[weights.index]
+    counts = first.pivot(index="group", columns="state", values="count")[begin.columns]
+    sizes = first.groupby("group")["rounded_size"].first().loc[counts.index]
+    shares = counts.div(sizes, axis=0).to_numpy()
+    cost = np.abs(np.subtract.outer(weights.to_numpy(), (sizes / sizes.sum()).to_numpy()))
+    cost += np.nansum(np.abs(begin.to_numpy()[:, None] - shares[None]), axis=2)
+    rows, columns = linear_sum_assignment(cost)
+    return dict(zip(weights.index[rows], counts.index[columns], strict=True))
 
 
 def _course(sequence: str) -> list[str]:

@@ -34,6 +34,8 @@ class Item:
         The membership it shows, where the report can switch between several.
     chart : function, optional
         The figure as HTML with SVG, which the page shows in place of the picture.
+    note : str
+        What is hidden or rounded; it ends the caption.
     section : str
         The key of its section; the registry of sections fills it in.
     """
@@ -47,6 +49,7 @@ class Item:
     alt: str = ""
     view: str | None = None
     chart: Callable[[], str] | None = None
+    note: str = ""
     section: str = ""
 
     @property

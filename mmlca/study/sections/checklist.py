@@ -7,58 +7,80 @@ of RECORD-PE (Langan and others, 2018, doi 10.1136/bmj.k3532), in words of our o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.sections.section import GROLTS, NOT_DONE, RECORD_PE, Answer
+from mmlca.study.sections.section import NOT_DONE
 
 if TYPE_CHECKING:
     from mmlca.study.settings import Study
 
-_OF_THE_PAGE = (
-    Answer("5", "Software", "methods and provenance, with versions"),
-    Answer("16", "Code", "the settings below and mmlca give the same numbers again"),
-    Answer(
-        "19.1",
-        "Limits of data that were not collected for research",
-        "“What to be careful about”",
-        RECORD_PE,
-    ),
-    Answer(
-        "22.1",
-        "Protocol, data and code",
-        f"the settings below; protocol and data: {NOT_DONE}",
-        RECORD_PE,
-    ),
-)
+GROLTS = {
+    "1": "Unit of time in the model",
+    "2": "Mean and variance of time within a wave",
+    "3a": "Why values are missing",
+    "3b": "What missing values are related to",
+    "3c": "How missing values were handled",
+    "4": "Distribution of the observed variables",
+    "5": "Software",
+    "6a": "Other forms of differences within a class",
+    "6b": "Other forms of differences between classes",
+    "7": "Other shapes of the trajectories",
+    "8": "Covariates, so that the analysis can be repeated",
+    "9": "Numbers of random starts and of iterations",
+    "10": "How models were compared",
+    "11": "All models fitted, including the model with one class",
+    "12": "Class sizes of every model",
+    "13": "Entropy",
+    "14a": "Plot of the final classes",
+    "14b": "Plots of the models with other numbers of classes",
+    "14c": "Plot of single courses beside the estimated ones",
+    "15": "Final classes in numbers, with standard errors",
+    "16": "Code",
+}
+RECORD_PE = {
+    "4.a": "Study design",
+    "6.1": "How patients were selected, and in which order",
+    "7.1": "How exposure was defined, with the codes",
+    "7.1.c": "The time during which a patient counts as exposed",
+    "7.1.g": "Patients who take several drugs at once",
+    "8.a": "The health care system, and how records arise in it",
+    "12.1": "The investigators' access to the database",
+    "12.2": "Cleaning of the data",
+    "12.3": "Linkage of databases",
+    "13.1": "Numbers of patients at each stage of the selection",
+    "19.1": "Limits of data that were not collected for research",
+    "22.1": "Protocol, data and code",
+}
+_OF_THE_PAGE = {
+    "5": "methods and provenance, with versions",
+    "16": "the settings below and mmlca give the same numbers again",
+    "8.a": f"{NOT_DONE}: describe them",
+    "12.1": f"{NOT_DONE}: describe it",
+    "12.3": f"{NOT_DONE}: describe it if there was any",
+    "19.1": "“What to be careful about”",
+    "22.1": f"the settings below; protocol and data: {NOT_DONE}",
+}
 
 
-def checklist(study: Study, answers: Iterable[Answer]) -> Item:
-    """The questions of both guidelines in their order, with the answers of all sections."""
-    every = sorted([*answers, *_OF_THE_PAGE], key=_place)
-    rows = [answer for answer in every if study.from_records or answer.guideline == GROLTS]
-    columns = ["guideline", "item", "question", "answer"]
+def checklist(study: Study, of_sections: Mapping[str, str]) -> Item:
+    """The questions of the guidelines with the answers of all sections, by number of the item."""
+    answers = {**_OF_THE_PAGE, **of_sections}
+    guidelines = {"GRoLTS": GROLTS, "RECORD-PE": RECORD_PE if study.from_records else {}}
+    rows = [
+        (guideline, item, question, answers[item])
+        for guideline, questions in guidelines.items()
+        for item, question in questions.items()
+    ]
     return Item(
         "checklist",
         "What reporting guidelines ask, and where this report answers",
         "Questions of GRoLTS, the guidelines for latent trajectory studies, and of RECORD-PE, the "
         "guidelines for studies of drugs in routinely collected data, in words of our own.",
-        pd.DataFrame(rows)[columns],
+        pd.DataFrame(rows, columns=["guideline", "item", "question", "answer"]),
         Plain(n_keys=2, sortable=False),
     )
-
-
-def _place(answer: Answer) -> tuple[str, list[tuple[int, str]]]:
-    """Where an answer stands: 3b after 3a and before 10.
-
-    >>> items = ["10", "7.1.c", "3b", "7.1", "3a"]
-    >>> [a.item for a in sorted([Answer(item, "", "") for item in items], key=_place)]
-    ['3a', '3b', '7.1', '7.1.c', '10']
-    """
-    parts = re.findall(r"(\d+)|([a-z])", answer.item)
-    return answer.guideline, [(int(number or 0), letter) for number, letter in parts]

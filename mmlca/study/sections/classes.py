@@ -15,7 +15,7 @@ from mmlca.study.release import rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.sections.digits import shown_fits
-from mmlca.study.sections.section import NOT_DONE, Answer, Section
+from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, span
 from mmlca.tables.disclosure import hides
 
@@ -178,34 +178,29 @@ def _tests_that_disagree(findings: Findings) -> list[str]:
     return notes
 
 
-def answers(study: Study, findings: Findings) -> list[Answer]:
+def answers(study: Study, findings: Findings) -> dict[str, str]:
     """How models were compared, and which."""
-    choice, tried = findings.choice, tuple(study.classes.candidates)
-    if choice is None:
-        compared = "the number of classes was given in advance"
-        fitted = plots = NOT_DONE
-        sizes = (
-            "of the chosen models: the tables of clusters and of how certain the assignments are"
-        )
-    else:
-        tried = tuple(sorted({int(k) for k in choice["classes"]}))
-        compared = f"{study.classes.criterion.upper()}; methods; other criteria: {_CRITERION_TABLE}"
-        alone = "" if 1 in tried else "; one class was not tried"
-        fitted = f"{span(tried)} classes{alone}: {_CRITERION_TABLE}"
-        blank = "; blank where a class has too few patients to show"
-        sizes = f"the same table{blank if hides(study.privacy.min_count) else ''}"
-        plots = (
-            "models/alternatives_SITE.png for each site; they show exact parameters and stay "
-            "inside the hospital"
-            if study.outputs.figures
-            else NOT_DONE
-        )
-    return [
-        Answer("10", "How models were compared", compared),
-        Answer("11", "All models fitted, including the model with one class", fitted),
-        Answer("12", "Class sizes of every model", sizes),
-        Answer("14b", "Plots of the models with other numbers of classes", plots),
-    ]
+    if findings.choice is None:
+        return {
+            "10": "the number of classes was given in advance",
+            "11": NOT_DONE,
+            "12": "of the chosen models: the tables of clusters and of how certain the assignments "
+            "are",
+            "14b": NOT_DONE,
+        }
+    tried = tuple(sorted({int(k) for k in findings.choice["classes"]}))
+    alone = "" if 1 in tried else "; one class was not tried"
+    blank = "; blank where a class has too few patients to show"
+    plots = (
+        "models/alternatives_SITE.png for each site; they show exact parameters and stay inside "
+        "the hospital"
+    )
+    return {
+        "10": f"{study.classes.criterion.upper()}; methods; other criteria: {_CRITERION_TABLE}",
+        "11": f"{span(tried)} classes{alone}: {_CRITERION_TABLE}",
+        "12": f"the same table{blank if hides(study.privacy.min_count) else ''}",
+        "14b": plots if study.outputs.figures else NOT_DONE,
+    }
 
 
 SECTION = Section("classes", "Number of classes", items, methods, cautions, answers)

@@ -18,7 +18,7 @@ from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.charts import legend, sankey, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
-from mmlca.study.sections.section import NOT_DONE, Answer, Section
+from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.sections.views import View, item_of_view, rests_on, shown_views
 from mmlca.study.words import (
     dead_included,
@@ -164,7 +164,7 @@ def _table_one(study: Study, findings: Findings) -> Item:
     return Item(
         "table_one",
         f"Patients by {group_word(study)}",
-        sentences(findings.table_one.legend, count_note(study)),
+        findings.table_one.legend,
         frame.reset_index(names=["variable", "level"]),
         Plain(  # blocks of a variable's levels
             n_keys=2 if below is None else 3,
@@ -173,6 +173,7 @@ def _table_one(study: Study, findings: Findings) -> Item:
             figures=tuple(frame.columns if below is None else below.columns[3:]),
             shown=below,
         ),
+        note=count_note(study),
     )
 
 
@@ -341,21 +342,13 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     ]
 
 
-def answers(study: Study, findings: Findings) -> list[Answer]:
-    """Where courses are drawn."""
-    single = (
-        "patients/SITE_courses.png for each site, which stays inside the hospital"
-        if study.outputs.figures
-        else NOT_DONE
-    )
-    return [
-        Answer(
-            "14c",
-            "Plot of single courses beside the estimated ones",
-            "the most frequent courses and representative ones of each "
-            f"{group_word(study)}; single courses: {single}",
-        )
-    ]
+def answers(study: Study, findings: Findings) -> dict[str, str]:
+    """Where single courses are drawn."""
+    single = "patients/SITE_courses.png for each site, which stays inside the hospital"
+    return {
+        "14c": f"the most frequent and the representative courses of each {group_word(study)}; "
+        f"single courses: {single if study.outputs.figures else NOT_DONE}"
+    }
 
 
 SECTION = Section("clusters", "Clusters", items, cautions=cautions, answers=answers)

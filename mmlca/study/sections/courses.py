@@ -14,7 +14,7 @@ from mmlca.figures.distribution import plot_state_distribution
 from mmlca.study.groups import named_groups, views
 from mmlca.study.report.charts import legend, stacked_bars
 from mmlca.study.report.tables import Grid
-from mmlca.study.sections.section import Answer, Section
+from mmlca.study.sections.section import Section
 from mmlca.study.sections.views import View, item_of_view, rests_on, shown_views
 from mmlca.study.words import dead_included, group_word, sentences, window_name, windows_name
 from mmlca.tables.disclosure import hides
@@ -93,17 +93,10 @@ def draw_single_courses(study: Study, analysis: Analysis, site: str) -> Callable
     return partial(plot_index, data, groups, xlabel=window_name(study).capitalize())
 
 
-def answers(study: Study, findings: Findings) -> list[Answer]:
+def answers(study: Study, findings: Findings) -> dict[str, str]:
     """Where the observed variables and the classes are drawn."""
     figure = f"the figure “Treatment by {window_name(study)}”"
-    return [
-        Answer(
-            "4",
-            "Distribution of the observed variables",
-            f"{figure} and the table of patients by {group_word(study)}",
-        ),
-        Answer("14a", "Plot of the final classes", figure),
-    ]
+    return {"4": f"{figure} and the table of patients by {group_word(study)}", "14a": figure}
 
 
 SECTION = Section("courses", "Medication over time", items, answers=answers)

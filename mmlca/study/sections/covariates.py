@@ -9,7 +9,8 @@ from mmlca.figures.effects import plot_effects
 from mmlca.sequences.checks import listed
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.sections.section import NOT_DONE, Answer, Section
+from mmlca.study.sections.digits import shown_indices
+from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import group_name, group_word, groups_word, sentences
 from mmlca.tables.disclosure import hidden_note
 
@@ -39,6 +40,9 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     effects, pooled = findings.inference.effects, findings.inference.pooled
     if effects is None:
         return
+    effects = shown_indices(study, "effects", effects)
+    if pooled is not None:
+        pooled = shown_indices(study, "pooled", pooled)
     group = group_word(study)
     how = CORRECTED[study.covariates.correction]
     if _in_one_step(study):
@@ -110,13 +114,12 @@ def memberships(findings: Findings) -> str:
     )
 
 
-def answers(study: Study, findings: Findings) -> list[Answer]:
+def answers(study: Study, findings: Findings) -> dict[str, str]:
     """Whether the analysis of covariates can be repeated."""
-    answer = "does not apply: no covariates were used"
-    if study.covariates.columns:
-        done = findings.inference.effects is not None
-        answer = f"section “{_TITLE}”, and the methods" if done else NOT_DONE
-    return [Answer("8", "Covariates, so that the analysis can be repeated", answer)]
+    if not study.covariates.columns:
+        return {"8": "does not apply: no covariates were used"}
+    done = findings.inference.effects is not None
+    return {"8": f"section “{_TITLE}”, and the methods" if done else NOT_DONE}
 
 
 SECTION = Section("covariates", _TITLE, items, methods, answers=answers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,9 @@ import pandas as pd
 from font.ensemble import site_of
 from mmlca.model.criteria import CRITERIA, information_criteria
 from mmlca.tables.disclosure import EVERYONE, Rounding, few_digits, hides, is_small
+
+if TYPE_CHECKING:
+    from mmlca.study.settings import Study
 
 _DECIMALS: dict[str, int] = {
     **dict.fromkeys(("loglik", "bic", "aic", "sabic", "caic", "icl"), 0),
@@ -23,7 +27,7 @@ _DIGITS = 3
 def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """A table whose indices have few digits, since many digits would reveal counts.
 
-    Whole numbers stay as they are; other numbers have three digits, and some columns fewer.
+    Whole numbers stay as they are; other numbers have at most three digits, and some columns fewer.
 
     >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
     >>> round_indices("models", table)
@@ -33,8 +37,13 @@ def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name.startswith(("agreement", "weights", "suggested")):
         return table.round(3)
     table = table.round({column: n for column, n in _DECIMALS.items() if column in table})
-    others = [c for c in table.select_dtypes("floating") if c not in _DECIMALS]
-    return table.assign(**{c: few_digits(table[c].to_numpy(), _DIGITS) for c in others})
+    columns = table.select_dtypes("floating")
+    return table.assign(**{c: few_digits(columns[c].to_numpy(), _DIGITS) for c in columns})
+
+
+def shown_indices(study: Study, name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """The same where the study hides small numbers, for the table and for the figure of it."""
+    return round_indices(name, table) if hides(study.privacy.min_count) else table
 
 
 def shown_fits(

@@ -17,7 +17,7 @@ from mmlca.study.inference import SHARED, uses_refits
 from mmlca.study.release import count_note, is_public, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
-from mmlca.study.sections.section import NOT_DONE, Answer, Section
+from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, window_name, windows_name
 from mmlca.tables.diagnostics import N_TESTS
 from mmlca.tables.disclosure import hidden_note
@@ -128,12 +128,9 @@ def _certainty(
     return Item(
         "classification",
         "How certain the assignments are",
-        sentences(
-            f"For the patients assigned to a class of {_own_model(study)} (row): their number, and "
-            "their mean probability of each class (columns), which is right if the model is: see "
-            "the tests above.",
-            count_note(study),
-        ),
+        f"For the patients assigned to a class of {_own_model(study)} (row): their number, and "
+        "their mean probability of each class (columns), which is right if the model is: see "
+        "the tests above.",
         _classification(
             {site: part.classification for site, part in shown.items()},
             names,
@@ -141,6 +138,7 @@ def _certainty(
             findings.inference.diagnostics,
         ),
         Plain(n_keys=2),
+        note=count_note(study),
     )
 
 
@@ -156,7 +154,6 @@ def _residuals(
             "state, in standard errors, among those still observed. Blue: more than expected; red: "
             "fewer.",
             _beyond(part.states),
-            hidden_note(min_count),
         ),
         _with_names(_without_exact_shares(study, part.states), names),
         Grid(
@@ -170,6 +167,7 @@ def _residuals(
         ),
         lambda: plot_residuals(full, names=names, min_count=min_count, xlabel=window.capitalize()),
         f"Heat maps of residuals of the states by {window} and class at {site}.",
+        note=hidden_note(min_count),
     )
 
 
@@ -193,16 +191,14 @@ def _stays(
     return Item(
         f"stays_{site}",
         f"Lengths of stay, {site}",
-        sentences(
-            "Share of patients who leave a state next, by how long they have been in it (dots), "
-            "and the share that a Markov chain expects at all lengths (lines). Dots that rise or "
-            "fall along a line speak against the chain.",
-            hidden_note(min_count),
-        ),
+        "Share of patients who leave a state next, by how long they have been in it (dots), "
+        "and the share that a Markov chain expects at all lengths (lines). Dots that rise or "
+        "fall along a line speak against the chain.",
         _with_names(part.stays, names),
         Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
         lambda: plot_stays(full, names=names, min_count=min_count, xlabel=windows.capitalize()),
         f"Dots and lines of the share who leave each state by length of stay at {site}.",
+        note=hidden_note(min_count),
     )
 
 
@@ -221,11 +217,8 @@ def _transitions_by_half(
     return Item(
         f"steps_{site}",
         f"Transitions in the first and the second half, {site}",
-        sentences(
-            f"{what}; the table of tests has the test of the halves. Transitions that are both "
-            "rare and rarely expected (below 0.5 %) are left out.",
-            hidden_note(study.privacy.min_count),
-        ),
+        f"{what}; the table of tests has the test of the halves. Transitions that are both "
+        "rare and rarely expected (below 0.5 %) are left out.",
         _with_names(steps, names),
         Plain(
             shares=() if public else ("observed", "expected"),
@@ -233,6 +226,7 @@ def _transitions_by_half(
             n_keys=4,
             left_out="residual",
         ),
+        note=hidden_note(study.privacy.min_count),
     )
 
 
@@ -267,16 +261,14 @@ def _estimates(
     return Item(
         f"parameters_{site}",
         f"Estimated probabilities, {site}",
-        sentences(
-            f"First states and transition probabilities of each class of {_own_model(study)}, with "
-            f"95 % limits {_limits_from(study, model)}. They are valid if the model is right and "
-            "the maximum was found. The table has standard errors.",
-            hidden_note(study.privacy.min_count),
-        ),
+        f"First states and transition probabilities of each class of {_own_model(study)}, with "
+        f"95 % limits {_limits_from(study, model)}. They are valid if the model is right and "
+        "the maximum was found. The table has standard errors.",
         _with_names(table, names),
         Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
         lambda: plot_estimates(model, table, names=list(names.values())),
         f"Heat maps of the estimated transition probabilities of each class at {site}.",
+        note=hidden_note(study.privacy.min_count),
     )
 
 
@@ -389,30 +381,18 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     return notes
 
 
-def answers(study: Study, findings: Findings) -> list[Answer]:
+def answers(study: Study, findings: Findings) -> dict[str, str]:
     """Whether the form of the models was examined, and whether estimates have errors."""
     found, section = findings.inference, f"section “{_TITLE}”"
     tested = f"; {section} tests whether one step is enough" if found.diagnostics else ""
     halves = f"; {section} compares both halves of the time" if found.diagnostics else ""
     errors = f"{section}, with standard errors"
-    return [
-        Answer(
-            "6a",
-            "Other forms of differences within a class",
-            "in a class, all patients have the same chain; other forms as models of their own: "
-            f"{NOT_DONE}{tested}",
-        ),
-        Answer(
-            "7",
-            "Other shapes of the trajectories",
-            f"transitions do not change with time; models in which they do: {NOT_DONE}{halves}",
-        ),
-        Answer(
-            "15",
-            "Final classes in numbers, with standard errors",
-            "numbers without standard errors" if found.parameters is None else errors,
-        ),
-    ]
+    return {
+        "6a": "in a class, all patients have the same chain; other forms as models of their own: "
+        f"{NOT_DONE}{tested}",
+        "7": f"transitions do not change with time; models in which they do: {NOT_DONE}{halves}",
+        "15": "numbers without standard errors" if found.parameters is None else errors,
+    }
 
 
 SECTION = Section("fit", _TITLE, items, methods, cautions, answers)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid
+from mmlca.study.sections.digits import shown_indices
 from mmlca.study.sections.section import Section
 from mmlca.study.sections.views import WHOSE
 from mmlca.study.words import group_word, sentences
@@ -23,11 +25,12 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 
     for view, trend in findings.trends.items():
         name = study.outputs.lab_label or trend.label
+        trend = replace(trend, curves=shown_indices(study, "lab", trend.curves))
         note = count_note(study) if trend.rounded else ""
         yield Item(
             "lab" if view is None else f"lab_{view}",
             f"{name} around the first prescription",
-            sentences(trend.caption(), WHOSE[view], note),
+            sentences(trend.caption(), WHOSE[view]),
             trend.curves,
             Grid(
                 ("site", "group"),
@@ -43,6 +46,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             f"Curves of {name} by {group_word(study)} from one year before to at most three years "
             "after the first prescription.",
             view,
+            note=note,
         )
 
 

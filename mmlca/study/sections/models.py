@@ -14,7 +14,7 @@ from mmlca.study.release import rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.sections.digits import shown_fits
-from mmlca.study.sections.section import NOT_DONE, Answer, Section
+from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import counted
 
 if TYPE_CHECKING:
@@ -151,24 +151,16 @@ def _models(names: list[str]) -> str:
     return f"{counted(len(names), 'model')} ({listed(names[:5])}{more})"
 
 
-def answers(study: Study, findings: Findings) -> list[Answer]:
+def answers(study: Study, findings: Findings) -> dict[str, str]:
     """What the models have in common, and how their maximum was searched for."""
     also = "" if findings.choice is None else ", and the table behind the figure of the criterion"
-    return [
-        Answer(
-            "6b",
-            "Other forms of differences between classes",
-            "every class has its own first states and transitions; classes that share some: "
-            f"{NOT_DONE}",
-        ),
-        Answer(
-            "9",
-            "Numbers of random starts and of iterations",
-            "starts: methods; searches, and whether the best run converged: the table “Models”; "
-            f"number of iterations: {NOT_DONE}",
-        ),
-        Answer("13", "Entropy", f"the table “Models”{also}"),
-    ]
+    return {
+        "6b": "every class has its own first states and transitions; classes that share some: "
+        f"{NOT_DONE}",
+        "9": "starts: methods; searches, and whether the best run converged: the table “Models”; "
+        f"number of iterations: {NOT_DONE}",
+        "13": f"the table “Models”{also}",
+    }
 
 
 SECTION = Section("models", "Models", items, methods, cautions, answers)

@@ -56,24 +56,20 @@ def _outcomes(study: Study, findings: Findings) -> Iterator[Item]:
     yield Item(
         "outcomes",
         f"Outcomes of the {groups_word(study)}",
-        sentences(
-            f"Means and shares by {group}{together}; {CORRECTED[study.outcomes.correction]}, with "
-            "95 % intervals.",
-            count_note(study),
-        ),
+        f"Means and shares by {group}{together}; {CORRECTED[study.outcomes.correction]}, with "
+        "95 % intervals.",
         found.outcomes,
         Plain(n_keys=3, labels={"class": group}),
+        note=count_note(study),
     )
     yield Item(
         "outcome_tests",
         f"Differences between the {groups_word(study)} in outcomes",
-        sentences(
-            "Wald tests that all are equal, and of each pair, with unadjusted p-values and "
-            "p-values adjusted for the number of pairs (Holm).",
-            hidden_note(study.privacy.min_count),
-        ),
+        "Wald tests that all are equal, and of each pair, with unadjusted p-values and "
+        "p-values adjusted for the number of pairs (Holm).",
         found.tests,
         Plain(n_keys=2),
+        note=hidden_note(study.privacy.min_count),
     )
 
 
@@ -97,12 +93,12 @@ def _curves(study: Study, full: Survival, shown: Survival) -> Item:
             times if hides(min_count) else "",
             f"Only patients who reach the landmark count, in the {groups_word(study)} to which "
             "they were assigned.",
-            count_note(study),
         ),
         shown.curves,
         Plain(shares=("survival", "low", "high"), n_keys=2),
         lambda: plot_survival(full, unit="years", min_count=min_count, shown=shown),
         f"Curves of the share without {event} by {group_word(study)}.",
+        note=count_note(study),
     )
 
 
@@ -112,33 +108,27 @@ def _survival_tables(study: Study, shown: Survival) -> Iterator[Item]:
     yield Item(
         "survival_tests",
         f"Log-rank tests of the time to {event}",
-        sentences(
-            f"Tests that all {groups_word(study)} have the same hazard, and of each pair, with "
-            "unadjusted p-values and p-values adjusted for the number of pairs (Holm).",
-            hidden_note(study.privacy.min_count),
-        ),
+        f"Tests that all {groups_word(study)} have the same hazard, and of each pair, with "
+        "unadjusted p-values and p-values adjusted for the number of pairs (Holm).",
         shown.tests.drop(columns="pair"),
+        note=hidden_note(study.privacy.min_count),
     )
     yield Item(
         "survival_hazards",
         f"Hazard ratios of {event}",
-        sentences(
-            f"Cox regression{stratified}: hazard ratios with 95 % intervals and p-values; a small "
-            "last p-value shows that the ratio changes with time. Events and others: the fewest "
-            "patients with and without the event on either side of the comparison.",
-            note,
-        ),
+        f"Cox regression{stratified}: hazard ratios with 95 % intervals and p-values; a small "
+        "last p-value shows that the ratio changes with time. Events and others: the fewest "
+        "patients with and without the event on either side of the comparison.",
         shown.hazards.drop(columns="group"),
+        note=note,
     )
     yield Item(
         "survival_excluded",
         "Patients before the landmark",
-        sentences(
-            "Patients who had the event or a competing one, or whose follow-up ended, before the "
-            "landmark; and those who reached it.",
-            note,
-        ),
+        "Patients who had the event or a competing one, or whose follow-up ended, before the "
+        "landmark; and those who reached it.",
         shown.excluded,
+        note=note,
     )
 
 

@@ -12,11 +12,11 @@ from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.sections.section import NOT_DONE, RECORD_PE, Answer, Section
-from mmlca.study.words import group_word, period, sentences, window_name, windows_name
+from mmlca.study.sections.section import NOT_DONE, Section
+from mmlca.study.words import group_word, period, window_name, windows_name
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.course_tables import Courses
-from mmlca.tables.disclosure import Rounding, hide, hides, is_small
+from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -29,55 +29,6 @@ _MANY_LEFT = 0.05
 
 
 # --- computed from patients ---------------------------------------------------------------
-
-
-def _shown_flow(
-    flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """The flow with small numbers pooled, or with all numbers rounded.
-
-    Those who are left in the end are the patients of the site, and are rounded as these are.
-    """
-    from mmlca.tables.data_account import hide_flow
-
-    if rounding is None:
-        return hide_flow(flow, min_count)
-    flow, left = flow.assign(site=site), {"patients_left": (), "records_left": ("records",)}
-    rounded = {
-        "patients": rounding.column(flow, "patients", ["reason"], "patients dropped"),
-        "records": rounding.column(flow, "records", ["reason"], "records dropped"),
-    }
-    rounded |= {name: rounding.column(flow, name, [], *cell) for name, cell in left.items()}
-    return flow.drop(columns="site").assign(**rounded).astype(dict.fromkeys(rounded, int))
-
-
-def _shown_issues(
-    data: Sequences, flow: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """Invalid records by kind, without small numbers and those that the flow pools, or rounded."""
-    table = data.issues.drop(columns="examples")
-    if rounding is not None:
-        n = rounding.column(table.assign(site=site), "n", ["issue"], "records dropped")
-        return table.assign(n=n)
-    pooled = table["issue"].isin(set(data.flow["reason"]) - set(flow["reason"]))
-    table = hide(table, ["n"], ["n"], min_count)
-    return table.assign(n=table["n"].mask(pooled))
-
-
-def _shown_unmapped(
-    table: pd.DataFrame, site: str, min_count: int, rounding: Rounding | None
-) -> pd.DataFrame:
-    """Drug texts without a class; those of few patients are one row."""
-    from mmlca.tables.data_account import hide_unmapped, pool_rare
-
-    if rounding is None:
-        return hide_unmapped(table, min_count)
-    table = pool_rare(table, min_count).assign(site=site)
-    rounded = {
-        name: rounding.column(table, name, ["drug"], "unmapped", name)
-        for name in ("records", "patients")
-    }
-    return table.drop(columns="site").assign(**rounded)
 
 
 def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:
@@ -98,24 +49,21 @@ def _has_gaps(data: Sequences) -> bool:
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Invalid records, unmapped drugs and the flow of patients at each site; end of follow-up."""
     from mmlca.figures.flow import plot_flow
+    from mmlca.tables.data_account import show_flow, show_issues, show_unmapped
 
     min_count, note = study.privacy.min_count, count_note(study)
     rounding = rounding_of(study, findings.analysis.clusters)
     built = {s: part for s, part in findings.analysis.sequences.items() if part.account is not None}
-    flows = {
-        site: _shown_flow(part.flow, site, min_count, rounding) for site, part in built.items()
-    }
+    flows = {site: show_flow(part.flow, site, min_count, rounding) for site, part in built.items()}
     for site, part in built.items():
         if len(part.issues):
             yield Item(
                 f"issues_{site}",
                 f"Invalid or unusual records at {site}",
-                sentences(
-                    "What was invalid or unusual, how many records were affected, and how they "
-                    "were handled. The folder patients has examples.",
-                    note,
-                ),
-                _shown_issues(part, flows[site], site, min_count, rounding),
+                "What was invalid or unusual, how many records were affected, and how they "
+                "were handled. The folder patients has examples.",
+                show_issues(part, flows[site], site, min_count, rounding),
+                note=note,
             )
     for site, part in built.items():
         unmapped = part.account.unmapped if part.account is not None else None
@@ -123,39 +71,33 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             yield Item(
                 f"unmapped_{site}",
                 f"Drugs at {site} that are not in the drug map",
-                sentences(
-                    "Drug texts without a class, the most frequent first, each with the known name "
-                    "that it resembles, if any. Texts that concern few patients are combined in "
-                    "one row; the folder patients lists them.",
-                    note,
-                ),
-                _shown_unmapped(unmapped, site, min_count, rounding),
+                "Drug texts without a class, the most frequent first, each with the known name "
+                "that it resembles, if any. Texts that concern few patients are combined in "
+                "one row; the folder patients lists them.",
+                show_unmapped(unmapped, site, min_count, rounding),
+                note=note,
             )
     for site, flow in flows.items():
         yield Item(
             f"flow_{site}",
             f"Flow of patients at {site}",
-            sentences(
-                f"Patients and records from the files to the sequences at {site}: how many were "
-                "left out, and why.",
-                note,
-            ),
+            f"Patients and records from the files to the sequences at {site}: how many were "
+            "left out, and why.",
             flow,
             draw=lambda flow=flow: plot_flow(flow),  # type: ignore[misc]
             alt=f"Flow chart of the patients and records kept and left out at {site}.",
+            note=note,
         )
     yield Item(
         "follow_up",
         _FOLLOW_UP,
-        sentences(
-            f"Patients observed in the first {window_name(study)}, halfway through and in the "
-            f"last, by {group_word(study)}, and the last number as a share of the first. If "
-            "follow-up ends sooner in one group than in another, its end may be related to "
-            "treatment.",
-            note,
-        ),
+        f"Patients observed in the first {window_name(study)}, halfway through and in the "
+        f"last, by {group_word(study)}, and the last number as a share of the first. If "
+        "follow-up ends sooner in one group than in another, its end may be related to "
+        "treatment.",
         follow_up_table(study, next(iter(findings.courses.values()))),
         Plain(shares=("share",), n_keys=2),
+        note=note,
     )
 
 
@@ -357,71 +299,30 @@ def _about_windows(study: Study, findings: Findings) -> list[str]:
     ]
 
 
-def answers(study: Study, findings: Findings) -> list[Answer]:
+def answers(study: Study, findings: Findings) -> dict[str, str]:
     """Time, missing values, and what RECORD-PE asks about the data."""
-    data, windows = findings.analysis.sequences, windows_name(study)
-    missing = (
-        "methods; missing states are summed over in the likelihood"
-        if any(_has_gaps(part) for part in data.values())
-        else f"methods; no {window_name(study)} is missing between the first and the last"
-    )
-    ended = f"end of follow-up by {group_word(study)}{' and site' if len(data) > 1 else ''}"
-    where = " at each site" if len(data) > 1 else ""
-    of_records = {
-        "4.a": ("Study design", "methods: a cohort followed from the first treatment"),
-        "6.1": (
-            "How patients were selected, and in which order",
-            f"methods, and the flow of patients{where}",
-        ),
-        "7.1": (
-            "How exposure was defined, with the codes",
-            "methods; the drug map is in the settings or in the file that they name",
-        ),
-        "7.1.c": (
-            "The time during which a patient counts as exposed",
-            f"methods: {windows}, and how those without a record were handled; why they have this "
-            f"length: {NOT_DONE}",
-        ),
-        "7.1.g": ("Patients who take several drugs at once", "methods: the state of a window"),
-        "8.a": (
-            "The health care system, and how records arise in it",
-            f"{NOT_DONE}: describe them",
-        ),
-        "12.1": ("The investigators' access to the database", f"{NOT_DONE}: describe it"),
-        "12.2": (
-            "Cleaning of the data",
-            f"flow of patients{where}, and the tables of invalid or unusual records",
-        ),
-        "12.3": ("Linkage of databases", f"{NOT_DONE}: describe it if there was any"),
-        "13.1": (
-            "Numbers of patients at each stage of the selection",
-            f"flow of patients{where}",
-        ),
+    data, window, windows = findings.analysis.sequences, window_name(study), windows_name(study)
+    several = len(data) > 1
+    flow = f"flow of patients{' at each site' if several else ''}"
+    ended = f"end of follow-up by {group_word(study)}{' and site' if several else ''}"
+    missing = f"no {window} is missing between the first and the last"
+    if any(_has_gaps(part) for part in data.values()):
+        missing = "missing states are summed over in the likelihood"
+    return {
+        "1": f"one {window}, for up to {period(study, data)}",
+        "2": f"does not apply: time is counted in {windows} from each patient's first treatment",
+        "3a": "methods: assumed to be missing at random, which these data cannot show",
+        "3b": f"{ended}: the table “{_FOLLOW_UP}”; other variables: {NOT_DONE}",
+        "3c": f"methods; {missing}",
+        "4.a": "methods: a cohort followed from the first treatment",
+        "6.1": f"methods, and the {flow}",
+        "7.1": "methods; the drug map is in the settings or in the file that they name",
+        "7.1.c": f"methods: {windows}, and how those without a record were handled; why they have "
+        f"this length: {NOT_DONE}",
+        "7.1.g": "methods: the state of a window",
+        "12.2": f"{flow}, and the tables of invalid or unusual records",
+        "13.1": flow,
     }
-    return [
-        Answer(
-            "1",
-            "Unit of time in the model",
-            f"one {window_name(study)}, for up to {period(study, data)}",
-        ),
-        Answer(
-            "2",
-            "Mean and variance of time within a wave",
-            f"does not apply: time is counted in {windows} from each patient's first treatment",
-        ),
-        Answer(
-            "3a",
-            "Why values are missing",
-            "methods: assumed to be missing at random, which these data cannot show",
-        ),
-        Answer(
-            "3b",
-            "What missing values are related to",
-            f"{ended}: the table “{_FOLLOW_UP}”; other variables: {NOT_DONE}",
-        ),
-        Answer("3c", "How missing values were handled", missing),
-        *(Answer(item, *texts, RECORD_PE) for item, texts in of_records.items()),
-    ]
 
 
 SECTION = Section("patients", "Patients and records", items, methods, cautions, answers)

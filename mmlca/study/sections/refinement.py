@@ -18,7 +18,7 @@ from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.sections.section import Section
 from mmlca.study.words import counted, group_name, groups_word, sentences
-from mmlca.tables.disclosure import Rounding, hide, is_small
+from mmlca.tables.disclosure import Rounding, is_small, show_counts
 from mmlca.tables.moves import Moves, count_moves
 
 if TYPE_CHECKING:
@@ -84,11 +84,15 @@ def reliability_table(
     assert analysis.refined is not None
     member = np.concatenate([analysis.memberships[site].to_numpy() for site in truth])
     table = reliability(member, np.concatenate([np.asarray(truth[site]) for site in truth]))
-    shown = hide(table, ["patients", "probability", "right", "se"], ["patients"], min_count)
-    if rounding is not None:
-        n = rounding.column(table, "patients", ["from"], "probability")
-        shown = shown.round({"right": 2, "se": 2}).assign(patients=n)
-    return shown
+    shown = show_counts(
+        table,
+        {"patients": ["probability"]},
+        min_count,
+        rounding,
+        cells=["from"],
+        beside=["probability", "right", "se"],
+    )
+    return shown if rounding is None else shown.round({"right": 2, "se": 2})
 
 
 # --- tables -------------------------------------------------------------------------------
@@ -123,13 +127,11 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             "refined_reliability",
             "Are the probabilities right?",
-            sentences(
-                "Patients by the probability of their refined group: its mean, and the share of "
-                "them who are in the simulated class that corresponds to the group.",
-                count_note(study),
-            ),
+            "Patients by the probability of their refined group: its mean, and the share of "
+            "them who are in the simulated class that corresponds to the group.",
             reliability_table(analysis, truth, min_count, rounding),
             Plain(shares=("from", "to", "probability", "right", "se")),
+            note=count_note(study),
         )
 
 
@@ -139,7 +141,7 @@ def _moves(
     """Sizes before and after, and the patients who changed group."""
     assert analysis.refined is not None
     note = count_note(study)
-    steps = counted(analysis.refined.n_rounds_, "step")
+    steps = counted(analysis.refined.n_steps_, "step")
     hidden = "Refined sizes that differ from those of the ensemble by few patients are not shown."
     yield Item(
         "refined_sizes",
@@ -149,33 +151,29 @@ def _moves(
             "the courses from all sites' patients together and lets every site have its own "
             "proportions, which the last column shows.",
             hidden if rounding is None else "",
-            note,
         ),
         size_table(study, analysis, moves, rounding),
         Plain(shares=("proportion",), n_keys=2),
+        note=note,
     )
     yield Item(
         "refined_moved",
         "Who moved",
-        sentences(
-            "Patients of all sites by group of the ensemble (rows) and refined group (columns).",
-            note,
-        ),
+        "Patients of all sites by group of the ensemble (rows) and refined group (columns).",
         moved_table(study, analysis, moves),
+        note=note,
     )
     yield Item(
         "refined_by_site",
         "Patients who moved, by site",
-        sentences(
-            "Patients whose refined group is not that of the ensemble; the mean probability of the "
-            "refined group over all patients of the site, which is right if the model is; and the "
-            "share of patients with the same group by the site's own model, which does not need "
-            "courses that sites share. Where that share is much lower, the probability is too "
-            "high.",
-            note,
-        ),
+        "Patients whose refined group is not that of the ensemble; the mean probability of the "
+        "refined group over all patients of the site, which is right if the model is; and the "
+        "share of patients with the same group by the site's own model, which does not need "
+        "courses that sites share. Where that share is much lower, the probability is too "
+        "high.",
         site_table(analysis, moves, same),
         Plain(shares=("share", "same by own model")),
+        note=note,
     )
 
 
@@ -225,7 +223,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
 
 
 def _refined(study: Study, refined: Refined) -> list[str]:
-    n = refined.n_rounds_
+    n = refined.n_steps_
     steps = {0: "", 1: ", followed by one step of expectation-maximisation across the sites"}.get(
         n, f", followed by {n:,} steps of expectation-maximisation across the sites"
     )

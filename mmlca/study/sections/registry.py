@@ -26,9 +26,9 @@ from mmlca.study.sections import (
     sites,
 )
 from mmlca.study.sections.checklist import checklist
-from mmlca.study.sections.digits import round_indices
+from mmlca.study.sections.digits import shown_indices
 from mmlca.study.sections.section import Section
-from mmlca.tables.disclosure import hides
+from mmlca.study.words import sentences
 
 if TYPE_CHECKING:
     from mmlca.study.findings import Findings
@@ -47,8 +47,10 @@ def _numbers(study: Study, findings: Findings) -> Iterator[Item]:
 
 
 def _checklist(study: Study, findings: Findings) -> Iterator[Item]:
-    every = (*RESULTS, *DIAGNOSTICS)
-    yield checklist(study, [a for section in every for a in section.answers(study, findings)])
+    answers: dict[str, str] = {}
+    for section in (*RESULTS, *DIAGNOSTICS):
+        answers |= section.answers(study, findings)
+    yield checklist(study, answers)
 
 
 RESULTS = (
@@ -83,14 +85,16 @@ PARAGRAPHS = (
 
 def all_items(study: Study, findings: Findings) -> list[Item]:
     """Every table and figure of the report, in the order of the page."""
-    items = [
-        replace(item, section=section.key)
+    return [
+        replace(
+            item,
+            section=section.key,
+            caption=sentences(item.caption, item.note),
+            table=shown_indices(study, item.name, item.table),
+        )
         for section in (*RESULTS, *DIAGNOSTICS)
         for item in section.items(study, findings)
     ]
-    if not hides(study.privacy.min_count):
-        return items
-    return [replace(item, table=round_indices(item.name, item.table)) for item in items]
 
 
 def methods(study: Study, findings: Findings) -> str:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mmlca.study.findings import Findings
     from mmlca.study.report.content import Item
     from mmlca.study.settings import Study
 
-GROLTS, RECORD_PE = "GRoLTS", "RECORD-PE"
 NOT_DONE = "not done"
 
 
-class Answer(NamedTuple):
-    """The answer of this report to one question of a reporting guideline."""
-
-    item: str
-    question: str
-    answer: str
-    guideline: str = GROLTS
-
-
-def _nothing(study: Study, findings: Findings) -> list[Any]:
+def _no_texts(study: Study, findings: Findings) -> list[str]:
     return []
+
+
+def _no_answers(study: Study, findings: Findings) -> dict[str, str]:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -45,12 +39,12 @@ class Section:
     cautions : function (study, findings), optional
         What readers should know before they believe the numbers.
     answers : function (study, findings), optional
-        What the section answers of the questions of reporting guidelines.
+        Its answers to questions of reporting guidelines, see `checklist`, by number of the item.
     """
 
     key: str
     title: str
     items: Callable[[Study, Findings], Iterable[Item]]
-    methods: Callable[[Study, Findings], Iterable[str]] = _nothing
-    cautions: Callable[[Study, Findings], Iterable[str]] = _nothing
-    answers: Callable[[Study, Findings], Iterable[Answer]] = _nothing
+    methods: Callable[[Study, Findings], Iterable[str]] = _no_texts
+    cautions: Callable[[Study, Findings], Iterable[str]] = _no_texts
+    answers: Callable[[Study, Findings], Mapping[str, str]] = _no_answers

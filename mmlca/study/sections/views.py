@@ -26,9 +26,9 @@ WHOSE = {
     None: "Classes of the site's model.",
     "ensemble": "Clusters of the ensemble.",
     "local": "Each site's own model. A class is “like cluster 1” if, at every site, at least half "
-    "of the patients who are in either are in both. It has the cluster's name if that also holds "
-    "for its own patients. Other classes are named after their own courses if these are the same "
-    "at all sites.",
+    "of the patients who are in either are in both; it has the cluster's name if this name is true "
+    "of its own patients, too. Other classes are named after their own courses where these are the "
+    "same at all sites.",
     "refined": "Clusters of the refined model.",
 }
 """The membership that a figure shows, for its caption."""
@@ -73,13 +73,14 @@ def item_of_view(
     return Item(
         name if view.name is None else f"{name}_{view.name}",
         title,
-        sentences(caption, WHOSE[view.name], count_note(study)),
+        sentences(caption, WHOSE[view.name]),
         table,
         layout,
         draw,
         f"{alt} at {listed(list(view.data))}.",
         view.name,
         chart,
+        note=count_note(study),
     )
 
 

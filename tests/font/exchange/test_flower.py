@@ -146,7 +146,7 @@ def test_an_error_stays_at_the_site_but_for_its_type(
     with caplog.at_level(logging.INFO):
         result, _ = play(tmp_path, site)
     reasons = [who.reason for who in result.absent]
-    assert reasons == ["the step failed there with 'InputError'", "sent no model that can be used"]
+    assert reasons == ["the step failed there with 'ValueError'", "sent no model that can be used"]
     assert TROUBLE not in result.report
     assert TROUBLE in caplog.text  # at the site
 

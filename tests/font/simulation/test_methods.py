@@ -9,11 +9,9 @@ from sklearn.metrics import adjusted_rand_score
 
 import font
 from font.simulation import kmeans_sites
-from font.simulation.kmeans_sites import k_fed, local_kmeans, pooled
+from font.simulation.kmeans_sites import k_fed, local_kmeans
 from font.simulation.methods import (
-    best_local,
     consensus,
-    local_clustering,
     local_scores,
     rand_index,
 )
@@ -66,7 +64,7 @@ def groups(*centres: float) -> np.ndarray:
 @pytest.mark.parametrize("assign", ["faithful", "nearest"])
 def test_k_fed_joins_what_two_sites_share_and_adds_what_only_one_has(assign):
     data = {"A": groups(0, 10), "B": groups(10, 20)}
-    found = k_fed(data, 3, n_local=2, first="A", assign=assign, n_init=5)
+    found = k_fed(data, 3, n_local=2, first="A", n_init=5)[assign]
     low, middle = found["A"].iloc[0], found["A"].iloc[4]
     assert found["A"].tolist() == [low] * 4 + [middle] * 4
     assert found["B"].tolist()[:4] == [middle] * 4
@@ -76,8 +74,7 @@ def test_k_fed_joins_what_two_sites_share_and_adds_what_only_one_has(assign):
 
 def test_k_fed_as_published_follows_the_local_cluster():
     data = {"A": np.array([[0.0], [0.0], [0.0], [8.0]]), "B": np.array([[10.0]] * 3)}
-    faithful = k_fed(data, 2, n_local=1, first="A")
-    nearest = k_fed(data, 2, n_local=1, first="A", assign="nearest")
+    faithful, nearest = k_fed(data, 2, n_local=1, first="A").values()
     assert faithful["A"].tolist() == [0, 0, 0, 0]
     assert nearest["A"].tolist() == [0, 0, 0, 1]
     assert faithful["B"].tolist() == nearest["B"].tolist() == [1, 1, 1]
@@ -94,7 +91,7 @@ def test_rounds_of_lloyd_at_the_centre_of_k_fed():
         assert means[1] == pytest.approx(points[group == 1].mean())
     data = {"A": groups(0, 10), "B": groups(0, 10)}
     for rounds in (0, 1, None):
-        found = k_fed(data, 2, rounds=rounds)
+        found = k_fed(data, 2, rounds=rounds)["faithful"]
         assert found["A"].tolist() == found["B"].tolist()
     with pytest.raises(ValueError, match="rounds, unless None, must be a whole number"):
         k_fed(data, 2, rounds=-1)
@@ -116,23 +113,19 @@ def test_farthest_first_starts_with_one_site():
         kmeans_sites._farthest_first(np.zeros((3, 1)), np.array([0]), 2)
 
 
-def test_local_and_best_local(make_case):
+def test_scores_of_local_models(make_case):
     case = make_case(100, 3, 3, accuracy=[0.5, 0.95, 0.7], seed=4)
     labels = {"A": case.labels[:40], "B": case.labels[40:]}
     truth = {"A": case.truth[:40], "B": case.truth[40:]}
     scores = local_scores(labels, truth)
     assert scores.idxmax() == "m1"
     assert scores["m0"] == pytest.approx(adjusted_rand_score(case.truth, case.labels["m0"]))
-    best = best_local(labels, truth)
-    assert best["B"].tolist() == case.labels["m1"][40:].tolist()
-    assert best["B"].name == "cluster"
 
 
-def test_pooled_and_local_kmeans_keep_ids():
+def test_k_fed_keeps_ids_and_local_kmeans_labels():
     frame = pd.DataFrame(groups(0, 10), index=list("abcdefgh"))
-    found = pooled({"A": frame, "B": groups(0)}, 2)
+    found = k_fed({"A": frame, "B": groups(0)}, 2, n_local=1)["nearest"]
     assert list(found["A"].index) == list("abcdefgh")
-    assert found["A"].iloc[0] == found["B"].iloc[0] != found["A"].iloc[7]
     models = local_kmeans({"A": frame}, 2, seed=1)
     assert font.label(models, frame.to_numpy())["A"].nunique() == 2
 
@@ -147,23 +140,21 @@ def test_outlying_patients_are_not_scored():
         rand_index({"A": [0]}, {})
 
 
-def test_errors_say_what_to_mend():
+def test_errors_say_how_to_fix_it():
     labels = {"A": pd.DataFrame({"m": [0, 1]})}
     data = {"A": groups(0, 10)}
     for call, message in (
-        (lambda: local_clustering(labels, "x"), "no model 'x'; name one of 'm'"),
         (lambda: consensus({"A": labels["A"][:0]}, 2), "no patients"),
         (lambda: k_fed(data, 2, first="Z"), "no site 'Z'; name one of 'A'"),
-        (lambda: k_fed(data, 2, assign="best"), "assign must be one of"),
-        (lambda: pooled(data, 9), "8 patients, too few for 9 clusters"),
-        (lambda: pooled({"A": groups(0), "B": np.ones((3, 2))}, 2), "the same variables"),
-        (lambda: pooled({"A": np.array([[np.nan]])}, 1), "missing or infinite"),
+        (lambda: k_fed(data, 9), "8 patients, too few for 9 clusters"),
+        (lambda: k_fed({"A": groups(0), "B": np.ones((3, 2))}, 2), "the same variables"),
+        (lambda: k_fed({"A": np.array([[np.nan]])}, 1), "missing or infinite"),
         (lambda: local_kmeans(data, 2, n_init=0), "n_init must be a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
     for wrong in ({}, [1]):
         with pytest.raises(TypeError, match="at least one site"):
-            pooled(wrong, 2)
+            k_fed(wrong, 2)
         with pytest.raises(TypeError, match="at least one site"):
             consensus(wrong, 2)

@@ -12,7 +12,7 @@ import font
 from font.clustering import plain_seeds
 from font.simulation import kmeans_sites, replicate
 from font.simulation import run as simulation
-from font.simulation.kmeans_sites import k_fed, local_kmeans, pooled
+from font.simulation.kmeans_sites import k_fed, local_kmeans
 from font.simulation.run import run_simulation
 from font.simulation.sources import simulate_gaussian
 from font.simulation.tables import compare_methods, simulation_table
@@ -97,7 +97,7 @@ def test_every_model_fitted_to_patients_has_the_same_number_of_starts(monkeypatc
     assert [n for _, n in starts] == [*sites, *sites, sum(sites)]
     defaults = [
         inspect.signature(function).parameters["n_init"].default
-        for function in (local_kmeans, k_fed, pooled, run_simulation)
+        for function in (local_kmeans, k_fed, run_simulation)
     ]
     assert set(defaults) == {10}
 
@@ -278,7 +278,7 @@ def test_comparison_says_who_is_better(results):
         compare_methods(results, "FONT", "x")
 
 
-def test_errors_say_what_to_mend():
+def test_errors_say_how_to_fix_it():
     for call, message in (
         (lambda: simulate_gaussian("odd", 5, 0.1), "setting must be one of"),
         (lambda: simulate_gaussian("homogeneous", 5, 0), "variance must be more than 0"),

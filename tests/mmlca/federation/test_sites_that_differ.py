@@ -102,7 +102,7 @@ def harm(differ: float, seed: int) -> dict[str, float]:
         placed = {site: m.argmax(axis=1) for site, m in members.items()}
         found = np.concatenate(list(placed.values()))
         result[name] = adjusted_rand_score(true, found)
-        result[f"{name}: rounds"] = refined.n_rounds_
+        result[f"{name}: rounds"] = refined.n_steps_
         stated = np.concatenate([m.max(axis=1) for m in members.values()])
         right = _pairing(found, true)[found] == true
         result[f"{name}: stated"], result[f"{name}: right"] = stated.mean(), right.mean()

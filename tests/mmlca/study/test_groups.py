@@ -12,7 +12,8 @@ import pytest
 
 from mmlca import Sequences
 from mmlca.study.analysis import Analysis
-from mmlca.study.groups import class_names, match, named_groups, with_cluster_names, with_names
+from mmlca.study.groups import class_names, named_groups, with_cluster_names
+from mmlca.study.names import match, with_names
 from mmlca.study.settings import Study
 
 STAY, SWITCH = ["A"] * 4, ["A", "B", "B", "B"]

@@ -12,7 +12,8 @@ import pytest
 from mmlca.model.search import search_text
 from mmlca.study import Study
 from mmlca.study.numbers import Kind, Number, numbers_table, pick
-from mmlca.study.sections import classes, fit, models, refinement, summary
+from mmlca.study.sections import classes, fit, models, refinement, registry, summary
+from mmlca.study.sections.section import Section
 from mmlca.study.words import period, span, windows_name
 
 
@@ -196,19 +197,19 @@ def test_methods_describe_the_search_that_was_made() -> None:
 def test_methods_describe_the_refinement_and_what_resamples_are() -> None:
     """The summary quotes probabilities of the refined model; the methods must say what it is."""
     study = study_of("A", "B")
-    done: Any = SimpleNamespace(n_rounds_=1, converged_=False)
+    done: Any = SimpleNamespace(n_steps_=1, converged_=False)
     text = " ".join(refinement._refined(study, done))
     assert (
         "followed by one step of expectation-maximisation across the sites (refined model)" in text
     )
     assert "converge" not in text
     further = study_of("A", "B", ensemble={"refine": "converge"})
-    done = SimpleNamespace(n_rounds_=31, converged_=True)
+    done = SimpleNamespace(n_steps_=31, converged_=True)
     assert (
         "by 31 steps of expectation-maximisation across the sites until convergence"
         in (refinement._refined(further, done)[0])
     )
-    none: Any = SimpleNamespace(n_rounds_=0, converged_=False)
+    none: Any = SimpleNamespace(n_steps_=0, converged_=False)
     refit = refinement._refined(study_of("A", "B", ensemble={"refine": 0}), none)[0]
     assert "were estimated from the patients of the ensemble's clusters (refined model)" in refit
     fitted = models._fitted(study, 4)[-1]
@@ -228,3 +229,16 @@ def test_large_residuals_are_counted_against_chance() -> None:
         "where in 19 of 20 such tables there would be none (Bonferroni)."
     )
     assert fit._beyond(pd.DataFrame({"residual": [np.nan]})) == ""
+
+
+def test_no_section_speaks_in_vain() -> None:
+    """Methods and cautions follow the order of the analysis; no section may be missing there."""
+    page = [*registry.RESULTS, *registry.DIAGNOSTICS]
+    analysis = [section for paragraph in registry.PARAGRAPHS for section in paragraph]
+    assert len({section.key for section in page}) == len(page)
+    assert len({section.key for section in analysis}) == len(analysis)
+    silent = Section("", "", lambda study, findings: [])
+    for section in page:
+        if section.methods is not silent.methods or section.cautions is not silent.cautions:
+            assert section in analysis, section.key
+    assert set(analysis) <= set(page)

@@ -5,7 +5,7 @@ leave it open over a range of a given width. Where that is not so, the cheapest 
 such a range are hidden too (a linear programme, as statistical offices use: J. P. Kelly, B. L.
 Golden, A. A. Assad, "Cell suppression: disclosure protection for sensitive tabular data",
 Networks 22 (1992)). Hidden numbers are taken to look alike, and to be known not to be 0.
-`mmlca.tables.disclosure` alone uses this.
+`mmlca.tables.disclosure.small` alone uses this.
 """
 
 from __future__ import annotations
