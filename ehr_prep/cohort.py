@@ -10,12 +10,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
-from ehr_prep.readers import PrivateWarning
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, Rules
 from ehr_prep.warehouse import WarehouseRecords
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.spelling import option, option_name
 from mmlca.sequences.account import Step
 
@@ -95,7 +94,7 @@ def choose_cohort(records: Records | WarehouseRecords, rules: Rules) -> Cohort:
             what = "of mapped drugs are dated after the patient's death and are dropped"
             public = f"records {what}; check the dates of death."
             text = f"{late.n:,} records {what} ({late.examples}); check the dates of death."
-            warnings.warn(PrivateWarning(text, public), stacklevel=3)
+            warnings.warn(ReportWarning(text, public), stacklevel=3)
         issues.append(late)
         if rules.death == "state":
             if data_end is None:

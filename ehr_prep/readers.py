@@ -15,20 +15,12 @@ from numpy.typing import NDArray
 from ehr_prep.columns import check_by_file, columns_of_file, guess_columns, some_columns
 from ehr_prep.files import Loaded, Source, files_of, join_files, load_file, source_name
 from font.checks import some
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.spelling import option, option_name
 from mmlca.sequences.checks import match_ids
 
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 _AS_FLOAT = re.compile(r"(0|-?[1-9]\d{0,17})\.0+")
-
-
-class PrivateWarning(UserWarning):
-    """A warning that shows single patients; `public` says the same without them."""
-
-    def __init__(self, text: str, public: str) -> None:
-        super().__init__(text)
-        self.public = public
 
 
 class Table(NamedTuple):
@@ -132,7 +124,7 @@ def _tell_encoding(part: Loaded) -> None:
     if part.odd_text is None:
         return
     public = f"{part.written['file']} is not UTF-8 and was read as {part.written['encoding']}"
-    warning = PrivateWarning(
+    warning = ReportWarning(
         f"{public}, in which it holds {part.odd_text!r}; state the encoding, as in "
         f"{option('encoding', 'latin-1')}.",
         f"{public}; state its encoding.",
@@ -250,7 +242,7 @@ def check_matched(
             f"alike{zeros}."
         )
     advice = "check that both write them alike."
-    warning = PrivateWarning(
+    warning = ReportWarning(
         f"only {matched.sum():,} of {len(ids):,} patients of {name} are in {other}: {examples}; "
         f"{advice}",
         f"fewer than {100 * enough:g} % of the patients of {name} are in {other}; {advice}",

@@ -28,7 +28,7 @@ from font.checks import (
     whole_number,
 )
 from font.cross_tables import AddedTables, CrossTables
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.labels import LabelPatterns, distinct_rows, map_rows
 from font.protocol import site_proportions
 from font.solve import (
@@ -527,5 +527,6 @@ def _warn_of_idle(names: Sequence[Hashable], cosines: Floats) -> None:
         warnings.warn(
             f"the models {some(idle)} put all patients in one class (or in classes with equal "
             "parameters) and get the weight 0.",
+            ReportWarning,
             stacklevel=4,
         )

@@ -30,7 +30,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from font.checks import Floats, Integers, Models, some, whole_number
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.labels import label
 from font.models.sklearn_models import wrap
 from font.protocol import site_proportions
@@ -305,6 +305,7 @@ def _climb(
                 f"step {len(path)} lowered the log-likelihood from {path[-1][1]:,.4f} to "
                 f"{penalised:,.4f}, which EM does not do: `from_statistics` of the models does not "
                 "give the most likely parameters; the refinement ends with the step before.",
+                ReportWarning,
                 stacklevel=3,
             )
             model = last
@@ -326,6 +327,7 @@ def _climb(
     if isinstance(steps, str) and not converged and len(path) > most:
         warnings.warn(
             f"the refinement had not converged after {most:,} steps; its likelihood still rises.",
+            ReportWarning,
             stacklevel=3,
         )
     columns = pd.RangeIndex(len(next(iter(shares.values()))), name="cluster")  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 Names are loaded on first use, so that importing the package costs next to nothing.
 """
 
+import logging
+
 import lazy_loader
 
 from font.exchange.registry import register_kind
@@ -13,3 +15,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
 
 register_kind("mmlca markov counts", "mmlca.federation.markov_kind:MARKOV")
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library prints nothing

@@ -350,7 +350,7 @@ def _run(
     as_json: bool,
     processes: Processes | None = None,
 ) -> None:
-    from mmlca.study.steps import run_study
+    from mmlca.study.run import run_study
 
     calm = no_progress or quiet or as_json
     with working("Reading", quiet=calm, resumes=True) as show, spelled(as_key):

@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from font.checks import check_sums, memberships
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.probabilities import PRIOR_OF_FITS
 from font.spelling import option
 from mmlca.model import em, inference, store, sums
@@ -294,7 +294,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self._patients = Patients(data, matrix, own)
         self._warn(result)
         if late := late_start(data):
-            warnings.warn(late, stacklevel=2)
+            warnings.warn(late, ReportWarning, stacklevel=2)
         return self
 
     def fit_predict(
@@ -329,7 +329,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self._set_coefficients(design, design.back @ coefficients)
         separated = separation(matrix, design.columns, self.coefficients_.to_numpy())
         if separated:
-            warnings.warn(separated, stacklevel=3)
+            warnings.warn(separated, ReportWarning, stacklevel=3)
         return result, rows
 
     def _set_coefficients(self, design: Design, coefficients: Floats) -> None:

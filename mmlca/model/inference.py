@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm
 
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from mmlca.model import em
 from mmlca.model.checks import count_patients, forbidden_cells
 from mmlca.model.covariates import Design
@@ -36,7 +36,7 @@ from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 
 
-class OverlapWarning(UserWarning):
+class OverlapWarning(ReportWarning):
     """Classes overlap so much that standard errors may be too small."""
 
 
@@ -190,6 +190,7 @@ def _covariance(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
         warnings.warn(
             f"the data do not determine {int(lost.sum())} of {point.size} parameters, which "
             "get no standard error; ask for fewer classes or covariates.",
+            ReportWarning,
             stacklevel=4,
         )
     return spread, lost

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import listed
+from font.errors import ReportWarning
 from mmlca.model.outcome_inputs import Response
 from mmlca.model.third_step import Floats, Logit, Membership, Part
 
@@ -90,6 +91,7 @@ def estimate_table(
         warnings.warn(
             f"estimated shares of class {listed(list(dict.fromkeys(beyond)))} are not between 0 "
             "and 1, since the classes overlap or have few cases; their intervals are not reliable.",
+            ReportWarning,
             stacklevel=3,
         )
     logit = np.log(estimate[inside] / (1 - estimate[inside]))

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from font.checks import case_weights, one_of
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.spelling import option
 from mmlca.model import outcome_inputs as inputs
 from mmlca.model import third_step as parts
@@ -181,9 +181,9 @@ def three_step(
         if isinstance(part, parts.Membership):
             slopes = values.reshape(p.shape[1] - 1, -1).T
             if warning := separation(part.x[used], ["", *terms], slopes):
-                warnings.warn(warning, stacklevel=2)
+                warnings.warn(warning, ReportWarning, stacklevel=2)
     if overlap := _overlap(step):
-        warnings.warn(overlap, stacklevel=2)
+        warnings.warn(overlap, ReportWarning, stacklevel=2)
     first = None
     if model_of is not None and data is not None and correction is not None:
         first = first_step(model_of.params_, data, assigned, case)
@@ -339,6 +339,7 @@ def _solve(model: list[Part], step: _Step) -> tuple[list[Floats], float]:
             f"the classes shift: {100 * moved:.0f} % of the patients have another most probable "
             "class once the outcome or the covariates are in the likelihood, so that the estimates "
             f"may be of other classes than those of the model; use {option('correction', 'BCH')}.",
+            ReportWarning,
             stacklevel=3,
         )
     return theta, moved

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from font.checks import listed, whole_number
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from mmlca.model.checks import AnySequences, as_sequences
 from mmlca.model.criteria import CRITERIA, Count, Criterion
 from mmlca.model.estimator import MixtureMarkov
@@ -107,6 +107,7 @@ def candidates(
             warnings.warn(
                 f"{f'site {site}' if site else 'the data'} has only {most} distinct transition "
                 f"patterns; K = {', '.join(map(str, left_out))} cannot be fitted.",
+                ReportWarning,
                 stacklevel=3,
             )
         pairs += [(site, k) for k in tried if k not in left_out]

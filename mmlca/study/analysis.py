@@ -179,7 +179,7 @@ def _fit_one(name: str, model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
     """A fit whose errors name the data set; the report's table of models has its warnings."""
     try:
         return fit_quietly(model, data)
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"{name}: {error}") from None
 
 

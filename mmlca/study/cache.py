@@ -6,6 +6,7 @@ import errno
 import hashlib
 import hmac
 import json
+import logging
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from font.errors import InputError
 from font.files import (
     atomic,
     check_regular,
@@ -27,6 +29,7 @@ from font.files import (
     private_folder,
 )
 from mmlca import __version__
+from mmlca.study.log import report_warnings
 from mmlca.study.release import check_floor
 from mmlca.tables.disclosure import hides, is_small
 
@@ -40,7 +43,8 @@ Progress = Callable[[str, float], None]
 """Called with the name of the present step and the share that is done."""
 
 _SOFTWARE = ("numpy", "scipy", "pandas", "numba", "matplotlib", "scikit-learn")
-_PROVENANCE = "provenance.json"
+_PROVENANCE, _RUN_LOG = "provenance.json", "run.log"
+_log = logging.getLogger(__name__)
 _PATIENTS = "patients/"
 _PRIVATE = (_PATIENTS, "models/")  # ids, and exact numbers from which small counts follow
 _KEY, _KEY_BYTES = "patients/hash.key", 32
@@ -60,8 +64,10 @@ class Results:
     A step has a key: a hash of everything that it depends on. It need not be done again if its
     key is the same and its files are as they were written. Until the last step is finished
     `provenance.json` says "finished": null. Files that hold patients' ids, in `patients/`, and the
-    models, whose exact numbers tell small counts, are for their owner's eyes alone, and so are
+    models, whose exact numbers reveal small counts, are for their owner's eyes alone, and so are
     these folders. None of the `inputs` is overwritten.
+
+    `warned` is what the readers of the report are warned of.
 
     Where small numbers are hidden, `keyed` is true and hashes need a key that stays in `patients/`:
     a plain hash of a short table lets anyone try all small numbers until the hash fits.
@@ -76,6 +82,7 @@ class Results:
         keyed: bool = False,
     ) -> None:
         self.folder, self.about, self.inputs = folder, dict(about), tuple(inputs)
+        self.warned: list[str] = []
         self._key_is_stored = True
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,6 +134,7 @@ class Results:
                     "key": str(step["key"]),
                     "seconds": float(step["seconds"]),
                     "files": {str(f): str(h) for f, h in step["files"].items()},
+                    "warnings": [str(text) for text in step.get("warnings", ())],
                 }
                 for name, step in steps.items()
             }
@@ -138,18 +146,31 @@ class Results:
         """Whether a step must be done; the files that it writes are recorded at its end.
 
         It need not be done if an earlier run finished it with the same key and all its files are
-        unchanged.
+        unchanged. What it warned of then is in `warned` as well.
         """
         if self.is_done(name, key):
+            _log.info("%s: done by an earlier run", name)
+            self.warn(self.record["steps"][name]["warnings"])
             yield False
             return
         self.forget(name)
         self._files = {}
         began = time.perf_counter()
-        yield True
+        with report_warnings() as texts:
+            yield True
         seconds = round(time.perf_counter() - began, 3)
-        self.record["steps"][name] = {"key": key, "seconds": seconds, "files": self._files}
+        done = {"key": key, "seconds": seconds, "files": self._files, "warnings": texts}
+        self.record["steps"][name] = done
         self._save()
+        self.warn(texts)
+        _log.info("%s: %.1f s", name, seconds)
+
+    def warn(self, texts: Iterable[str]) -> None:
+        """Note warnings for the report."""
+        for text in texts:
+            if text not in self.warned:
+                self.warned.append(text)
+                _log.warning(text)
 
     def is_done(self, name: str, key: str) -> bool:
         """Whether an earlier run did a step with the same key, and its files are unchanged."""
@@ -189,6 +210,12 @@ class Results:
         self._write(_PROVENANCE, _json(self.record))
 
     # --- files ----------------------------------------------------------------------------
+
+    def log_file(self) -> Path:
+        """Where the run may write its log: the file belongs to no step."""
+        path = self.folder / _RUN_LOG
+        keep_inputs([path], self.inputs)
+        return path
 
     def table(self, name: str, frame: pd.DataFrame, index: bool = False) -> None:
         """Write a CSV file, see `table_text`."""
@@ -308,7 +335,7 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
             if given is None or tests or (role, given) == ("drugs", "ra"):
                 continue
             paths = []
-            with suppress(ValueError):
+            with suppress(InputError):
                 paths = expand(folder, given)
             for path in paths:
                 more = f" ({path.name})" if len(paths) > 1 else ""

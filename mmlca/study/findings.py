@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from font.errors import ReportWarning
 from font.stability import influence
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
+from mmlca.study.cache import Progress
 from mmlca.study.groups import all_memberships, named_groups, views
 from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
@@ -76,12 +78,14 @@ def describe(
     suggested: pd.DataFrame | None,
     names_given: Callable[[list[str | None]], Mapping[str, str]],
     processes: Processes,
+    tell: Progress,
 ) -> Findings:
     """Numbers and tables of the clusters, the sites and the labs.
 
     `names_given` says which course each name of the study file belongs to, given the courses of
     the clusters.
     """
+    tell("Comparing the sites", 0.42)
     differences = processes.submit(compare_sites, study, analysis, study.outputs.bootstrap)
     shared = processes.submit(compare_chains, study, analysis)
     refined_differences = processes.submit(compare_sites_refined, study, analysis)
@@ -95,7 +99,9 @@ def describe(
     described = shown_clusters(study, analysis, described)
     analysis, described = name_groups(study, analysis, described, names_given)
     course_tables = tables_of_courses(study, analysis, processes)
+    tell("Fitting the laboratory values", 0.45)
     trends = lab_trends(study, analysis)
+    tell("Standard errors, fit and outcomes", 0.47)
     table_one = describe_patients(study, analysis, described)
     inferred = infer(study, analysis, table_one.hidden_together, diagnosed())
     return Findings(
@@ -263,6 +269,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
         warnings.warn(
             f"the labs of {listed(undated)} are not used: sequences from a file have no dates; "
             "give records instead.",
+            ReportWarning,
             stacklevel=2,
         )
     labs = {site: site_data.read_labs(study, site) for site in sites if site not in undated}

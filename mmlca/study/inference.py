@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from mmlca.model.outcomes import ThreeStep, three_step
 from mmlca.model.resampling import Bootstrap, bootstrap
 from mmlca.study import site_data
 from mmlca.study.groups import own_classes, with_cluster_names
+from mmlca.study.log import report_warnings
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of
 from mmlca.study.words import group_name, groups_word
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 SHARED = "all sites"
 """Whose fit it is, where it is that of the model that the sites share."""
+_UNESTIMABLE = (InputError, np.linalg.LinAlgError)  # too few patients, or no finite solution
 _YEAR = 365.25
 _MONTH = _YEAR / 12
 _NO_ESTIMATE = (
@@ -298,7 +299,7 @@ class _ThirdStep:
                 with _warnings_into(self.notes, f"Effects of the covariates at {site}"):
                     table, first = self._effects_at(site, covariates)
                 hidden = hide_effects(table, covariates, clusters, first, min_count)
-            except ValueError:
+            except _UNESTIMABLE:
                 self.notes.append(f"The effects of the covariates at {site} are {_NO_ESTIMATE}")
                 continue
             shown[site] = hidden
@@ -340,7 +341,7 @@ class _ThirdStep:
                     found, sizes, self.study.privacy.min_count, self._hidden_levels(name)
                 )
                 table = self._rounded(found, table, name)
-            except ValueError:
+            except _UNESTIMABLE:
                 self.notes.append(f"The outcome {name} is {_NO_ESTIMATE}")
                 continue
             tables.append((name, table))
@@ -411,20 +412,15 @@ def _named_first(tables: list[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
 
 @contextmanager
 def _warnings_into(notes: list[str], what: str) -> Iterator[None]:
-    """Warnings become sentences of the report; those with numbers of patients are dropped.
+    """Warnings for the report become notes on a part of it.
 
-    Such numbers may be small, and other sentences give them where they may be shown.
+    Other warnings of the libraries are of patients left out, whom the notes count where they may.
     """
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always")
-        yield
-    for warning in raised:
-        text = str(warning.message)
-        counts = re.search(r" (is missing for|patients lack)", text)
-        if not issubclass(warning.category, UserWarning):
-            warnings.warn_explicit(text, warning.category, warning.filename, warning.lineno)
-        elif not counts:
-            notes.append(f"{what}: {text}")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning)
+        with report_warnings() as texts:
+            yield
+    notes += [f"{what}: {text}" for text in texts]
 
 
 # --- survival -------------------------------------------------------------------------------
@@ -465,6 +461,6 @@ def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | 
                 covariates=every[list(columns)].rename(columns=columns) if columns else None,
                 strata=every["site"] if len(frames) > 1 else None,
             )
-    except ValueError:
+    except _UNESTIMABLE:
         notes.append(f"Survival is {_NO_ESTIMATE}")
         return None

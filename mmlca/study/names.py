@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from mmlca.sequences.checks import listed
 from mmlca.study.groups import all_memberships
 from mmlca.study.words import group_name, group_word, groups_word
@@ -83,6 +83,7 @@ def short_names(
             f"and there is no such {group} without a name now. The {groups_word(study)} are "
             f"{shown}. To give the name to one of them, write its course beside the name in the "
             f"study file: {_as_toml({name: 'course'})}.",
+            ReportWarning,
             stacklevel=2,
         )
     used = {name: course for name, course in given.items() if name in names}
@@ -91,6 +92,7 @@ def short_names(
             f"the study file names the {groups_word(study)} by their order, which another rule or "
             "other data may change. Runs in this folder keep each name with the course that it "
             f"was first given to; for any folder, write in the study file: {_as_toml(used)}.",
+            ReportWarning,
             stacklevel=2,
         )
     return names

@@ -216,11 +216,11 @@ def _look(
         settings |= _seen(read)
         if tables["labs"]:
             settings |= _seen_labs(tables["labs"], where, lab_columns)
-    except ValueError as error:
+    except InputError as error:
         return Look(settings, problems=_problems(str(error), source, tables, options, where))
     try:
         return Look(settings, read, build_sequences(read, preset=preset))
-    except ValueError as error:
+    except InputError as error:
         return Look(settings, read, problems=(str(error),))
 
 
@@ -255,7 +255,7 @@ def _problems(
     for attempt in attempts:
         try:
             attempt()
-        except ValueError as error:
+        except InputError as error:
             problems.append(str(error))
     return tuple(problems) or (first,)
 

@@ -284,7 +284,7 @@ def _compared(
     """One other analysis and its adjusted Rand index against the main one."""
     try:
         other = _analyse(study, site_data.build_sites(study, sources), processes)
-    except ValueError as error:
+    except InputError as error:
         return Outcome(error=str(error))
     pairs = {}
     for site, clusters in main.clusters.items():

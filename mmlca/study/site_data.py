@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.spelling import option, spelled, spelling
 from mmlca.sequences.checks import some
 from mmlca.tables.disclosure import is_small
@@ -113,7 +113,9 @@ def warn_unmapped(study: Study, sequences: Mapping[str, Sequences]) -> None:
             table = hide_unmapped(part.account.unmapped, study.privacy.min_count)
             lost = part.settings["unmapped"]["lost"]
             if caution := unmapped_caution(table, lost, f"tables/unmapped_{site}.csv"):
-                warnings.warn(f"At {site}, {caution[0].lower()}{caution[1:]}", stacklevel=2)
+                warnings.warn(
+                    f"At {site}, {caution[0].lower()}{caution[1:]}", ReportWarning, stacklevel=2
+                )
 
 
 def _common_combinations(study: Study, data: Mapping[str, Sequences]) -> tuple[str, ...]:
@@ -156,7 +158,7 @@ def _at(site: str) -> Iterator[None]:
     try:
         with spelled(spell_here):
             yield
-    except (ValueError, TypeError) as error:
+    except InputError as error:
         raise InputError(f"site {site}: {error}") from None
 
 

@@ -404,7 +404,7 @@ def resolved(path: Path, name: str, site: Site) -> Site:
 def _existing(path: Path, key: str, given: Any) -> Any:
     try:
         found = expand(path.parent, given)
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"{path.name}: {key}: {error}") from None
     for file in found:
         if not file.is_file():

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import one_of, some
-from font.errors import InputError
+from font.errors import InputError, ReportWarning
 from font.spelling import option
 from mmlca.sequences.checks import match_ids, need_columns
 from mmlca.sequences.type import Sequences
@@ -257,6 +257,7 @@ def trend(
             warnings.warn(
                 f"no curve for {some(skipped)}{where}: a group needs more labs than the "
                 f"{len(at)} knots, spread over the years{enough}; use fewer knots, or join groups.",
+                ReportWarning,
                 stacklevel=2,
             )
         if not len(rows):

@@ -15,10 +15,10 @@ import pytest
 
 import ehr_prep
 import mmlca
-from ehr_prep.readers import PrivateWarning
 from ehr_prep.settings import Rules
 from ehr_prep.states import finish
 from ehr_prep.windows import Cells, Frame, Reduction
+from font.errors import ReportWarning
 
 DRUGS = {"a": "A", "b": "B", "c": "C"}
 
@@ -132,7 +132,7 @@ def test_a_class_that_is_still_supplied_follows_one_that_is_not() -> None:
 
 def test_death_ends_follow_up_and_later_records_are_an_issue() -> None:
     records = read("a 0 30, b 150 30, a 260 30", died=180)
-    with pytest.warns(PrivateWarning, match="1 records .* after the patient's death") as caught:
+    with pytest.warns(ReportWarning, match="1 records .* after the patient's death") as caught:
         sequences = build(records)
     (warning,) = caught
     assert not any(sign.isdigit() for sign in warning.message.public)  # type: ignore[union-attr]

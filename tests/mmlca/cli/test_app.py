@@ -72,7 +72,7 @@ def test_ctrl_c_is_a_sentence_and_exit_code_1(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mmlca.Sequences, "read", interrupted)
-    monkeypatch.setattr("mmlca.study.steps.run_study", interrupted)
+    monkeypatch.setattr("mmlca.study.run.run_study", interrupted)
     file = tmp_path / "study.toml"
     file.write_text('name = "x"\n[sites.A]\nsequences = "study.toml"\n')
     done = invoke(*(str(a).format(file=file) for a in arguments))

@@ -18,8 +18,8 @@ from ra_like import ra_like
 import font
 import mmlca
 from font.files import hold
+from mmlca.study.run import run_study
 from mmlca.study.sensitivity import run_sensitivity
-from mmlca.study.steps import run_study
 from mmlca.study.study_file import read_study
 
 SITE = ("--study", "s", "--site", "A")

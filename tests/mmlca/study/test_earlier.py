@@ -12,7 +12,7 @@ from study_attack import count_of
 
 import ehr_prep
 import mmlca
-from ehr_prep.readers import PrivateWarning
+from font.errors import ReportWarning
 from mmlca.study import read_study, run_study
 from mmlca.study.cache import Results, cohorts_of, nearly_repeated, remember
 from mmlca.tables.course_tables import courses_by_group
@@ -201,7 +201,7 @@ def test_a_run_with_one_patient_fewer_warns(tmp_path: Path, release: str) -> Non
         return [text for text in content["careful"] if "an earlier run in this folder" in text]
 
     assert run(120) == run(120) == []
-    with pytest.warns(PrivateWarning, match="at VA are those of an earlier run .* fewer than 11"):
+    with pytest.warns(ReportWarning, match="at VA are those of an earlier run .* fewer than 11"):
         said = run(119)
     # readers of a public release need not know that there is something to subtract from it
     assert len(said) == (release == "inside")

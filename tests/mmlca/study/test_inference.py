@@ -225,6 +225,7 @@ def test_overlapping_classes_have_intervals_from_refits_or_a_caution() -> None:
             assert "may be too narrow; bootstrap = 500 under [inference]" in cautions[0]
 
 
+@pytest.mark.filterwarnings("ignore:the best of all maxima")  # of the models that are tested
 def test_covariates_inside_the_model_and_tests_of_the_number(cohort: Path, tmp_path: Path) -> None:
     """Two sites in one step: the numbers of the library; one site's tests around K."""
     study = read_study(write(cohort, ("MGB", "VA"), "[privacy]\nmin_count = 1\n")).changed(

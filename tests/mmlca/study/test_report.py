@@ -32,8 +32,8 @@ from mmlca.study.report.tables import (
     number,
     percent,
 )
+from mmlca.study.run import run_study
 from mmlca.study.sections.digits import shown_fits
-from mmlca.study.steps import run_study
 from mmlca.study.study_file import read_study
 from mmlca.tables.treatment_lines import treatment_paths
 

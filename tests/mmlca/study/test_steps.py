@@ -24,9 +24,9 @@ from study_attack import number
 
 import ehr_prep
 import mmlca
-from ehr_prep.readers import PrivateWarning
+from font.errors import ReportWarning
 from mmlca.study import cache, read_study, run_study, write_study_file
-from mmlca.study.steps import _public
+from mmlca.study.log import report_warnings
 from mmlca.tables.disclosure import is_small
 
 SMALL = """
@@ -246,7 +246,7 @@ def test_only_what_depends_on_a_change_is_done_again(cohort: Path, tmp_path: Pat
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     run_study(study, tmp_path)
     kept = [p for p, t in before.items() if p.stat().st_mtime_ns == t]
-    assert {p.name for p in before.keys() - set(kept)} == {"provenance.json"}
+    assert {p.name for p in before.keys() - set(kept)} == {"provenance.json", "run.log"}
     (tmp_path / "tables/models.csv").write_text("spoilt")
     run_study(study.changed(privacy={"min_count": 5}), tmp_path)
     assert "spoilt" not in (tmp_path / "tables/models.csv").read_text()
@@ -687,22 +687,24 @@ def test_the_reference_study_with_more_seeds(tmp_path: Path) -> None:
     assert ours.mean() < 0.9 * local.mean()
 
 
+def warn_for_report(*warned: Warning) -> list[str]:
+    with report_warnings() as texts:
+        for warning in warned:
+            warnings.warn(warning, stacklevel=1)
+    return texts
+
+
 def test_a_warning_that_shows_patients_is_repeated_and_public_in_the_report() -> None:
-    private = PrivateWarning("only 3 of 9 patients: '0017'", "few of the patients are there")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warnings.warn(private, stacklevel=1)
-        warnings.warn("for all", stacklevel=1)
-        warnings.warn("for all", stacklevel=1)
-    with pytest.warns(PrivateWarning, match="0017"):
-        assert _public(caught) == ["few of the patients are there", "for all"]
+    private = ReportWarning("only 3 of 9 patients: '0017'", "few of the patients are there")
+    with pytest.warns(ReportWarning, match="0017") as shown:
+        texts = warn_for_report(private, ReportWarning("for all"), ReportWarning("for all"))
+    assert texts == ["few of the patients are there", "for all"]
+    assert len(shown) == 1
 
 
-def test_a_warning_of_numpy_is_no_caution_of_the_report() -> None:
+@pytest.mark.parametrize("kind", [RuntimeWarning, UserWarning])
+def test_a_warning_that_was_not_made_for_the_report_is_no_caution(kind: type[Warning]) -> None:
     """Text such as "overflow encountered in exp" once stood among the cautions."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warnings.warn("overflow encountered in exp", RuntimeWarning, stacklevel=1)
-        warnings.warn("no curve for 'few'", stacklevel=1)
-    with pytest.warns(RuntimeWarning, match="overflow"):  # whoever runs it sees it
-        assert _public(caught) == ["no curve for 'few'"]
+    with pytest.warns(kind, match="overflow"):  # whoever runs the study sees it
+        texts = warn_for_report(kind("overflow encountered in exp"), ReportWarning("no curve"))
+    assert texts == ["no curve"]

@@ -1,0 +1,127 @@
+"""Run a study: the list of its steps, and what does them one after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from font.files import hold
+from mmlca.study import steps
+from mmlca.study.cache import Progress, open_results
+from mmlca.study.log import report_warnings, run_log
+from mmlca.study.processes import Processes
+from mmlca.study.report.page import settings_text
+from mmlca.study.settings import Study
+
+_log = logging.getLogger(__name__)
+
+
+class Step(NamedTuple):
+    """One step of a study.
+
+    Parameters
+    ----------
+    name : str
+        In `provenance.json` and in the log.
+    do : function of a `steps.Run` and of what the step needs, as arguments of these names
+    needs : names of what earlier steps made
+    makes : str, optional
+        What later steps call the result; without it the step only writes files.
+    irrelevant : sections of a study file
+        Settings on which the files of the step do not depend. They depend on all others, on the
+        data and on what earlier steps chose: if any of it has changed, the step is done again.
+    """
+
+    name: str
+    do: Callable[..., Any]
+    needs: tuple[str, ...] = ()
+    makes: str | None = None
+    irrelevant: tuple[str, ...] = ()
+
+
+_BOTH = ("sequences", "resamples")
+_FOR_REPORT = ("name", "synthetic", "labs", "inference", "covariates", "outcomes", "outputs")
+_AFTER_SUGGEST = (*_FOR_REPORT, "privacy", "published")
+_AFTER_FITS = (*_AFTER_SUGGEST, "ensemble")
+
+STEPS = (
+    # each site prepares its patients' data and fits models to them
+    Step("read", steps.read, (), "sequences"),
+    Step("resample", steps.resample, ("sequences",), "resamples"),
+    Step("choose", steps.choose, _BOTH, "choice", _AFTER_FITS),
+    Step("fit", steps.fit, (*_BOTH, "choice"), "models", (*_AFTER_FITS, "classes")),
+    # the centre combines the models, and every patient gets a cluster
+    Step("suggest", steps.suggest, (*_BOTH, "choice"), "suggested", _AFTER_SUGGEST),
+    Step("combine", steps.combine, (*_BOTH, "models", "choice"), "analysis"),
+    # what all of them find, and the report of it
+    Step("describe", steps.find, ("analysis", "choice", "suggested"), "findings"),
+    Step("content", steps.content, ("findings",), "report"),
+    Step("tables", steps.write_tables, ("findings", "report")),
+    Step("word", steps.write_word, ("findings", "report")),
+    Step("draw", steps.begin_drawing, ("findings", "report"), "drawings"),
+    Step("results", steps.write_results, ("report",)),
+    Step("sections", steps.lay_out, ("report", "drawings"), "sections"),  # while others draw
+    Step("figures", steps.write_figures, ("report", "drawings"), "pictures"),
+    Step("report", steps.write_page, ("report", "sections", "pictures")),
+)
+
+
+def run_study(
+    study: Study,
+    out: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    processes: Processes | None = None,
+) -> dict[str, Any]:
+    """Run the whole study, and write its results to a folder.
+
+    An interrupted run goes on where it stopped, and a finished one is not repeated: models are
+    fitted and figures drawn again only if a setting or a file that they depend on has changed.
+
+    Parameters
+    ----------
+    study : Study
+        From `read_study`.
+    out : path
+        The folder gets `report.html`, `results.json` (numbers and texts), `provenance.json`
+        (settings, versions, hashes, times), `run.log` (what was done when), `tables/`, `figures/`
+        with a table beside each figure, and two folders that must stay inside the hospital:
+        `patients/`, which holds ids, and `models/`, from whose exact numbers small counts follow.
+        One run at a time: a second one in the same folder is refused with an OSError.
+    progress : function (text, share), optional
+    processes : Processes, optional
+        Those to use, if they were started before; otherwise `study.n_jobs` are started.
+
+    Returns
+    -------
+    dict
+        The content of `results.json`.
+    """
+    tell = progress or (lambda text, share: None)
+    with hold(out), processes or Processes(study.n_jobs) as used:
+        tell("Reading", 0.0)
+        results, key = open_results(study, out)
+        with run_log(results.log_file()):
+            return _do_steps(steps.Run(study, results, tell, used, key))
+
+
+def _do_steps(run: steps.Run) -> dict[str, Any]:
+    software, settings = run.results.about["software"], run.results.about["settings"]
+    _log.info(", ".join(f"{name} {version}" for name, version in software.items()))
+    _log.info("settings\n%s", settings_text(settings))
+    if run.study.outputs.figures and not run.results.record["steps"]:
+        run.processes.start()  # figures will need them, and they have loaded when fits begin
+    made: dict[str, Any] = {}
+    for step in STEPS:
+        _log.info("step %s", step.name)
+        run.begin(step.name, step.irrelevant)
+        with report_warnings() as texts:
+            result = step.do(run, **{name: made[name] for name in step.needs})
+        run.results.warn(texts)
+        if step.makes is not None:
+            made[step.makes] = result
+    run.finish()
+    content: dict[str, Any] = made["report"].plain()
+    return content
