@@ -53,7 +53,6 @@ FIGURES = {
     "transitions_model": mmlca.plot_transitions(models["MGB"]),
     "lines": mmlca.plot_lines(sites, clusters, min_count=11),
     "lines_one": mmlca.plot_lines(one, min_count=11),
-    "certainty": mmlca.plot_certainty(models["MGB"]),
     "selection": mmlca.plot_selection(choice),
     "site_differences": mmlca.plot_site_differences(differences),
     "esr": ehr_prep.plot_trend(esr, label="ESR (mm/h)"),

@@ -39,7 +39,7 @@ def compare_clusterings(first: Clustering, second: Clustering) -> pd.Series:
     Series
         `adjusted_rand_index` (1: the same groups, 0: as by chance); `nmi`, normalised mutual
         information; `purity`, the share of patients in the largest first group of their
-        second group; `matched`, the share in corresponding groups once groups are paired one
+        second group; `matched`, the share in corresponding groups where groups are paired one
         to one as well as possible; `n` patients.
 
     Examples
@@ -71,7 +71,7 @@ def adjusted_rand_index(table: pd.DataFrame) -> float:
     """(pairs together in both − expected) / (mean of pairs in each − expected).
 
     `table` is a `cross_table`. Scikit-learn's function takes 14 times as long on 13,000
-    patients, most of it for checks; a simulation calls this once per model and replicate.
+    patients, most of it for checks; a simulation calls this for each model and replicate.
     """
     counts = table.to_numpy(dtype=float)
     both, one, other, n_pairs = (

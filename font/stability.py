@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from font import clustering
 from font import weights as weighing
-from font.checks import Floats, Models, some, whole_number
+from font.checks import Floats, Models, check_dict, some, whole_number
 from font.ensemble import Ensemble, site_of
 from font.errors import InputError
 from font.labels import LabelPatterns, distinct_rows, label
@@ -227,8 +227,7 @@ def bootstrap_clusters(
     whole_number(n, 2, "n")
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, such as 0.95; found {level!r}.")
-    if not isinstance(data, Mapping) or not data:
-        raise TypeError(f"data must be a dict {{site: data}}; found {type(data).__name__}.")
+    check_dict(data, "data must be a dict {site: data}")
     sites = list(data)
     sizes = [len(part) for part in data.values()]
     ones = [np.ones(size, dtype=np.int64) for size in sizes]

@@ -9,9 +9,8 @@ from .figures.diagnostics import plot_stays as plot_stays
 from .figures.distribution import plot_entropy as plot_entropy
 from .figures.distribution import plot_state_distribution as plot_state_distribution
 from .figures.distribution import plot_time_in_state as plot_time_in_state
-from .figures.effects import plot_effects as plot_effects
-from .figures.intervals import plot_intervals as plot_intervals
-from .figures.models import plot_certainty as plot_certainty
+from .figures.forest import plot_effects as plot_effects
+from .figures.forest import plot_intervals as plot_intervals
 from .figures.models import plot_selection as plot_selection
 from .figures.sites import plot_site_differences as plot_site_differences
 from .figures.survival import plot_survival as plot_survival

@@ -177,7 +177,7 @@ def _refined(
 ) -> NDArray[Any]:
     """Everyone's clusters after a refinement with so many rounds."""
     number: int | str = rounds if rounds == "converge" else int(rounds)
-    with warnings.catch_warnings():  # a slow run is no news in a thousand
+    with warnings.catch_warnings():  # a slow run does not matter among a thousand
         warnings.simplefilter("ignore", UserWarning)
         result = refine_clusters(template, sites.data, clusters, k, number)
     return np.concatenate([result.predict(part, site) for site, part in sites.data.items()])

@@ -66,7 +66,7 @@ class Page:
     """The panels of a figure, the Axes or Figure that the caller gets, and the notes below it.
 
     In an Axes of the caller (`inside`) the legend stays within it, since what is beside it is
-    the caller's. A figure that was made here (`own`) grows with its legend and its notes.
+    the caller's. A figure that this module made (`own`) grows with its legend and its notes.
     """
 
     panels: list[Panel]
@@ -225,7 +225,7 @@ def lay_out(
     """
     if ax is not None and figure is not None:
         raise InputError("both ax and figure were given; give one of them.")
-    shown, few, empty = enough(sequences, groups, min_count)
+    shown, few, empty = choose_groups(sequences, groups, min_count)
     simple = isinstance(sequences, Sequences) and groups is None
     if ax is not None and len(shown) > 1:
         raise InputError(
@@ -237,7 +237,10 @@ def lay_out(
     root = whole if whole is not grid[0, 0] else whole.figure
     share = 1 / shape[1] if whole is root else max(whole.get_position().width, 0.1)
     page = Page(
-        *([], whole, max(root.bbox.width / root.dpi - beside, 1.0), max(1, round(1 / share))),
+        [],
+        whole,
+        max(root.bbox.width / root.dpi - beside, 1.0),
+        max(1, round(1 / share)),
         min_count=min_count,
         inside=ax is not None,
         own=ax is None and figure is None,
@@ -251,7 +254,7 @@ def lay_out(
         page.panels.append(panel)
     unsized = sum(not panel.sized(table) for panel in page.panels)
     if unsized:
-        sizes = f"size{'s' * (unsized > 1)} of {unsized} group{'s' * (unsized > 1)}"
+        sizes = "size of 1 group" if unsized == 1 else f"sizes of {unsized} groups"
         page.notes.append(f"{sizes} not shown, from which that of a smaller one would follow")
     for row, column in set(np.ndindex(grid.shape)) - set(places):
         grid[row, column].set_axis_off()
@@ -284,7 +287,7 @@ def _surface(
     return figure.subplots(n_rows, n_columns, squeeze=False), figure
 
 
-def enough(
+def choose_groups(
     sequences: Sequences | SequencesBySite, groups: Groups, min_count: int
 ) -> tuple[list[tuple[Keys, Sequences]], int, int]:
     """The groups to draw, and how many have too few patients or none.
@@ -335,14 +338,14 @@ def _places(keys: list[Keys], most: int) -> tuple[list[tuple[int, int]], tuple[i
             groups = sorted(groups)  # type: ignore[type-var]
         places = [(sites.index(key["site"]), groups.index(key["group"])) for key in keys]
         return places, (len(sites), len(groups))
-    n_rows, n_columns = wrapped(len(keys), most)
+    n_rows, n_columns = grid_shape(len(keys), most)
     return [divmod(i, n_columns) for i in range(len(keys))], (n_rows, n_columns)
 
 
-def wrapped(n: int, most: int) -> tuple[int, int]:
+def grid_shape(n: int, most: int) -> tuple[int, int]:
     """Rows and columns for n panels with at most so many in a row, as equal as can be.
 
-    >>> wrapped(9, 4), wrapped(5, 4), wrapped(4, 4)
+    >>> grid_shape(9, 4), grid_shape(5, 4), grid_shape(4, 4)
     ((3, 3), (2, 3), (1, 4))
     """
     n_rows = -(-n // most)
@@ -385,13 +388,13 @@ def new_axes(ax: Axes | None, height: float = 2.6, names: Collection[str] = ()) 
     if ax is None:
         import matplotlib.pyplot as plt
 
-        size = (ONE_COLUMN + beyond(names), height)
+        size = (ONE_COLUMN + extra_width(names), height)
         _, ax = plt.subplots(figsize=size, layout="constrained")
     style(ax)
     return ax
 
 
-def beyond(names: Collection[str], room: float = 1.2) -> float:
+def extra_width(names: Collection[str], room: float = 1.2) -> float:
     """Inches that the longest of some names takes beyond the room that a figure has for them."""
     return max(0.0, max(map(len, names), default=0) * 0.58 * SMALL / 72 - room)
 
@@ -405,7 +408,7 @@ def legend_columns(width: float, names: Collection[str]) -> int:
 def legend_over(ax: Axes, own: bool, **look: Any) -> None:
     """The legend of lines that fill their panel, above them, where it covers none.
 
-    In a figure that was made here (`own`) it stands above the Axes and the figure grows with it.
+    In a figure that this module made (`own`) it stands above the Axes and the figure grows with it.
     In an Axes of the caller the axis goes on above what it shows now, as far as there is room.
     """
     names = ax.get_legend_handles_labels()[1]
@@ -506,7 +509,7 @@ def percent_axis(ax: Axes, first: bool) -> None:
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100"] if first else [""] * 5)
 
 
-def only(colours: Mapping[str, Any], drawn: Collection[str]) -> dict[str, Any]:
+def keep_drawn(colours: Mapping[str, Any], drawn: Collection[str]) -> dict[str, Any]:
     """The colours of what was drawn: a legend names nothing that does not occur."""
     return {name: shade for name, shade in colours.items() if name in drawn}
 

@@ -1,6 +1,6 @@
 """The colours of all figures: one for each state and each group, and of text on them.
 
-Okabe & Ito's and Tol's colours can be told apart by people with any kind of colour vision. The
+Okabe & Ito's and Tol's colours can be distinguished by people with any kind of colour vision. The
 first groups have none of the colours of the drug classes, so that a cluster is not taken for one.
 """
 
@@ -16,10 +16,20 @@ from mmlca.sequences.checks import some
 
 Colours: TypeAlias = Mapping[str, Any] | Sequence[Any]
 INK, PALE, MISSING = "#333333", "#CFCFCF", "#E6E6E6"
-_GROUPS = (
-    *("#332288", "#999933", "#882255", "#33BBEE", "#661100", "#777777"),
-    *("#DDCC77", "#117733", "#AA4499", "#44AA99", "#6699CC", "#CC6677"),
-)
+_GROUPS = [
+    "#332288",
+    "#999933",
+    "#882255",
+    "#33BBEE",
+    "#661100",
+    "#777777",
+    "#DDCC77",
+    "#117733",
+    "#AA4499",
+    "#44AA99",
+    "#6699CC",
+    "#CC6677",
+]
 _DRUG_CLASSES = {
     "tnfi": "#0072B2",
     "tnfinhibitor": "#0072B2",
@@ -33,11 +43,26 @@ _DRUG_CLASSES = {
 }
 # lighter than any drug class: to the colour-blind, and in grey print, a middle grey is JAK's pink
 _ABSENT = {"none": "#BBBBBB", "notreatment": "#BBBBBB", "missing": "#DDDDDD", "unknown": "#DDDDDD"}
-_ORDER = (
-    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442"),
-    *("#332288", "#882255", "#44AA99", "#999933", "#CC6677", "#117733", "#88CCEE"),
-    *("#AA4499", "#DDCC77", "#661100", "#6699CC"),
-)
+_ORDER = [
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#D55E00",
+    "#56B4E9",
+    "#F0E442",
+    "#332288",
+    "#882255",
+    "#44AA99",
+    "#999933",
+    "#CC6677",
+    "#117733",
+    "#88CCEE",
+    "#AA4499",
+    "#DDCC77",
+    "#661100",
+    "#6699CC",
+]
 
 
 def state_colours(states: Iterable[str], colours: Colours | None = None) -> dict[str, Any]:

@@ -14,7 +14,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.errors import InputError
-from mmlca.figures.canvas import SMALL, TEXT, Page, Panel, lay_out, only, rectangles, time_axis
+from mmlca.figures.canvas import (
+    SMALL,
+    TEXT,
+    Page,
+    Panel,
+    keep_drawn,
+    lay_out,
+    rectangles,
+    time_axis,
+)
 from mmlca.figures.colours import INK, MISSING, Colours, state_colours
 from mmlca.sequences.checks import counted
 from mmlca.sequences.type import Sequences
@@ -75,7 +84,7 @@ def plot_index(
         panel.ax.set_ylim(max(len(data), 1), 0)
         panel.ax.set_yticks(*(([0, len(data)], ["0", f"{len(data):,}"]) if len(data) else ([],)))
         if not len(data):
-            _say_none(panel.ax, min_count)
+            _write_none(panel.ax, min_count)
         time_axis(panel.ax, data, page.n_times, page.panel_points)
     if n_rare:
         page.notes.append(f"{counted(n_rare, 'patient', 'patients')} with a rare course not shown")
@@ -93,7 +102,7 @@ def _finish(
     """The legend of what was drawn, and what white means where there is any."""
     if 1 in drawn:
         page.notes.append("white: after the end of follow-up")
-    legend = only(colours, {str(name) for name in drawn - {0, 1}})
+    legend = keep_drawn(colours, {str(name) for name in drawn - {0, 1}})
     return page.finish(xlabel, ylabel, legend, "not known" if 0 in drawn else "")
 
 
@@ -161,7 +170,7 @@ def plot_frequencies(
     drawn: set[int | str] = set()
     any_other = False
     for panel in page.panels:
-        common, share = _of_table(panel, table, top, least)
+        common, share = _match_table(panel, table, top, least)
         codes = _with_missing(panel.data)[common.rows]
         drawn |= _names(codes, panel.data.states)
         below = np.cumsum(share)
@@ -173,7 +182,7 @@ def plot_frequencies(
             any_other = True
             rectangles(panel.ax, 0.5, covered, page.n_times, 1 - covered, _OTHER)
         panel.ax.set_ylim(1, 0)
-        _coverage(panel, len(share), covered, page.title_letters, least)
+        _title_coverage(panel, len(share), covered, page.title_letters, least)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
     if any_other:
         few = f", or those of fewer than {least} patients" if least > 1 else ""
@@ -205,7 +214,7 @@ def _draw_courses(
         bars.set_label(names[k])
 
 
-def _of_table(
+def _match_table(
     panel: Panel, table: pd.DataFrame, top: int, min_count: int
 ) -> tuple[Frequent, NDArray[np.float64]]:
     """The panel's sequences, and the share of each that the table gives."""
@@ -219,12 +228,12 @@ def _of_table(
     return common, rows["share"].to_numpy(dtype=float)
 
 
-def _coverage(panel: Panel, n: int, covered: float, letters: int, least: int) -> None:
+def _title_coverage(panel: Panel, n: int, covered: float, letters: int, least: int) -> None:
     """Write into the title which share of the group is shown."""
     ax = panel.ax
     if not n:
-        _say_none(ax, least)
-    title, share = ax.get_title(), f"{n} course{'s' * (n != 1)}: {percent_text(covered)}"
+        _write_none(ax, least)
+    title, share = ax.get_title(), f"{counted(n, 'course', 'courses')}: {percent_text(covered)}"
     fits = len(title.split("\n")[-1]) + len(share) + 2 <= letters
     ax.set_title(f"{title}; {share}" if fits else f"{title}\n{share}", fontsize=TEXT, color=INK)
     ticks = np.linspace(0, 1, 5)
@@ -232,7 +241,7 @@ def _coverage(panel: Panel, n: int, covered: float, letters: int, least: int) ->
     ax.set_yticks(ticks, names)
 
 
-def _say_none(ax: Axes, least: int) -> None:
+def _write_none(ax: Axes, least: int) -> None:
     text = f"no course that\n{least} patients share" if least > 1 else "none to show"
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", fontsize=TEXT)
 
@@ -290,7 +299,7 @@ def plot_representatives(
             )  # fmt: skip
         panel.ax.set_ylim(1, 0)
         if not len(share):
-            _say_none(panel.ax, least)
+            _write_none(panel.ax, least)
         panel.ax.set_yticks([])
         panel.ax.spines["left"].set_visible(False)
         time_axis(panel.ax, panel.data, page.n_times, page.panel_points)

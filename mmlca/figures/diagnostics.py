@@ -15,11 +15,11 @@ from mmlca.figures.canvas import (
     TWO_COLUMNS,
     cell_text,
     even_lines,
+    grid_shape,
     legend_columns,
     named,
     style,
     title_lines,
-    wrapped,
 )
 from mmlca.figures.colours import INK, MISSING, state_colours, text_colour
 from mmlca.figures.transitions import colour_bar
@@ -167,7 +167,7 @@ def plot_stays(
 
 def _panels(figure: Any, n: int, height: float) -> tuple[Any, list[Any]]:
     """The figure, and a panel for each class in rows of at most five."""
-    n_rows, n_columns = wrapped(n, _MOST_IN_A_ROW)
+    n_rows, n_columns = grid_shape(n, _MOST_IN_A_ROW)
     if figure is None:
         import matplotlib.pyplot as plt
 

@@ -20,12 +20,12 @@ from mmlca.figures.canvas import (
     SMALL,
     Page,
     Panel,
-    enough,
+    choose_groups,
     group_name,
+    keep_drawn,
     lay_out,
     legend_over,
     new_axes,
-    only,
     percent_axis,
     rectangles,
     time_axis,
@@ -115,7 +115,7 @@ def plot_state_distribution(
         _finish_time_panel(page, panel, n, patients.sum(axis=1))
     page.hidden(n_hidden, "time")
     grey = few_patients(min_count) if any_grey else ""
-    legend = only(colour, drawn)
+    legend = keep_drawn(colour, drawn)
     return page.finish(_observed_label(page, xlabel), "Patients (%)", legend, grey)
 
 
@@ -242,14 +242,14 @@ def plot_entropy(
     xlabel : what a time is
     ax : Axes, optional
     """
-    shown, few, empty = enough(sequences, groups, min_count)
+    shown, few, empty = choose_groups(sequences, groups, min_count)
     table = entropy_by_time(sequences, groups) if table is None else table
     own = ax is None
     ax = new_axes(ax, height=2.3)
     everyone = [keys for keys, _ in split(sequences, groups)]  # a hidden group keeps its colour
     sites = list(dict.fromkeys(keys.get("site") for keys in everyone))
     labels = list(dict.fromkeys(keys.get("group") for keys in everyone))
-    lone = len(labels) == 1  # then the colours are free to tell sites apart
+    lone = len(labels) == 1  # then the colours are free to distinguish sites
     n_hidden = 0
     for keys, data in shown:
         site, label = sites.index(keys.get("site")), labels.index(keys.get("group"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mmlca.figures.canvas import TEXT
-from mmlca.sequences.checks import need_columns, of_type
+from mmlca.sequences.checks import counted, need_columns, of_type
 from mmlca.tables.data_account import hide_flow
 from mmlca.tables.disclosure import hides
 
@@ -74,7 +74,7 @@ def plot_flow(flow: Any, ax: Axes | None = None, *, min_count: int = 0) -> Axes:
             top -= gap
         left = rows.iloc[-1]
         lines = [_TITLES.get(left["stage"], left["stage"])]
-        lines += [_counted(left[f"{noun}s_left"], noun) for noun in _NOUNS]
+        lines += [counted(left[f"{noun}s_left"], noun, f"{noun}s") for noun in _NOUNS]
         _box(ax, lines, 0.5, 2 * _MIDDLE - 0.5, top - (3 + _PAD) / 2, "0.94", size, centred=True)
         top -= 3 + _PAD
     return ax
@@ -94,11 +94,7 @@ def _side_lines(rows: pd.DataFrame) -> list[str]:
 
 def _counts(patients: int, records: int) -> str:
     both = zip((patients, records), _NOUNS, strict=True)
-    return ", ".join(_counted(n, noun) for n, noun in both if n or noun == "record")
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+    return ", ".join(counted(n, noun, f"{noun}s") for n, noun in both if n or noun == "record")
 
 
 def _fitting(ax: Axes, height: float, texts: list[str]) -> float:

@@ -51,7 +51,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
     if figure is None:
         import matplotlib.pyplot as plt
 
-        size = (max(3.6, 7.2 * (n_columns > 1)), (2.4 * n_rows) + 0.8 + 0.18 * len(groups))
+        size = (7.2 if n_columns > 1 else 3.6, (2.4 * n_rows) + 0.8 + 0.18 * len(groups))
         figure = plt.figure(figsize=size, layout="constrained")
     grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
     panels = grid.ravel()[: len(sites)]
@@ -76,10 +76,10 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
         ax.set_title(f"{site}\n{n}", fontsize=TEXT, color=INK)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())
-    scale = " (log scale)" if result.log else ""
+    mean, scale = ("geometric mean", " (log scale)") if result.log else ("mean", "")
     for ax in grid[:, 0]:
         name = result.label if label is None else label
-        ax.set_ylabel(f"{name}, {'geometric ' * result.log}mean{scale}", fontsize=TEXT)
+        ax.set_ylabel(f"{name}, {mean}{scale}", fontsize=TEXT)
     for ax in panels[-n_columns:]:
         ax.set_xlabel("Years since the first prescription", fontsize=TEXT)
         ax.tick_params(labelbottom=True)  # also above an empty place

@@ -1,13 +1,13 @@
-"""Figures of models: how certain membership is, numbers of classes compared, their courses."""
+"""Figures of models: numbers of classes compared, and the courses of their classes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.figures.canvas import (
@@ -15,71 +15,19 @@ from mmlca.figures.canvas import (
     ONE_COLUMN,
     SMALL,
     TEXT,
-    Page,
     legend_columns,
     new_axes,
-    rectangles,
 )
 from mmlca.figures.colours import INK, group_colour, state_colours
 from mmlca.model.criteria import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
-from mmlca.tables.clusters import certainty_by_class, percent_text
-from mmlca.tables.disclosure import is_small
+from mmlca.tables.clusters import percent_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from mmlca.model.params import MarkovParams
-
-
-def plot_certainty(
-    model: Any, *, weights: ArrayLike | None = None, min_count: int = 0, ax: Axes | None = None
-) -> Axes:
-    """How certain membership is, class by class. Draws `certainty_by_class`.
-
-    The box holds the middle half of a class's patients, the line nine in ten; the bar is
-    the median and the dot the mean.
-
-    Parameters
-    ----------
-    model : fitted MixtureMarkov, or a table like its `posterior_`
-    weights : (n,), optional
-        Case weights of the patients.
-    min_count : classes of fewer patients are not shown
-    ax : Axes, optional
-    """
-    table = certainty_by_class(model, weights)
-    table["colour"] = [group_colour(i) for i in range(len(table))]
-    shown = table[~is_small(table["patients"], min_count)].reset_index(drop=True)
-    if not len(shown):
-        raise InputError(
-            f"there is nothing to draw: the largest class has {table['patients'].max():,} "
-            f"patients and min_count is {min_count}."
-        )
-    ax = new_axes(ax, height=0.9 + 0.28 * len(shown))
-    for i, row in shown.iterrows():
-        ax.hlines(i, row["q05"], row["q95"], color=row["colour"], linewidth=1)
-        rectangles(ax, row["q25"], i - 0.28, row["q75"] - row["q25"], 0.56, row["colour"])
-        ax.vlines(row["median"], i - 0.28, i + 0.28, color=INK, linewidth=1.4)
-        ax.plot(row["mean"], i, "o", color="white", markeredgecolor=INK, markersize=3.5)
-        ax.text(
-            1.02, i, f"{100 * row['sure']:.0f} %", transform=ax.get_yaxis_transform(),
-            va="center", fontsize=SMALL, color=INK,
-        )  # fmt: skip
-    low = min(0.5, float(shown[["q05", "mean"]].min().min()))
-    ax.set_xlim(low - 0.02, 1.02)
-    ax.set_ylim(len(shown) - 0.5, -0.5)
-    names = [
-        f"{label} (n = {n:,})" for label, n in zip(shown["class"], shown["patients"], strict=True)
-    ]
-    ax.set_yticks(range(len(shown)), names)
-    ax.set_title("Above 0.8", fontsize=SMALL, color=INK, loc="right")
-    ax.grid(axis="x", linewidth=0.4, alpha=0.5)
-    page = Page([], ax, ax.figure.bbox.width / ax.figure.dpi, 1, min_count)
-    page.hidden(len(table) - len(shown), "class")
-    page.finish("Probability of the patient's own class", "Class")
-    return ax
 
 
 def plot_selection(
@@ -138,9 +86,8 @@ def plot_selection(
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     name = criterion.upper()
     resampled = several and table["site"].astype(str).str.contains("/")
-    kinds = ["site"] * (several and not np.all(resampled)) + ["pseudo-site"] * bool(
-        np.any(resampled)
-    )
+    kinds = ["site"] if several and not np.all(resampled) else []
+    kinds += ["pseudo-site"] if np.any(resampled) else []
     if largest > 50:
         ax.set_yscale("symlog", linthresh=10, linscale=0.6)
         ticks = [0, 10, *(10.0**k for k in range(2, 12) if 10.0**k < 1.5 * largest)]

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.errors import InputError
-from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, beyond, cell_text, title_lines
+from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, cell_text, extra_width, title_lines
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import of_type, some
 from mmlca.tables.disclosure import check_min_count, few_patients, hides
@@ -57,7 +57,7 @@ def plot_site_differences(
     min_count : int
         Rows that fewer patients leave at one of the sites are grey too.
     table : DataFrame, optional
-        What to draw in place of `result.shown(min_count)`.
+        What to draw instead of `result.shown(min_count)`.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def plot_site_differences(
         width = max(TWO_COLUMNS, TWO_COLUMNS / 5 * n_columns)
         labels = max(map(len, result.states)) * 0.36 * SMALL / 72  # inches below each map
         height = 1.25 + len(names) * (0.4 + max(0.25, labels) + (width - 1.1) / n_columns)
-        width += beyond(result.states, 0.8)
+        width += extra_width(result.states, 0.8)
         figure = plt.figure(figsize=(width, height), layout="constrained")
     heights = [0.2, 1] * len(names) + [0.07]
     grid = figure.add_gridspec(len(heights), n_columns, height_ratios=heights)

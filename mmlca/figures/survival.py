@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from font.errors import InputError
 from mmlca.figures.canvas import SMALL, TEXT, legend_over, named, new_axes
 from mmlca.figures.colours import INK, group_colour
-from mmlca.sequences.checks import of_type
+from mmlca.sequences.checks import counted, of_type
 from mmlca.tables.disclosure import HIDDEN, check_min_count, hides
 from mmlca.tables.survival import Survival
 
@@ -42,7 +42,7 @@ def plot_survival(
         Of time, for the axis: "years".
     min_count : see `Survival.shown`
     shown : Survival, optional
-        What to draw in place of `result.shown(min_count)`, such as with rounded numbers.
+        What to draw instead of `result.shown(min_count)`, such as with rounded numbers.
     ax : Axes, optional
 
     Examples
@@ -80,10 +80,11 @@ def plot_survival(
     note = ""
     if len(drawn) < len(every):
         hidden = len(every) - len(drawn)
-        note = f"\n{hidden} group{'s' * (hidden > 1)} of fewer than {min_count} events not shown"
+        few = counted(hidden, "group", "groups")
+        note = f"\n{few} of fewer than {min_count} events not shown"
     # empty lines of the label keep room for the numbers, which stand some points below the axis
     ax.set_xlabel(label + note + "\n" * (len(drawn) + 2), fontsize=TEXT)
-    first = 30 + 9 * bool(note)
+    first = 39 if note else 30
     _write(ax, 0, first, "At risk", INK)
     for line, group in enumerate(drawn, start=1):
         rows, number = curves[curves["group"] == group], every.index(group)
@@ -131,7 +132,7 @@ def _at_risk(
 
 
 def _draw_sample(ax: Axes, number: int, below: float) -> None:
-    """A piece of a group's line before its numbers: colours alone do not tell in print."""
+    """A piece of a group's line before its numbers: colours alone are lost in print."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
     from matplotlib.transforms import ScaledTranslation

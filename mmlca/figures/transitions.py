@@ -22,9 +22,9 @@ from mmlca.figures.canvas import (
     Page,
     Panel,
     cell_text,
+    grid_shape,
     lay_out,
     title_lines,
-    wrapped,
 )
 from mmlca.figures.colours import INK, MISSING, text_colour
 from mmlca.sequences.type import Sequences
@@ -60,7 +60,7 @@ def plot_transitions(
     At the right of each row is the number of transitions it rests on, with a star if it is below
     `min_support`; a state that nothing follows is grey.
 
-    For a fitted model in place of sequences the figure shows the *estimated* matrices, one panel
+    For a fitted model instead of sequences the figure shows the *estimated* matrices, one panel
     per class with its first states above, and `errors` their intervals.
 
     Parameters
@@ -88,10 +88,14 @@ def plot_transitions(
             )
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
-        raise InputError("errors belong to a model: give the fitted model in place of sequences.")
+        raise InputError("errors belong to a model: give the fitted model instead of sequences.")
     beside, height, most = _label_room(sequences)
     page = lay_out(
-        *(sequences, groups, min_count, ax, figure),
+        sequences,
+        groups,
+        min_count,
+        ax,
+        figure,
         height=height,
         beside=beside,
         table=table,
@@ -153,7 +157,7 @@ def colour_bar(image: Any, axes: list[Axes], label: str, beyond: bool = False) -
 class _Heat:
     """A panel's rates (S, S), NaN where hidden or never left, and n of each row.
 
-    `hidden` are all rates that are not shown, `small` those that rest on few patients; in place of
+    `hidden` are all rates that are not shown, `small` those that rest on few patients; instead of
     those that are `bounded` a lower bound is shown.
     """
 
@@ -201,7 +205,7 @@ def _draw_heat(panel: Panel, heat: _Heat, min_support: int, page: Page) -> Any:
                     ink = text_colour(shades(rate[i, j])) if np.isfinite(rate[i, j]) else INK
                     cell_text(ax, j, i, text, ink)
             weak = 0 < heat.n[i] < min_support
-            n = HIDDEN if heat.hidden_n[i] else f"{heat.n[i]:,.0f}{'*' * bool(weak)}"
+            n = HIDDEN if heat.hidden_n[i] else f"{heat.n[i]:,.0f}{'*' if weak else ''}"
             ax.text(size - 0.4, i, n, va="center", fontsize=SMALL - 1, color=INK)
     names = panel.data.states
     every = max(1, size // 25)
@@ -254,9 +258,10 @@ def plot_estimates(
     import matplotlib as mpl
 
     if not hasattr(model, "params_"):
+        advice = " that is not fitted; call its fit first" if hasattr(model, "fit") else ""
         raise TypeError(
             f"plot_transitions draws Sequences or a fitted model, found {type(model).__name__}"
-            f"{' that is not fitted; call its fit first' * hasattr(model, 'fit')}."
+            f"{advice}."
         )
     params, states = model.params_, list(model.states_)
     n_classes, size = params.initial.shape
@@ -316,7 +321,7 @@ def _panels(
     wide = (ONE_COLUMN + 0.6 if n == 1 else TWO_COLUMNS) + max(0.0, longest - 0.8)
     cells = 72 * (wide - longest - 0.9) * 0.97 / len(states)  # points of a cell with one column
     fitting = [most for most in (4, 3, 2) if cells / most >= letters * 1.15]
-    n_rows, n_columns = wrapped(n, max(fitting, default=2))
+    n_rows, n_columns = grid_shape(n, max(fitting, default=2))
     if figure is None:
         import matplotlib.pyplot as plt
 

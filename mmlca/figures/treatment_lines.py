@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.errors import InputError
-from mmlca.figures.canvas import SMALL, Panel, lay_out, only, rectangles
+from mmlca.figures.canvas import SMALL, Panel, keep_drawn, lay_out, rectangles
 from mmlca.figures.colours import INK, MISSING, PALE, Colours, state_colours
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import percent_text
@@ -68,7 +68,7 @@ def plot_lines(
         rows = rows.replace({"state": {names[-2]: ended, names[-1]: rare}})
         shown |= set(rows["state"])
         _draw_lines(panel, rows, colour, page.panel_points)
-    return page.finish("Treatment line (below: patients)", "", only(colour, shown))
+    return page.finish("Treatment line (below: patients)", "", keep_drawn(colour, shown))
 
 
 def _draw_lines(

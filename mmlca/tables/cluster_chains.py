@@ -64,7 +64,7 @@ class SharedMixture(NamedTuple):
     """Chains that all sites share, with each site's proportions, by maximum likelihood.
 
     `labels` are the K clusters; `data` are all sites' patients, one site after the other, `site`
-    (n,) tells which, and `patterns` are theirs by site; `run` is the fit, with the cells (K, C) and
+    (n,) says which, and `patterns` are theirs by site; `run` is the fit, with the cells (K, C) and
     the proportions (sites, K), and `settings` are those of its EM.
     """
 
@@ -118,7 +118,7 @@ def cluster_memberships(
 
     Notes
     -----
-    One EM update in place of convergence leaves memberships that are too sure, and the effects of
+    One EM update instead of convergence leaves memberships that are too sure, and the effects of
     covariates on them too small.
 
     Examples

@@ -103,7 +103,7 @@ class SiteEffects(NamedTuple):
     """Effects at one site, with what decides whether they may leave it.
 
     `table`: `cluster` (from 0), `term`, `estimate`; `covariance` of its rows; `columns` (n, q) of
-    the covariates and `clusters` (n,) of the patients behind it; `variables`: {name: levels}.
+    the covariates and `clusters` (n,) of the patients they rest on; `variables`: {name: levels}.
     """
 
     table: pd.DataFrame
@@ -141,10 +141,10 @@ def site_effects(
     sizes = np.bincount(clusters[known], minlength=posterior.shape[1])
     kept = np.flatnonzero((sizes > 0) & ~is_small(sizes, min_count))
     if 0 not in kept or len(kept) < 2:
+        where = "cluster 1" if 0 not in kept else "all other clusters"
         raise InputError(
             f"effects compare clusters with cluster 1, and fewer than {min_count} patients of "
-            f"{'cluster 1' if 0 not in kept else 'all other clusters'} have covariates here, so "
-            "that no effect may leave."
+            f"{where} have covariates at this site, so that no effect may leave."
         )
     used = known & np.isin(clusters, kept)
     frame = covariates[used].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Clusters and classes in numbers and in words: what their patients do, how sure they belong."""
+"""Clusters and classes in numbers and in words: what their patients do."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from font.errors import InputError
-from mmlca.sequences.checks import listed, need_columns, numbers_for, of_type
+from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.tables.disclosure import Guarded, Rounding, add_totals, hidden_grid, hides, is_small
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
@@ -25,9 +24,8 @@ GOES_ON = "…"
 """Stands for whatever follows the third state of a path."""
 PERSIST, HALF = 0.75, 0.5
 """Shares of a cluster's patients from which on it is named by one state, or by one path."""
-_SURE = 0.8
 _LONGEST_NAME = 45  # letters of two paths; longer ones would fill the titles of figures
-_LONGEST = (3, 2)  # states of a path that are told: of one that half take, of others
+_LONGEST = (3, 2)  # states of a path that are named: of one that half take, of others
 
 
 def describe_clusters(
@@ -131,7 +129,7 @@ def shown_sizes(
     clusters : {site: cluster of each patient}
     min_count : int
     rounding : Rounding, optional
-        Of these clusters: round all sizes in place of hiding some.
+        Of these clusters: round all sizes instead of hiding some.
 
     Returns
     -------
@@ -277,9 +275,9 @@ def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | Non
     "A persisters": at least three quarters of the cluster's patients begin on A and never leave it
     while they are observed. "A → B": at least half take exactly this path. All others are "mixed",
     with their two most common paths, or with one where two would be too long. Clusters that would
-    have the same name are told apart by how early they switch ("early", "late"), or else by
+    have the same name are distinguished by how early they switch ("early", "late"), or else by
     numbers. A cluster without a description has no name, and paths of fewer than `min_count`
-    patients are not told.
+    patients are not mentioned.
 
     Examples
     --------
@@ -449,47 +447,3 @@ def rate_text(rate: float | Guarded) -> str:
     if 0 < rate < 0.005:
         return "<0.01"
     return f"{rate:.0f}" if rate == 0 else f"{rate:.{2 if rate < 0.995 else 1}f}"
-
-
-def certainty_by_class(model: Any, weights: ArrayLike | None = None) -> pd.DataFrame:
-    """How certain the patients' class membership is, class by class.
-
-    Parameters
-    ----------
-    model : fitted MixtureMarkov, or a table like its `posterior_` (class, probability)
-    weights : (n,), optional
-        Case weights of the patients.
-
-    Returns
-    -------
-    DataFrame
-        class, `patients`, `mean` of the probability of the patients' own class, its `q05`,
-        `q25`, `median`, `q75` and `q95`, and `sure`, the share of patients above 0.8.
-
-    Examples
-    --------
-    >>> table = pd.DataFrame({"class": [1, 1, 2], "probability": [0.9, 0.7, 1.0]})
-    >>> certainty_by_class(table)[["class", "patients", "mean", "sure"]]
-       class  patients  mean  sure
-    0      1         2   0.8   0.5
-    1      2         1   1.0   1.0
-    """
-    posterior = getattr(model, "posterior_", model)
-    of_type(posterior, pd.DataFrame, "a fitted model (call its fit first) or its posterior_")
-    need_columns(posterior, ["class", "probability"])
-    if not len(posterior):
-        raise InputError("there are no patients to describe.")
-    n = len(posterior)
-    weight = pd.Series(np.ones(n) if weights is None else numbers_for(weights, n, "weights"))
-    by_class = (
-        posterior["probability"].reset_index(drop=True).groupby(posterior["class"].to_numpy())
-    )
-    rows = []
-    for label, p in by_class:
-        w = weight[p.index].to_numpy()
-        if w.sum() > 0:
-            cuts = np.quantile(p, [0.05, 0.25, 0.5, 0.75, 0.95], weights=w, method="inverted_cdf")
-            sure = float(np.average(p > _SURE, weights=w))
-            rows.append([label, int((w > 0).sum()), np.average(p, weights=w), *cuts, sure])
-    names = ["class", "patients", "mean", "q05", "q25", "median", "q75", "q95", "sure"]
-    return pd.DataFrame(rows, columns=names)

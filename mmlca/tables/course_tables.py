@@ -124,7 +124,7 @@ def courses_by_group(
     min_count : int
         0 and 1 hide nothing.
     rounding : Rounding, optional
-        Of these groups: round all counts in place of hiding small ones.
+        Of these groups: round all counts instead of hiding small ones.
     keys : optional
         From `course_keys`, where `data` do not have the patients' own ids.
 
@@ -204,7 +204,7 @@ def guarded_clusters(
     after: str | None = None,
     window: str = "time",
 ) -> pd.DataFrame:
-    """`describe_clusters` with guarded numbers in place of small ones, and of those beside them.
+    """`describe_clusters` with guarded numbers instead of small ones, and of those beside them.
 
     A share of which few patients are a part, or few are not, is guarded: it has a text in place
     of its number. Clusters of few patients are blank.

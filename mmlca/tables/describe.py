@@ -157,7 +157,7 @@ def transition_rates(
     -------
     DataFrame
         `from`, and one column per state (the state gone to): rates whose rows sum to 1.
-        `transition_counts` has the numbers behind them.
+        `transition_counts` has the counts.
 
     Examples
     --------

@@ -47,7 +47,7 @@ _HALVES = ("first half", "second half")
 N_TESTS = 4
 _WORDS = {
     "memory beyond one step": "The next state depends on more than the present one and the class "
-    "({}): chains of first order are a simplification here, or there are more classes.",
+    "({}): chains of first order are a simplification, or there are more classes.",
     "length of stays": "How likely patients leave a state changes with the time they have been in "
     "it ({}); the model takes it as constant, so that lengths of treatment follow from it only "
     "roughly.",
@@ -146,9 +146,9 @@ class Diagnostics:
         classification.loc[hidden, "patients"] = np.nan
         classification.loc[few] = np.nan
         classification = classification.round(_SHOWN_DIGITS)
-        states = _hidden(self.states, ["class", "time"], min_count)
-        steps = _hidden(self.steps, ["class", "half", "from"], min_count)
-        # numbers of patients by duration would tell of single ones by subtraction
+        states = _hide_shares(self.states, ["class", "time"], min_count)
+        steps = _hide_shares(self.steps, ["class", "half", "from"], min_count)
+        # numbers of patients by duration would reveal single ones by subtraction
         stayed = self.stays.assign(
             stayers=self.stays["patients"] - self.stays["leavers"],
             nobody=np.where(self.stays["patients"] == 0, 1, 0),
@@ -169,11 +169,12 @@ class Diagnostics:
         return replace(self, **shown, stays=stays, tests=tests)
 
 
-def _hidden(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
-    """A table of shares without small ones; half a membership or less of nobody counts as 0.
+def _hide_shares(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
+    """A table of shares without small ones.
 
-    The number of memberships behind each row does not show: it changes from one time to the next
-    by few patients. Nor does a row behind which there are few of them.
+    In a row without patients half a membership or less counts as 0. The number of memberships in
+    each row is not shown: it changes from one time to the next by few patients. Nor is a row shown
+    that rests on few of them.
     """
     count = table["observed"].fillna(0) * table["n"]
     nobody = (table["patients"] == 0) & (count < 0.5)
@@ -320,7 +321,7 @@ def _rates(count: Floats) -> tuple[Floats, Floats]:
 
 
 def _residual(observed: Floats, expected: Floats, n: Floats) -> Floats:
-    """(observed − expected) in standard errors of a share; missing where nobody is seen.
+    """(observed − expected) in standard errors of a share; missing where nobody is observed.
 
     What is certain in the model and in the data has the residual 0.
     """

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 class Counts:
     """Sequences and memberships (n, K), and sums of memberships over what patients do.
 
-    `site` (n,) tells the site of each patient, where there are several.
+    `site` (n,) is the site of each patient, where there are several.
     """
 
     def __init__(self, data: Sequences, posterior: Floats, site: NDArray[np.intp]) -> None:

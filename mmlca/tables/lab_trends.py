@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font.checks import one_of, some
+from font.checks import counted, one_of, some
 from font.errors import InputError, ReportWarning
 from font.spelling import option
 from mmlca.sequences.checks import match_ids, need_columns
@@ -79,7 +79,7 @@ class Trend:
     counts : DataFrame
         `site`, `group`, `reason`, `patients`, `labs`: the labs used, and those dropped by
         reason (no group: not known); they add up to the input. Blank where they rest on fewer
-        than `min_count` patients, or would tell such a number by subtraction.
+        than `min_count` patients, or would reveal such a number by subtraction.
     censored : DataFrame
         `site`, `patients`, `labs`: values that were given only as a limit ("<2", ">130") and
         therefore dropped, among those of patients with a group in the years studied. Blank where
@@ -146,8 +146,8 @@ class Trend:
         used = self.counts[self.counts["reason"] == _USED]
         return (
             f"Trend: {used['labs'].sum():,.0f} of {self.counts['labs'].sum():,.0f} labs, "
-            f"{used['patients'].sum():,.0f} patients, {len(self.variances)} "
-            f"site{'s' * (len(self.variances) != 1)}"
+            f"{used['patients'].sum():,.0f} patients, "
+            f"{counted(len(self.variances), 'site', 'sites')}"
         )
 
 
@@ -217,7 +217,7 @@ def trend(
         A group of fewer patients at a site has no curve, and numbers in `.counts` that rest on
         fewer are blank.
     rounding : Rounding, optional
-        Of the groups: round all numbers in `.counts` and `.censored` in place of hiding some.
+        Of the groups: round all numbers in `.counts` and `.censored` instead of hiding some.
 
     Examples
     --------
@@ -242,13 +242,13 @@ def trend(
     curves, coefficients, variances, counts, censored, supports = [], [], [], [], [], []
     labels: list[str] = []
     for site, table in sites.items():
-        group = _by_patient(_of_site(groups, site, several, "groups"), "groups")
-        start = _index_dates(_of_site(index_dates, site, several, "index_dates"))
-        rows, label = _with_groups(table, test, group, start)
+        group = _check_patients(_pick_site(groups, site, several, "groups"), "groups")
+        start = _index_dates(_pick_site(index_dates, site, several, "index_dates"))
+        rows, label = _prepare_labs(table, test, group, start)
         labels.append(label)
-        rows = rows.assign(reason=_reasons(rows, at, log))
-        rows, ranges, skipped = _enough(rows, at, np.linspace(at[0], at[-1], steps), min_count)
-        counts.append(_count(rows).assign(site=site))
+        rows = rows.assign(reason=_find_reasons(rows, at, log))
+        rows, ranges, skipped = _find_ranges(rows, at, np.linspace(at[0], at[-1], steps), min_count)
+        counts.append(_count_labs(rows).assign(site=site))
         limits = rows.loc[rows["reason"] == _CENSORED, "who"]
         censored.append({"site": site, "patients": limits.nunique(), "labs": len(limits)})
         rows = rows[rows["reason"] == _USED]
@@ -268,7 +268,7 @@ def trend(
         for curve in fit.curves:
             shown, n_patients = ranges[curve.group].years, ranges[curve.group].patients
             about = {"site": site, "group": curve.group}
-            curves.append(_curve(curve, shown, log, level, bands).assign(**about))
+            curves.append(_curve_table(curve, shown, log, level, bands).assign(**about))
             error = np.sqrt(np.diagonal(curve.covariance))
             heights = {"years": curve.knots, "estimate": curve.beta, "error": error}
             coefficients.append(pd.DataFrame(heights).assign(**about))
@@ -288,8 +288,8 @@ def trend(
         pd.concat(curves, ignore_index=True)[["site", "group", "years", "estimate", "low", "high"]],
         pd.concat(coefficients, ignore_index=True)[["site", "group", "years", "estimate", "error"]],
         pd.DataFrame(variances),
-        _shown(counted, min_count, rounding, ["reason"], adds_up=("labs", ["site"])),
-        _shown(pd.DataFrame(censored), min_count, rounding),
+        _show_counts(counted, min_count, rounding, ["reason"], adds_up=("labs", ["site"])),
+        _show_counts(pd.DataFrame(censored), min_count, rounding),
         pd.DataFrame(supports),
         labels[0],
         log,
@@ -314,7 +314,7 @@ def _check_options(knots: Sequence[float], level: float, steps: int) -> Floats:
     return at
 
 
-def _of_site(by_site: Any, site: str, several: bool, argument: str) -> Any:
+def _pick_site(by_site: Any, site: str, several: bool, argument: str) -> Any:
     if not several:
         return by_site
     if not isinstance(by_site, Mapping) or site not in by_site:
@@ -325,14 +325,16 @@ def _of_site(by_site: Any, site: str, several: bool, argument: str) -> Any:
     return by_site[site]
 
 
-def _by_patient(values: Any, argument: str) -> pd.Series:
+def _check_patients(values: Any, argument: str) -> pd.Series:
     if not isinstance(values, pd.Series):
         raise TypeError(
             f"{argument} must be a Series with patient ids as index, found {type(values).__name__}."
         )
     twice = values.index[values.index.duplicated()]
     if len(twice):
-        raise InputError(f"{argument} must have each patient once; {some(twice)} repeat.")
+        raise InputError(
+            f"{argument} must have each patient only once; {some(twice)} occur several times."
+        )
     return values
 
 
@@ -344,10 +346,10 @@ def _index_dates(dates: Any) -> pd.Series:
                 f'index_dates needs a column "index_date"; the table has {some(table.columns)}.'
             )
         table = table["index_date"]
-    return _by_patient(table, "index_dates")
+    return _check_patients(table, "index_dates")
 
 
-def _with_groups(
+def _prepare_labs(
     frame: pd.DataFrame, test: str | None, group: pd.Series, start: pd.Series
 ) -> tuple[pd.DataFrame, str]:
     """One row per lab (who, group, years, value, and why there is no value), and the lab's name.
@@ -363,7 +365,7 @@ def _with_groups(
     in_group = np.append(codes, -1)[match_ids(pd.Index(ids), group.index)]
     started = dates[match_ids(pd.Index(ids), start.index)]
     in_group, started = np.append(in_group, -1)[who], np.append(started, dates[-1])[who]
-    value, why = _numbers(frame["value"])
+    value, why = _parse_values(frame["value"])
     in_group[np.isnat(started)] = -1
     days = (_as_dates(frame["date"]) - started) / np.timedelta64(1, "D")
     return pd.DataFrame(
@@ -374,7 +376,7 @@ def _with_groups(
             "value": value,
             "why": why,
         }
-    ), _label(frame)
+    ), _lab_name(frame)
 
 
 def _choose_test(frame: pd.DataFrame, test: str | None) -> pd.DataFrame:
@@ -411,7 +413,7 @@ def _as_dates(column: pd.Series) -> NDArray[np.datetime64]:
     return days
 
 
-def _label(frame: pd.DataFrame) -> str:
+def _lab_name(frame: pd.DataFrame) -> str:
     """The test and its unit, as far as the table names one of each."""
     known = (frame[name].dropna() if name in frame else [] for name in ("test", "unit"))
     test, unit = ({str(text).strip() for text in texts} - {""} for texts in known)
@@ -427,7 +429,7 @@ def _group_codes(group: pd.Series) -> tuple[NDArray[np.int64], pd.Index]:
     return group.cat.codes.to_numpy().astype(np.int64), group.cat.categories
 
 
-def _numbers(column: pd.Series) -> tuple[Floats, NDArray[np.object_]]:
+def _parse_values(column: pd.Series) -> tuple[Floats, NDArray[np.object_]]:
     """The values as numbers: NaN where the text is not a number, with the reason."""
     codes, texts = pd.factorize(column)
     number = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(float)
@@ -440,7 +442,7 @@ def _numbers(column: pd.Series) -> tuple[Floats, NDArray[np.object_]]:
     return np.append(number, np.nan)[codes], why[codes]
 
 
-def _reasons(rows: pd.DataFrame, at: Floats, log: bool) -> NDArray[np.object_]:
+def _find_reasons(rows: pd.DataFrame, at: Floats, log: bool) -> NDArray[np.object_]:
     tests = {
         _REASONS[0]: rows["group"].isna(),
         _REASONS[1]: rows["years"].isna(),
@@ -460,7 +462,7 @@ class _Range(NamedTuple):
     patients: int
 
 
-def _enough(
+def _find_ranges(
     rows: pd.DataFrame, at: Floats, years: Floats, min_count: int
 ) -> tuple[pd.DataFrame, dict[Any, _Range], list[Any]]:
     """Drop the labs that no curve can rest on; returns where each curve is, and groups without one.
@@ -471,7 +473,7 @@ def _enough(
     for name in rows["group"].cat.categories:
         mine = (rows["group"] == name) & (rows["reason"] == _USED)
         when, who = rows.loc[mine, "years"].to_numpy(), rows.loc[mine, "who"].to_numpy()
-        found = _range(when, who, at, years, min_count)
+        found = _find_range(when, who, at, years, min_count)
         if found is None:
             skipped.append(name)
             rows = rows.assign(reason=rows["reason"].mask(mine, _REASONS[-1]))
@@ -482,12 +484,12 @@ def _enough(
     return rows, ranges, skipped
 
 
-def _range(
+def _find_range(
     when: Floats, who: NDArray[np.int32], at: Floats, years: Floats, min_count: int
 ) -> _Range | None:
     """Where the curve of labs at the times `when` is; None if they are too few for one."""
     least = fewest_patients(min_count, min(_SUPPORT, len(np.unique(who))))
-    own = _own_knots(at, when, who, least)
+    own = _choose_knots(at, when, who, least)
     inside = (when >= own[0]) & (when <= own[-1])
     basis = natural_spline(when[inside], own)
     if len(basis) <= len(own) or np.linalg.matrix_rank(basis) < len(own):
@@ -502,7 +504,7 @@ def _range(
     return _Range(own, covered, least) if len(covered) > 1 else None
 
 
-def _own_knots(at: Floats, years: Floats, who: NDArray[np.int32], least: int) -> Floats:
+def _choose_knots(at: Floats, years: Floats, who: NDArray[np.int32], least: int) -> Floats:
     """The knots without outer ones between which fewer than `least` patients have values."""
 
     def patients(begin: float, end: float) -> int:
@@ -515,7 +517,7 @@ def _own_knots(at: Floats, years: Floats, who: NDArray[np.int32], least: int) ->
     return at
 
 
-def _count(rows: pd.DataFrame) -> pd.DataFrame:
+def _count_labs(rows: pd.DataFrame) -> pd.DataFrame:
     """Patients and labs by group and reason; every group has a row of labs used."""
     keys = [rows["group"], rows["reason"].astype(pd.CategoricalDtype([_USED, *_REASONS]))]
     table = rows["who"].groupby(keys, observed=False, dropna=False).agg(["nunique", "size"])
@@ -527,7 +529,7 @@ def _count(rows: pd.DataFrame) -> pd.DataFrame:
 # --- what comes out --------------------------------------------------------------------
 
 
-def _shown(
+def _show_counts(
     table: pd.DataFrame,
     min_count: int,
     rounding: Rounding | None,
@@ -549,7 +551,9 @@ def _shown(
     )
 
 
-def _curve(curve: Curve, years: Floats, log: bool, level: float, bands: Bands) -> pd.DataFrame:
+def _curve_table(
+    curve: Curve, years: Floats, log: bool, level: float, bands: Bands
+) -> pd.DataFrame:
     """A curve and its band at some years."""
     from scipy.special import ndtri
 

@@ -163,7 +163,7 @@ def reml_ratio(y: Floats, x: Floats, who: NDArray[np.intp]) -> tuple[float, floa
     from scipy.optimize import minimize_scalar
 
     sums = _sums(y, x, who)
-    if sums[-1].max() == 1:  # a single lab each: levels and noise cannot be told apart
+    if sums[-1].max() == 1:  # a single lab each: levels and noise cannot be distinguished
         return 0.0, -_criterion(0.0, *sums) / 2
 
     def cost(correlation: float) -> float:

@@ -54,7 +54,7 @@ def representative_sequences(
     shared_by : smallest number of patients who share a candidate
     min_count : no candidate is shared by fewer patients; and where a sequence stands for fewer
         patients than that who have another one, the numbers of the whole group are missing,
-        since `sequence_frequencies` tells how many have the sequence itself; distances have
+        since `sequence_frequencies` shows how many have the sequence itself; distances have
         two decimals then
 
     Returns

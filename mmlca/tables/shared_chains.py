@@ -2,8 +2,8 @@
 
 Clusters are estimated from the very courses that are compared. A test that takes them as known
 rejects too often: where sites have the clusters in unlike proportions, a cluster holds unlike
-admixtures of the others' patients at each of them, even if all chains are shared. So nobody is
-assigned here. Under the hypothesis all sites share the chains of the clusters and each has its own
+admixtures of the others' patients at each of them, even if all chains are shared. So nobody
+is assigned. Under the hypothesis all sites share the chains of the clusters and each has its own
 proportions; under the alternative each has its own chains too. Both are mixtures, fitted by EM.
 
 Every number is a sum over the patients of a site: log-likelihoods, and what an update of EM needs.
@@ -62,7 +62,7 @@ class SharedChains:
         quantity, weighting, `norm`, `debiased` with its 95 % interval `low` to `high`, and
         `rows_left_out`; the columns mean what they do in `site_differences`.
     n : int
-        Number of simulated data sets behind each test and interval.
+        Number of simulated data sets for each test and interval.
     """
 
     tests: pd.DataFrame

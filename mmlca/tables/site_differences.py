@@ -1,6 +1,6 @@
 """How much the courses of the same cluster differ between sites.
 
-Everything here rests on counts: how often the patients of a site and cluster begin in each
+Everything rests on counts: how often the patients of a site and cluster begin in each
 state and step from each state to each other one. `mmlca.tables.norms` has the norms of their
 differences, with intervals, and `mmlca.tables.norm_texts` puts them into words. Whether sites
 differ at all is tested in `mmlca.tables.shared_chains`, without assigning anybody to a cluster.
@@ -57,7 +57,7 @@ class SiteDifferences:
         many the norm averages over).
     matrices : DataFrame
         membership, site, cluster, quantity, from (missing for first states), to, `probability`
-        (NaN in a row never visited), `count`, `count_patients` (different patients behind it),
+        (NaN in a row never visited), `count`, `count_patients` (different patients it rests on),
         `n` and `patients` (those of the whole row) and `supported` (n is at least `min_support`).
     differences : DataFrame
         membership, sites, cluster, quantity, from, to, `difference` (NaN if the row is never
@@ -210,8 +210,8 @@ def site_differences(
     arthritis (two sites of 400 and 500, or 2,000 and 3,000 patients; 200 data sets each) the
     intervals held true plain norms of 0, 0.105 and 0.315 in 91 to 98 % of the data sets, and the
     norms by occupancy in 94 to 99 %. Plain norms err on the low side where sites differ much, since
-    those of rare states can hardly be told from noise. With estimated clusters they hold the norms
-    of the true classes far less often; the table in the documentation has both.
+    those of rare states can hardly be distinguished from noise. With estimated clusters they hold
+    the norms of the true classes far less often; the table in the documentation has both.
 
     Examples
     --------
@@ -289,7 +289,7 @@ def _in_both(a: _Rows, b: _Rows) -> NDArray[np.bool_]:
 def _norm_table(
     membership: str, sites: str, comparison: Comparison, compared: NDArray[np.bool_]
 ) -> pd.DataFrame:
-    """One row per kind of norm; `compared` (K, S + 1) tells the rows with steps at both sites."""
+    """One row per kind of norm; `compared` (K, S + 1) marks the rows with steps at both sites."""
     transitions, first = compared[:, :-1], compared[:, -1]
     return pd.DataFrame(
         {
@@ -335,7 +335,7 @@ def _of_hidden_size(matrices: pd.DataFrame, min_count: int) -> NDArray[np.bool_]
 
 
 class _Rows:
-    """One site's clusters: `count` and `count_patients`, those behind it, (K, S + 1, S).
+    """One site's clusters: `count` and `count_patients`, those it rests on, (K, S + 1, S).
 
     `n` and `patients` are those of each row, (K, S + 1).
     """

@@ -76,7 +76,7 @@ class Survival:
         have the event, and nobody or as many leave; with three digits. A curve that ends because
         nobody is left ends at the life-table estimate, without an interval. Numbers at risk are
         blank where few of a group did not reach the landmark. With a `rounding` of the groups all
-        numbers of patients are rounded in place of hiding some.
+        numbers of patients are rounded instead of hiding some.
         """
         if not hides(min_count):
             return self
@@ -282,7 +282,7 @@ def _log_log(
 def _coarse(rows: pd.DataFrame, step: float, min_count: int) -> pd.DataFrame:
     """A curve at round times between which enough patients have the event or leave.
 
-    The times are multiples of `step`: that of a single event would tell of one patient.
+    The times are multiples of `step`: that of a single event would reveal one patient.
     """
     at = np.maximum(np.ceil(rows["time"] / step - 1e-9), 1).rename("at")
     total = {"events": "sum", "left": "sum", "at_risk": "first"}
@@ -303,7 +303,7 @@ def _coarse(rows: pd.DataFrame, step: float, min_count: int) -> pd.DataFrame:
 def _end_by_life_table(part: pd.DataFrame) -> None:
     """Where nobody is left after the last time, the curve ends at the life-table estimate.
 
-    The exact curve ends with few at risk: that it falls to 0 tells what the last patient had. The
+    The exact curve ends with few at risk: that it falls to 0 reveals what the last patient had. The
     life table takes those who leave as half at risk, so that it follows from the counts alone.
     """
     risk, events, left = (float(part[name].iloc[-1]) for name in ("at_risk", "events", "left"))

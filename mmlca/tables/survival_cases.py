@@ -89,10 +89,10 @@ def _event_codes(event: pd.Series, competing: Any) -> NDArray[np.intp]:
     rival = event.isin(others).to_numpy()
     rest = event[~rival]
     if not rest.isin([0, 1]).all():
-        odd = rest[~rest.isin([0, 1])].unique()
+        others = rest[~rest.isin([0, 1])].unique()
         raise InputError(
             f"event must be 0 (none) or 1 (the event), or one of the competing events; found "
-            f"{some(odd)}: name these in competing, or recode them."
+            f"{some(others)}: name these in competing, or recode them."
         )
     codes = np.zeros(len(event), dtype=np.intp)
     codes[~rival] = rest.astype(float).astype(np.intp)

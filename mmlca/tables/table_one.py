@@ -181,14 +181,14 @@ def table_one(
         `mmlca.describe_clusters`.
     min_count : int
         Counts above 0 and below `min_count` are written "–", and so is the mean of so few
-        patients; with them as many other numbers as it takes that none of these follows from
+        patients; and so are as many other numbers as are needed so that none of these follows from
         those that are shown, or from the sizes of the clusters at all sites together. Where a
         number of a variable is hidden, its comparison is coarse.
     together : columns, optional
         Those whose numbers at all sites together another table shows: hidden numbers must not
         follow from that one either, and `hidden_together` says what it may not show.
     rounding : Rounding, optional
-        Of the clusters: round all counts to multiples of its unit in place of hiding some; shares
+        Of the clusters: round all counts to multiples of its unit instead of hiding some; shares
         are those of the rounded counts, and comparisons are coarse. Means of fewer patients than
         `min_count` are not shown.
     **changes

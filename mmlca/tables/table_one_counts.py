@@ -89,7 +89,7 @@ class SiteNumbers:
             cells = [HIDDEN if hidden[0] else _summary(self.frame[column][members], continuous)]
         else:
             n_levels = len(counts) - has_missing
-            # shares of the known values would tell how many are missing
+            # shares of the known values would reveal how many are missing
             unknown = self.hidden_sizes[k] or (has_missing and hidden[-1])
             known = None if unknown else float(counts[:n_levels].sum())
             cells = [_count(counts, hidden, i, known) for i in range(n_levels)]
@@ -201,7 +201,7 @@ def round_numbers(sites: Mapping[str, SiteNumbers], rounding: Rounding, min_coun
 def _places(
     rows: list[NDArray[np.bool_]],
 ) -> Iterator[tuple[int | None, list[NDArray[np.bool_]]]]:
-    """Rows of all sites together (None), and of each site with nobody of the others."""
+    """Rows of all sites together (None), and of each site alone."""
     yield None, rows
     for i in range(len(rows)):
         yield i, [row if i == j else np.zeros_like(row) for j, row in enumerate(rows)]

@@ -39,7 +39,7 @@ def treatment_paths(
     Parameters
     ----------
     sequences, groups : as in `state_distribution`
-    max_lines : longer paths are cut here
+    max_lines : longer paths are cut after so many lines
     min_count : smaller branches are put together as "others"
 
     Returns

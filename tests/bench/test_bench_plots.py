@@ -40,13 +40,6 @@ def test_two_sites_and_four_clusters(name: str) -> None:
     assert taken < 2
 
 
-def test_certainty() -> None:
-    model = mmlca.MixtureMarkov(4, n_init=4, seed=1).fit(ra_like(5_322))
-    taken = seconds(lambda: mmlca.plot_certainty(model))
-    print(f"\nplot_certainty, 5,322 patients: {taken:.2f} s CPU")
-    assert taken < 2
-
-
 def test_index_of_100_000_patients() -> None:
     everyone = ra_like(100_000)
     taken = seconds(lambda: mmlca.plot_index(everyone))

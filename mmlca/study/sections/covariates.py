@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mmlca.figures.effects import plot_effects
+from mmlca.figures.forest import plot_effects
 from mmlca.sequences.checks import listed
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain

@@ -31,7 +31,7 @@ def show_counts(
         Names of the draws, such as ["records dropped"]; empty for the patients of a group.
     min_count : int
     rounding : Rounding, optional
-        Round the counts in place of hiding some.
+        Round the counts instead of hiding some.
     cells : columns that distinguish the counts of a group
     patients : columns of the numbers of patients that the counts rest on; default: the counts
     beside : further columns, blank where a count is small

@@ -139,7 +139,7 @@ class Rounding:
         table : DataFrame
             Its columns "site" and "group" say whose counts they are; without one of them, all are.
         count : name of the column
-        cells : names of columns that tell the counts of a group apart
+        cells : names of columns that distinguish the counts of a group
         what : further parts of the counts' name, the same for all rows
         """
         everyone = [EVERYONE] * len(table)

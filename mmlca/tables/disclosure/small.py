@@ -227,7 +227,7 @@ def guarded_share(part: float, whole: float, min_count: int) -> float | Guarded:
 
 
 def printable(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with blanks in place of guarded numbers."""
+    """The table with guarded numbers blank."""
     columns = {}
     for name in table:
         guarded = table[name].map(lambda value: isinstance(value, Guarded))
@@ -312,7 +312,7 @@ def count_text(n: float, min_count: int, patients: float | None = None) -> str:
     ----------
     n : number to write
     min_count : int
-    patients : number of different patients behind it, if that is another number
+    patients : number of different patients it rests on, if that is another number
 
     Examples
     --------
@@ -334,12 +334,12 @@ def hidden_note(min_count: int) -> str:
 
 
 def few_text(min_count: int) -> str:
-    """What stands in place of a small number: "<11"."""
+    """What replaces a small number: "<11"."""
     return f"<{min_count}"
 
 
 def few_patients(min_count: int) -> str:
-    """What stands in place of a small group's description."""
+    """What replaces a small group's description."""
     return f"fewer than {min_count} patients"
 
 
@@ -390,7 +390,7 @@ def not_shown(n: int, noun: str, min_count: int, others: int = 0) -> str:
 def coarse_times(counts: ArrayLike, min_count: int) -> NDArray[np.intp]:
     """The times at which a curve may show its value, so that no stretch rests on few patients.
 
-    Each step of a survival curve tells how many had the event or left; so may the numbers at risk.
+    Each step of a survival curve shows how many had the event or left, as may the numbers at risk.
     Between two times shown, and after the last before the end, each kind of event and leaving is
     that of nobody or of at least `min_count` patients.
 

@@ -52,7 +52,7 @@ def test_no_input_is_overwritten(
     (tmp_path / "ensemble.json").write_text("{}")
     (tmp_path / "s.toml").write_text(STUDY)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert "is read here and would be overwritten; choose another --out" in refusal(*command)
+    assert "is an input and would be overwritten; choose another --out" in refusal(*command)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

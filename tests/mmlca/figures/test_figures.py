@@ -1,4 +1,4 @@
-"""The numbers behind each figure, and figures of odd input."""
+"""The numbers that each figure shows, and figures of unusual input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from paths import ROOT
 import mmlca
 from mmlca import Sequences
 from mmlca.figures.colours import MISSING, PALE
-from mmlca.tables.clusters import certainty_by_class
 from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
 from mmlca.tables.disclosure import Rounding
 
@@ -284,41 +283,6 @@ def test_blocks_and_ribbons_are_the_counts(many: Sequences) -> None:
     assert n[1] == f"2\n{(second.sum() - second['no further']) * 400:.0f}"
 
 
-def test_certainty_of_a_model(many: Sequences) -> None:
-    model = mmlca.MixtureMarkov(2, n_init=2, seed=1).fit(many)
-    table = certainty_by_class(model)
-    posterior = model.posterior_
-    assert table["patients"].sum() == 400
-    for row in table.itertuples():
-        mine = posterior.loc[posterior["class"] == row[1], "probability"]
-        assert row.mean == pytest.approx(mine.mean())
-        assert row.sure == pytest.approx((mine > 0.8).mean())
-        assert row.q05 <= row.q25 <= row.median <= row.q75 <= row.q95
-    ax = mmlca.plot_certainty(model)
-    dots = [line.get_xdata()[0] for line in ax.get_lines()]
-    assert dots == pytest.approx(table["mean"].tolist())
-    halves = [c for c in ax.collections if isinstance(c, mpl.collections.PolyCollection)]
-    widths = [boxes(half)[0, 2] for half in halves]
-    assert widths == pytest.approx((table["q75"] - table["q25"]).tolist())
-
-
-def test_certainty_with_weights_and_small_classes() -> None:
-    posterior = pd.DataFrame({"class": [0, 0, 0, 1], "probability": [0.6, 0.9, 0.5, 1.0]})
-    table = certainty_by_class(posterior, weights=[1, 3, 0, 1])
-    assert table["patients"].tolist() == [2, 1]
-    assert table["mean"].tolist() == pytest.approx([0.825, 1])
-    assert table["sure"].tolist() == [0.75, 1]
-    ax = mmlca.plot_certainty(posterior, min_count=2)
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["0 (n = 3)"]
-    assert "1 class of fewer than 2 patients not shown" in words(ax)
-    small = pd.DataFrame({"class": [0, 1, 2, 2], "probability": 1.0})
-    assert "2 classes of fewer than 2 patients" in words(mmlca.plot_certainty(small, min_count=2))
-    with pytest.raises(ValueError, match="largest class has 3 patients and min_count is 9"):
-        mmlca.plot_certainty(posterior, min_count=9)
-    with pytest.raises(ValueError, match="no column 'probability'"):
-        mmlca.plot_certainty(posterior[["class"]])
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_that_was_computed_already_is_drawn(name: str, many: Sequences) -> None:
     table_of, column = TABLES[name]
@@ -445,7 +409,7 @@ def test_rare_rows_and_flows_are_left_out_and_counted() -> None:
         mmlca.plot_lines(s, min_count=-1)
 
 
-# --- odd input -------------------------------------------------------------------------
+# --- unusual input ---------------------------------------------------------------------
 
 ODD = {
     "one patient": (Sequences.from_lists([["A", "B", "A"]]), None),
@@ -798,7 +762,6 @@ def test_many_classes_wrap_into_rows(many: Sequences) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     {
-        "certainty": r"a fitted model \(call its fit first\) or its posterior_",
         "selection": "the table that select_n_classes returns",
         "intervals": "a table of standard_errors, coefficient_table or bootstrap",
         "effects": "the table that three_step returns",

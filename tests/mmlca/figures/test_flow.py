@@ -81,8 +81,8 @@ def test_no_difference_in_a_flow_is_small(drops: list[tuple[str, tuple[int, int]
     )
     for left in ("patients_left", "records_left"):
         whole = table[left].to_numpy()
-        told = np.abs(whole[:, None] - whole)  # what any two numbers of the chart tell
-        assert not ((told > 0) & (told < 11)).any()
+        gap = np.abs(whole[:, None] - whole)  # what any two numbers of the chart reveal
+        assert not ((gap > 0) & (gap < 11)).any()
         assert (np.diff(whole) == -table[left.removesuffix("_left")].to_numpy()[1:]).all()
 
 

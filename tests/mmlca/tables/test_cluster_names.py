@@ -49,7 +49,7 @@ def named_paths(name: str) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """Without what tells clusters of one name apart."""
+    """Without what distinguishes clusters of one name."""
     return re.sub(r" \((early|late|\d+)\)$", "", name)
 
 

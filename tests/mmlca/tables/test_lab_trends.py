@@ -1,4 +1,4 @@
-"""The mixed model agrees with a dense textbook version, and odd input has a clear answer."""
+"""The mixed model agrees with a dense textbook version, and unusual input has a clear answer."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ def test_wrong_arguments_are_refused() -> None:
     labs, groups, starts = simulate(13)
     twice = pd.concat([groups, groups.head(1)])
     cases: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
-        (ValueError, "each patient once; 0 repeat", (labs, twice, starts), {}),
+        (ValueError, "each patient only once; 0 occur", (labs, twice, starts), {}),
         (TypeError, "groups must be a Series", (labs, [1, 2], starts), {}),
         (ValueError, "'A' is not in 'B'", ({"A": labs}, {"B": groups}, {"A": starts}), {}),
         (ValueError, "'A' is not in Series", ({"A": labs}, groups, starts), {}),

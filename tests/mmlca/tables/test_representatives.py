@@ -1,4 +1,4 @@
-"""Representative sequences against all choices of medoids, and what they must not tell."""
+"""Representative sequences against all choices of medoids, and what they must not reveal."""
 
 from __future__ import annotations
 

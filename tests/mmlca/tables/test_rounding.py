@@ -93,7 +93,7 @@ def quarters(n_small: int, n_times: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize("n_times", [16, 40])
 def test_a_small_group_that_does_not_change_is_shown_alike_in_all_quarters(n_times: int) -> None:
-    """Draws by quarter told it exactly in 42 % of cases after 16, and in 62 % after 40."""
+    """Draws by quarter revealed it exactly in 42 % of cases after 16, and in 62 % after 40."""
     for n_small in range(1, 11):
         assert quarters(n_small, n_times)["count"].nunique() == 1
 
@@ -125,7 +125,7 @@ def course_cells(n_small: int, n_times: int, secret: bytes | None) -> Cells:
 
 
 def likelihood(shown: Cells, exact: Cells, n_small: int, by_time: bool) -> float:
-    """The probability of everything that is shown, if these were the numbers behind it.
+    """The probability of everything that is shown, if these were the true numbers.
 
     Counts of a draw must all be rounded as they are by one number u. The draw of the whole group
     is that of the part with the smallest hash: of B with the probability n/80. With `by_time` the
@@ -175,7 +175,7 @@ def shares_read_exactly(n_times: int, by_time: bool, trials: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n_times", "before"), [(16, 0.4), (40, 0.6)])
-def test_the_likelihood_of_all_quarters_and_steps_tells_no_more_than_one_count(
+def test_the_likelihood_of_all_quarters_and_steps_reveals_no_more_than_one_count(
     n_times: int, before: float
 ) -> None:
     """The best guess from one count is right in 2 of 11 cases; draws by quarter gave it away."""
@@ -198,7 +198,7 @@ def reruns(n_small: int, secret: bytes, rng: np.random.Generator) -> list[tuple[
 
 
 def chance_of_reruns(runs: list[tuple[float, int]], n_small: int, n: int, fresh: bool) -> float:
-    """The probability of what the runs show, if the small group had n patients in place of its own.
+    """The probability of what the runs show, if the small group had n patients instead of its own.
 
     A reader is taken to know who is lacking in each run, and whether they are of the group. All
     runs with the patient of the smallest hash share a draw; whoever is lacking may be that patient.
@@ -240,7 +240,7 @@ def errors_of_reruns(fresh: bool, trials: int) -> tuple[float, float, float]:
     return float(one), float(averaged), float(likely)
 
 
-def test_the_likelihood_of_13_reruns_tells_no_more_than_that_of_one() -> None:
+def test_the_likelihood_of_13_reruns_reveals_no_more_than_that_of_one() -> None:
     """The best use of one count is about 2 off on average; 13 fresh draws brought that to 1."""
     one, averaged, likely = errors_of_reruns(fresh=True, trials=500)
     assert one > 3.2
@@ -251,7 +251,7 @@ def test_the_likelihood_of_13_reruns_tells_no_more_than_that_of_one() -> None:
     assert likely > 1.9
 
 
-def test_averages_over_runs_that_differ_by_one_patient_tell_no_more() -> None:
+def test_averages_over_runs_that_differ_by_one_patient_reveal_no_more() -> None:
     """13 such runs once brought the error of a small count from 3.7 to 1.0."""
     rng, errors = np.random.default_rng(1), []
     for trial in range(100):
@@ -271,7 +271,7 @@ PARTS = st.lists(st.integers(0, 25), min_size=2, max_size=5)
 
 
 @given(PARTS, st.binary(min_size=1, max_size=8))
-def test_a_total_never_tells_that_all_its_parts_were_rounded_in_one_direction(
+def test_a_total_never_reveals_that_all_its_parts_were_rounded_in_one_direction(
     parts: list[int], secret: bytes
 ) -> None:
     groups = pd.Series(np.repeat(np.arange(len(parts)), parts))
@@ -303,7 +303,7 @@ def people(seed: int) -> tuple[dict[str, pd.DataFrame], dict[str, pd.Series]]:
 def table_one_attack(
     tables: dict[str, pd.DataFrame], clusters: dict[str, pd.Series], secret: bytes
 ) -> tuple[System, dict[tuple[str, ...], int]]:
-    """What a rounded Table 1 and the sizes at all sites tell, and the small counts behind it."""
+    """What a rounded Table 1 and the sizes at all sites reveal, and its small counts."""
     rounding = Rounding(secret, M, clusters)
     shown = ehr_prep.table_one(tables, clusters, min_count=M, rounding=rounding).frame
     sizes, system = shown_sizes(clusters, M, rounding), System()

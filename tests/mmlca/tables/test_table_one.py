@@ -239,7 +239,7 @@ def test_markdown_runs_nothing_that_a_level_is_called() -> None:
     assert all(line.startswith("| ") for line in text.splitlines() if line)
 
 
-def test_descriptions_stand_below_the_table_in_every_format() -> None:
+def test_descriptions_are_below_the_table_in_every_format() -> None:
     patients = pd.DataFrame({"age": [50, 60, 70, 41]}, index=[1, 2, 3, 4])
     clusters = pd.Series([0, 0, 1, 1], index=[1, 2, 3, 4])
     texts = {0: "50 %: stay on TNFi & more", 1: "50 %: <b>switch</b>"}
@@ -330,7 +330,7 @@ def test_a_hidden_mean_does_not_follow_from_the_others(
     assert (table_one(*cohort).to_frame().loc[("age, mean (SD)", "")] != "–").all()
 
 
-def test_shares_do_not_tell_how_many_values_are_missing(
+def test_shares_do_not_reveal_how_many_values_are_missing(
     cohort: tuple[pd.DataFrame, pd.Series],
 ) -> None:
     frame = table_one(*cohort, min_count=11).to_frame().xs("smoker, n (%)")
