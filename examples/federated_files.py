@@ -43,10 +43,11 @@ with tempfile.TemporaryDirectory() as folder:
     print(font.explain(labels[0]), "\n")
 
     # 3. The centre combines the tables and sends the ensemble to all hospitals.
-    files = font.read_models(models, study="switching", min_count=11)
-    tables = [font.read_labels(path, files, study="switching", min_count=11) for path in labels]
+    centre = font.Header(study="switching")
+    files = font.read_models(models, centre, min_count=11)
+    tables = [font.read_labels(path, files, centre, min_count=11) for path in labels]
     ensemble, _ = font.combine(files, tables, n_clusters=2)
-    font.write_ensemble(post / "ensemble.json", ensemble, files, study="switching")
+    font.write_ensemble(post / "ensemble.json", ensemble, files, centre)
 
     # 4. Each hospital assigns its patients to clusters; the assignments stay there.
     clusters = {

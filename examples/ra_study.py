@@ -21,7 +21,7 @@ out.mkdir(parents=True, exist_ok=True)
 cohort = ehr_prep.ra_cohort(seed=1)
 sequences = {}
 for site, made in cohort.items():
-    records = ehr_prep.read_records(made.records, patients=made.patients)
+    records = ehr_prep.read_records(made.records, drugs="ra", patients=made.patients)
     sequences[site] = ehr_prep.build_sequences(records, preset="ra")
 
 pseudo_sites = ehr_prep.pseudo_sites(sequences, n_per_site=4, fraction=0.8, seed=1)

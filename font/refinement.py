@@ -15,7 +15,7 @@ and, where it has use for them, `log_penalty()` (of its prior, without the propo
 (fewer patients with weights that stand for all).
 
 The loop over steps and a site's part of each step are in one module, so that the whole EM can
-be read in one place; `font.exchange.sums` calls the same functions with files in between.
+be read in one place; `font.exchange.messages.sums` calls the same functions with files in between.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from font.checks import Floats, class_parameters
 from font.clustering import TooManyClusters, one_thread
 from font.cross_tables import CrossTables
 from font.ensemble import Ensemble
-from font.exchange.privacy import MIN_COUNT, label_unit, round_counts, shared_draws
+from font.exchange.disclosure import MIN_COUNT, label_unit, round_counts, shared_draws
 from font.labels import LabelPatterns, label
 from font.models.sklearn_models import wrap
 from font.refinement import refine_clusters

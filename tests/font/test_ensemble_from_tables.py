@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 import font
 from font import clustering
 from font.clustering import latent_clusters
-from font.exchange.privacy import round_counts
+from font.exchange.disclosure import round_counts
 
 
 def tables_of(labels: dict[str, pd.DataFrame], k: int, models: dict) -> font.CrossTables:
