@@ -30,7 +30,6 @@ from .exchange.signatures import read_keys as read_keys
 from .labels import LabelPatterns as LabelPatterns
 from .labels import label as label
 from .metrics import compare_clusterings as compare_clusterings
-from .metrics import match_classes as match_classes
 from .metrics import match_labels as match_labels
 from .metrics import reliability as reliability
 from .models.latent_class import LatentClass as LatentClass

@@ -8,8 +8,8 @@ behind it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any, Protocol, Self, runtime_checkable
+from collections.abc import Hashable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from font.errors import InputError
 
 @runtime_checkable
 class LocalModel(Protocol):
-    """A clustering model that a site fits and shares.
+    """A clustering model that a site fits.
 
     Models with class proportions also have `predict_proba(data)` (n, K) and `weights_` (K,),
     or `class_weights_` where the proportions behind `predict_proba` differ from `weights_`.
@@ -38,13 +38,6 @@ class LocalModel(Protocol):
 
     def predict(self, data: Any) -> NDArray[np.integer[Any]]:
         """The class of each patient, 0 … K − 1."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fitted model as plain numbers, texts and lists."""
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The model that `to_dict` wrote."""
 
 
 # --- any data ----------------------------------------------------------------------------
