@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from font.files import hold
 from mmlca.study import steps
-from mmlca.study.cache import Progress, open_results
+from mmlca.study.cache import FOR_REPORT, Progress, open_results
 from mmlca.study.log import report_warnings, run_log
 from mmlca.study.processes import Processes
-from mmlca.study.report.page import settings_text
 from mmlca.study.settings import Study
+from mmlca.study.study_file import settings_text
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +42,7 @@ class Step(NamedTuple):
 
 
 _BOTH = ("sequences", "resamples")
-_FOR_REPORT = ("name", "synthetic", "labs", "inference", "covariates", "outcomes", "outputs")
-_AFTER_SUGGEST = (*_FOR_REPORT, "table_one", "privacy", "published")
+_AFTER_SUGGEST = (*FOR_REPORT, "privacy")
 _AFTER_FITS = (*_AFTER_SUGGEST, "ensemble")
 
 STEPS = (
