@@ -102,11 +102,11 @@ def run_study(
     with hold(out), processes or Processes(study.n_jobs) as used:
         tell("Reading", 0.0)
         results, key = open_results(study, out)
-        with run_log(results.log_file()):
-            return _do_steps(steps.Run(study, results, tell, used, key))
+        with run_log(results.log_file()) as write_log:
+            return _do_steps(steps.Run(study, results, tell, used, key), write_log)
 
 
-def _do_steps(run: steps.Run) -> dict[str, Any]:
+def _do_steps(run: steps.Run, write_log: Callable[[], None]) -> dict[str, Any]:
     software, settings = run.results.about["software"], run.results.about["settings"]
     _log.info(", ".join(f"{name} {version}" for name, version in software.items()))
     _log.info("settings\n%s", settings_text(settings))
@@ -119,6 +119,8 @@ def _do_steps(run: steps.Run) -> dict[str, Any]:
         with report_warnings() as texts:
             result = step.do(run, **{name: made[name] for name in step.needs})
         run.results.warn(texts)
+        if step is STEPS[0]:  # the data can be used: what is wrong with them is found there
+            write_log()
         if step.makes is not None:
             made[step.makes] = result
     run.finish()
