@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -350,6 +350,49 @@ def grid_shape(n: int, most: int) -> tuple[int, int]:
     """
     n_rows = -(-n // most)
     return n_rows, -(-n // n_rows)
+
+
+def panel_grid(
+    figure: Any, n: int, most: int, size: Callable[[int], tuple[float, float]], **shared: Any
+) -> tuple[Any, list[Any]]:
+    """A figure with n panels in rows of at most `most`; places without a panel stay empty.
+
+    Parameters
+    ----------
+    figure : Figure, SubFigure or None
+        None makes one of the `size` for its number of rows, in inches.
+    **shared
+        Such as `sharey=True`.
+    """
+    n_rows, n_columns = grid_shape(n, most)
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        figure = plt.figure(figsize=size(n_rows), layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False, **shared).ravel()
+    for empty in grid[n:]:
+        empty.set_axis_off()
+    return figure, list(grid[:n])
+
+
+def begins_row(ax: Any) -> bool:
+    """Whether a panel is the first of its row, or alone, so that its axis has names."""
+    place = ax.get_subplotspec()
+    return place is None or bool(place.is_first_col())
+
+
+def legend_of_all(figure: Any, panels: Sequence[Any], **look: Any) -> None:
+    """One legend for all panels, outside them, above unless `loc` says otherwise."""
+    handles = {
+        text: handle
+        for ax in panels
+        for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    if handles:
+        fitting = legend_columns(figure.bbox.width / figure.dpi, handles)
+        look = {"loc": "outside upper center", "ncols": fitting, **look}
+        look["ncols"] = min(look["ncols"], fitting)
+        figure.legend(list(handles.values()), list(handles), frameon=False, fontsize=SMALL, **look)
 
 
 def _title(panel: Panel, letters: int, table: pd.DataFrame | None) -> str:
