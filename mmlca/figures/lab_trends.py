@@ -36,7 +36,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
     Parameters
     ----------
     result : Trend
-        Its `.curves` are drawn, and the sums of its `.counts` stand above each panel.
+        Its `.curves` are drawn, and the sums of its `.counts` are above each panel.
         `result.caption()` says what is drawn.
     figure : Figure or SubFigure, optional
         Default: a new one, with at most three sites in a row.

@@ -132,7 +132,7 @@ def _label_room(sequences: Any) -> tuple[float, float, int]:
 
 
 def _fits(points: float, n_states: int) -> bool:
-    """Whether the values fit into the cells of a map in a panel so many points wide."""
+    """Whether the values fit into the cells of a map in a panel of this width in points."""
     return points * 0.7 / max(n_states, 1) > 2.2 * (SMALL - 1)
 
 
@@ -249,7 +249,7 @@ def plot_estimates(
     """The estimated transition matrices of a model, one panel per class. Draws its parameters.
 
     The row "first" above each matrix holds the probabilities of the first state. With `errors`,
-    the limits of each probability stand below it, and probabilities that are blank in it are
+    the limits of each probability are below it, and probabilities that are blank in it are
     grey. `plot_transitions(model)` is the same.
 
     Parameters
@@ -309,7 +309,7 @@ def _panels(
 ) -> tuple[list[Axes], Any]:
     """One Axes per class, and the Axes or Figure that the caller gets.
 
-    There are so many in a row that about as many points fit into a cell as `letters` need.
+    As many are in a row as leave each cell about the points that `letters` need.
     """
     if ax is not None:
         if n > 1:

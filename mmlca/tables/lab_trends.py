@@ -40,7 +40,7 @@ KNOTS = (-1.0, -0.4, 0.0, 0.3, 0.8, 1.6, 3.0)
 
 _UNNAMED = "Laboratory value"
 _DAYS_A_YEAR = 365.25
-_SUPPORT = 5  # patients with values beyond a time, without whom a curve does not go so far
+_SUPPORT = 5  # patients who must have values beyond a time for a curve to reach it
 _NEAR = 1 / 12  # years by which a curve may go beyond these
 _LIMIT = re.compile(r"\s*[<>≤≥]=?\s*[\d.]")
 _USED = "used"
