@@ -27,4 +27,3 @@ from .synthetic.cohort import SyntheticCohort as SyntheticCohort
 from .synthetic.cohort import ra_cohort as ra_cohort
 from .synthetic.diabetes import DiabetesCohort as DiabetesCohort
 from .synthetic.diabetes import diabetes_cohort as diabetes_cohort
-from .warehouse import WarehouseRecords as WarehouseRecords

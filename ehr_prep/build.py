@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from ehr_prep.cohort import Cohort, choose_cohort, completed_years
 from ehr_prep.dates import NO_DATE, day_text, to_dates, to_days
-from ehr_prep.pushdown import reduce_in_database
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, PRESETS, Rules
 from ehr_prep.states import check_rules, finish
-from ehr_prep.warehouse import WarehouseRecords
 from ehr_prep.windows import Frame, reduce_records, window_edges
 from font.checks import one_of
 from font.errors import InputError
@@ -28,7 +26,7 @@ from mmlca.sequences.type import Sequences
 
 
 def build_sequences(
-    records: Records | WarehouseRecords,
+    records: Records,
     rules: Rules | None = None,
     *,
     preset: str | None = None,
@@ -55,7 +53,7 @@ def build_sequences(
     >>> from ehr_prep import read_records
     >>> frame = pd.DataFrame({"patient_id": [7, 7, 7], "drug": ["Humira", "Humira", "Orencia"],
     ...                       "date": ["2010-01-15", "2010-02-15", "2011-01-20"]})
-    >>> records = read_records(frame)
+    >>> records = read_records(frame, drugs="ra")
     >>> sequences = build_sequences(records, max_windows=6)
     >>> sequences.to_frame().iloc[0].to_list()
     ['TNFi', 'TNFi', 'TNFi', 'none', 'CTLA4-Ig', nan]
@@ -65,8 +63,6 @@ def build_sequences(
     3
     """
     rules = choose_rules(rules, preset, changes)
-    if isinstance(records, WarehouseRecords) and not records.stays:
-        records = records.collect()
     check_records(records, rules)
     cohort = choose_cohort(records, rules)
     check_eligible(cohort)
@@ -79,11 +75,7 @@ def build_sequences(
         frame = frame._replace(observed=observed)
     if cohort.died is not None:
         frame = frame._replace(died=cohort.died[kept])
-    if isinstance(records, WarehouseRecords):
-        parts = reduce_in_database(records, cohort, rules)
-    else:
-        parts = reduce_records(records, kept, frame, rules)
-    done = finish(parts, frame, records.states, rules)
+    done = finish(reduce_records(records, kept, frame, rules), frame, records.states, rules)
     reasons = (
         "before the index date",
         "after the end of follow-up",
@@ -100,7 +92,6 @@ def build_sequences(
         unmapped=records.unmapped,
         settings={
             **records.settings,
-            **({"reduced": "in the database"} if isinstance(records, WarehouseRecords) else {}),
             "preset": preset,
             **rules.model_dump(mode="json"),
             "state_rule": rules.states,
@@ -128,9 +119,9 @@ def choose_rules(rules: Rules | None, preset: str | None, changes: Mapping[str, 
     return change(rules or Rules(), changes)
 
 
-def check_records(records: Records | WarehouseRecords, rules: Rules) -> None:
+def check_records(records: Records, rules: Rules) -> None:
     """Refuse records that the rules cannot be applied to."""
-    if not isinstance(records, Records | WarehouseRecords):
+    if not isinstance(records, Records):
         raise TypeError(
             "records must come from read_records or read_omop, found "
             f"{type(records).__name__}; read them first."
@@ -142,7 +133,7 @@ def check_records(records: Records | WarehouseRecords, rules: Rules) -> None:
         need_supply(records, option("impute", rules.impute))
 
 
-def need_supply(records: Records | WarehouseRecords, what: str) -> None:
+def need_supply(records: Records, what: str) -> None:
     if records.end is None:
         raise InputError(
             f"{what} needs to know how long a record lasts, and the records have neither end dates "
@@ -180,7 +171,7 @@ def _more_issues(issues: pd.DataFrame, more: list[Issue]) -> pd.DataFrame:
 
 
 def _patients(
-    records: Records | WarehouseRecords,
+    records: Records,
     kept: NDArray[np.bool_],
     index: NDArray[np.int32],
     last: NDArray[np.int32],

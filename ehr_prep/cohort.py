@@ -13,7 +13,6 @@ from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, Rules
-from ehr_prep.warehouse import WarehouseRecords
 from font.errors import InputError, ReportWarning
 from font.spelling import option, option_name
 from mmlca.sequences.account import Step
@@ -74,7 +73,7 @@ def follow_up_text(settings: dict[str, Any]) -> str:
     return f"{text}."
 
 
-def choose_cohort(records: Records | WarehouseRecords, rules: Rules) -> Cohort:
+def choose_cohort(records: Records, rules: Rules) -> Cohort:
     """Apply the rules that choose patients and their follow-up, in order."""
     first, washout_days = rules.first_on_or_after, rules.washout_days
     start = None if first is None else one_day(first, "first_on_or_after")
@@ -141,15 +140,13 @@ def choose_cohort(records: Records | WarehouseRecords, rules: Rules) -> Cohort:
 
 
 def _index_date(
-    records: Records | WarehouseRecords, start: int | None, washout_days: int | None
+    records: Records, start: int | None, washout_days: int | None
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """Each patient's index date, and whether they have one that fulfils the rule.
 
     Without a washout it is the first record, which must be on or after `start`. With one
     it is the first record on or after `start` with no other in the days before it.
     """
-    if isinstance(records, WarehouseRecords):
-        return records.index_dates(start, washout_days)
     first = records.date[records.indptr[:-1]]
     if washout_days is None:
         return first, np.ones(len(first), dtype=bool) if start is None else first >= start
@@ -165,9 +162,7 @@ def _index_date(
     return np.where(has_one, records.date[np.where(has_one, first_new, 0)], first), has_one
 
 
-def _known_since(
-    records: Records | WarehouseRecords, index: NDArray[np.int32]
-) -> NDArray[np.int32]:
+def _known_since(records: Records, index: NDArray[np.int32]) -> NDArray[np.int32]:
     """The first record of any kind; the start of the observation period where there are some."""
     if records.observation is None:
         return records.first_seen
@@ -175,7 +170,7 @@ def _known_since(
     return records.observation.start[period]
 
 
-def _follow_up(records: Records | WarehouseRecords, follow_up: Any) -> Any:
+def _follow_up(records: Records, follow_up: Any) -> Any:
     """What ends follow-up: "patients", "observation", "last_record", or a day number.
 
     By default whatever is known, in this order: observation periods, the patients' table, the
@@ -203,7 +198,7 @@ def _follow_up(records: Records | WarehouseRecords, follow_up: Any) -> Any:
 
 
 def _end_of_follow_up(
-    records: Records | WarehouseRecords, follow_up: str | int, data_cut: Any
+    records: Records, follow_up: str | int, data_cut: Any
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_], int | None, int]:
     """The last day of each patient, whether it was stated, the end of all data, and how many lack.
 
@@ -238,10 +233,8 @@ def _deaths(people: pd.DataFrame | None) -> NDArray[np.int32] | None:
     return to_days(people["death_date"])
 
 
-def _after_death(records: Records | WarehouseRecords, died: NDArray[np.int32]) -> Issue:
+def _after_death(records: Records, died: NDArray[np.int32]) -> Issue:
     """Records of the dead, who have none after their death."""
-    if isinstance(records, WarehouseRecords):
-        return records.after_death()
     dead = np.flatnonzero(died != NO_DATE)
     late = [
         (p, records.indptr[p] + i)

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,14 +15,15 @@ import pandas as pd
 
 from ehr_prep.excel import EXCEL, read_excel
 from ehr_prep.matching import EXCLUDED, Match, Matcher, Row, plain, plain_ndc
+from ehr_prep.settings import MAPS
 from font.checks import some
 from font.errors import InputError
 from font.sniff import read_text
+from font.spelling import option
 from mmlca.sequences.checks import check_n_states
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
-    from ehr_prep.warehouse import WarehouseRecords
 
 # OMOP concepts and RxCUIs are both plain numbers, so that a number could mean either;
 # concepts are matched only where asked for with `only("omop")`.
@@ -151,8 +152,11 @@ Drugs: TypeAlias = DrugMap | Mapping[str, str] | pd.DataFrame | str | os.PathLik
 """What `drug_map` takes."""
 
 
-def drug_map(source: Drugs) -> DrugMap:
-    """A drug map of your own: a CSV file or table with the columns drug and class, or a dict.
+def drug_map(source: Drugs | None) -> DrugMap:
+    """A drug map: the name of one that is built in, or your own as a CSV file, table or dict.
+
+    The one that is built in is "ra", rheumatoid arthritis. A file or table has the columns drug
+    and class, a dict is {drug: class}.
 
     The order of the classes is the order of the states. Lines of a file that start with "#" are
     comments. Further columns are optional:
@@ -179,8 +183,15 @@ def drug_map(source: Drugs) -> DrugMap:
     2                SGLT2
     Name: class, dtype: object
     """
+    if source is None:
+        raise InputError(
+            f"no drug map is given; take one that is built in, as in {option('drugs', 'ra')}, or a "
+            f".csv file of drug and class, as in {option('drugs', 'map.csv')}."
+        )
     if isinstance(source, DrugMap):
         return source
+    if isinstance(source, str) and source in MAPS:
+        return _built_in(source)
     if isinstance(source, Mapping):
         table = pd.DataFrame({"drug": list(source), "class": list(source.values())}, dtype=object)
         name = "the drug map"
@@ -190,6 +201,12 @@ def drug_map(source: Drugs) -> DrugMap:
         name = Path(source).name
         table = _read_map(Path(source))
     return _checked(table, name)
+
+
+@cache
+def _built_in(name: str) -> DrugMap:
+    path = Path(__file__).parent / "maps" / f"{name}.csv"
+    return _checked(_read_map(path), path.name)
 
 
 def _read_map(path: Path) -> pd.DataFrame:
@@ -268,7 +285,7 @@ def _with_codes(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def drug_report(records: Records | WarehouseRecords, *, unmapped: bool = False) -> pd.DataFrame:
+def drug_report(records: Records, *, unmapped: bool = False) -> pd.DataFrame:
     """What became of each drug text: first those that the map does not know.
 
     Parameters
@@ -289,7 +306,7 @@ def drug_report(records: Records | WarehouseRecords, *, unmapped: bool = False) 
     >>> import ehr_prep
     >>> frame = pd.DataFrame({"patient_id": [1, 1], "date": ["2010-01-05", "2010-03-01"],
     ...                       "drug": ["adalimumab 40 mg", "adalimunab"]})
-    >>> drug_report(ehr_prep.read_records(frame))[["drug", "class", "rule", "did_you_mean"]]
+    >>> drug_report(ehr_prep.read_records(frame, "ra"))[["drug", "class", "rule", "did_you_mean"]]
                    drug class   rule did_you_mean
     0        adalimunab  None   None   adalimumab
     1  adalimumab 40 mg  TNFi  words         None
@@ -313,5 +330,5 @@ def _joined(parts: Iterable[str | None]) -> str | None:
     return " + ".join(dict.fromkeys(part for part in parts if part)) or None
 
 
-RA_DRUGS = drug_map(Path(__file__).parent / "maps" / "ra.csv")
+RA_DRUGS = drug_map("ra")
 """Biologic and targeted synthetic DMARDs for rheumatoid arthritis, with the sources in the file."""

@@ -14,7 +14,6 @@ from ehr_prep.dates import NO_DATE, to_dates, to_days
 from ehr_prep.records import Records
 from ehr_prep.settings import Rules
 from ehr_prep.states import MOST_CLASSES, set_name
-from ehr_prep.warehouse import WarehouseRecords
 from font.checks import whole_number
 from font.errors import InputError
 from font.settings import change
@@ -36,9 +35,7 @@ RULES = (
 """The rules of `build_sequences` that lines follow too."""
 
 
-def patient_lines(
-    records: Records | WarehouseRecords, *, min_era_days: int = 1, **rules: Any
-) -> pd.DataFrame:
+def patient_lines(records: Records, *, min_era_days: int = 1, **rules: Any) -> pd.DataFrame:
     """Lines of treatment by date: one row per patient and line.
 
     Unlike `mmlca.treatment_lines`, which counts the changes of sequences of windows, this looks
@@ -76,7 +73,7 @@ def patient_lines(
     >>> frame = pd.DataFrame({"id": [7, 7], "date": ["2010-01-01", "2010-03-01"],
     ...                       "drug": ["Humira", "Orencia"], "days_supply": [90, 120]})
     >>> patients = pd.DataFrame({"id": [7], "follow_up_end": ["2010-12-31"]})
-    >>> lines = patient_lines(read_records(frame, patients=patients))
+    >>> lines = patient_lines(read_records(frame, drugs="ra", patients=patients))
     >>> lines[["line", "days", "regimen", "reason"]]
        line  days        regimen  reason
     0     1    59           TNFi  add-on
@@ -87,8 +84,6 @@ def patient_lines(
         if name not in RULES:
             raise TypeError(f"{name} is not an option of patient_lines; known: {', '.join(RULES)}.")
     checked = change(Rules(), rules)
-    if isinstance(records, WarehouseRecords):
-        records = records.collect()
     if not isinstance(records, Records):
         raise TypeError(
             "records must come from read_records or read_omop, found "

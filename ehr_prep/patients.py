@@ -14,7 +14,7 @@ from ehr_prep.dates import NO_DATE, read_dates, to_dates
 from ehr_prep.files import Source, source_name
 from ehr_prep.numbers import check_decimal, read_numbers
 from ehr_prep.readers import encode_ids, factorize, read_table
-from ehr_prep.screen import Issue, count_odd
+from ehr_prep.screen import Issue, count_rows
 from font.checks import some
 from font.errors import InputError
 from mmlca.sequences.checks import match_ids
@@ -77,6 +77,7 @@ def load_patients(
     source: Source,
     named: Mapping[str, str],
     *,
+    name: str | None = None,
     date_format: str | None = None,
     about: str = "",
     **reading: Any,
@@ -87,6 +88,8 @@ def load_patients(
     ----------
     named : {role: column}
         Other roles are guessed.
+    name : str, optional
+        Of the table, for messages; default: that of its file.
     reading : options of `read_table`
 
     Returns
@@ -103,7 +106,7 @@ def load_patients(
     for role in [r for r in columns if r != "patient" and r not in named]:
         if not _holds_dates(frame[columns[role]]):
             del columns[role]  # such as death = 0 or 1
-    name = source_name(source)
+    name = name or source_name(source)
     row, ids, _ = encode_ids(frame[columns["patient"]])
     count = np.bincount(row[row >= 0], minlength=len(ids))
     if n_broken or (row < 0).any() or (count > 1).any():
@@ -217,7 +220,7 @@ def read_observation(
     columns: Mapping[str, str] | None = None,
     **reading: Any,
 ) -> tuple[Observation, list[Issue]]:
-    """The periods of the patients `ids`, and what was odd: one row per period.
+    """The periods of the patients `ids`, and what was unusual: one row per period.
 
     Columns are guessed from their names unless `columns` names them by role. Periods that overlap
     or follow one another without a day between are one. `reading` are options of `read_table`.
@@ -240,10 +243,10 @@ def read_observation(
     own_ids = own.astype(np.int32)
     issues = [
         Issue("observation period with the wrong number of fields", n_broken, "dropped", ""),
-        count_odd(
+        count_rows(
             "observation period without a date", unknown, "dropped", own_ids, period_ids, shown
         ),
-        count_odd(
+        count_rows(
             "observation period ends before it starts", backwards, "dropped", own_ids, period_ids,
             shown,
         ),

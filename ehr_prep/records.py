@@ -7,9 +7,9 @@ each step is a module of its own. Half of it documents the options.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from ehr_prep.columns import named_roles
 from ehr_prep.dates import ISO, day_text, one_day, read_dates
-from ehr_prep.drug_texts import look_up, read_coded, read_names, supply_by_text
-from ehr_prep.drugs import RA_DRUGS, DrugMap, Drugs, drug_map
+from ehr_prep.drug_texts import Texts, look_up, read_coded, read_names, supply_by_text
+from ehr_prep.drugs import DrugMap, Drugs, drug_map
 from ehr_prep.files import Source, source_name
-from ehr_prep.flow import count_steps
 from ehr_prep.matching import plain
 from ehr_prep.numbers import check_decimal
 from ehr_prep.patients import (
@@ -37,14 +36,15 @@ from ehr_prep.readers import check_matched, encode_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
-    count_odd,
+    count_rows,
     issue_table,
     last_days,
+    last_reasons,
     repeats,
     sort_records,
     unusable,
 )
-from ehr_prep.unmapped import lost_share, unmapped_table
+from ehr_prep.unmapped import unmapped_table
 from font.checks import counted, some
 from font.errors import InputError
 from font.spelling import option
@@ -82,11 +82,15 @@ class Records:
     unmapped : DataFrame
         The texts that the map does not know: `drug`, `records`, `patients`, `did_you_mean`.
     flow, issues : DataFrame
-        What was dropped so far, and what looked odd.
+        What was dropped so far, and what was unusual.
     settings : dict
         Columns and options, for the account that goes with the sequences.
     observation : Observation, optional
         When each of `ids` was observed; None: no such periods were given.
+    labs : DataFrame, optional
+        Laboratory values that were read with the records, for `trend`.
+    database : Database, optional
+        Where the records come from, with the queries that were sent.
     """
 
     ids: pd.Index
@@ -106,9 +110,18 @@ class Records:
     issues: pd.DataFrame
     settings: dict[str, Any]
     observation: Observation | None = None
+    labs: pd.DataFrame | None = None
+    database: Any = None
 
     def __len__(self) -> int:
         return len(self.date)
+
+    def explain(self) -> str:
+        """The SQL of every query that was sent to a database, each with what it is for."""
+        if self.database is None:
+            raise InputError("these records come from files, not from a database.")
+        text: str = self.database.explain()
+        return text
 
     def __repr__(self) -> str:
         return self._text(" (see .flow)", " (see .unmapped)")
@@ -139,18 +152,22 @@ class Records:
             f"  unmapped  {len(unknown):,} drug texts in {unknown['records'].sum():,} records, "
             f"{100 * lost:.1f} % of the records of these patients{unmapped}",
         ]
+        for way, n in self.settings.get("concepts", {}).items():
+            if n:
+                link = {"unmapped": "are", "concept 0": "have"}.get(way, "were mapped by")
+                lines.append(f"  concepts  {n:,} records {link} {way}")
         if len(self.issues):
-            odd = ", ".join(
+            unusual = ", ".join(
                 f"{issue} ({n:,})"
                 for issue, n in zip(self.issues["issue"], self.issues["n"], strict=True)
             )
-            lines.append(f"  odd       {odd}")
+            lines.append(f"  unusual   {unusual}")
         return "\n".join(lines)
 
 
 def read_records(
     path_or_frame: Source,
-    drugs: Drugs = RA_DRUGS,
+    drugs: Drugs | None = None,
     *,
     patient: str | None = None,
     date: str | None = None,
@@ -181,8 +198,8 @@ def read_records(
     A record without a patient, a drug or a readable date, with a date outside
     [`earliest`, `latest`] (placeholders such as 1900-01-01 and 2999-12-31) or before birth,
     with a drug that the map does not know, or that repeats another is dropped, and counted
-    in `.flow`. An end before the start, or an impossible supply, is ignored. Both kinds of
-    oddity are in `.issues`.
+    in `.flow`. An end before the start, or an impossible supply, is ignored. What was unusual is
+    counted in `.issues`.
 
     Parameters
     ----------
@@ -191,8 +208,8 @@ def read_records(
         first sheet with the columns needed is taken; several files as a list or a pattern such
         as "records_*.csv". Files may call their columns differently; an end or a supply that a
         file lacks is missing in its records, and that is counted in `.issues`.
-    drugs : DrugMap, dict, DataFrame or path of a two-column CSV
-        See `drug_map`.
+    drugs : DrugMap, "ra", dict, DataFrame or path of a two-column CSV
+        Needed; see `drug_map`.
     patient, date, drug : column names, optional
         Default: guessed from the names; `.settings["columns"]` has those that were taken.
     end, supply : column names, optional
@@ -234,19 +251,19 @@ def read_records(
         {class or ingredient: days}, where an ingredient goes before its class and what is not
         named covers one day. The records concerned are counted in `.issues`.
     strict : bool
-        Make odd records an error.
+        Make unusual records an error.
 
     Examples
     --------
     >>> frame = pd.DataFrame({"patient_id": [7, 7, 9], "drug": ["Humira", "Orencia", "Rinvoq"],
     ...                       "date": ["2010-01-05", "2010-07-01", "2999-12-31"]})
-    >>> records = read_records(frame, latest="2020-12-31")
+    >>> records = read_records(frame, drugs="ra", latest="2020-12-31")
     >>> records
     Records: 2 records of 1 patients, 2010-01-05 to 2010-07-01
       columns   patient = 'patient_id', date = 'date', drug = 'drug'
       dropped   1 records and 1 patients (see .flow)
       unmapped  0 drug texts in 0 records, 0.0 % of the records of these patients (see .unmapped)
-      odd       date after 2020-12-31 (1)
+      unusual   date after 2020-12-31 (1)
     """
     if duplicates not in ("drop", "keep"):
         raise InputError(f'duplicates must be "drop" or "keep", found {duplicates!r}.')
@@ -266,8 +283,7 @@ def read_records(
     texts = look_up(frame[columns["drug"]], known, names)
     dates = {role: frame[c] for role, c in columns.items() if role in ("date", "end")}
     days, formats = read_dates(dates, date_format, name)
-    rows = Rows(who, days["date"], texts.codes, None)
-    people, n_lacking = None, 0
+    people = None
     people_columns: dict[str, Any] = {}
     if patients is not None:
         known_people, people_columns = load_patients(
@@ -279,13 +295,13 @@ def read_records(
             **reading,
         )
         people, absent = align_patients(known_people, ids)
-        n_lacking, other = int(absent.sum()), _other_name(name, patients, "the patients' table")
+        other = _other_name(name, patients, "the patients' table")
         check_matched(ids, known_people.index, ~absent, (name, other))
 
-    odd_periods: list[Issue] = []
-    periods, observed = None, None
+    period_issues: list[Issue] = []
+    periods = None
     if observation is not None:
-        periods, odd_periods = read_observation(
+        periods, period_issues = read_observation(
             observation,
             ids,
             date_format,
@@ -293,111 +309,64 @@ def read_records(
             where=where,
             **reading,
         )
-        observed = periods.holding(who, rows.day) >= 0
-    supplies = supply_by_text(default_supply, texts.table, known)
-
-    n_patients, n_records = len(ids), len(frame) + n_broken
-    reasons, dropped_for = unusable(rows, texts.state_of, span, people, observed)
-    kept, unmapped = dropped_for == 0, dropped_for == len(reasons)
-    steps = [
-        Step("usable", "wrong number of fields", 0, n_broken),
-        *count_steps("usable", reasons, who, dropped_for, n_patients),
-    ]
-    if not kept.any():
-        raise InputError(_nothing_left(name, n_records, steps, texts.table))
-    raw_ids, raw_dates = frame[columns["patient"]], frame[columns["date"]]
+    n_patients, mapped = len(ids), texts.state_of[texts.codes] >= 0
+    raw = Raw(frame, columns, who, texts.codes, days)
+    checks = Checks(
+        name, ids, texts, known, span, people, periods, None, default_supply, decimal, duplicates
+    )
+    checked = check_rows(raw, checks)
+    raw_ids = frame[columns["patient"]]
+    wanted = np.zeros(n_patients + 1, dtype=bool)
+    wanted[who[mapped]] = True
+    n_lacking = int((absent & wanted[:-1]).sum()) if patients is not None else 0
     issues = [
         Issue("wrong number of fields", n_broken, "dropped", ""),
         Issue("patient not in the patients' table", n_lacking, "kept", ""),
         *_without_supply(file_roles, columns, default_supply is not None),
-        count_odd("id of another type", other_type, "made text", who, ids, raw_ids),
-        *(
-            count_odd(reason, dropped_for == number, "dropped", who, ids, raw_dates)
-            for number, reason in enumerate(reasons, start=1)
-            if reason.startswith("date")
-        ),
+        count_rows("id of another type", other_type, "made text", who, ids, raw_ids),
+        *period_issues,
     ]
-
-    others = [rows.keep(unmapped)]
-    unknown = unmapped_table(texts.table, others[0].who, others[0].drug, known)
+    others = _others(Rows(who, days["date"], texts.codes, None), texts, n_patients, span)
     if labs is not None:
         chosen = named_roles(labs_columns, LAB_ROLES, "labs")
-        others.append(
-            _labs(labs, chosen, ids, name, span, date_format, {**reading, "where": where})
-        )
-    covered = frame[[columns[role] for role in ("end", "supply") if role in columns]]
-    end_day = days.get("end")
-    if not kept.all():
-        covered, rows = covered[kept], rows.keep(kept)
-        end_day = None if end_day is None else end_day[kept]
-    last, odd = last_days(covered, columns, rows, ids, end_day, supplies, decimal, name)
-    rows = sort_records(rows._replace(last=last))
-    again = repeats(rows)
-    done = "dropped" if duplicates == "drop" else "kept"
-    issues += [*odd_periods, *odd]
-    issues.append(count_odd("repeats another record", again, done, rows.who, ids, rows.day))
-    if duplicates == "drop":
-        steps.append(Step("usable", "repeats another record", 0, int(again.sum())))
-        rows = rows.keep(~again) if again.any() else rows
-    odd_table = issue_table(issues)
-    if strict and len(odd_table):
-        counts = ", ".join(f"{i.issue} ({i.n:,})" for i in odd_table.itertuples())
-        raise InputError(
-            f"{name} has odd records: {counts}; mend them or read without {option('strict', True)}."
-        )
-
-    count = np.bincount(rows.who, minlength=n_patients)
-    present = count > 0
-    indptr = np.concatenate([[0], np.cumsum(count[present])])
-    first_seen, last_seen = rows.day[indptr[:-1]], rows.day[indptr[1:] - 1]
-    _widen(first_seen, last_seen, present, others)
-    return Records(
-        ids=ids[present],
-        indptr=indptr,
-        date=rows.day,
-        end=rows.last,
-        state=texts.state_of[rows.drug],
-        members=texts.members,
-        states=known.states,
-        first_seen=first_seen,
-        last_seen=last_seen,
-        patients=None if people is None else people[present],
-        drug_map=known,
-        drugs=texts.table,
-        unmapped=unknown,
-        flow=flow_table(n_patients, n_records, steps),
-        issues=odd_table,
-        settings={
+        tests = _labs(labs, chosen, ids, name, span, date_format, {**reading, "where": where})
+        others.widen(tests.who, tests.day)
+    counts = Counts(n_patients, len(frame) + n_broken, n_broken, {})
+    records = make_records(
+        checks,
+        [checked],
+        others,
+        counts,
+        issues,
+        {
             "source": name,
             "files": files,
             "columns": {role: str(column) for role, column in columns.items()},
             "file_columns": _differing(file_roles),
             "patients_columns": people_columns,
-            "drugs": known.ingredients,
             "dates": {role: chosen._asdict() for role, chosen in formats.items()},
-            "earliest": day_text(span[0]),
-            "latest": day_text(span[1]),
-            "duplicates": duplicates,
             "patients": None if patients is None else source_name(patients),
             "labs": None if labs is None else source_name(labs),
             "drug_names": None if drug_names is None else source_name(drug_names),
             "where": dict(where or {}),
-            "unmapped": {
-                "texts": len(unknown),
-                "records": int(unknown["records"].sum()),
-                "lost": lost_share(texts.table, others[0], present, int(kept.sum())),
-            },
             "observation": None if observation is None else source_name(observation),
-            "default_supply": dict(default_supply)
-            if isinstance(default_supply, Mapping)
-            else default_supply,
         },
-        observation=None if periods is None else periods.take(present),
     )
+    if strict and len(records.issues):
+        found = ", ".join(f"{i.issue} ({i.n:,})" for i in records.issues.itertuples())
+        raise InputError(
+            f"{name} has unusual records: {found}; correct them, or read without "
+            f"{option('strict', True)}."
+        )
+    return records
 
 
 def read_sites(
-    path_or_frame: Source, drugs: Drugs = RA_DRUGS, *, site: str | None = None, **options: Any
+    path_or_frame: Source,
+    drugs: Drugs | None = None,
+    *,
+    site: str | None = None,
+    **options: Any,
 ) -> dict[str, Records]:
     """Read records of several sites from one table, as a dict {site: Records}.
 
@@ -408,7 +377,7 @@ def read_sites(
     --------
     >>> frame = pd.DataFrame({"site": ["MGB", "VA"], "patient_id": [1, 1], "drug": ["Humira"] * 2,
     ...                       "date": ["2010-01-05", "2011-01-05"]})
-    >>> list(read_sites(frame))
+    >>> list(read_sites(frame, drugs="ra"))
     ['MGB', 'VA']
     """
     roles = ("patient", "date", "drug", "end", "supply")
@@ -421,7 +390,7 @@ def read_sites(
     if n_broken:
         raise InputError(
             f"{counted(n_broken, 'row', 'rows')} of {name} with the wrong number of fields, so "
-            "that the site is not known; mend them."
+            "that the site is not known; correct them."
         )
     which, sites, _ = encode_ids(frame[columns["site"]])
     if (which < 0).any():
@@ -432,6 +401,225 @@ def read_sites(
         str(label): read_records(frame[which == number], drugs, **names, **options)
         for number, label in enumerate(sites)
     }
+
+
+# --- from rows to records: the same for files and databases ------------------------------
+
+
+class Raw(NamedTuple):
+    """Records as they were read: all of a file, or those of mapped drugs in a database.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    columns : {role: column}
+    who : (n,) int32
+        Position among the ids, −1 if none.
+    drug : (n,) int32
+        Position among the drug texts, −1 if none.
+    days : {role: (n,) int32}
+        Of the roles "date" and "end".
+    """
+
+    frame: pd.DataFrame
+    columns: Mapping[str, Any]
+    who: NDArray[np.int32]
+    drug: NDArray[np.int32]
+    days: Mapping[str, NDArray[np.int32]]
+
+
+class Checks(NamedTuple):
+    """What records are checked against; `people`, `periods` and `entry` are in the order of `ids`.
+
+    Parameters
+    ----------
+    name : of the table, for messages
+    entry : name and (P,) int32, optional
+        What patients enter by, and on which day.
+    suggest : bool
+        Look for a known name that each unknown text resembles.
+    """
+
+    name: str
+    ids: pd.Index
+    texts: Texts
+    known: DrugMap
+    span: tuple[int, int]
+    people: pd.DataFrame | None = None
+    periods: Observation | None = None
+    entry: tuple[str, NDArray[np.int32]] | None = None
+    default_supply: int | Mapping[str, int] | None = None
+    decimal: str | None = None
+    duplicates: str = "drop"
+    suggest: bool = True
+
+
+class Checked(NamedTuple):
+    """Usable records, sorted and without repetitions, and what was dropped and why.
+
+    Parameters
+    ----------
+    rows : Rows
+    reasons : list of str
+    dropped : (1 + reasons,)
+        Records by reason; 0 are the usable ones, repetitions included.
+    leaves_at : (P,)
+        See `last_reasons`.
+    again : int
+        Repetitions that were dropped.
+    issues : list of Issue
+    """
+
+    rows: Rows
+    reasons: list[str]
+    dropped: NDArray[np.int64]
+    leaves_at: NDArray[np.int8]
+    again: int
+    issues: list[Issue]
+
+
+class Others(NamedTuple):
+    """What records without a class, and lab tests, say about the patients.
+
+    Parameters
+    ----------
+    unmapped : (texts,)
+        Number of patients with each drug text, by its row label, where that has no class.
+    lost : (P,)
+        Each patient's records of drugs that the map does not know.
+    first, last : (P,) int32
+        First and last day with such a record; the last before the first if there is none.
+    """
+
+    unmapped: NDArray[np.int64]
+    lost: NDArray[np.int64]
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+
+    def widen(self, who: NDArray[np.integer], day: NDArray[np.int32]) -> None:
+        """Widen each patient's first and last day, in place."""
+        np.minimum.at(self.first, who, day)
+        np.maximum.at(self.last, who, day)
+
+
+class Counts(NamedTuple):
+    """How many patients and records there were, also of those that were not fetched.
+
+    `left_out` has the patients and records of a database that were dropped there, by reason.
+    """
+
+    patients: int
+    records: int
+    broken: int
+    left_out: Mapping[str, tuple[int, int]]
+
+
+def check_rows(raw: Raw, checks: Checks) -> Checked:
+    """Drop what cannot be used, find the last day that each record covers, and sort."""
+    ids, texts, date = checks.ids, checks.texts, raw.days["date"]
+    rows = Rows(raw.who, date, raw.drug, None)
+    observed = None if checks.periods is None else checks.periods.holding(raw.who, date) >= 0
+    reasons, dropped_for = unusable(
+        rows, texts.state_of, checks.span, checks.people, observed, checks.entry
+    )
+    written = raw.frame[raw.columns["date"]]
+    issues = [
+        count_rows(reason, dropped_for == number, "dropped", raw.who, ids, written)
+        for number, reason in enumerate(reasons, start=1)
+        if reason.startswith("date")
+    ]
+    kept = dropped_for == 0
+    leaves_at = last_reasons(raw.who, dropped_for, len(ids))
+    lasting = [raw.columns[role] for role in ("end", "supply") if role in raw.columns]
+    covered, end = raw.frame[lasting], raw.days.get("end")
+    if not kept.all():
+        covered, rows = covered[kept], rows.keep(kept)
+        end = None if end is None else end[kept]
+    supplies = supply_by_text(checks.default_supply, texts.table, checks.known)
+    last, unusual = last_days(
+        covered, dict(raw.columns), rows, ids, end, supplies, checks.decimal, checks.name
+    )
+    rows = sort_records(rows._replace(last=last)) if len(rows.who) else rows._replace(last=last)
+    again = repeats(rows)
+    drop = checks.duplicates == "drop"
+    done = "dropped" if drop else "kept"
+    issues += [
+        *unusual,
+        count_rows("repeats another record", again, done, rows.who, ids, rows.day),
+    ]
+    if drop and again.any():
+        rows = rows.keep(~again)
+    dropped = np.bincount(dropped_for, minlength=len(reasons) + 1)
+    return Checked(rows, reasons, dropped, leaves_at, int(again.sum()) if drop else 0, issues)
+
+
+def make_records(
+    checks: Checks,
+    parts: Sequence[Checked],
+    others: Others,
+    counts: Counts,
+    issues: list[Issue],
+    settings: Mapping[str, Any],
+) -> Records:
+    """The records of all parts, each of which has patients of its own, in the order of `ids`."""
+    ids, texts, known, reasons = checks.ids, checks.texts, checks.known, parts[0].reasons
+    dropped = np.sum([part.dropped for part in parts], axis=0)
+    leaves_at = np.maximum.reduce([part.leaves_at for part in parts])
+    left = np.bincount(leaves_at, minlength=len(reasons) + 1)
+    steps = [Step("usable", "wrong number of fields", 0, counts.broken)]
+    for number, reason in enumerate(reasons, start=1):
+        patients, records = counts.left_out.get(reason, (0, 0))
+        steps.append(
+            Step("usable", reason, int(left[number]) + patients, int(dropped[number]) + records)
+        )
+    if not dropped[0]:
+        raise InputError(_nothing_left(checks.name, counts.records, steps, texts.table))
+    if checks.duplicates == "drop":
+        again = sum(part.again for part in parts)
+        steps.append(Step("usable", "repeats another record", 0, again))
+    n_each = np.zeros(len(ids), dtype=np.int64)
+    for part in parts:
+        n_each += np.bincount(part.rows.who, minlength=len(ids))
+    present = n_each > 0
+    indptr = np.concatenate([[0], np.cumsum(n_each[present])])
+    date = np.concatenate([part.rows.day for part in parts])
+    drug = np.concatenate([part.rows.drug for part in parts])
+    ends = [part.rows.last for part in parts if part.rows.last is not None]
+    unmapped = unmapped_table(texts.table, others.unmapped, known if checks.suggest else None)
+    n_lost = int(others.lost[present].sum())
+    default = checks.default_supply
+    return Records(
+        ids=ids[present],
+        indptr=indptr,
+        date=date,
+        end=np.concatenate(ends) if ends else None,
+        state=texts.state_of[drug],
+        members=texts.members,
+        states=known.states,
+        first_seen=np.minimum(date[indptr[:-1]], others.first[present]),
+        last_seen=np.maximum(date[indptr[1:] - 1], others.last[present]),
+        patients=None if checks.people is None else checks.people[present],
+        drug_map=known,
+        drugs=texts.table,
+        unmapped=unmapped,
+        flow=flow_table(counts.patients, counts.records, steps),
+        issues=issue_table([*issues, *(issue for part in parts for issue in part.issues)]),
+        settings={
+            **settings,
+            "drugs": known.ingredients,
+            "earliest": day_text(checks.span[0]),
+            "latest": day_text(checks.span[1]),
+            "duplicates": checks.duplicates,
+            "default_supply": dict(default) if isinstance(default, Mapping) else default,
+            "unmapped": {
+                "texts": len(unmapped),
+                "records": int(unmapped["records"].sum()),
+                # of the records of patients with a known drug, those of unknown drugs
+                "lost": round(n_lost / (n_lost + int(dropped[0])), 6),
+            },
+        },
+        observation=None if checks.periods is None else checks.periods.take(present),
+    )
 
 
 # --- inside ----------------------------------------------------------------------------
@@ -498,18 +686,26 @@ def _labs(
     return tests.keep((who >= 0) & (day >= span[0]) & (day <= span[1]))
 
 
-def _widen(
-    first: NDArray[np.int32],
-    last: NDArray[np.int32],
-    present: NDArray[np.bool_],
-    others: list[Rows],
-) -> None:
-    """Widen each patient's first and last day by their other rows, in place."""
-    number = np.cumsum(present) - 1
-    for rows in others:
-        ours = rows.keep(present[rows.who])
-        np.minimum.at(first, number[ours.who], ours.day)
-        np.maximum.at(last, number[ours.who], ours.day)
+def _others(rows: Rows, texts: Texts, n_patients: int, span: tuple[int, int]) -> Others:
+    """What the records without a class say; a day outside the span says nothing."""
+    rows = rows.keep((rows.who >= 0) & (rows.drug >= 0) & (texts.state_of[rows.drug] < 0))
+    n_texts = len(texts.state_of)
+    pairs = pd.unique(rows.drug.astype(np.int64) * n_patients + rows.who)
+    is_unknown = np.zeros(n_texts, dtype=bool)
+    table = texts.table
+    is_unknown[table.index[table["class"].isna() & table["rule"].isna()]] = True
+    lost = np.bincount(rows.who[is_unknown[rows.drug]], minlength=n_patients)
+    unmapped = np.bincount(pairs // n_patients, minlength=n_texts)
+    others = Others(unmapped, lost, *nobody_seen(n_patients))
+    dated = rows.keep((rows.day >= span[0]) & (rows.day <= span[1]))
+    others.widen(dated.who, dated.day)
+    return others
+
+
+def nobody_seen(n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """First and last days of patients of whom nothing is known yet."""
+    most = np.iinfo(np.int32).max
+    return np.full(n, most, dtype=np.int32), np.full(n, -most, dtype=np.int32)
 
 
 def _nothing_left(name: str, n_records: int, steps: list[Step], drug_table: pd.DataFrame) -> str:

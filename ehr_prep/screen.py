@@ -1,4 +1,4 @@
-"""Checks of single records: which are usable, which look odd; and sorting."""
+"""Checks of single records: which are usable, and what is unusual about them; and sorting."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 class Issue(NamedTuple):
-    """Something odd: how often, what was done about it, and up to five examples."""
+    """Something unusual: how often, what was done about it, and up to five examples."""
 
     issue: str
     n: int
@@ -51,7 +51,7 @@ class Issue(NamedTuple):
     examples: str
 
 
-def count_odd(
+def count_rows(
     issue: str,
     which: NDArray[np.bool_] | None,
     action: str,
@@ -70,7 +70,19 @@ def count_odd(
 
 
 def issue_table(issues: list[Issue]) -> pd.DataFrame:
-    return pd.DataFrame([issue for issue in issues if issue.n], columns=list(Issue._fields))
+    """The issues that there are; those that several parts of the records have are added up."""
+    joined: dict[str, Issue] = {}
+    for issue in issues:
+        if (before := joined.get(issue.issue)) is not None:
+            examples = "; ".join(part for part in (before.examples, issue.examples) if part)
+            first = "; ".join(examples.split("; ")[:5])
+            issue = before._replace(n=before.n + issue.n, examples=first)
+        if issue.n:
+            joined[issue.issue] = issue
+    return pd.DataFrame(list(joined.values()), columns=list(Issue._fields))
+
+
+NO_ID, NO_DRUG, NOT_MAPPED = "no patient id", "no drug", "drug not in the map"
 
 
 def unusable(
@@ -79,27 +91,69 @@ def unusable(
     span: tuple[int, int],
     people: pd.DataFrame | None,
     observed: NDArray[np.bool_] | None = None,
+    entry: tuple[str, NDArray[np.int32]] | None = None,
 ) -> tuple[list[str], NDArray[np.int8]]:
-    """The reasons in order, the drug map's last, and the first that applies to each record."""
+    """The reasons in order, and the first that applies to each record.
+
+    Parameters
+    ----------
+    state_of : (texts + 1,)
+        Negative for drugs without a class.
+    span : first and last day that count
+    people : DataFrame, optional
+        With `birth_date`, by the positions of `rows.who`.
+    observed : (n,), optional
+        Whether a record lies in an observation period.
+    entry : name and (patients,), optional
+        What patients enter by, and on which day; `NO_DATE` for those who do not.
+    """
     day = rows.day
-    tests = {
-        "no patient id": rows.who < 0,
-        "no drug": rows.drug < 0,
-        "date missing or unreadable": day == NO_DATE,
-        f"date before {day_text(span[0])}": day < span[0],
-        f"date after {day_text(span[1])}": day > span[1],
-    }
+    tests = {NO_ID: rows.who < 0, NO_DRUG: rows.drug < 0, NOT_MAPPED: state_of[rows.drug] < 0}
+    if entry is not None:
+        name, entered = entry[0], np.append(entry[1], np.int32(NO_DATE))[rows.who]
+        tests[f"patient without {name}"] = entered == NO_DATE
+    tests["date missing or unreadable"] = day == NO_DATE
+    tests[f"date before {day_text(span[0])}"] = day < span[0]
+    tests[f"date after {day_text(span[1])}"] = day > span[1]
     if people is not None and "birth_date" in people:
         birth = np.append(to_days(people["birth_date"]), np.int32(NO_DATE))
         tests["date before birth"] = day < birth[rows.who]
     if observed is not None:
         tests["outside the observation periods"] = ~observed
-    tests["drug not in the map"] = state_of[rows.drug] < 0
+    if entry is not None:
+        tests[f"before {name}"] = day < entered
     dropped_for = np.zeros(len(day), dtype=np.int8)
     for number, fails in enumerate(tests.values(), start=1):
         if fails.any():
             dropped_for[fails & (dropped_for == 0)] = number
     return list(tests), dropped_for
+
+
+def last_reasons(
+    patient: NDArray[np.integer[Any]], dropped_for: NDArray[np.int8], n_patients: int
+) -> NDArray[np.int8]:
+    """Why each patient leaves: with their last record, the latest of the reasons that took one.
+
+    Parameters
+    ----------
+    patient : (n,)
+        The patient of each record, −1 if it names none.
+    dropped_for : (n,)
+        0 for a record that is kept, else 1 + the position of its reason.
+
+    Returns
+    -------
+    (n_patients,)
+        0 for patients with a record that is kept, and for those without any record.
+    """
+    dropped = np.flatnonzero(dropped_for)
+    stays = np.zeros(n_patients, dtype=bool)
+    stays[patient if not len(dropped) else patient[dropped_for == 0]] = True
+    named = dropped[patient[dropped] >= 0]
+    leaves_at = np.zeros(n_patients, dtype=np.int8)
+    np.maximum.at(leaves_at, patient[named], dropped_for[named])
+    leaves_at[stays] = 0
+    return leaves_at
 
 
 def last_days(
@@ -131,10 +185,10 @@ def last_days(
         codes, values = factorize(raw)
         number = read_numbers(values, decimal, name)
         days = np.append(number, 1.0)[codes]
-        odd = ~((days >= 1) & (days <= MAX_DAYS))
-        issues.append(count_odd("impossible supply", odd, "supply ignored", who, ids, raw))
-        last += np.where(odd, 0, np.ceil(days) - 1).astype(np.int32)
-        silent = odd | (codes < 0)
+        impossible = ~((days >= 1) & (days <= MAX_DAYS))
+        issues.append(count_rows("impossible supply", impossible, "supply ignored", who, ids, raw))
+        last += np.where(impossible, 0, np.ceil(days) - 1).astype(np.int32)
+        silent = impossible | (codes < 0)
     if end is not None:
         raw = frame[columns["end"]]
         known = end != NO_DATE
@@ -143,9 +197,9 @@ def last_days(
             f"end covers more than {MAX_DAYS} days": known & (end - day >= MAX_DAYS),
             "end unreadable": ~known & raw.notna().to_numpy(),
         }
-        for issue, odd in tests.items():
-            issues.append(count_odd(issue, odd, "end ignored", who, ids, raw))
-            known &= ~odd
+        for issue, found in tests.items():
+            issues.append(count_rows(issue, found, "end ignored", who, ids, raw))
+            known &= ~found
         last = np.where(known, end, last)
         silent &= ~known
     if default is not None:
@@ -153,7 +207,7 @@ def last_days(
         shortest, longest = int(default.min()), int(default.max())
         span = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
         issues.append(
-            count_odd("no end or supply", silent, f"default of {span} days", who, ids, day)
+            count_rows("no end or supply", silent, f"default of {span} days", who, ids, day)
         )
     return last, issues
 

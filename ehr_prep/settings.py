@@ -15,6 +15,9 @@ DEAD = "dead"
 OTHER = "other combination"
 """The states that the rules add to the classes of the drug map."""
 
+MAPS = tuple(sorted(path.stem for path in (Path(__file__).parent / "maps").glob("*.csv")))
+"""The drug maps that are built in."""
+
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -125,7 +128,7 @@ class Reading(RecordColumns):
 
     drugs: Text | None = setting(
         None,
-        "Drug map: ra, which is built in, or a .csv file of name and class; for OMOP also an Atlas "
+        "Drug map: ra, which is built in, or a .csv file of drug and class; for OMOP also an Atlas "
         "file.",
         example="ra",
     )
@@ -161,7 +164,7 @@ class Reading(RecordColumns):
     def options(self) -> dict[str, Any]:
         """The settings that are given, by name, as `read_records` takes them."""
         options = {name: getattr(self, name) for name in Reading.model_fields}
-        return {n: v for n, v in options.items() if v is not None and (n, v) != ("drugs", "ra")}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 class PseudoSites(Settings):

@@ -7,7 +7,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.drugs import DrugMap
-from ehr_prep.screen import Rows
 from font.checks import listed
 
 TOLERATED = 0.02
@@ -20,7 +19,7 @@ _MAX_LOOKED_UP = 10_000  # texts for which a similar name is searched
 
 
 def unmapped_table(
-    texts: pd.DataFrame, who: NDArray[np.int32], text: NDArray[np.int32], known: DrugMap
+    texts: pd.DataFrame, patients: NDArray[np.int64], known: DrugMap | None
 ) -> pd.DataFrame:
     """Drug texts that the map does not know, the most frequent first.
 
@@ -28,8 +27,10 @@ def unmapped_table(
     ----------
     texts : DataFrame
         See `Records.drugs`; texts that the map knows as none of its drugs are left out.
-    who, text : (n,)
-        Patient and row label of the text of each unmapped record.
+    patients : (texts,)
+        The number of patients with each text, by its row label.
+    known : DrugMap, optional
+        Whose names unknown texts may resemble.
 
     Returns
     -------
@@ -37,39 +38,12 @@ def unmapped_table(
         `drug`, `records`, `patients` and `did_you_mean`, a known name that the text resembles.
     """
     unknown = texts[texts["class"].isna() & texts["rule"].isna()]
-    n_patients = int(who.max(initial=0)) + 1
-    pairs = pd.unique(text.astype(np.int64) * n_patients + who)
-    by_text = np.bincount(
-        pairs // n_patients, minlength=int(texts.index.max() + 1 if len(texts) else 0)
-    )
-    table = unknown[["drug", "records"]].assign(
-        patients=by_text[unknown.index] if len(unknown) else np.zeros(0, dtype=np.int64)
-    )
+    table = unknown[["drug", "records"]].assign(patients=patients[unknown.index])
     table = table.sort_values("records", ascending=False, kind="stable", ignore_index=True)
-    near = [known.nearest(drug) for drug in table["drug"].head(_MAX_LOOKED_UP)]
-    near += [None] * (len(table) - len(near))
+    near: list[str | None] = [None] * len(table)
+    if known is not None:
+        near[:_MAX_LOOKED_UP] = map(known.nearest, table["drug"].head(_MAX_LOOKED_UP))
     return table.assign(did_you_mean=pd.Series(near, dtype=object, index=table.index))
-
-
-def lost_share(
-    texts: pd.DataFrame, unmapped: Rows, present: NDArray[np.bool_], n_mapped: int
-) -> float:
-    """The share of unknown drugs among the records of patients with a known one.
-
-    Parameters
-    ----------
-    texts : see `unmapped_table`
-    unmapped : Rows
-        Records of drugs without a class.
-    present : (patients,)
-        Who has a record of a known drug.
-    n_mapped : int
-        Number of records of known drugs.
-    """
-    is_unknown = np.zeros(int(texts.index.max()) + 1, dtype=bool)
-    is_unknown[texts.index[texts["class"].isna() & texts["rule"].isna()]] = True
-    n_lost = int((present[unmapped.who] & is_unknown[unmapped.drug]).sum())
-    return round(n_lost / (n_lost + n_mapped), 6)
 
 
 def unmapped_caution(table: pd.DataFrame, lost: float, where: str) -> str | None:

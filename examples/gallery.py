@@ -19,7 +19,8 @@ folder.mkdir(parents=True, exist_ok=True)
 
 cohort = ehr_prep.synthetic.ra_cohort(seed=1)
 records = {
-    s: ehr_prep.read_records(made.records, patients=made.patients) for s, made in cohort.items()
+    s: ehr_prep.read_records(made.records, drugs="ra", patients=made.patients)
+    for s, made in cohort.items()
 }
 sites = {site: ehr_prep.build_sequences(read, preset="ra") for site, read in records.items()}
 models = {site: mmlca.MixtureMarkov(4, seed=1).fit(data) for site, data in sites.items()}

@@ -53,6 +53,13 @@ def of_type(value: object, kind: type | tuple[type, ...], what: str) -> None:
         raise TypeError(f"found {type(value).__name__}, expected {what}.")
 
 
+def check_dict(value: object, what: str) -> None:
+    """Refuse what is not a dict, or an empty one; `what` is its name and its content."""
+    if not isinstance(value, Mapping) or not value:
+        found = "an empty one" if isinstance(value, Mapping) else type(value).__name__
+        raise TypeError(f"{what}, with at least one; found {found}.")
+
+
 def same_names(columns: Iterable[Hashable], models: Iterable[Hashable], what: str) -> None:
     """The columns of a label table must be the models, in any order."""
     columns, models = list(columns), list(models)

@@ -74,7 +74,7 @@ class CrossTables:
 
     @staticmethod
     def merge(parts: Iterable[CrossTables]) -> AddedTables:
-        """Add up the tables of several sites, each of which may occur once.
+        """Add up the tables of several sites, none of which may occur twice.
 
         The parts are taken one after the other and not kept, so that an iterator that reads one
         file at a time needs no more memory for hundreds of sites than for a few.

@@ -18,6 +18,7 @@ from font.checks import (
     Integers,
     LabelTables,
     Models,
+    check_dict,
     check_known_labels,
     class_parameters,
     counted,
@@ -30,6 +31,7 @@ from font.checks import (
 from font.cross_tables import AddedTables, CrossTables
 from font.errors import InputError, ReportWarning
 from font.labels import LabelPatterns, distinct_rows, map_rows
+from font.probabilities import posterior, probabilities
 from font.protocol import site_proportions
 from font.solve import (
     RECORD,
@@ -160,10 +162,7 @@ class Ensemble:
             Whose models they are. The models of a site share its weight, so that no site gains by
             sending many; with equal numbers of models nothing changes.
         """
-        if not isinstance(models, Mapping) or not models:
-            raise TypeError(
-                f"models must be a dict {{name: model}}; found {type(models).__name__}."
-            )
+        check_dict(models, "models must be a dict {name: model}")
         self.class_distances_ = {
             name: weighing.class_distances(class_parameters(model, name), self.distance, name)
             for name, model in models.items()
@@ -332,16 +331,14 @@ class Ensemble:
         """Probabilities (P, K) of the latent clusters, with proportions of these patients' own."""
         logs = np.log(self.confusion_)
         offsets = np.cumsum([0, *self._n_classes])
-        score = np.zeros((len(patterns), self.n_clusters_))
+        score = np.tile(np.log(self.proportions_), (len(patterns), 1))
         for share, column, begin in zip(self._shares, patterns.T, offsets[:-1], strict=True):
             score += share * logs[column + begin]
-        joint = np.exp(score - score.max(axis=1, keepdims=True)) * self.proportions_
-        joint /= joint.sum(axis=1, keepdims=True)
+        shares, _ = posterior(score)
         own = site_proportions(
-            joint, self.proportions_, weights=counts, max_iter=_MOST_UPDATES, tol=1e-8
+            shares, self.proportions_, weights=counts, max_iter=_MOST_UPDATES, tol=1e-8
         )
-        joint *= own / self.proportions_
-        return np.asarray(joint / joint.sum(axis=1, keepdims=True))
+        return probabilities(shares * (own / self.proportions_))
 
     def _confidence(self, patterns: Integers, counts: Integers) -> Floats:
         latent, rows = self.method == "latent", np.arange(len(patterns))

@@ -1,6 +1,6 @@
 """Files that are written wholly or not at all, and folders that one program uses at a time.
 
-All three packages write through here.
+All three packages write with it.
 
 An unfinished file has a name that begins with a dot and ends in a secret and ".tmp"; what a killed
 program left is removed when another one writes into the same folder.
@@ -106,7 +106,7 @@ def keep_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     for output in outputs:
         if output.exists() and any(output.samefile(path) for path in read):
             raise InputError(
-                f"{output} is read here and would be overwritten; choose another --out."
+                f"{output} is an input and would be overwritten; choose another --out."
             )
 
 
@@ -129,7 +129,7 @@ def csv_text(table: pd.DataFrame, *, index: bool = False, **options: Any) -> str
     Texts that a spreadsheet would run as formulas, those that begin with = + - or @ and have more
     than numbers in them, get an apostrophe before them; "-1.2 (0.4)" stays as it is. `options` go
     to `DataFrame.to_csv`. Files that this program reads again, such as sequences, are not written
-    here.
+    by it.
     """
     safe = table.copy(deep=False)
     for i in range(safe.shape[1]):
@@ -187,9 +187,10 @@ def hold(folder: str | os.PathLike[str], *, private: bool = False) -> Iterator[N
     """Use a folder alone; it is made if need be.
 
     A file in it says who uses it and since when. Whoever comes second gets an OSError that repeats
-    that. The lock of a program that died is no lock, since the system releases it. Inside the block
-    the same thread may hold the folder again, so that a command and the function that it calls can
-    both ask for it. If the block fails, folders that were made for it and are still empty go again.
+    that. The lock of a program that died does not count, since the system releases it. Inside the
+    block the same thread may hold the folder again, so that a command and the function that it
+    calls can both ask for it. If the block fails, folders that were made for it and are still empty
+    go again.
 
     Parameters
     ----------
@@ -249,7 +250,7 @@ def _hold_file(path: Path) -> int:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
             os.close(file)
-            raise OSError(f"{path} is no lock of this program; remove it.")
+            raise OSError(f"{path} is not a lock of this program; remove it.")
         if not _lock(file):
             holder = os.read(file, 2000)
             os.close(file)
@@ -298,7 +299,7 @@ def clear_unfinished(folder: str | os.PathLike[str]) -> None:
 
 @cache
 def _clear_once(folder: str) -> None:
-    """Once is enough, since younger files than this process are not touched."""
+    """The first time is enough, since files younger than this process are not touched."""
     clear_unfinished(folder)
 
 

@@ -8,7 +8,7 @@ counts numbers with a hash table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from font.checks import (
     Integers,
     LabelTables,
     Models,
+    check_dict,
     label_columns,
     one_of,
     same_names,
@@ -28,7 +29,7 @@ from font.checks import (
 )
 from font.errors import InputError
 from font.models.sklearn_models import wrap
-from font.protocol import predict_labels
+from font.protocol import n_patients, patient_ids, predict_labels
 
 _BLOCK = 1 << 18
 
@@ -62,19 +63,16 @@ def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFr
     2
     """
     one_of(proportions, ("model", "site"), "proportions")
-    if not isinstance(models, Mapping) or not models:
-        raise TypeError(
-            f"models must be a dict {{name: model}} with at least one; found {models!r}."
-        )
-    is_frame = isinstance(data, pd.DataFrame)
-    n = data.shape[0] if hasattr(data, "shape") else len(data)
-    ids = data.index if is_frame else getattr(data, "ids", pd.RangeIndex(n))
+    check_dict(models, "models must be a dict {name: model}")
+    n = n_patients(data)
     columns = [predict_labels(wrap(m), data, n, proportions, name) for name, m in models.items()]
     highest = max((int(c.max()) for c in columns if n), default=0)
     table = np.empty((len(columns), n), dtype=np.min_scalar_type(-highest - 1))
     for row, column in zip(table, columns, strict=True):
         row[:] = column
-    return pd.DataFrame(table.T, index=ids, columns=pd.Index(list(models)), copy=False)
+    return pd.DataFrame(
+        table.T, index=patient_ids(data), columns=pd.Index(list(models)), copy=False
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,11 +121,7 @@ class LabelPatterns:
         min_count : int
             A site withholds the patterns that fewer of its patients have.
         """
-        if not isinstance(labels, Mapping) or not labels:
-            raise TypeError(
-                "labels must be a dict {site: table} with at least one site; found "
-                f"{type(labels).__name__}."
-            )
+        check_dict(labels, "labels must be a dict {site: label table}")
         first = next(iter(labels.values()))
         models = tuple(getattr(first, "columns", ()))
         parts = []
@@ -144,7 +138,7 @@ class LabelPatterns:
 
     @classmethod
     def merge(cls, parts: Iterable[LabelPatterns]) -> Self:
-        """One table from several; each site may occur once."""
+        """One table from several, each of other sites."""
         tables = list(parts)
         if not tables:
             raise InputError("nothing to merge: give at least one LabelPatterns.")
@@ -154,7 +148,7 @@ class LabelPatterns:
         if len(set(sites)) != len(sites):
             twice = [site for site in dict.fromkeys(sites) if sites.count(site) > 1]
             raise InputError(
-                f"the sites {some(twice)} occur more than once; merge each site's table once."
+                f"the sites {some(twice)} occur more than once; merge one table of each site."
             )
         stacked = np.concatenate([table.patterns for table in tables])
         patterns, number = distinct_rows(list(stacked.T))

@@ -74,6 +74,14 @@ def probabilities(
     return np.divide(rows, totals, out=even, where=totals > 0)
 
 
+def posterior(joint: Floats) -> tuple[Floats, Floats]:
+    """Memberships (n, K) and log-likelihoods (n,) from log p_k + log density, (n, K)."""
+    top = joint.max(axis=1, keepdims=True)
+    shares = np.exp(joint - top)
+    sums = shares.sum(axis=1, keepdims=True)
+    return shares / sums, (top + np.log(sums))[:, 0]
+
+
 def log_prior(p: Floats, prior: Floats | float) -> float:
     """What the prior adds to a log-likelihood: Σ prior · log p over cells with a positive prior."""
     pseudo = np.broadcast_to(np.asarray(prior, dtype=float), p.shape)

@@ -8,10 +8,11 @@ behind it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any, Protocol, Self, runtime_checkable
+from collections.abc import Hashable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import case_weights
@@ -20,7 +21,7 @@ from font.errors import InputError
 
 @runtime_checkable
 class LocalModel(Protocol):
-    """A clustering model that a site fits and shares.
+    """A clustering model that a site fits.
 
     Models with class proportions also have `predict_proba(data)` (n, K) and `weights_` (K,),
     or `class_weights_` where the proportions behind `predict_proba` differ from `weights_`.
@@ -38,12 +39,24 @@ class LocalModel(Protocol):
     def predict(self, data: Any) -> NDArray[np.integer[Any]]:
         """The class of each patient, 0 … K − 1."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fitted model as plain numbers, texts and lists."""
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The model that `to_dict` wrote."""
+# --- any data ----------------------------------------------------------------------------
+
+
+def n_patients(data: Any) -> int:
+    return int(data.shape[0] if hasattr(data, "shape") else len(data))
+
+
+def patient_ids(data: Any) -> pd.Index:
+    """The index of a DataFrame, the `ids` of anything that has them, else the rows' numbers."""
+    ids = data.index if isinstance(data, pd.DataFrame) else getattr(data, "ids", None)
+    return pd.RangeIndex(n_patients(data)) if ids is None else pd.Index(ids)
+
+
+def own_weights(data: Any) -> NDArray[np.float64]:
+    """The case weights that data bring along, else ones, (n,); a column is none."""
+    weights = None if hasattr(data, "columns") else getattr(data, "weights", None)
+    return np.ones(n_patients(data)) if weights is None else np.asarray(weights, dtype=float)
 
 
 # --- labels from any model ---------------------------------------------------------------
@@ -79,8 +92,7 @@ def _site_labels(model: Any, data: Any, name: Hashable) -> NDArray[np.integer[An
         )
     own = np.asarray(own, dtype=float)  # a labelled Series is as good as an array
     shares = np.asarray(model.predict_proba(data), dtype=float)
-    case = None if hasattr(data, "columns") else getattr(data, "weights", None)
-    site = site_proportions(shares, own, weights=case)
+    site = site_proportions(shares, own, weights=own_weights(data))
     ratio = np.divide(site, own, out=np.zeros_like(site), where=own > 0)
     return np.asarray(np.argmax(shares * ratio, axis=1))
 

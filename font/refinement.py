@@ -14,8 +14,8 @@ and, where it has use for them, `log_penalty()` (of its prior, without the propo
 `proportions_prior` (pseudo-count of each class in the proportions, else 0) and `distinct(data)`
 (fewer patients with weights that stand for all).
 
-The loop over steps and a site's part of each step stand in one module, so that the whole EM can
-be read in one place; `font.exchange.sums` calls the same functions with files in between.
+The loop over steps and a site's part of each step are in one module, so that the whole EM can
+be read in one place; `font.exchange.messages.sums` calls the same functions with files in between.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from font.checks import Floats, Integers, Models, some, whole_number
+from font.checks import Floats, Integers, Models, check_dict, some, whole_number
 from font.errors import InputError, ReportWarning
 from font.labels import label
 from font.models.sklearn_models import wrap
-from font.protocol import site_proportions
+from font.probabilities import posterior
+from font.protocol import n_patients, own_weights, patient_ids, site_proportions
 
 _MOST_STEPS = 5_000
 _HELD_OUT = 0.2  # share of each site's patients that choose the number of steps
@@ -131,7 +132,7 @@ class Refined:
             Whose proportions to use. Those of a site that was not part of the refinement, or of
             none, are estimated from `data`, which should then be that site's patients.
         """
-        n = _n_patients(data)
+        n = n_patients(data)
         if not n:
             membership = np.zeros((0, self.n_clusters_))
         elif site is not None and site in self.proportions_.index:
@@ -139,7 +140,7 @@ class Refined:
             membership, _ = _posterior(logs, self.proportions_.loc[site].to_numpy())
         else:
             membership = site_memberships(self.model_, data)
-        return pd.DataFrame(membership, index=_ids(data), columns=self.proportions_.columns)
+        return pd.DataFrame(membership, index=patient_ids(data), columns=self.proportions_.columns)
 
     def predict(self, data: Any, site: Hashable | None = None) -> pd.Series:
         """The most probable cluster of each patient, 0 … K − 1; see `predict_proba`."""
@@ -255,7 +256,7 @@ def _held_out_path(
     """
     kept = {}
     for site, part in sites.items():
-        n = _n_patients(part)
+        n = n_patients(part)
         out = rng.permutation(n) < round(_HELD_OUT * n)
         kept[site] = ~out
     inside = {site: part[kept[site]] for site, part in sites.items()}
@@ -269,7 +270,7 @@ def _held_out_path(
         for site, part in outside.items():
             logs = _logs(model, part)
             _, each = _posterior(logs, shares[site])
-            case = _case(part, len(logs))
+            case = own_weights(part)
             counted = possible.setdefault(site, np.isfinite(each) & (case > 0))
             total += float(case[counted] @ each[counted])
             weight += float(case[counted].sum())
@@ -369,7 +370,7 @@ def site_step(model: Any, data: Any, start: Floats | None = None) -> SiteStep:
     logs = _logs(model, data)
     before = even if start is None else np.maximum(start, 1e-12)
     before = before / before.sum()
-    case = _case(data, len(logs))
+    case = own_weights(data)
     shares, _ = _posterior(logs, before)
     now = site_proportions(
         shares, before, weights=case, prior=_prior(model), max_iter=500, tol=_SETTLED
@@ -405,11 +406,7 @@ def membership_table(membership: Floats) -> pd.DataFrame:
 
 def check_family(models: Models) -> Any:
     """The first of the models, if all are of one family that can be refined."""
-    if not isinstance(models, Mapping) or not models:
-        raise TypeError(
-            "models must be a dict {name: model} with at least one; found "
-            f"{type(models).__name__}."
-        )
+    check_dict(models, "models must be a dict {name: model}")
     wrapped = {name: wrap(model) for name, model in models.items()}
     unfit = [name for name, model in wrapped.items() if not isinstance(model, SumsModel)]
     if unfit:
@@ -469,13 +466,10 @@ def _posterior(logs: Floats, proportions: Floats) -> tuple[Floats, Floats]:
     """
     with np.errstate(divide="ignore"):
         joint = logs + np.log(proportions)
-    top = joint.max(axis=1)
-    lost = np.isneginf(top)
-    joint[lost], top[lost] = np.log(np.maximum(proportions, 1e-300)), 0.0
-    shares = np.exp(joint - top[:, None])
-    sums = shares.sum(axis=1)
-    each = np.where(lost, -np.inf, top + np.log(sums))
-    return shares / sums[:, None], each
+    lost = np.isneginf(joint.max(axis=1))
+    joint[lost] = np.log(np.maximum(proportions, 1e-300))
+    membership, each = posterior(joint)
+    return membership, np.where(lost, -np.inf, each)
 
 
 def _penalty(model: Any, found: Mapping[Any, SiteStep]) -> float:
@@ -494,27 +488,9 @@ def _logs(model: Any, data: Any) -> Floats:
     return np.asarray(model.log_likelihoods(data), dtype=float)
 
 
-def _case(data: Any, n: int) -> Floats:
-    weights = None if hasattr(data, "columns") else getattr(data, "weights", None)
-    return np.ones(n) if weights is None else np.asarray(weights, dtype=float)
-
-
-def _n_patients(data: Any) -> int:
-    return int(data.shape[0] if hasattr(data, "shape") else len(data))
-
-
-def _ids(data: Any) -> pd.Index:
-    if isinstance(data, pd.DataFrame):
-        return data.index
-    ids = getattr(data, "ids", None)
-    return pd.RangeIndex(_n_patients(data)) if ids is None else pd.Index(ids)
-
-
 def _checked_sites(data: Any) -> dict[Any, Any]:
-    if not isinstance(data, Mapping) or not data:
-        what = "an empty one" if isinstance(data, Mapping) else type(data).__name__
-        raise TypeError(f"data must be a dict {{site: patients}} with at least one; found {what}.")
-    empty = [site for site, part in data.items() if not _n_patients(part)]
+    check_dict(data, "data must be a dict {site: patients}")
+    empty = [site for site, part in data.items() if not n_patients(part)]
     if empty:
         raise InputError(f"the sites {some(empty)} have no patients; leave them out.")
     return dict(data)

@@ -1,4 +1,4 @@
-"""Settings, each written once: its name, type, bounds, default and one sentence of help.
+"""Settings, each written in one place: its name, type, bounds, default and one sentence of help.
 
 A package keeps its settings in classes derived from `Settings`. From these come the checks of
 Python arguments, the options of commands, the commented study file, presets, alternatives for
@@ -82,7 +82,7 @@ def setting(
 
 
 def about(field: FieldInfo, what: str) -> Any:
-    """What `setting` was told of a field: its example, option or alternatives."""
+    """What `setting` was given for a field: its example, option or alternatives."""
     more = field.json_schema_extra
     return more.get(what) if isinstance(more, dict) else None
 

@@ -80,11 +80,11 @@ def sniff(path: Path, encoding: str | None = None, delimiter: str | None = None)
         raise
     for mark, (what, ending) in _OTHER_FILES.items():
         if sample.startswith(mark):
-            raise InputError(f"{path.name} is no text but {what}; give it the ending {ending}.")
+            raise InputError(f"{path.name} is not text but {what}; give it the ending {ending}.")
     name = encoding or _encoding_of(sample)
     if b"\0" in sample and encoding is None and name != "utf-16":
         raise InputError(
-            f"{path.name} is no text file: it holds zero bytes; save the table as CSV, .xlsx or "
+            f"{path.name} is not a text file: it holds zero bytes; save the table as CSV, .xlsx or "
             "Parquet."
         )
     try:
@@ -148,7 +148,7 @@ def check_delimiter(delimiter: str) -> str:
 
 
 def read_text(path: Path) -> tuple[str, str]:
-    """The text of a small file, and the delimiter of its lines that are no comments.
+    """The text of a small file, and the delimiter of its lines, comments aside.
 
     Lines that begin with "#" are comments, and left out.
     """

@@ -1,6 +1,6 @@
 """An ensemble as a dict of numbers, texts and lists, and back; what comes in is checked.
 
-It stands in the ensemble's exchange file as it is.
+The ensemble's exchange file holds it as it is.
 """
 
 from __future__ import annotations

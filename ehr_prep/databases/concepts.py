@@ -63,7 +63,7 @@ class Resolved(NamedTuple):
     records: dict[str, int]
 
 
-def read_sets(drugs: Drugs | ConceptSets) -> tuple[DrugMap, list[Item]]:
+def read_sets(drugs: Drugs | ConceptSets | None) -> tuple[DrugMap, list[Item]]:
     """A drug map or concept sets as a map and the concept ids in it.
 
     Examples
@@ -82,7 +82,9 @@ def read_sets(drugs: Drugs | ConceptSets) -> tuple[DrugMap, list[Item]]:
     return known, [Item(int(d), c) for d, c in zip(rows["drug"], rows["class"], strict=True)]
 
 
-def resolve(database: Database, drugs: Drugs | ConceptSets, used: Mapping[int, int]) -> Resolved:
+def resolve(
+    database: Database, drugs: Drugs | ConceptSets | None, used: Mapping[int, int]
+) -> Resolved:
     """Find the class of every concept that is used.
 
     Through `concept_ancestor` where that table has rows; else through the relationships from

@@ -5,22 +5,31 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from ehr_prep.database_scan import Source, scan
 from ehr_prep.databases.concepts import ConceptSets, Resolved, concepts_of, read_sets, resolve
 from ehr_prep.databases.connect import Database
-from ehr_prep.dates import day_text, one_day
-from ehr_prep.drug_texts import look_up
-from ehr_prep.drugs import RA_DRUGS, Drugs
-from ehr_prep.omop_people import as_dates, fetch_people, follow_up_table, person_table
-from ehr_prep.screen import issue_table
-from ehr_prep.warehouse import WarehouseRecords, days_since_1970, position_of
+from ehr_prep.databases.fetch import (
+    Entry,
+    Exposures,
+    check_parts,
+    days_of,
+    days_since_1970,
+    fetch_of_patients,
+    see_patients,
+)
+from ehr_prep.databases.persons import fetch_people
+from ehr_prep.dates import one_day, to_dates
+from ehr_prep.drug_texts import Texts, look_up
+from ehr_prep.drugs import Drugs
+from ehr_prep.records import Checks, Others, Records, make_records
 from font.checks import one_of, some
 from font.errors import InputError
+from mmlca.sequences.checks import match_ids
 
 Labs: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[int]]
 
@@ -41,7 +50,7 @@ _TABLES = {
 def read_omop(
     connection: Any,
     schema: str | None = None,
-    drugs: Drugs | ConceptSets = RA_DRUGS,
+    drugs: Drugs | ConceptSets | None = None,
     condition: int | str | os.PathLike[str] | Sequence[int | str] | None = None,
     cohort: str | int | None = None,
     labs: Labs | None = None,
@@ -50,15 +59,15 @@ def read_omop(
     earliest: Any = "1901-01-01",
     latest: Any = None,
     duplicates: str = "drop",
-    reduce: str = "auto",
-) -> WarehouseRecords:
+) -> Records:
     """Read drug records, patients and labs from an OMOP database, without changing anything there.
 
     Drug concepts become classes through `concept_ancestor`; where that table is empty, through
     `concept_relationship`, and by their names. `.settings["concepts"]` says how many records each
     way mapped, how many have concept 0, and how many stay unmapped. The patients' table has
-    birth date (a missing month or day counts as the first), sex and race by concept name, the last
-    day of observation and the day of death. The records stay in the database until they are needed.
+    birth date (a missing month or day counts as the first), sex and race by concept name, and the
+    day of death. Only records of drugs with a class are fetched, and what other tables hold about
+    their patients; `.explain()` has the SQL.
 
     Parameters
     ----------
@@ -69,8 +78,9 @@ def read_omop(
     schema : str, optional
         Where the tables are.
     drugs : drug map or {class: concepts}
-        See `drug_map`. Concepts of a class are ids, ATC codes or prefixes ("L04AB*"), or the name
-        of a file that Atlas exported; descendants are included, but for those that Atlas excludes.
+        Needed; see `drug_map`. Concepts of a class are ids, ATC codes or prefixes ("L04AB*"), or
+        the name of a file that Atlas exported; descendants are included, but for those that Atlas
+        excludes.
     condition : concept id, ids or Atlas file, optional
         Patients enter with the first record of this condition or of one below it: those without
         are left out, and so are drug records before it.
@@ -83,10 +93,6 @@ def read_omop(
     table : "drug_exposure" or "drug_era"
     earliest, latest, duplicates
         As in `read_records`.
-    reduce : "auto", "memory" or "database"
-        Where `build_sequences` counts records per window: in the database, or here after fetching
-        all usable records, which is faster while they fit. "auto": here up to 20 million. The
-        result is the same; `.settings["reduced"]` of the sequences says which it was.
 
     Examples
     --------
@@ -94,44 +100,43 @@ def read_omop(
     >>> cohort = ehr_prep.ra_cohort(seed=1, scale=0.02)
     >>> folder = tempfile.mkdtemp()
     >>> _ = ehr_prep.synthetic.write_omop(cohort["MGB"], folder)
-    >>> records = read_omop(f"parquet:{folder}", labs="ESR")
+    >>> records = read_omop(f"parquet:{folder}", drugs="ra", labs="ESR")
     >>> ehr_prep.build_sequences(records).states[:2]
     ('TNFi', 'CTLA4-Ig')
     """
     one_of(table, _TABLES, "table")
     one_of(duplicates, ("drop", "keep"), "duplicates")
-    one_of(reduce, ("auto", "memory", "database"), "reduce")
     if condition is not None and cohort is not None:
         raise InputError("patients enter by a condition or by a cohort; give one of the two.")
     span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
     database = Database(connection, schema)
     entry = _entry(database, condition, cohort)
-    source, concepts = _source(database, table, entry)
-    used = _used(database, concepts, table)
+    rows, day = _rows(database, table)
+    used = _used(database, rows, table)
     resolved = resolve(database, drugs, used)
-    texts, state_of = _texts(resolved, used)
-    parts = scan(
-        database,
-        source,
-        state_of,
-        texts,
-        span=span,
+    texts, text_of = _texts(resolved, used)
+    exposures = Exposures(rows, day, text_of, texts, rows.drug == 0, entry)
+    seen = see_patients(database, exposures, span)
+    patients, exits, entered = exposures.patients(), None, None
+    if entry is not None and seen.entry is not None:
+        entered = entry.name, seen.entry["entry"].to_numpy().astype(np.int32)
+        exits = seen.entry["exit"].dropna() if "exit" in seen.entry else None
+    people, periods, issues = fetch_people(database, patients, seen.ids, exits)
+    tests = None
+    if labs is not None:
+        tests = _labs(database, patients, seen.ids, seen.others, labs, span)
+    checks = Checks(
+        *(database.name, seen.ids, texts, resolved.drugs, span, people, periods, entered),
         duplicates=duplicates,
-        entry=None if entry is None else entry.name,
+        suggest=False,
     )
-    unmapped, lost = _unmapped(database, parts, resolved)
-    people, observation, odd = fetch_people(database, parts, source.periods)
-    tests = None if labs is None else _labs(database, parts, labs, span)
-    issues = issue_table([*parts.pop("issues"), *odd])
-    del parts["n_kept"]
-    return WarehouseRecords(
-        **{**parts, "unmapped": unmapped},
-        patients=people,
-        observation=observation,
-        labs=tests,
-        reduce=reduce,
-        issues=issues,
-        settings={
+    records = make_records(
+        checks,
+        check_parts(database, exposures, seen, checks),
+        seen.others,
+        seen.counts,
+        issues,
+        {
             "source": database.name,
             "files": [],
             "columns": {
@@ -139,59 +144,40 @@ def read_omop(
                 "date": _TABLES[table][0],
                 "drug": "drug_concept_id",
             },
-            "drugs": resolved.drugs.ingredients,
+            "file_columns": {},
+            "patients_columns": {},
             "dates": {},
-            "earliest": day_text(span[0]),
-            "latest": day_text(span[1]),
-            "duplicates": duplicates,
             "patients": "person",
             "labs": None if labs is None else "measurement",
             "table": table,
             "concepts": resolved.records,
-            "unmapped": {
-                "texts": len(unmapped),
-                "records": int(unmapped["records"].sum()),
-                "lost": lost,
-            },
             "entry": "the first drug record" if entry is None else entry.name,
         },
     )
+    if tests is not None:
+        tests = tests[tests["patient_id"].isin(records.ids)].reset_index(drop=True)
+    return replace(records, labs=tests, database=database)
 
 
 # --- tables of the model -----------------------------------------------------------------
 
 
-class _Entry(NamedTuple):
-    """Who enters and when: an Ibis table `who`, `entry` and perhaps `exit`, as days."""
-
-    name: str
-    table: Any
-
-
-def _source(database: Database, name: str, entry: _Entry | None) -> tuple[Source, Any]:
-    """The drug records with what decides whether they count, and their concepts."""
+def _rows(database: Database, name: str) -> tuple[Any, Any]:
+    """The drug records as `Exposures` has them, and their day."""
     start, end, supply = _TABLES[name]
     optional = (end,) if supply is None else (end, supply)
     drugs = database.table(name, "person_id", "drug_concept_id", start, optional=optional)
-    columns = {"who": drugs.person_id, "date": drugs[start], "drug": drugs.drug_concept_id}
-    if end in drugs.columns:
-        columns["end"] = drugs[end]
-    if supply in drugs.columns:
-        columns["supply"] = drugs[supply].cast("float64")
-    records = drugs.select(**columns)
-    concepts = records.group_by("drug").aggregate(n=records.count())
-    person = person_table(database)
-    births = person.select(person.who, person.birth)
-    records = records.left_join(births, "who").drop("who_right")
-    if entry is not None:
-        days = entry.table.select("who", "entry")
-        records = records.left_join(days, "who").drop("who_right")
-    ends = entry is not None and "exit" in entry.table.columns
-    exits = entry.table.select("who", "exit") if entry is not None and ends else None
-    return Source(records, *follow_up_table(database, person, exits)), concepts
+    columns = {"patient": drugs.person_id, "date": drugs[start], "drug": drugs.drug_concept_id}
+    columns |= {
+        role: drugs[column]
+        for role, column in (("end", end), ("supply", supply))
+        if column is not None and column in drugs.columns
+    }
+    rows = drugs.select(**columns)
+    return rows, days_since_1970(rows.date)
 
 
-def _entry(database: Database, condition: Any, cohort: str | int | None) -> _Entry | None:
+def _entry(database: Database, condition: Any, cohort: str | int | None) -> Entry | None:
     if condition is not None:
         wanted = [condition] if isinstance(condition, (int, str, os.PathLike)) else list(condition)
         _, items = read_sets({"condition": wanted})
@@ -206,7 +192,7 @@ def _entry(database: Database, condition: Any, cohort: str | int | None) -> _Ent
         table = table.filter(table.condition_concept_id.isin(concepts))
         table = table.select(who=table.person_id, day=days_since_1970(table.condition_start_date))
         first = table.group_by("who").aggregate(entry=table.day.min())
-        return _Entry("the condition", first)
+        return Entry("the condition", first)
     if cohort is None:
         return None
     name, _, definition = ("cohort", "", str(cohort)) if isinstance(cohort, int) else _cut(cohort)
@@ -218,7 +204,7 @@ def _entry(database: Database, condition: Any, cohort: str | int | None) -> _Ent
         if "cohort_definition_id" not in table.columns or not definition.isdecimal():
             raise InputError(
                 f"the cohort table {name} has no definition {definition!r}: that is a whole number "
-                "in its column cohort_definition_id; leave it out, or mend it."
+                "in its column cohort_definition_id; leave it out, or correct it."
             )
         table = table.filter(table.cohort_definition_id == int(definition))
     table = table.select(
@@ -229,15 +215,16 @@ def _entry(database: Database, condition: Any, cohort: str | int | None) -> _Ent
     first = table.group_by("who").aggregate(entry=table.entry.min())
     rows = table.join(first, ["who", "entry"])
     rows = rows.group_by(["who", "entry"]).aggregate(exit=rows.exit.max())
-    return _Entry("the cohort", rows)
+    return Entry("the cohort", rows)
 
 
 def _cut(cohort: str) -> tuple[str, str, str]:
     return cohort.partition(":")
 
 
-def _used(database: Database, concepts: Any, table: str) -> dict[int, int]:
+def _used(database: Database, rows: Any, table: str) -> dict[int, int]:
     """{drug concept: records}; a record without a concept counts as concept 0."""
+    concepts = rows.group_by("drug").aggregate(n=rows.count())
     found = database.fetch(concepts, "records by drug concept")
     if not len(found):
         raise InputError(
@@ -248,46 +235,23 @@ def _used(database: Database, concepts: Any, table: str) -> dict[int, int]:
     return {int(c): int(n) for c, n in zip(used["drug"], used["n"], strict=True)}
 
 
-def _texts(resolved: Resolved, used: Mapping[int, int]) -> tuple[dict[str, Any], dict[int, int]]:
-    """What `Records` tells of the drugs, and {concept: row of members}."""
+def _texts(resolved: Resolved, used: Mapping[int, int]) -> tuple[Texts, dict[int, int]]:
+    """The concepts as drug texts, and {concept: row label of its text}."""
     concepts = sorted(used)
     labels = pd.Series([resolved.labels[c] for c in concepts], dtype=object)
     texts = look_up(labels, resolved.drugs)
     table = texts.table.assign(records=[used[c] for c in concepts])
-    codes = dict(zip(concepts, texts.state_of[:-1].tolist(), strict=True))
-    known = {
-        "members": texts.members,
-        "states": resolved.drugs.states,
-        "drug_map": resolved.drugs,
-        "drugs": table,
-    }
-    return known, {concept: code for concept, code in codes.items() if code >= 0}
-
-
-def _unmapped(
-    database: Database, parts: Mapping[str, Any], resolved: Resolved
-) -> tuple[pd.DataFrame, float]:
-    """Concepts without a class, the most frequent first, and the share of lost records.
-
-    A concept without a class is another drug; what may be lost are records with concept 0, here as
-    a share of the records of patients with a known drug.
-    """
-    rows = parts["unmapped"]
-    each = rows.group_by("drug").aggregate(records=rows.count(), patients=rows.who.nunique())
-    found = database.fetch(each, "records and patients of each unmapped concept")
-    drug = [resolved.labels[int(c)] for c in found["drug"]]
-    table = found.assign(drug=pd.Series(drug, dtype=object), did_you_mean=None)
-    table = table.astype({"did_you_mean": object})
-    table = table.sort_values(["records", "drug"], ascending=[False, True], ignore_index=True)
-    if not resolved.records["concept 0"]:
-        return table, 0.0
-    zero = rows.filter(rows.drug == 0).semi_join(parts["usable"], "who")
-    n_lost = database.fetch(zero.aggregate(n=zero.count()), "records with concept 0")["n"].iloc[0]
-    return table, round(int(n_lost) / (int(n_lost) + parts["n_kept"]), 6)
+    # a concept that the vocabulary knows is another drug; only 0 is one that nobody knows
+    return texts._replace(table=table), {concept: i for i, concept in enumerate(concepts)}
 
 
 def _labs(
-    database: Database, parts: dict[str, Any], labs: Labs, span: tuple[int, int]
+    database: Database,
+    patients: Any,
+    ids: pd.Index,
+    others: Others,
+    labs: Labs,
+    span: tuple[int, int],
 ) -> pd.DataFrame:
     """Measurements of our patients; they also show that a patient was still followed."""
     tests = _tests(database, labs)
@@ -298,44 +262,27 @@ def _labs(
         optional=("operator_concept_id",),
     )
     table = table.filter(table.measurement_concept_id.isin(sorted(name_of)))
-    operator = {c: table[c] for c in ("operator_concept_id",) if c in table.columns}
-    table = table.select(
-        who=table.person_id,
-        day=days_since_1970(table.measurement_date),
-        test=table.measurement_concept_id,
-        value=table.value_as_number.cast("float64"),
-        **operator,
-    )
-    ours = parts["usable"].select("who").distinct()
-    found = database.fetch(table.semi_join(ours, "who"), "laboratory values")
-    seen = parts["seen"]
-    days = table.filter(table.day.between(*span))
-    every = days.group_by("who").aggregate(first_seen=days.day.min(), last_seen=days.day.max())
-    both = seen.select("who", "first_seen", "last_seen").union(every)
-    parts["seen"] = both.group_by("who").aggregate(
-        first_seen=both.first_seen.min(), last_seen=both.last_seen.max()
-    )
-    who = position_of(parts["keys"], found["who"])
-    usable = found["day"].between(*span).to_numpy()
-    day = found["day"].fillna(0).to_numpy().astype(np.int32)[usable]
-    np.minimum.at(parts["first_seen"], who[usable], day)
-    np.maximum.at(parts["last_seen"], who[usable], day)
-    value = found["value"].astype(object)
-    if operator:
+    table = table.rename(who="person_id")
+    found = fetch_of_patients(database, table, patients, "laboratory values")
+    who, day = match_ids(pd.Index(found["who"]), ids), days_of(found["measurement_date"])
+    usable = (who >= 0) & (day >= span[0]) & (day <= span[1])
+    others.widen(who[usable], day[usable])
+    value = found["value_as_number"].astype(float).astype(object)
+    if "operator_concept_id" in found:
         sign = found["operator_concept_id"].map(_LIMITS)
-        limit = sign.notna() & found["value"].notna()
-        value[limit] = [
-            f"{s}{v:g}" for s, v in zip(sign[limit], found["value"][limit], strict=True)
-        ]
+        limit = sign.notna() & found["value_as_number"].notna()
+        value[limit] = [f"{s}{v:g}" for s, v in zip(sign[limit], value[limit], strict=True)]
     result = pd.DataFrame(
         {
-            "patient_id": parts["ids"][who],
-            "date": as_dates(found["day"]),
-            "test": found["test"].map(name_of).astype(object),
+            "patient_id": ids[who],
+            "date": to_dates(day),
+            "test": found["measurement_concept_id"].map(name_of).astype(object),
             "value": value,
         }
     )
-    return result.sort_values(["patient_id", "date", "test"], kind="stable", ignore_index=True)
+    return result[who >= 0].sort_values(
+        ["patient_id", "date", "test"], kind="stable", ignore_index=True
+    )
 
 
 def _tests(database: Database, labs: Labs) -> dict[str, list[int]]:

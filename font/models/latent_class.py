@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import case_weights, check_sums, memberships, some, whole_number
 from font.errors import InputError
 from font.labels import distinct_rows
-from font.probabilities import PRIOR_OF_ITEMS, climb, log_prior, probabilities
+from font.probabilities import PRIOR_OF_ITEMS, climb, log_prior, posterior, probabilities
 
 
 class _Fit(NamedTuple):
@@ -98,17 +98,15 @@ class LatentClass:
         order = np.argsort(-best.weights, kind="stable")
         self.weights_ = best.weights[order]
         self.class_parameters_ = best.items[order]
-        self.loglik_ = float(
-            case @ _log_sum(_log_joint(answers, self.weights_, self.class_parameters_))
-        )
+        _, each = posterior(_log_joint(answers, self.weights_, self.class_parameters_))
+        self.loglik_ = float(case @ each)
         return self
 
     def predict_proba(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.float64]:
         """Class probabilities (n, K)."""
         rows, number = distinct_rows(self._codes(_frame(data)))
         joint = _log_joint(self._one_hot(rows), self.weights_, self.class_parameters_)
-        shares: NDArray[np.float64] = np.exp(joint - _log_sum(joint)[:, None])
-        return shares[number]
+        return posterior(joint)[0][number]
 
     def predict(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.integer[Any]]:
         """The most probable class of each person."""
@@ -208,9 +206,9 @@ class LatentClass:
             items = probabilities(weighted.T @ answers, prior, sizes=sizes)
             weights = probabilities(weighted.sum(axis=0))
             joint = _log_joint(answers, weights, items)
-            marginal = _log_sum(joint)
-            score = float(case @ marginal) + log_prior(items, prior)
-            return _Fit(weights, items, np.exp(joint - marginal[:, None])), score
+            responsibility, each = posterior(joint)
+            score = float(case @ each) + log_prior(items, prior)
+            return _Fit(weights, items, responsibility), score
 
         none = np.empty(0)
         start = _Fit(none, none, rng.dirichlet(np.ones(self.n_classes), size=len(case)))
@@ -269,9 +267,3 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Logarithm that stays finite, since 0 · log 0 must be 0."""
     logs: NDArray[np.float64] = np.log(np.maximum(values, 1e-300))
     return logs
-
-
-def _log_sum(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    highest = logs.max(axis=1, keepdims=True)
-    total: NDArray[np.float64] = highest[:, 0] + np.log(np.exp(logs - highest).sum(axis=1))
-    return total

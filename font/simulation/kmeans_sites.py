@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import Floats, Integers, some, whole_number
+from font.checks import Floats, Integers, check_dict, some, whole_number
 from font.clustering import one_thread, plain_seeds
 from font.errors import InputError
 from font.simulation.methods import Clusters, split
@@ -218,11 +218,7 @@ def _kmeans(n_clusters: int, init: Any, n_init: int, seed: int, points: Floats) 
 
 
 def _arrays(data: Mapping[Any, ArrayLike]) -> dict[Any, Floats]:
-    if not isinstance(data, Mapping) or not data:
-        raise TypeError(
-            f"data must be a dict {{site: (n, p)}} with at least one site; found "
-            f"{type(data).__name__}."
-        )
+    check_dict(data, "data must be a dict {site: (n, p)}")
     arrays = {site: np.asarray(points, dtype=float) for site, points in data.items()}
     shapes = {site: points.shape for site, points in arrays.items()}
     width = next(iter(shapes.values()))[1:]

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from font.checks import Clusterings, Integers, LabelTables, label_columns, some, whole_number
+from font.checks import (
+    Clusterings,
+    Integers,
+    LabelTables,
+    check_dict,
+    label_columns,
+    some,
+    whole_number,
+)
 from font.clustering import kmeans
 from font.errors import InputError
 from font.labels import distinct_rows
@@ -115,11 +123,7 @@ def rand_index(clusters: Clusterings, truth: Clusterings) -> float:
 
 
 def _models(labels: LabelTables) -> list[Hashable]:
-    if not isinstance(labels, Mapping) or not labels:
-        raise TypeError(
-            f"labels must be a dict {{site: table}} with at least one site; found "
-            f"{type(labels).__name__}."
-        )
+    check_dict(labels, "labels must be a dict {site: label table}")
     table = next(iter(labels.values()))
     if not isinstance(table, pd.DataFrame) or not len(table.columns):
         raise TypeError(

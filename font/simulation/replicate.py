@@ -17,7 +17,7 @@ from font.checks import Floats, class_parameters
 from font.clustering import TooManyClusters, one_thread
 from font.cross_tables import CrossTables
 from font.ensemble import Ensemble
-from font.exchange.privacy import MIN_COUNT, label_unit, round_counts, shared_draws
+from font.exchange.disclosure import MIN_COUNT, label_unit, round_counts, shared_draws
 from font.labels import LabelPatterns, label
 from font.models.sklearn_models import wrap
 from font.refinement import refine_clusters
@@ -177,7 +177,7 @@ def _refined(
 ) -> NDArray[Any]:
     """Everyone's clusters after a refinement with so many rounds."""
     number: int | str = rounds if rounds == "converge" else int(rounds)
-    with warnings.catch_warnings():  # a slow run is no news in a thousand
+    with warnings.catch_warnings():  # a slow run does not matter among a thousand
         warnings.simplefilter("ignore", UserWarning)
         result = refine_clusters(template, sites.data, clusters, k, number)
     return np.concatenate([result.predict(part, site) for site, part in sites.data.items()])

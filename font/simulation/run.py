@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 
 from font.checks import one_of, some, whole_number
 from font.errors import InputError
@@ -66,7 +66,7 @@ def run_simulation(
         Per scenario.
     seed : int
     n_jobs : int
-        Processes. A script that asks for more than one needs `if __name__ == "__main__":`.
+        Processes.
     n_init : int
         Starts of every model fitted to patients, of which the best is kept: those of the sites,
         the K-means of each site inside k-FED, and the pooled models.
@@ -78,10 +78,10 @@ def run_simulation(
         refined converge" are the ensemble refined with so many rounds, see `font.refine`;
         "pooled", "pooled site proportions" (one model of all patients together, with class
         proportions of each site) and "best local" are oracles. The variants are "FONT centred",
-        "FONT sparse", "FONT prior" (told which sites do harm, whose reliability is a quarter),
-        "FONT any K" (the number of clusters off the spectrum), and "tables kmeans" and "tables
-        latent" (what sites do that may share nothing but cross-tables of labels rounded at
-        random, see `font.Ensemble`).
+        "FONT sparse", "FONT prior" (which knows the sites that do harm, and gives them a quarter of
+        the reliability), "FONT any K" (the number of clusters off the spectrum), and "tables
+        kmeans" and "tables latent" (for sites that may share nothing but cross-tables of labels
+        rounded at random, see `font.Ensemble`).
     precision : float, optional
         Run more than `replicates` in the scenarios where a method's mean has a larger standard
         error, but at most `most`.
@@ -144,7 +144,8 @@ def run_simulation(
             for replicate in sorted(set(range(goal)) - {row["replicate"] for row in rows})
         ]
         waiting = [sum(i == j for j, _ in tasks) for i in range(len(scenarios))]
-        results = _map(replicate_rows, [task for _, task in tasks], n_jobs)
+        calls = (delayed(replicate_rows)(*task) for _, task in tasks)
+        results = Parallel(n_jobs, return_as="generator")(calls)
         for finished, ((i, _), rows) in enumerate(zip(tasks, results, strict=True), 1):
             done[i] += rows
             waiting[i] -= 1
@@ -236,23 +237,6 @@ def grid_scenarios(
                 f"the scenario {scenario} spoils {spoiled} of {n_models} models; spoil fewer."
             )
     return scenarios
-
-
-def _map(
-    function: Callable[..., Any], tasks: list[tuple[Any, ...]], n_jobs: int
-) -> Iterator[list[dict[str, Any]]]:
-    """Results in the order of the tasks, which come scenario by scenario."""
-    if n_jobs == 1 or len(tasks) < 2:
-        yield from itertools.starmap(function, tasks)
-        return
-    from multiprocessing import get_context
-
-    # a fresh interpreter: forking a process that has threads may lock up
-    with ProcessPoolExecutor(n_jobs, mp_context=get_context("spawn")) as pool:
-        try:
-            yield from pool.map(function, *zip(*tasks, strict=True))
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 # --- finished scenarios ----------------------------------------------------------------------

@@ -70,7 +70,7 @@ def compare_methods(
     DataFrame
         One row per scenario: the two means, `difference` with its standard error `se`, and
         `verdict`: "equal" if difference ± 2 se lies within ± margin, else "better" or "worse" if
-        it lies on one side of 0, else "open": the replicates are too few to tell.
+        it lies on one side of 0, else "open": the replicates are too few to decide.
 
     Examples
     --------

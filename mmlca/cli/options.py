@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from ehr_prep.settings import Reading, RecordColumns, Rules
+from ehr_prep.settings import MAPS, Reading, RecordColumns, Rules
 from font.errors import InputError
 from mmlca.cli.groups import option_names
 
@@ -66,13 +66,28 @@ RecordsFiles = Annotated[
         **FILE,
     ),
 ]
-DrugsFile = Annotated[
-    Path | None,
+
+
+def _drugs(value: str | None) -> str | None:
+    if value is not None and value not in MAPS:
+        if not Path(value).exists():
+            raise InputError(
+                f"--drugs is {value!r}, which is neither a drug map that is built in "
+                f"({', '.join(MAPS)}) nor a file; correct the path."
+            )
+        _plain_file(Path(value))
+    return value
+
+
+DrugMap = Annotated[
+    str | None,
     Option(
         "--drugs",
-        help="Drug map of your own, a .csv file of name and class; with --omop also an Atlas file.",
-        show_default="drugs for rheumatoid arthritis",
-        **FILE,
+        metavar="NAME|FILE",
+        help=f"Drug map: {', '.join(MAPS)}, or a .csv file of drug and class; with --omop also an "
+        "Atlas file.",
+        show_default="that of the preset",
+        callback=_drugs,
     ),
 ]
 DrugNames = Annotated[
@@ -155,7 +170,7 @@ StudyMinCount = Annotated[int | None, from_study(11, "--min-count", **_MIN_COUNT
 
 Preset = Annotated[
     Literal["ra"] | None,
-    Option("--preset", help="Rules of a known study; ra: rheumatoid arthritis."),
+    Option("--preset", help="Rules and drugs of a known study; ra: rheumatoid arthritis."),
 ]
 
 # --- output ---------------------------------------------------------------------------
@@ -164,6 +179,16 @@ Out = Annotated[Path, Option("--out", "-o", help="Folder for the results.", file
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print nothing but errors.")]
 NoProgress = Annotated[bool, Option("--no-progress", help="Show no progress bar.")]
 Json = Annotated[bool, Option("--json", help="Print the numbers as JSON and nothing else.")]
+
+
+def chosen_map(drugs: str | None, preset: str | None) -> str | None:
+    """The drug map that is named, or that of the preset."""
+    return preset if drugs is None and preset in MAPS else drugs
+
+
+def map_file(drugs: str | None) -> Path | None:
+    """The file of a drug map, None for one that is built in."""
+    return None if drugs is None or drugs in MAPS else Path(drugs)
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

@@ -14,18 +14,19 @@ from mmlca.cli.display import note, say, working, wrote
 from mmlca.cli.groups import ReadingOptions, RuleOptions, with_groups
 from mmlca.cli.options import (
     FILE,
+    DrugMap,
     DrugNames,
-    DrugsFile,
     FileColumn,
     Preset,
     Quiet,
     by_file,
+    chosen_map,
+    map_file,
     roles,
 )
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
-    from ehr_prep.warehouse import WarehouseRecords
 
 
 @with_groups
@@ -94,7 +95,7 @@ def prep(
         Path | None,
         typer.Option(help="Lab tests, which show that a patient was still followed.", **FILE),
     ] = None,
-    drugs: DrugsFile = None,
+    drugs: DrugMap = None,
     drug_names: DrugNames = None,
     reading: ReadingOptions,
     file_column: FileColumn = None,
@@ -133,7 +134,6 @@ def prep(
     from ehr_prep.cohort import follow_up_text
     from ehr_prep.databases.claims import read_warehouse
     from ehr_prep.databases.omop import read_omop
-    from ehr_prep.drugs import RA_DRUGS, drug_map
     from ehr_prep.records import read_records
     from ehr_prep.settings import Reading, RecordColumns
     from ehr_prep.unmapped import unmapped_caution
@@ -176,15 +176,18 @@ def prep(
             raise InputError(f"{path} holds sequences already; go on with `mmlca select` or `fit`.")
     endings = (".flow.csv", ".issues.csv", ".settings.json", ".unmapped.csv")
     beside = [out.with_suffix(end) for end in endings]
-    keep_inputs([out, *beside], [*records, patients, labs, drugs, drug_names, observation])
+    keep_inputs(
+        [out, *beside], [*records, patients, labs, map_file(drugs), drug_names, observation]
+    )
+    known = chosen_map(drugs, preset)
     with working("Reading", quiet=quiet):
-        read: Records | WarehouseRecords
+        read: Records
         if omop is not None:
             entry = None if condition is None else condition.split(",")
             read = read_omop(
                 omop,
                 schema,
-                RA_DRUGS if drugs is None else drugs,
+                known,
                 None if entry is None else [int(c) if c.strip().isdecimal() else c for c in entry],
                 cohort,
                 table=table or "drug_exposure",
@@ -194,7 +197,7 @@ def prep(
                 warehouse,
                 table,
                 schema,
-                RA_DRUGS if drugs is None else drug_map(drugs),
+                known,
                 patients=patients_table,
                 observation=observation_table,
                 **tables,
@@ -203,7 +206,7 @@ def prep(
         else:
             read = read_records(
                 records if len(records) > 1 else records[0],
-                RA_DRUGS if drugs is None else drug_map(drugs),
+                known,
                 patients=patients,
                 labs=labs,
                 labs_columns=roles(labs_column, "--labs-column"),
@@ -217,10 +220,8 @@ def prep(
     private_folder(out.parent)
     written = built.write_all(out)
     lines = [f"{read}\n", built.flow.to_string(index=False), f"\n{follow_up_text(built.settings)}"]
-    if "reduced" in built.settings:
-        lines.append(f"\nThe records were counted {built.settings['reduced']}.")
     if len(built.issues):
-        lines.append(f"\nOdd records:\n{built.issues.to_string(index=False)}")
+        lines.append(f"\nUnusual records:\n{built.issues.to_string(index=False)}")
     if len(read.unmapped):
         first = read.unmapped.head(10).fillna({"did_you_mean": ""})
         lines.append(f"\nDrugs not in the map:\n{first.to_string(index=False)}")

@@ -18,7 +18,7 @@ from mmlca.cli.display import say
 from mmlca.cli.options import (
     FILE,
     Columns,
-    DrugsFile,
+    DrugMap,
     PatientsFile,
     Preset,
     RecordsFiles,
@@ -29,6 +29,8 @@ from mmlca.cli.options import (
     StudyName,
     as_key,
     as_option,
+    chosen_map,
+    map_file,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ class Patients:
 
     records: RecordsFiles = None
     patients: PatientsFile = None
-    drugs: DrugsFile = None
+    drugs: DrugMap = None
     preset: Preset = None
     columns: Columns = None
     states: States = None
@@ -187,7 +189,7 @@ def study_inputs(study_file: Path | None) -> list[Path]:
 
 def all_inputs(home: Home, patients: Patients, *files: Path | None) -> list[Path | None]:
     """Every file that a command reads: none of them may be overwritten."""
-    own = [*(patients.records or []), patients.patients, patients.drugs]
+    own = [*(patients.records or []), patients.patients, map_file(patients.drugs)]
     return [*files, *own, *study_inputs(home.study_file)]
 
 
@@ -206,19 +208,22 @@ def site_data(
     records = patients.records
     if sequences is not None and records:
         raise InputError(f"found both sequences ({sequences}) and --records; give one.")
-    for name in ("patients", "drugs", "preset"):
+    own = ("patients", "drugs", "preset")
+    for name in own:
         if getattr(patients, name) is not None and not records:
             raise InputError(f"--{name} goes with --records; give both, or neither.")
     if records:
         from ehr_prep.build import build_sequences
-        from ehr_prep.drugs import RA_DRUGS, drug_map
         from ehr_prep.records import read_records
 
-        drugs = patients.drugs
-        with spelled(lambda name, value: f"`mmlca prep {as_option(name, value)}`"):
+        def spell(name: str, value: object) -> str:
+            called = as_option(name, value)
+            return called if name in own else f"`mmlca prep {called}`"
+
+        with spelled(spell):
             read = read_records(
                 records if len(records) > 1 else records[0],
-                RA_DRUGS if drugs is None else drug_map(drugs),
+                chosen_map(patients.drugs, patients.preset),
                 patients=patients.patients,
             )
             built = build_sequences(read, preset=patients.preset)
@@ -279,14 +284,14 @@ def list_unmapped(sequences: Any, path: Path, inputs: list[Path | None]) -> None
 
 def _variables(path: Path) -> list[str]:
     """The columns that the models in an exchange file look at; none if they are Markov chains."""
-    from font.exchange.registry import kind_of
-    from font.exchange.schema import read_file
+    from font.exchange.envelope import read_file
+    from font.exchange.families.registry import family_of
 
     payload = read_file(path).payload
     content = (payload["models"][0] if "models" in payload else payload).get("model")
     if content is None or "states" in content:
         return []
-    return list(kind_of(content["format"]).variables(content))
+    return list(family_of(content["format"]).variables(content))
 
 
 def _table(path: Path, columns: list[str]) -> pd.DataFrame:

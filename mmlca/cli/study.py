@@ -14,8 +14,8 @@ from font.spelling import option_name, spelled
 from mmlca.cli.display import say, working
 from mmlca.cli.options import (
     PLAIN,
+    DrugMap,
     DrugNames,
-    DrugsFile,
     FileColumn,
     Json,
     NoProgress,
@@ -27,6 +27,8 @@ from mmlca.cli.options import (
     as_key,
     as_option,
     by_file,
+    chosen_map,
+    map_file,
     whole_numbers,
 )
 
@@ -132,7 +134,7 @@ def study_init(
     labs: Annotated[
         list[str] | None, typer.Option(metavar="[SITE=]FILE", help="Lab tests of a site.")
     ] = None,
-    drugs: DrugsFile = None,
+    drugs: DrugMap = None,
     drug_names: DrugNames = None,
     patient_column: Annotated[list[str] | None, _by("COLUMN", "Column of the patient id.")] = None,
     date_column: Annotated[list[str] | None, _by("COLUMN", "Column of the date.")] = None,
@@ -211,9 +213,11 @@ def study_init(
     by_site, people = _by_site(records, "--records"), _by_site(patients, "--patients")
     tests = _by_site(labs, "--labs")
     files = [f for table in (by_site, people, tests) for part in table.values() for f in part]
-    keep_inputs([path], [*files, drugs, drug_names])
-    shared = {"drugs": drugs, "drug_names": drug_names}
-    options: dict[str, dict[str, Any]] = {key: {"": f} for key, f in shared.items() if f}
+    keep_inputs([path], [*files, map_file(drugs), drug_names])
+    shared = {"drugs": map_file(drugs), "drug_names": drug_names}
+    known = chosen_map(drugs, preset)
+    shared_options = {"drugs": known, "drug_names": drug_names}
+    options: dict[str, dict[str, Any]] = {k: {"": v} for k, v in shared_options.items() if v}
     options |= {key: _values(texts) for key, texts in (columns | written).items() if texts}
     options |= {key: _roles(texts, key) for key, texts in tables.items() if texts}
     if file_column:
@@ -228,6 +232,8 @@ def study_init(
         raise InputError(f"{path} was not written, since files cannot be read. {problems}")
     path.parent.mkdir(parents=True, exist_ok=True)
     relative = {k: Path(os.path.relpath(f, path.parent)).as_posix() for k, f in shared.items() if f}
+    if known is not None:
+        relative.setdefault("drugs", known)
     write_study_file(
         path,
         {site: look.settings for site, look in looks.items()},

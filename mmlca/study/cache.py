@@ -314,6 +314,7 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
 
     `folder` is that of the study file, where `read_study` has not resolved the paths.
     """
+    from ehr_prep.settings import MAPS
     from mmlca.study.study_file import expand
 
     roles = (
@@ -332,7 +333,7 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
         for role in roles:
             given = getattr(part, role, None)
             tests = role == "labs" and getattr(part, "omop", None) is not None
-            if given is None or tests or (role, given) == ("drugs", "ra"):
+            if given is None or tests or (role == "drugs" and given in MAPS):
                 continue
             paths = []
             with suppress(InputError):

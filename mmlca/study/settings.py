@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from ehr_prep.settings import (
+    MAPS,
     Count,
     File,
     Files,
@@ -390,7 +391,7 @@ class Study(Settings):
                 if kind in parts:
                     parts[kind] = self._relative_url(parts[kind])
             for role in _FILES & parts.keys() - ({"labs"} if "omop" in parts else set()):
-                if role != "drugs" or parts[role] != "ra":
+                if role != "drugs" or parts[role] not in MAPS:
                     parts[role] = self._relative(parts[role])
         return settings
 

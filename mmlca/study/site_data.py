@@ -19,7 +19,6 @@ from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records
-    from ehr_prep.warehouse import WarehouseRecords
     from mmlca.sequences.type import Sequences
     from mmlca.study.settings import Study
 
@@ -38,7 +37,7 @@ def read_site(study: Study, site: str) -> Sequences:
     return build_site(study, site, read_source(study, site))
 
 
-def read_source(study: Study, site: str) -> Records | WarehouseRecords | Sequences:
+def read_source(study: Study, site: str) -> Records | Sequences:
     """The records of one site, or its sequences, as files or a database hold them."""
     from ehr_prep.databases.claims import read_warehouse
     from ehr_prep.databases.omop import read_omop
@@ -64,9 +63,7 @@ def read_source(study: Study, site: str) -> Records | WarehouseRecords | Sequenc
         )
 
 
-def build_site(
-    study: Study, site: str, source: Records | WarehouseRecords | Sequences
-) -> Sequences:
+def build_site(study: Study, site: str, source: Records | Sequences) -> Sequences:
     """The sequences of one site, by the rules of the study."""
     from ehr_prep.build import build_sequences
     from mmlca.sequences.type import Sequences
@@ -77,9 +74,7 @@ def build_site(
         return build_sequences(source, study.rules)
 
 
-def build_sites(
-    study: Study, sources: Mapping[str, Records | WarehouseRecords | Sequences]
-) -> dict[str, Sequences]:
+def build_sites(study: Study, sources: Mapping[str, Records | Sequences]) -> dict[str, Sequences]:
     """The sequences of all sites, which need the same states and at least `min_count` patients."""
     data = {site: build_site(study, site, source) for site, source in sources.items()}
     if len(data) > 1 and study.rules.states == "combinations" and study.rules.combinations is None:
@@ -129,15 +124,14 @@ def _common_combinations(study: Study, data: Mapping[str, Sequences]) -> tuple[s
 
 
 def database_hashes(
-    sources: Mapping[str, Records | WarehouseRecords | Sequences], data: Mapping[str, Sequences]
+    sources: Mapping[str, Records | Sequences], data: Mapping[str, Sequences]
 ) -> dict[str, str]:
     """A hash of what came from each database: unlike a file, it may change without a trace."""
-    from ehr_prep.records import Records
     from mmlca.sequences.type import Sequences
 
     hashes = {}
     for site, source in sources.items():
-        if isinstance(source, Records | Sequences):
+        if isinstance(source, Sequences) or source.database is None:
             continue
         content = hashlib.sha256(data[site].codes.tobytes())
         for table in (data[site].patients, source.labs):

@@ -108,7 +108,7 @@ def write_study_file(
     name, seed, synthetic
         See `Study`.
     preset : str, optional
-        Write the rules of that name, such as "ra"; see `ehr_prep.PRESETS`.
+        Write the rules and drugs of that name, such as "ra"; see `ehr_prep.PRESETS`.
     records : dict, optional
         Settings under `[records]`, which hold for all sites.
     candidates : list of int
@@ -118,7 +118,7 @@ def write_study_file(
     notes : {site: lines}, optional
         Comments for each site.
     """
-    from ehr_prep.settings import PRESETS
+    from ehr_prep.settings import MAPS, PRESETS
     from mmlca.sequences.files import atomic
     from mmlca.study.release import site_floor
 
@@ -129,6 +129,8 @@ def write_study_file(
     settings: dict[str, Any] = {"name": name, "seed": seed, "synthetic": synthetic, "sites": sites}
     settings |= {"records": dict(records or {}), "classes": {"candidates": list(candidates)}}
     settings["classes"]["stability"] = stability
+    if preset in MAPS:
+        settings["records"].setdefault("drugs", preset)
     if preset is not None:
         settings["rules"] = PRESETS[preset].model_dump(exclude_unset=True)
         settings["outputs"] = _PRESET_OUTPUTS.get(preset, {})
@@ -432,15 +434,17 @@ def resolved_concepts(
 
 
 def resolved_map(path: Path, key: str, part: Any) -> Any:
+    from ehr_prep.settings import MAPS
+
     if part.drug_names is not None:
         names = _existing(path, f"{key}.drug_names", part.drug_names)
         part = part.model_copy(update={"drug_names": names})
-    if part.drugs in (None, "ra"):
+    if part.drugs is None or part.drugs in MAPS:
         return part
     drugs = path.parent / part.drugs
     if not drugs.is_file():
         raise InputError(
-            f'{path.name}: {key}.drugs is {part.drugs!r}, which is neither "ra" nor a file in the '
-            f"folder of {path.name}; mend the path."
+            f"{path.name}: {key}.drugs is {part.drugs!r}, which is neither a built-in drug map "
+            f"({', '.join(MAPS)}) nor a file in the folder of {path.name}; correct the path."
         )
     return part.model_copy(update={"drugs": str(drugs)})

@@ -29,7 +29,9 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> mmlca.Sequences:
     sites = {}
     for site in ("MGB", "VA"):
         files = folder / site
-        records = ehr_prep.read_records(files / "medications.csv", patients=files / "patients.csv")
+        records = ehr_prep.read_records(
+            files / "medications.csv", drugs="ra", patients=files / "patients.csv"
+        )
         sites[site] = ehr_prep.build_sequences(records, preset="ra")
     return mmlca.Sequences.concat(sites)
 

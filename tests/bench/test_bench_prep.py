@@ -79,7 +79,7 @@ def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
 def test_ten_million_records(compare: Compare) -> None:
     def ours() -> mmlca.Sequences:
         return ehr_prep.build_sequences(
-            ehr_prep.read_records(frame), preset="ra", max_windows=N_WINDOWS
+            ehr_prep.read_records(frame, drugs="ra"), preset="ra", max_windows=N_WINDOWS
         )
 
     frame = make_records().head(1000)
@@ -107,7 +107,7 @@ def test_combinations_cost_at_most_four_times_the_most_frequent_class() -> None:
     """Reading and building, with 30 days of supply; eras, overlaps and stopping by supply."""
 
     def ours(**rules: Any) -> mmlca.Sequences:
-        records = ehr_prep.read_records(frame, default_supply=30)
+        records = ehr_prep.read_records(frame, drugs="ra", default_supply=30)
         return ehr_prep.build_sequences(records, max_windows=N_WINDOWS, **rules)
 
     combine = {"states": "combinations", "impute": "carry_forward_supplied"}
@@ -131,7 +131,7 @@ def test_cohort_and_lab_trend() -> None:
     cohort = ehr_prep.synthetic.ra_cohort(seed=1)
     built = {
         site: ehr_prep.build_sequences(
-            ehr_prep.read_records(s.records, patients=s.patients), preset="ra"
+            ehr_prep.read_records(s.records, drugs="ra", patients=s.patients), preset="ra"
         )
         for site, s in cohort.items()
     }
@@ -168,7 +168,7 @@ def test_a_hundred_thousand_texts_take_seconds() -> None:
     assert table["class"].notna().mean() == pytest.approx(0.2, abs=0.05)
     frame = pd.DataFrame({"id": 1, "date": "2010-01-01", "drug": texts})
     start = time.process_time()
-    report = ehr_prep.drug_report(ehr_prep.read_records(frame))
+    report = ehr_prep.drug_report(ehr_prep.read_records(frame, drugs="ra"))
     reported = time.process_time() - start
     print(f"100,000 texts: {classified:.1f} CPU s, {reported:.1f} CPU s with the report")
     assert classified < 5

@@ -74,15 +74,15 @@ def test_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ValueError, match=r"pip install 'mmlca\[postgres\]'"):
-        ehr_prep.read_omop("postgresql://host/cdm")
+        ehr_prep.read_omop("postgresql://host/cdm", drugs="ra")
     monkeypatch.setitem(sys.modules, "ibis", None)
     with pytest.raises(ValueError, match=r"pip install 'mmlca\[warehouse\]'"):
-        ehr_prep.read_omop("parquet:folder")
+        ehr_prep.read_omop("parquet:folder", drugs="ra")
 
 
 def test_only_connections_and_addresses() -> None:
     with pytest.raises(TypeError, match="must be an Ibis connection or a URL"):
-        ehr_prep.read_omop(3)
+        ehr_prep.read_omop(3, drugs="ra")
 
 
 # --- what is not there --------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_the_command_says_so_and_writes_nothing(
         real = Database.fetch_arrow
 
         def fetch(database: Any, expression: Any, purpose: str) -> Any:
-            if purpose == "all usable records":
+            if purpose == "records of drugs with a class":
                 database.con.con.close()
             return real(database, expression, purpose)
 
@@ -201,11 +201,11 @@ def test_the_command_says_so_and_writes_nothing(
 
 def test_servers_that_do_not_answer(served: str) -> None:
     with pytest.raises(ConnectionError, match=r"cannot connect .* check the address"):
-        ehr_prep.read_omop("postgresql://127.0.0.1:1/cdm")
+        ehr_prep.read_omop("postgresql://127.0.0.1:1/cdm", drugs="ra")
     with pytest.raises(ConnectionError, match='role "nobody" does not exist'):
-        ehr_prep.read_omop(served.replace("postgres@", "nobody@"))
+        ehr_prep.read_omop(served.replace("postgres@", "nobody@"), drugs="ra")
     with pytest.raises(ConnectionError, match='database "other" does not exist'):
-        ehr_prep.read_omop(served.removesuffix("postgres") + "other")
+        ehr_prep.read_omop(served.removesuffix("postgres") + "other", drugs="ra")
 
 
 # --- passwords ----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_servers_that_do_not_answer(served: str) -> None:
 )
 def test_an_address_with_a_password_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises((ValueError, ConnectionError)) as caught:
-        ehr_prep.read_omop(url)
+        ehr_prep.read_omop(url, drugs="ra")
     assert SECRET not in f"{caught.value!r} {caught.value.__cause__!r}"
     assert SECRET not in hide_secrets(
         f"failed at postgresql://ada:{SECRET}@host/x password={SECRET}"

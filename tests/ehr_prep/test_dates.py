@@ -112,7 +112,7 @@ def test_records_say_which_format_was_taken() -> None:
         }
     )
     people = pd.DataFrame({"id": [1], "follow_up_end": ["31.12.2018"], "dob": ["01.02.1950"]})
-    records = ehr_prep.read_records(frame, patients=people)
+    records = ehr_prep.read_records(frame, drugs="ra", patients=people)
     assert records.settings["dates"]["date"]["text"] == "%d/%m/%Y"
     assert "  dates     end as %d/%m/%Y: 1 of 1 dates, such as '30/04/2017', cannot" in repr(
         records
@@ -120,7 +120,7 @@ def test_records_say_which_format_was_taken() -> None:
     assert records.patients is not None
     assert records.patients["birth_date"].iat[0] == pd.Timestamp("1950-02-01")
     with pytest.raises(ValueError, match=r"cannot read 1 of 1 dates of the table \(end\)"):
-        ehr_prep.read_records(frame, date_format="%m/%d/%Y")
+        ehr_prep.read_records(frame, drugs="ra", date_format="%m/%d/%Y")
 
 
 @settings(max_examples=200, deadline=None)

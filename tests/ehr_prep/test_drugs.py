@@ -193,13 +193,13 @@ def test_report_of_unknown_drugs_with_near_misses() -> None:
             "drug": ["aspirin", "adalimunab", "Humira", None, "aspirin", "Remicaid 100 mg", ""],
         }
     )
-    report = drug_report(ehr_prep.read_records(frame), unmapped=True)
+    report = drug_report(ehr_prep.read_records(frame, drugs="ra"), unmapped=True)
     assert report[["drug", "records", "did_you_mean"]].to_numpy().tolist() == [
         ["aspirin", 2, None],
         ["adalimunab", 1, "adalimumab"],
         ["Remicaid 100 mg", 1, "Remicade"],
     ]
-    full = drug_report(ehr_prep.read_records(frame)).set_index("drug")
+    full = drug_report(ehr_prep.read_records(frame, drugs="ra")).set_index("drug")
     assert full.index.to_list() == [*report["drug"], "Humira"]
     assert full.loc["Humira", ["class", "rule", "matched"]].to_list() == ["TNFi", "brand", "Humira"]
     assert repr(RA_DRUGS).startswith("DrugMap: ")

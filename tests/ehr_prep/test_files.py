@@ -56,8 +56,8 @@ def test_a_german_file_reads_like_the_table(encoding: str, ending: str, tmp_path
     pack = {"csv.gz": gzip.compress, "csv.zst": zstandard.compress}.get(ending, bytes)
     path = tmp_path / f"r.{ending}"
     path.write_bytes(pack(content))
-    records = ehr_prep.read_records(path)
-    assert same(records, ehr_prep.read_records(GOOD))
+    records = ehr_prep.read_records(path, drugs="ra")
+    assert same(records, ehr_prep.read_records(GOOD, drugs="ra"))
     (file,) = records.settings["files"]
     assert file["delimiter"] == "semicolon"
     assert file["encoding"] == {"utf-8-sig": "utf-8"}.get(encoding, encoding)
@@ -70,7 +70,7 @@ def test_letters_beyond_the_first_bytes_decide_the_encoding_too(tmp_path: Path) 
     path = tmp_path / "r.csv"
     path.write_bytes(late.to_csv(index=False).encode("cp1252"))
     assert path.stat().st_size > 1 << 20
-    records = ehr_prep.read_records(path)
+    records = ehr_prep.read_records(path, drugs="ra")
     assert records.settings["files"][0]["encoding"] == "cp1252"
     assert records.unmapped["drug"].to_list() == ["für später"]
 
@@ -81,13 +81,13 @@ def test_excel_takes_the_sheet_with_the_columns(tmp_path: Path) -> None:
         pd.DataFrame({"note": ["made up"]}).to_excel(book, sheet_name="about", index=False)
         dated = GOOD.assign(date=pd.to_datetime(GOOD["date"]))
         dated.to_excel(book, sheet_name="data", index=False)
-    records = ehr_prep.read_records(path)
-    assert same(records, ehr_prep.read_records(GOOD))
+    records = ehr_prep.read_records(path, drugs="ra")
+    assert same(records, ehr_prep.read_records(GOOD, drugs="ra"))
     assert records.settings["files"] == [{"file": "r.xlsx", "sheet": "data"}]
     with pytest.raises(
         ValueError, match=r"no sheet of r\.xlsx \('about', 'data'\) can be used; in"
     ):
-        ehr_prep.read_records(path, drug="Wirkstoff")
+        ehr_prep.read_records(path, drugs="ra", drug="Wirkstoff")
 
 
 def stray_cell(path: Path) -> None:
@@ -144,7 +144,7 @@ def test_without_openpyxl_the_extra_is_named(
     GOOD.to_excel(tmp_path / "r.xlsx", index=False)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(ValueError, match=r"`pip install 'mmlca\[files\]'`"):
-        ehr_prep.read_records(tmp_path / "r.xlsx")
+        ehr_prep.read_records(tmp_path / "r.xlsx", drugs="ra")
 
 
 def test_several_files_are_one_table_however_each_is_written(tmp_path: Path) -> None:
@@ -156,16 +156,19 @@ def test_several_files_are_one_table_however_each_is_written(tmp_path: Path) -> 
         .encode("cp1252")
     )
     third.to_parquet(tmp_path / "r_3.parquet")
-    expected = ehr_prep.read_records(GOOD)
+    expected = ehr_prep.read_records(GOOD, drugs="ra")
     names = ["r_1.csv", "r_2.csv", "r_3.parquet"]
-    records = ehr_prep.read_records([tmp_path / name for name in names])
+    records = ehr_prep.read_records([tmp_path / name for name in names], drugs="ra")
     assert same(records, expected)
     assert [file["file"] for file in records.settings["files"]] == names
     assert records.settings["source"] == "r_1.csv and 2 other files"
-    assert same(ehr_prep.read_records(str(tmp_path / "r_*")), expected)
+    assert same(ehr_prep.read_records(str(tmp_path / "r_*"), drugs="ra"), expected)
     third.to_excel(tmp_path / "r_3.xlsx", index=False)
     assert same(
-        ehr_prep.read_records([*(tmp_path / n for n in names[:2]), tmp_path / "r_3.xlsx"]), expected
+        ehr_prep.read_records(
+            [*(tmp_path / n for n in names[:2]), tmp_path / "r_3.xlsx"], drugs="ra"
+        ),
+        expected,
     )
 
 
@@ -188,17 +191,17 @@ def test_files_that_cannot_be_read(source: str, words: str, tmp_path: Path) -> N
     (tmp_path / "binary.csv").write_bytes(b"a,b\n\0\0\0")
     (tmp_path / "title.csv").write_text(f"Export of 2024-05-01\nPharmacy\n{text}")
     with pytest.raises(ValueError, match=words):
-        ehr_prep.read_records(str(tmp_path / source))
+        ehr_prep.read_records(str(tmp_path / source), drugs="ra")
     with pytest.raises(ValueError, match="named twice"):
-        ehr_prep.read_records([tmp_path / "a.csv", tmp_path / "a.csv"])
+        ehr_prep.read_records([tmp_path / "a.csv", tmp_path / "a.csv"], drugs="ra")
 
 
 def test_rows_of_one_site_among_several() -> None:
     both = GOOD.assign(site=["MGB", "VA"] * (N // 2))
-    expected = ehr_prep.read_records(both[both["site"] == "VA"])
-    assert same(ehr_prep.read_records(both, where={"site": "VA"}), expected)
+    expected = ehr_prep.read_records(both[both["site"] == "VA"], drugs="ra")
+    assert same(ehr_prep.read_records(both, drugs="ra", where={"site": "VA"}), expected)
     with pytest.raises(ValueError, match="no row with site = 'XX'; it has 'MGB', 'VA'"):
-        ehr_prep.read_records(both, where={"site": "XX"})
+        ehr_prep.read_records(both, drugs="ra", where={"site": "XX"})
 
 
 # --- columns ------------------------------------------------------------------------------
@@ -213,7 +216,7 @@ def test_advice_names_the_likeliest_columns_as_the_user_writes_them(tmp_path: Pa
 
     def said(**named: str) -> str:
         with pytest.raises(ValueError, match="looks like the") as caught:
-            ehr_prep.read_records(path, **named)
+            ehr_prep.read_records(path, "ra", **named)
         return str(caught.value)
 
     everything = said()  # all that is needed in one message, not one column at a time
@@ -229,11 +232,11 @@ def test_advice_names_the_likeliest_columns_as_the_user_writes_them(tmp_path: Pa
         assert text.endswith('as in [records.columns] drug = "Arznei".')
         people = pd.DataFrame({"Kennung": [1], "sex": ["F"]})
         with pytest.raises(ValueError, match=r'as in \[patients.columns\] patient = "Kennung"\.'):
-            ehr_prep.read_records(GOOD, patients=people)
+            ehr_prep.read_records(GOOD, drugs="ra", patients=people)
     with pytest.raises(ValueError, match=r"has no column 'drugs'; .* the closest are 'drug', "):
-        ehr_prep.read_records(GOOD, drug="drugs")
+        ehr_prep.read_records(GOOD, drugs="ra", drug="drugs")
     with pytest.raises(ValueError, match=r"no columns 'dat' and 'drugs'; .* name them as in date="):
-        ehr_prep.read_records(GOOD, drug="drugs", date="dat")
+        ehr_prep.read_records(GOOD, drugs="ra", drug="drugs", date="dat")
 
 
 @pytest.mark.parametrize(
@@ -269,13 +272,13 @@ def test_dates_of_patients_are_recognised(role: str, column: str) -> None:
 )
 def test_records_of_ehrs_and_claims_are_recognised(columns: tuple[str, str, str]) -> None:
     frame = GOOD[["patient_id", "date", "drug"]].set_axis(list(columns), axis=1)
-    read = ehr_prep.read_records(frame)
+    read = ehr_prep.read_records(frame, drugs="ra")
     assert tuple(read.settings["columns"].values()) == columns
 
 
 def test_a_column_that_says_whether_somebody_died_is_not_a_date() -> None:
     people = pd.DataFrame({"id": range(1, 9), "death": [0, 1] * 4, "born": ["1950-01-01"] * 8})
-    read = ehr_prep.read_records(GOOD, patients=people)
+    read = ehr_prep.read_records(GOOD, drugs="ra", patients=people)
     assert read.patients is not None
     assert read.patients["death"].to_list() == [(i - 1) % 2 for i in read.ids]
     assert read.settings["patients_columns"] == {
@@ -322,9 +325,9 @@ def test_days_of_supply_in_one_of_two_files(
             frame.to_excel(path, index=False)
     paths = [tmp_path / f"{name}.{ending}" for name in order]
     whole = GOOD.assign(days_supply=[None] * (N // 2) + [30.5] * (N // 2))
-    assert same(ehr_prep.read_records(paths), ehr_prep.read_records(whole))
-    read = ehr_prep.read_records(paths, default_supply=14)
-    assert same(read, ehr_prep.read_records(whole, default_supply=14))
+    assert same(ehr_prep.read_records(paths, drugs="ra"), ehr_prep.read_records(whole, drugs="ra"))
+    read = ehr_prep.read_records(paths, drugs="ra", default_supply=14)
+    assert same(read, ehr_prep.read_records(whole, drugs="ra", default_supply=14))
     issue = read.issues.set_index("issue").loc["file without an end or a supply"]
     assert (issue["n"], issue["examples"]) == (1, f"'a.{ending}'")
     assert f"columns   b.{ending}: patient = 'person_id'" in str(read)
@@ -338,11 +341,11 @@ def test_columns_of_single_files(tmp_path: Path) -> None:
     second.to_csv(tmp_path / "b_2019.csv", index=False)
     paths = [tmp_path / "a.csv", tmp_path / "b_2019.csv"]
     named = {"patient": "Kennung", "date": "Tag", "drug": "Arznei"}
-    whole = ehr_prep.read_records(GOOD)
-    assert same(ehr_prep.read_records(paths, file_columns={"b_2019.csv": named}), whole)
-    assert same(ehr_prep.read_records(paths, file_columns={"b_*.csv": named}), whole)
+    whole = ehr_prep.read_records(GOOD, drugs="ra")
+    assert same(ehr_prep.read_records(paths, drugs="ra", file_columns={"b_2019.csv": named}), whole)
+    assert same(ehr_prep.read_records(paths, drugs="ra", file_columns={"b_*.csv": named}), whole)
     with spelled(as_option), pytest.raises(ValueError, match="looks like") as caught:
-        ehr_prep.read_records(paths)
+        ehr_prep.read_records(paths, drugs="ra")
     assert str(caught.value).endswith(
         "as in --file-column b_2019.csv:patient=Kennung --file-column b_2019.csv:date=Tag "
         "--file-column b_2019.csv:drug=Arznei."
@@ -352,7 +355,7 @@ def test_columns_of_single_files(tmp_path: Path) -> None:
         ({"a.csv": {"Tag": "date"}}, "names 'Tag' of 'a.csv'; known are patient, date, "),
     ):
         with pytest.raises(ValueError, match=message):
-            ehr_prep.read_records(paths, file_columns=wrong)
+            ehr_prep.read_records(paths, drugs="ra", file_columns=wrong)
 
 
 def test_patients_in_two_files_keep_the_columns_of_both(tmp_path: Path) -> None:
@@ -372,6 +375,7 @@ def test_columns_of_every_table_can_be_named() -> None:
     labs = pd.DataFrame({"Nr": [1], "Tag": ["2020-01-05"]})
     records = ehr_prep.read_records(
         GOOD,
+        drugs="ra",
         patients=people,
         patients_columns={"patient": "Nr", "birth_date": "Geb"},
         labs=labs,
@@ -381,7 +385,7 @@ def test_columns_of_every_table_can_be_named() -> None:
     assert list(records.patients.columns) == ["birth_date", "sex"]
     assert records.last_seen[0] == np.datetime64("2020-01-05").astype(int)
     with pytest.raises(ValueError, match="patients_columns names 'geb'; known are patient, "):
-        ehr_prep.read_records(GOOD, patients=people, patients_columns={"geb": "Geb"})
+        ehr_prep.read_records(GOOD, drugs="ra", patients=people, patients_columns={"geb": "Geb"})
 
 
 # --- numbers ------------------------------------------------------------------------------
@@ -409,7 +413,7 @@ def test_decimals_by_hand() -> None:
     with pytest.raises(ValueError, match=r"decimal comma or sets thousands apart.*decimal=','"):
         decimal_sign(["1,234", "2,000"], "labs.csv")
     with pytest.raises(ValueError, match="decimal must be a point or a comma, found ';'"):
-        ehr_prep.read_records(GOOD, decimal=";")
+        ehr_prep.read_records(GOOD, drugs="ra", decimal=";")
 
 
 def test_labs_with_commas_and_dots(tmp_path: Path) -> None:
@@ -426,12 +430,12 @@ def test_labs_with_commas_and_dots(tmp_path: Path) -> None:
 def test_a_delimiter_and_an_encoding_may_be_stated(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_bytes(GOOD.to_csv(index=False, sep="~").encode("cp1252"))
-    assert len(ehr_prep.read_records(path, delimiter="~")) == 30
+    assert len(ehr_prep.read_records(path, drugs="ra", delimiter="~")) == 30
     path.write_text(GOOD.to_csv(index=False, sep="\t"))
     assert sniff(path, delimiter="tab").delimiter == sniff(path).delimiter == "\t"
     for wrong in ("", "ab", "x", '"'):
         with pytest.raises(ValueError, match="delimiter must be one sign"):
-            ehr_prep.read_records(path, delimiter=wrong)
+            ehr_prep.read_records(path, drugs="ra", delimiter=wrong)
 
 
 # --- drugs --------------------------------------------------------------------------------
@@ -440,14 +444,18 @@ def test_a_delimiter_and_an_encoding_may_be_stated(tmp_path: Path) -> None:
 def test_codes_get_their_names() -> None:
     frame = GOOD.assign(drug_concept_id=[1, 2, 3, 4] * (N // 4), drug="7.0")
     names = pd.DataFrame({"concept_id": [1, 2, 3], "concept_name": ["Humira", "Orencia", "x"]})
-    records = ehr_prep.read_records(frame, drug_names=names)
+    records = ehr_prep.read_records(frame, drugs="ra", drug_names=names)
     assert records.settings["columns"]["drug"] == "drug_concept_id"
     assert records.drugs["class"].to_list() == ["TNFi", "CTLA4-Ig", None, None]
     assert records.unmapped["drug"].to_list() == ["x", 4]
     with pytest.raises(ValueError, match="say what the codes stand for, as in drug_names="):
-        ehr_prep.read_records(frame.assign(drug="308182.0").drop(columns="drug_concept_id"))
+        ehr_prep.read_records(
+            frame.assign(drug="308182.0").drop(columns="drug_concept_id"), drugs="ra"
+        )
     with pytest.raises(ValueError, match="rename 'x' to concept_name"):
-        ehr_prep.read_records(frame, drug_names=pd.DataFrame({"concept_id": [1], "x": ["a"]}))
+        ehr_prep.read_records(
+            frame, drugs="ra", drug_names=pd.DataFrame({"concept_id": [1], "x": ["a"]})
+        )
 
 
 def test_a_drug_map_may_be_written_in_any_way(tmp_path: Path) -> None:
@@ -536,18 +544,18 @@ def test_a_quotation_mark_that_is_never_closed(tmp_path: Path) -> None:
 def test_a_decimal_sign_that_cannot_be_is_refused() -> None:
     frame = GOOD.assign(days_supply="30,5")
     with pytest.raises(ValueError, match=r"decimal='\.' cannot read 1 of the 1 different numbers"):
-        ehr_prep.read_records(frame, decimal=".")
-    assert ehr_prep.read_records(frame, decimal=",").end is not None
+        ehr_prep.read_records(frame, drugs="ra", decimal=".")
+    assert ehr_prep.read_records(frame, drugs="ra", decimal=",").end is not None
 
 
 def test_a_column_has_one_meaning() -> None:
     with pytest.raises(ValueError, match=r"'date' .* both as the date and as the drug; name a"):
-        ehr_prep.read_records(GOOD, drug="date", date="date")
+        ehr_prep.read_records(GOOD, drugs="ra", drug="date", date="date")
     frame = GOOD.set_axis(["patient_id", *GOOD.columns[1:]], axis=1)
     with pytest.raises(ValueError, match="is named as the date, and no other looks like the pat"):
-        ehr_prep.read_records(frame, date="patient_id")
+        ehr_prep.read_records(frame, drugs="ra", date="patient_id")
 
 
 def test_rows_are_chosen_by_a_column_that_is_there() -> None:
     with pytest.raises(ValueError, match=r"has no column 'hospital', by which where chooses rows"):
-        ehr_prep.read_records(GOOD, where={"hospital": "A"})
+        ehr_prep.read_records(GOOD, drugs="ra", where={"hospital": "A"})

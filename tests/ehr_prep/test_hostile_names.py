@@ -73,7 +73,9 @@ def test_names_that_do_not_exist_are_refused_in_one_sentence(server: Any) -> Non
 def test_the_command_refuses_them_too(server: Any, tmp_path: Path) -> None:
     connection, url = server
     for name in (NAMES[0], NAMES[1], "a\nb", "\u202etiny", "x" * 100_000):
-        said = refusal("prep", "--omop", url, "--schema", name, "--out", tmp_path / "o.csv")
+        said = refusal(
+            *("prep", "--omop", url, "--schema", name, "--drugs", "ra", "--out", tmp_path / "o.csv")
+        )
         assert len(said) < 2_000
     assert not (tmp_path / "o.csv").exists()
     assert connection.execute("SELECT count(*) FROM tiny.person").fetchone() == (5,)

@@ -29,7 +29,9 @@ def cohort() -> SyntheticCohort:
 @pytest.fixture(scope="module")
 def records(cohort: SyntheticCohort) -> dict[str, ehr_prep.Records]:
     return {
-        site: ehr_prep.read_records(data.records, patients=data.patients, labs=data.labs)
+        site: ehr_prep.read_records(
+            data.records, drugs="ra", patients=data.patients, labs=data.labs
+        )
         for site, data in cohort.items()
     }
 
@@ -96,9 +98,8 @@ def test_the_dirt_has_its_rates_and_nobody_eligible_is_lost(
     cohort: SyntheticCohort, records: dict[str, Any], sequences: dict[str, Any], site: str
 ) -> None:
     data, odd = cohort[site], records[site].issues.set_index("issue")["n"]
-    n = len(data.records)
     treatment = len(records[site])
-    assert odd["date missing or unreadable"] / n == pytest.approx(0.002, rel=0.25)
+    assert odd["date missing or unreadable"] / treatment == pytest.approx(0.002, rel=0.25)
     assert odd["end before start"] / treatment == pytest.approx(0.002, rel=0.25)
     assert odd["repeats another record"] / treatment == pytest.approx(0.01, rel=0.15)
     misspelt = ehr_prep.drug_report(records[site]).dropna(subset="did_you_mean")
@@ -144,7 +145,9 @@ def test_each_drug_keeps_its_rhythm() -> None:
 
 def test_a_clean_cohort_has_nothing_odd() -> None:
     data = ra_cohort(seed=2, scale=0.1, dirt=False)["VA"]
-    assert not len(ehr_prep.read_records(data.records, patients=data.patients, strict=True).issues)
+    assert not len(
+        ehr_prep.read_records(data.records, drugs="ra", patients=data.patients, strict=True).issues
+    )
     assert data.labs["value"].str.fullmatch(r"\d+").all()
 
 
@@ -152,7 +155,7 @@ def test_assumptions_matter() -> None:
     share = {}
     for p_gap in (0.0, 0.3):
         data = ra_cohort(seed=2, scale=0.1, p_gap=p_gap)["MGB"]
-        table = ehr_prep.read_records(data.records, patients=data.patients)
+        table = ehr_prep.read_records(data.records, drugs="ra", patients=data.patients)
         windows = ehr_prep.build_sequences(table, preset="ra").settings["windows"]
         share[p_gap] = windows["without_record"] / windows["followed_up"]
     assert share[0.3] > 3 * share[0.0]
@@ -222,9 +225,11 @@ def test_files_can_be_read_and_keep_the_truth_apart(tmp_path: Path) -> None:
     for site in SITES:
         folder = tmp_path / "new" / site
         assert not any("persist" in p.read_text() for p in folder.iterdir())
-        table = ehr_prep.read_records(folder / "medications.csv", patients=folder / "patients.csv")
+        table = ehr_prep.read_records(
+            folder / "medications.csv", drugs="ra", patients=folder / "patients.csv"
+        )
         data = small[site]
-        direct = ehr_prep.read_records(data.records, patients=data.patients)
+        direct = ehr_prep.read_records(data.records, drugs="ra", patients=data.patients)
         np.testing.assert_array_equal(table.date, direct.date)
         np.testing.assert_array_equal(table.state, direct.state)
         truth = pd.read_csv(tmp_path / "new" / "truth" / f"synthetic_{site}.csv")

@@ -19,7 +19,8 @@ def frame(*rows: tuple[int, str]) -> pd.DataFrame:
 
 def test_counts_by_hand() -> None:
     records = ehr_prep.read_records(
-        frame((1, "Humira"), (1, "Humirra"), (2, "Humirra"), (2, "Orencia"), (2, "x"), (3, "x"))
+        frame((1, "Humira"), (1, "Humirra"), (2, "Humirra"), (2, "Orencia"), (2, "x"), (3, "x")),
+        drugs="ra",
     )
     table = records.unmapped.set_index("drug")
     assert table.loc["Humirra", ["records", "patients", "did_you_mean"]].to_list() == [

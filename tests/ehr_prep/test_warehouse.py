@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,75 +24,55 @@ def connect(tables: dict[str, Any]) -> Any:
     return con
 
 
-BATCH = 110  # so that the records are counted in three parts
+PART = 110  # so that the records are fetched in several parts
 
 
 @pytest.fixture(scope="module")
 def sources() -> Any:
     tables = make_tables(1)
     con = connect(tables)
+    whole = ehr_prep.read_omop(con, drugs=DRUGS, latest="2020-01-01")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ehr_prep.warehouse._BATCH", BATCH)
-        records = ehr_prep.read_omop(con, drugs=DRUGS, latest="2020-01-01")
-    both = {place: replace(records, reduce=place) for place in ("memory", "database")}
-    return ehr_prep.read_records(**as_frames(tables), latest="2020-01-01"), both
+        patch.setattr("ehr_prep.databases.fetch._PART", PART)
+        parts = ehr_prep.read_omop(con, drugs=DRUGS, latest="2020-01-01")
+    n_fetched = [
+        sum("drugs with a class" in q.purpose for q in r.database.queries) for r in (whole, parts)
+    ]
+    assert n_fetched[0] + 2 <= n_fetched[1]
+    return ehr_prep.read_records(**as_frames(tables), latest="2020-01-01"), (whole, parts)
 
 
-# each rule makes queries of its own, which take a second to compile
-QUICK = ("combinations",)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in OPTIONS],
-)
-def test_files_memory_and_database_agree(sources: Any, name: str) -> None:
+@pytest.mark.parametrize("name", OPTIONS)
+def test_files_and_databases_agree(sources: Any, name: str) -> None:
     files, databases = sources
     expected = ehr_prep.build_sequences(files, **OPTIONS[name])
-    for place, records in databases.items():
-        got = ehr_prep.build_sequences(records, **OPTIONS[name])
-        assert (
-            got.settings["reduced"] == {"memory": "in memory", "database": "in the database"}[place]
-        )
-        check_same(got, expected)
+    for records in databases:
+        check_same(ehr_prep.build_sequences(records, **OPTIONS[name]), expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_other_random_records(seed: int) -> None:
     tables = make_tables(seed, 25)
     expected = ehr_prep.read_records(**as_frames(tables), latest="2020-01-01")
-    records = ehr_prep.read_omop(
-        connect(tables), drugs=DRUGS, reduce="database", latest="2020-01-01"
-    )
-    got = ehr_prep.build_sequences(records, **OPTIONS["combinations"])
-    check_same(got, ehr_prep.build_sequences(expected, **OPTIONS["combinations"]))
+    got = ehr_prep.read_omop(connect(tables), drugs=DRUGS, latest="2020-01-01")
+    for name in ("combinations", "last record"):
+        check_same(
+            ehr_prep.build_sequences(got, **OPTIONS[name]),
+            ehr_prep.build_sequences(expected, **OPTIONS[name]),
+        )
 
 
-def test_batches_of_patients_change_nothing(monkeypatch: pytest.MonkeyPatch, sources: Any) -> None:
-    monkeypatch.setattr("ehr_prep.warehouse._BATCH", BATCH)
-    files, databases = sources
-    assert len(databases["database"].batches()) == 3
-    got = ehr_prep.build_sequences(databases["database"])
-    check_same(got, ehr_prep.build_sequences(files))
+def test_the_database_is_asked_for_each_thing_once(sources: Any) -> None:
+    purposes = [query.purpose for query in sources[1][0].database.queries]
+    assert len(purposes) == len(set(purposes))
+    assert "WHERE" in sources[1][0].explain()
 
 
-def test_the_number_of_records_decides(monkeypatch: pytest.MonkeyPatch, sources: Any) -> None:
-    records = sources[1]["memory"]
-    by_number = replace(records, reduce="auto")
-    assert not by_number.stays
-    monkeypatch.setattr("ehr_prep.warehouse.IN_MEMORY", len(records) - 1)
-    assert by_number.stays
-
-
-@pytest.mark.slow
 def test_repetitions_may_be_kept() -> None:
     tables = make_tables(1)
     frames = as_frames(tables)
     expected = ehr_prep.read_records(**frames, latest="2020-01-01", duplicates="keep")
-    got = ehr_prep.read_omop(
-        connect(tables), drugs=DRUGS, latest="2020-01-01", duplicates="keep", reduce="database"
-    )
+    got = ehr_prep.read_omop(connect(tables), drugs=DRUGS, latest="2020-01-01", duplicates="keep")
     a, b = ehr_prep.build_sequences(got), ehr_prep.build_sequences(expected)
     np.testing.assert_array_equal(a.codes, b.codes)
     pd.testing.assert_frame_equal(a.flow, b.flow)
@@ -121,7 +100,9 @@ def from_files(folder: Path, site: str, **rules: Any) -> mmlca.Sequences:
     for table in tables:
         table["patient_id"] = table["patient_id"].map(number)
     people, records, labs = tables
-    read = ehr_prep.read_records(records, patients=people, labs=labs, latest="2024-01-01")
+    read = ehr_prep.read_records(
+        records, drugs="ra", patients=people, labs=labs, latest="2024-01-01"
+    )
     return ehr_prep.build_sequences(read, **rules)
 
 
@@ -145,11 +126,10 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("place", [pytest.param("memory", marks=[pytest.mark.slow]), "database"])
-def test_a_cohort_in_files_and_in_parquet(cohort: Any, place: str) -> None:
+def test_a_cohort_in_files_and_in_parquet(cohort: Any) -> None:
     folder, _ = cohort
     url = f"parquet:{folder / 'omop' / 'MGB'}"
-    records = ehr_prep.read_omop(url, labs="ESR", reduce=place, latest="2024-01-01")
+    records = ehr_prep.read_omop(url, drugs="ra", labs="ESR", latest="2024-01-01")
     for rules in RULES:
         check_cohort(records, folder, **rules)
 
@@ -157,7 +137,7 @@ def test_a_cohort_in_files_and_in_parquet(cohort: Any, place: str) -> None:
 @pytest.mark.slow
 def test_labs_from_a_database_make_the_same_trend(cohort: Any) -> None:
     folder, made = cohort
-    records = ehr_prep.read_omop(f"parquet:{folder / 'omop' / 'MGB'}", labs="ESR")
+    records = ehr_prep.read_omop(f"parquet:{folder / 'omop' / 'MGB'}", drugs="ra", labs="ESR")
     sequences = ehr_prep.build_sequences(records, preset="ra")
     groups = pd.Series(1, index=sequences.ids)
     assert records.labs is not None
@@ -171,21 +151,18 @@ def test_labs_from_a_database_make_the_same_trend(cohort: Any) -> None:
 # --- other engines ----------------------------------------------------------------------------
 
 
-def check_random(*place: Any, memory: tuple[str, ...], database: tuple[str, ...]) -> None:
+def check_random(*place: Any) -> None:
     """Random tables in an engine, under rules with combinations, stopping and death."""
     tables = make_tables(1)
     expected = ehr_prep.read_records(**as_frames(tables), latest="2020-01-01")
-    for where, names in {"memory": memory, "database": database}.items():
-        if not names:
-            continue
-        records = ehr_prep.read_omop(*place, drugs=DRUGS, reduce=where, latest="2020-01-01")
-        for name in names:
-            got = ehr_prep.build_sequences(records, **OPTIONS[name])
-            check_same(got, ehr_prep.build_sequences(expected, **OPTIONS[name]))
+    records = ehr_prep.read_omop(*place, drugs=DRUGS, latest="2020-01-01")
+    for name in OPTIONS:
+        got = ehr_prep.build_sequences(records, **OPTIONS[name])
+        check_same(got, ehr_prep.build_sequences(expected, **OPTIONS[name]))
 
 
 def check_cohort_at(*place: Any, folder: Path) -> None:
-    records = ehr_prep.read_omop(*place, labs="ESR", reduce="database", latest="2024-01-01")
+    records = ehr_prep.read_omop(*place, labs="ESR", latest="2024-01-01")
     for rules in RULES:
         check_cohort(records, folder, **rules)
 
@@ -212,15 +189,14 @@ def reader(postgres: str, cohort: Any) -> str:
 def test_postgresql_gives_the_same(reader: str, postgres: str) -> None:
     import psycopg
 
-    check_random(reader, "random", memory=(), database=("combinations",))
+    check_random(reader, "random")
     with psycopg.connect(postgres) as asked:
         left = "SELECT count(*) FROM pg_class WHERE relpersistence = 't' AND relkind IN ('r', 'v')"
         assert asked.execute(left).fetchone() == (0,)
 
 
 @pytest.mark.slow
-def test_postgresql_gives_the_same_under_more_rules(reader: str, cohort: Any) -> None:
-    check_random(reader, "random", memory=("supplied",), database=("washout", "one day"))
+def test_postgresql_gives_the_same_cohort(reader: str, cohort: Any) -> None:
     check_cohort_at(reader, "mgb", folder=cohort[0])
 
 
@@ -238,8 +214,7 @@ def test_spark_gives_the_same(spark: Any, cohort: Any, tmp_path: Path) -> None:
             name, spark.read_parquet(tmp_path / f"{name}.parquet"), database="random"
         )
     before = set(spark.list_tables())
-    rules = ("combinations", "washout", "one day")
-    check_random(spark, "random", memory=("supplied",), database=rules)
+    check_random(spark, "random")
     assert set(spark.list_tables()) == before
     # by URL: the tables of a folder, in a session of their own
     check_cohort_at(f"spark://local[2]{folder / 'omop' / 'MGB'}", folder=folder)

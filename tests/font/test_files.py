@@ -129,10 +129,10 @@ def test_inputs_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b"data")
     (tmp_path / "other.csv").write_bytes(b"data")
     files.keep_inputs([tmp_path / "other.csv", tmp_path / "new.csv"], [tmp_path / "in.csv", None])
-    with pytest.raises(ValueError, match=r"in\.csv is read here and would be overwritten; choose"):
+    with pytest.raises(ValueError, match=r"in\.csv is an input and would be overwritten; choose"):
         files.keep_inputs([tmp_path / "in.csv"], [tmp_path / "in.csv"])
     (tmp_path / "sub").mkdir()
-    with pytest.raises(ValueError, match="is read here"):
+    with pytest.raises(ValueError, match="is an input"):
         files.keep_inputs([tmp_path / "sub" / ".." / "in.csv"], [tmp_path / "in.csv"])
 
 
@@ -196,7 +196,7 @@ def test_a_planted_lock_does_no_harm(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         plant(folder / ".mmlca.lock")
-        with pytest.raises(OSError, match=r"cannot write to|is no lock"), hold(folder):
+        with pytest.raises(OSError, match=r"cannot write to|is not a lock"), hold(folder):
             pass
     assert victim.read_bytes() == b"precious"
 

@@ -100,7 +100,7 @@ def test_site_proportions_maximise_the_likelihood():
     np.testing.assert_allclose(weighted, doubled, atol=1e-9)
 
 
-def test_site_proportions_of_odd_cases():
+def test_site_proportions_of_edge_cases():
     np.testing.assert_allclose(site_proportions([[1.0, 0.0]], [1.0, 0.0]), [1.0, 0.0])
     np.testing.assert_allclose(site_proportions(np.empty((0, 2)), [0.3, 0.7]), [0.3, 0.7])
     with pytest.raises(ValueError, match="one proportion for each column"):

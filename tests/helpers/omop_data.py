@@ -38,7 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "last record": {"follow_up": "last_record", "death": "state", "data_cut": "2012-01-31"},
     "one day": {"follow_up": "2011-12-31", "death": "state", "by": "days", "max_windows": 30},
-    "odd windows": {"days": 45.7, "by": "days", "max_windows": 9},
+    "uneven windows": {"days": 45.7, "by": "days", "max_windows": 9},
 }
 
 

@@ -58,8 +58,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             "suggested",
             "Clusters suggested by models with more classes",
-            "Models with as many classes as there are clusters cannot separate more groups, so the "
-            "number that their ensemble suggests is partly built in. Models with more classes "
+            "Models with as many classes as there are clusters cannot separate more groups, so "
+            "their ensemble suggests that number partly by construction. Models with more classes "
             "leave it open. The table shows the number of clusters that the spectrum of their "
             "ensemble suggests, how certain that is, and the range of thresholds that give this "
             "number (as shares of the largest eigenvalue). "
@@ -88,10 +88,10 @@ def methods(study: Study, findings: Findings) -> list[str]:
         return []
     who = " for most sites' own data (in a tie, the smaller number)"
     return [
-        f"The number of classes was the one with the smallest {study.classes.criterion.upper()}"
-        f"{who if len(study.sites) > 1 else ''}, among {span(study.classes.candidates)} (n: "
-        f"{study.classes.count}). These fits were searched for in the same way, and those with the "
-        "chosen number are the models reported."
+        "The number of classes was the one with the smallest "
+        f"{study.classes.criterion.upper()}{who if len(study.sites) > 1 else ''}, among "
+        f"{span(study.classes.candidates)} (n: {study.classes.count}). These fits used the same "
+        "search, and those with the chosen number of classes are the models reported here."
     ]
 
 
@@ -142,9 +142,9 @@ def _suggestions(findings: Findings) -> list[str]:
     asked = listed([str(c) for c in suggested["classes"] if c != "all"])
     joint = ", and of all of these together," if "all" in [*suggested["classes"]] else ""
     return [
-        f"Models with {clusters.value:.0f} classes separate {clusters.value:.0f} groups, so it is "
-        "partly built in that the spectrum of their ensemble suggests as many clusters. Ensembles "
-        f"of models with {asked} classes{joint} suggest {numbers} clusters. "
+        f"Models with {clusters.value:.0f} classes separate {clusters.value:.0f} groups, so the "
+        "spectrum of their ensemble suggests that number of clusters partly by construction. "
+        f"Ensembles of models with {asked} classes{joint} suggest {numbers} clusters. "
         f"{RECORD[suggested['sure'].iloc[-1]]}"
     ]
 

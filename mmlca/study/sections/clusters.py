@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -41,17 +42,20 @@ if TYPE_CHECKING:
 
 SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would be an accident
 _MOST_COLUMNS = 10  # of Table 1 that fit beside each other on a page
-_COLUMNS: tuple[str, ...] = ("cluster", "name", "n", "share", "path", "path_share", "second_path")
-_COLUMNS += ("second_path_share", "end", "end_share", "switches", "followed")
-_SHARES: tuple[str, ...] = (
+_COLUMNS = (
+    "cluster",
+    "name",
+    "n",
     "share",
-    "first_share",
-    "still",
-    "switch_share",
+    "path",
     "path_share",
+    "second_path",
     "second_path_share",
+    "end",
+    "end_share",
+    "switches",
+    "followed",
 )
-_SHARES += ("end_share",)
 _COURSES = ("site", "group", "rank", "sequence", "count", "share")
 
 
@@ -109,8 +113,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     yield _table_one(study, findings)
     for view in shown_views(study, findings):
         if view.name != "refined":  # they would be nearly those of the ensemble
-            yield _frequencies_item(study, view)
-            yield _representatives_item(study, view)
+            yield _most_frequent(study, view)
+            yield _representative(study, view)
         yield _lines(study, view)
         yield _transitions(study, view)
 
@@ -119,7 +123,7 @@ def _described(study: Study, findings: Findings) -> Iterator[Item]:
     groups, described = groups_word(study), findings.described
     several, labels = len(study.sites) > 1, {"cluster": group_word(study)}
     layout = Plain(
-        shares=_SHARES,
+        shares=("still", *(column for column in described if column.endswith("share"))),
         n_keys=2,
         digits={"switches": 2, "followed": 0},
         labels=labels,
@@ -186,10 +190,11 @@ def _sites_below_each_other(frame: pd.DataFrame) -> pd.DataFrame | None:
     return parts.reset_index()
 
 
-def _frequencies_item(study: Study, view: View) -> Item:
+def _most_frequent(study: Study, view: View) -> Item:
     top, least = study.outputs.top, max(SHARED_BY, study.privacy.min_count)
-    table, group = _frequencies(study, view), group_word(study)
+    table = _frequencies(study, view)
     drawn, absent = _with_rows(view, table)
+    single = "The folder patients has pictures of single courses."
     return item_of_view(
         study,
         view,
@@ -200,30 +205,23 @@ def _frequencies_item(study: Study, view: View) -> Item:
             f"per panel are drawn, and none that fewer than {least} patients share; the pale part "
             "stands for all others.",
             absent,
-            "The folder patients has pictures of single courses." if study.outputs.figures else "",
+            single if study.outputs.figures else "",
         ),
         view.courses.without_counts(table),
         Plain(shares=("share", "cumulative"), columns=(*_COURSES, "cumulative")),
-        lambda: plot_frequencies(
-            drawn.data,
-            drawn.groups,
-            top=top,
-            shared_by=SHARED_BY,
-            table=table,
-            min_count=study.privacy.min_count,
-            xlabel=window_name(study).capitalize(),
+        partial(
+            plot_frequencies, top=top, shared_by=SHARED_BY, table=table, **_drawn(study, drawn)
         ),
-        f"Coloured bars of the most frequent treatment courses, one panel for each {group}",
+        "Coloured bars of the most frequent treatment courses, one panel for each "
+        f"{group_word(study)}",
     )
 
 
-def _representatives_item(study: Study, view: View) -> Item:
+def _representative(study: Study, view: View) -> Item:
     shared_by, least = _candidates_shared_by(study), max(SHARED_BY, study.privacy.min_count)
-    table, group = _representatives(study, view), group_word(study)
+    table = _representatives(study, view)
     drawn, absent = _with_rows(view, table)
-    candidates = sentences(
-        f"Only courses that at least {least} patients share can be chosen.", absent
-    )
+    candidates = f"Only courses that at least {least} patients share can be chosen."
     return item_of_view(
         study,
         view,
@@ -237,16 +235,20 @@ def _representatives_item(study: Study, view: View) -> Item:
         ),
         view.courses.without_counts(table),
         Plain(shares=("share", "distance"), columns=(*_COURSES, "distance")),
-        lambda: plot_representatives(
-            drawn.data,
-            drawn.groups,
-            shared_by=shared_by,
-            table=table,
-            min_count=study.privacy.min_count,
-            xlabel=window_name(study).capitalize(),
-        ),
-        f"Coloured bars of a few representative treatment courses, one panel for each {group}",
+        partial(plot_representatives, shared_by=shared_by, table=table, **_drawn(study, drawn)),
+        "Coloured bars of a few representative treatment courses, one panel for each "
+        f"{group_word(study)}",
     )
+
+
+def _drawn(study: Study, view: View) -> dict[str, Any]:
+    """The arguments that all figures of whole courses have."""
+    return {
+        "sequences": view.data,
+        "groups": view.groups,
+        "min_count": study.privacy.min_count,
+        "xlabel": window_name(study).capitalize(),
+    }
 
 
 def _with_rows(view: View, table: pd.DataFrame) -> tuple[View, str]:
@@ -265,7 +267,7 @@ def _with_rows(view: View, table: pd.DataFrame) -> tuple[View, str]:
     }
     kept = {site: part for site, part in kept.items() if len(part)}
     data = {site: view.data[site][view.data[site].ids.isin(kept[site].index)] for site in kept}
-    return view._replace(data=data, groups=kept), f"There are none in {listed(absent)}."
+    return view._replace(data=data, groups=kept), f"No course is drawn for {listed(absent)}."
 
 
 def _lines(study: Study, view: View) -> Item:
@@ -337,8 +339,8 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     """What follows from how the clusters are formed."""
     return [
         f"The {groups_word(study)} are formed from the treatment courses, so it is not a finding "
-        "that their patients take the drug classes that describe them. Shares at the last time are "
-        f"of those still observed then{dead_included(findings.analysis.sequences)}."
+        "that their patients take the drug classes that describe them. Shares at the last time "
+        f"refer to patients still observed then{dead_included(findings.analysis.sequences)}."
     ]
 
 

@@ -54,8 +54,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     yield Item(
         "agreement",
         "Agreement between the models",
-        "Cosine between the distances that two models put between patients: 1 where both see the "
-        "same distances. Below the diagonal (in the table: centred), distances are double-centred: "
+        "Cosine of the angle between the distances that two models put between patients: 1 if they "
+        "are the same. Below the diagonal (in the table: centred), distances are double-centred: "
         "these values are near 0 where two models have nothing in common, while those above the "
         "diagonal are never far from 1. Models of resamples of one site share patients, which is "
         "another reason for them to agree.",
@@ -88,9 +88,9 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
     return [
         *ensemble.cautions(about_number=findings.suggested is None),
-        f"The vote share of {share_of_patients(study, doubtful.value)} is below {DOUBTFUL}; the "
-        "folder patients shows whose. A vote share is the share of the models' weight that votes "
-        "for the cluster, not the probability that the cluster is right.",
+        f"The vote share is below {DOUBTFUL} for {share_of_patients(study, doubtful.value)}; the "
+        "folder patients shows for whom. A vote share is the share of the models' weight that "
+        "votes for the cluster, not the probability that the cluster is right.",
     ]
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _TITLE = "How well the models fit"
 _SHARED_FIT = (
-    ", and under “all sites” the model of the ensemble and its refinement: courses that all sites "
-    "share, with proportions of their own, fitted from the ensemble's clusters to convergence"
+    "“All sites” is the model of the ensemble and its refinement: courses that all sites share, "
+    "with proportions of their own, fitted from the ensemble's clusters to convergence."
 )
 
 
@@ -104,16 +104,20 @@ def _tests(study: Study, shown: Mapping[str, Diagnostics]) -> Item:
     return Item(
         "fit_tests",
         "Do the models fit?",
-        f"{whose} against its patients{_SHARED_FIT if SHARED in shown else ''}. Memory: does the "
-        "next state depend on the one before the present state? Stays: does leaving a state depend "
-        "on how long a patient has been in it? States: are their shares over time as expected "
-        "among those still observed, whose follow-up may end for reasons that depend on the time "
-        "and the state then? Halves: are transitions as likely in the second half of the time as "
-        f"in the first? The columns are the statistic; its typical value in {n_sim} sets of "
-        "sequences drawn from the model and fitted again; the size of the effect (0.1 is called "
-        "small, 0.3 medium, 0.5 large); the share of the sets with a larger statistic (p); and p "
-        f"adjusted for the {N_TESTS * len(shown)} tests of this table by Holm's method. A small p "
-        "speaks against the model; with many patients, small effects have a small p too.",
+        sentences(
+            f"{whose} is compared with its patients.",
+            _SHARED_FIT if SHARED in shown else "",
+            "Memory: does the next state depend on the one before the present state? Stays: does "
+            "leaving a state depend on how long a patient has been in it? States: are their shares "
+            "over time as expected among those still observed, whose follow-up may end for reasons "
+            "that depend on the time and the state then? Halves: are transitions as likely in the "
+            "second half of the time as in the first? The columns are the statistic; its typical "
+            f"value in {n_sim} sets of sequences drawn from the model and fitted again; the size "
+            "of the effect (0.1 is called small, 0.3 medium, 0.5 large); the share of the sets "
+            f"with a larger statistic (p); and p adjusted for the {N_TESTS * len(shown)} tests of "
+            "this table by Holm's method. A small p speaks against the model; with many patients, "
+            "small effects have a small p, too.",
+        ),
         tests.reset_index(drop=True)[columns],
         Plain(n_keys=2),
     )
@@ -129,8 +133,8 @@ def _certainty(
         "classification",
         "How certain the assignments are",
         f"For the patients assigned to a class of {_own_model(study)} (row): their number, and "
-        "their mean probability of each class (columns), which is right if the model is: see "
-        "the tests above.",
+        "their mean probability of each class (columns), which is right if the model is: see the "
+        "tests above.",
         _classification(
             {site: part.classification for site, part in shown.items()},
             names,
@@ -191,9 +195,9 @@ def _stays(
     return Item(
         f"stays_{site}",
         f"Lengths of stay, {site}",
-        "Share of patients who leave a state next, by how long they have been in it (dots), "
-        "and the share that a Markov chain expects at all lengths (lines). Dots that rise or "
-        "fall along a line speak against the chain.",
+        "Share of patients who leave a state next, by how long they have been in it (dots), and "
+        "the share that a Markov chain expects at all lengths (lines). Dots that rise or fall "
+        "where the line is level speak against the chain.",
         _with_names(part.stays, names),
         Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
         lambda: plot_stays(full, names=names, min_count=min_count, xlabel=windows.capitalize()),
@@ -217,8 +221,8 @@ def _transitions_by_half(
     return Item(
         f"steps_{site}",
         f"Transitions in the first and the second half, {site}",
-        f"{what}; the table of tests has the test of the halves. Transitions that are both "
-        "rare and rarely expected (below 0.5 %) are left out.",
+        f"{what}; the table of tests has the test of the halves. Transitions that are both rare "
+        "and rarely expected (below 0.5 %) are left out.",
         _with_names(steps, names),
         Plain(
             shares=() if public else ("observed", "expected"),
@@ -261,9 +265,9 @@ def _estimates(
     return Item(
         f"parameters_{site}",
         f"Estimated probabilities, {site}",
-        f"First states and transition probabilities of each class of {_own_model(study)}, with "
-        f"95 % limits {_limits_from(study, model)}. They are valid if the model is right and "
-        "the maximum was found. The table has standard errors.",
+        f"First states and transition probabilities of each class of {_own_model(study)}, with 95 "
+        f"% limits {_limits_from(study, model)}. They are valid if the model is right and the "
+        "maximum was found. The table has standard errors.",
         _with_names(table, names),
         Plain(n_keys=4, empty={"from": "", "to": ""}, left_out="estimate"),
         lambda: plot_estimates(model, table, names=list(names.values())),
@@ -343,8 +347,8 @@ def methods(study: Study, findings: Findings) -> list[str]:
             "residuals of the states over time, and by tests of memory beyond one step, of lengths "
             "of stay, of the states over time and of transitions in the two halves of the time. "
             f"Reference values are from {n_sim} sets of sequences drawn from the model and fitted "
-            "again, in which follow-up ended after each state and time as often as in the data"
-            f"{shared}. P-values were adjusted for the number of these tests by Holm's method."
+            "again, in which follow-up ended after each state and time as often as in the "
+            f"data{shared}. P-values were adjusted for the number of these tests by Holm's method."
         )
     return text
 

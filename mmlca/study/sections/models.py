@@ -34,9 +34,9 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         "models",
         "Models",
         "Log-likelihood, BIC and entropy R² of each model, the share of its smallest class, how "
-        "many of the independent searches reached the maximum (each has its own starts and does "
-        "not know what the others reached; what they reach together does not count), and whether "
-        "the best one converged.",
+        "many of the independent searches reached the maximum (each has its own starts and knows "
+        "nothing of the others; what they reach together does not count), and whether the best one "
+        "converged.",
         shown_fits(
             _fit_table({**analysis.models, **analysis.own}),
             analysis.n_patients(),

@@ -56,8 +56,8 @@ def _outcomes(study: Study, findings: Findings) -> Iterator[Item]:
     yield Item(
         "outcomes",
         f"Outcomes of the {groups_word(study)}",
-        f"Means and shares by {group}{together}; {CORRECTED[study.outcomes.correction]}, with "
-        "95 % intervals.",
+        f"Means and shares by {group}{together}; {CORRECTED[study.outcomes.correction]}, with 95 % "
+        "intervals.",
         found.outcomes,
         Plain(n_keys=3, labels={"class": group}),
         note=count_note(study),
@@ -65,8 +65,8 @@ def _outcomes(study: Study, findings: Findings) -> Iterator[Item]:
     yield Item(
         "outcome_tests",
         f"Differences between the {groups_word(study)} in outcomes",
-        "Wald tests that all are equal, and of each pair, with unadjusted p-values and "
-        "p-values adjusted for the number of pairs (Holm).",
+        "Wald tests that all are equal, and of each pair, with unadjusted p-values and p-values "
+        "adjusted for the number of pairs (Holm).",
         found.tests,
         Plain(n_keys=2),
         note=hidden_note(study.privacy.min_count),
@@ -116,9 +116,9 @@ def _survival_tables(study: Study, shown: Survival) -> Iterator[Item]:
     yield Item(
         "survival_hazards",
         f"Hazard ratios of {event}",
-        f"Cox regression{stratified}: hazard ratios with 95 % intervals and p-values; a small "
-        "last p-value shows that the ratio changes with time. Events and others: the fewest "
-        "patients with and without the event on either side of the comparison.",
+        f"Cox regression{stratified}: hazard ratios with 95 % intervals and p-values; a small last "
+        "p-value shows that the ratio changes with time. Events and others: the fewest patients "
+        "with and without the event on either side of the comparison.",
         shown.hazards.drop(columns="group"),
         note=note,
     )
@@ -164,9 +164,9 @@ def _survival_methods(study: Study, full: Survival) -> str:
     strata = " and stratified by site" if len(study.sites) > 1 else ""
     return (
         f"Time to {in_words(study.outcomes.event)} was counted from a landmark {full.landmark:.3g} "
-        "years after the first treatment, when all windows that form the "
-        f"{groups_word(study)} have passed, among those who reached it: {curve} estimate, log-rank "
-        f"tests and Cox regression{adjusted}{strata}{competing}."
+        f"years after the first treatment, when all windows that form the {groups_word(study)} "
+        f"have passed, among those who reached it: {curve} estimate, log-rank tests and Cox "
+        f"regression{adjusted}{strata}{competing}."
     )
 
 

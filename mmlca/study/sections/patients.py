@@ -60,8 +60,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             yield Item(
                 f"issues_{site}",
                 f"Invalid or unusual records at {site}",
-                "What was invalid or unusual, how many records were affected, and how they "
-                "were handled. The folder patients has examples.",
+                "What was invalid or unusual, how many records were affected, and how they were "
+                "handled. The folder patients has examples.",
                 show_issues(part, flows[site], site, min_count, rounding),
                 note=note,
             )
@@ -72,8 +72,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
                 f"unmapped_{site}",
                 f"Drugs at {site} that are not in the drug map",
                 "Drug texts without a class, the most frequent first, each with the known name "
-                "that it resembles, if any. Texts that concern few patients are combined in "
-                "one row; the folder patients lists them.",
+                "that it resembles, if any. Texts that concern few patients are combined in one "
+                "row; the folder patients lists them.",
                 show_unmapped(unmapped, site, min_count, rounding),
                 note=note,
             )
@@ -81,8 +81,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             f"flow_{site}",
             f"Flow of patients at {site}",
-            f"Patients and records from the files to the sequences at {site}: how many were "
-            "left out, and why.",
+            f"Patients and records from the files to the sequences at {site}: how many were left "
+            "out, and why.",
             flow,
             draw=lambda flow=flow: plot_flow(flow),  # type: ignore[misc]
             alt=f"Flow chart of the patients and records kept and left out at {site}.",
@@ -91,10 +91,9 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     yield Item(
         "follow_up",
         _FOLLOW_UP,
-        f"Patients observed in the first {window_name(study)}, halfway through and in the "
-        f"last, by {group_word(study)}, and the last number as a share of the first. If "
-        "follow-up ends sooner in one group than in another, its end may be related to "
-        "treatment.",
+        f"Patients observed in the first {window_name(study)}, halfway through and in the last, by "
+        f"{group_word(study)}, and the last number as a share of the first. If follow-up ends "
+        "sooner in one group than in another, its end may be related to treatment.",
         follow_up_table(study, next(iter(findings.courses.values()))),
         Plain(shares=("share",), n_keys=2),
         note=note,
@@ -311,7 +310,7 @@ def answers(study: Study, findings: Findings) -> dict[str, str]:
     return {
         "1": f"one {window}, for up to {period(study, data)}",
         "2": f"does not apply: time is counted in {windows} from each patient's first treatment",
-        "3a": "methods: assumed to be missing at random, which these data cannot show",
+        "3a": "methods: assumed to be missing at random, which these data cannot test",
         "3b": f"{ended}: the table “{_FOLLOW_UP}”; other variables: {NOT_DONE}",
         "3c": f"methods; {missing}",
         "4.a": "methods: a cohort followed from the first treatment",

@@ -111,8 +111,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             "refined_differences",
             "Differences between sites, by the ensemble and refined",
-            "Mean norms of the differences between sites within groups, see the section on sites; "
-            "a common rule often lowers them, whether or not it is a good one.",
+            "Mean norms of the differences between sites within groups (see the section on sites). "
+            "A common rule often lowers them, whether or not it is a good one.",
             difference_table(findings),
             Plain(n_keys=3),
         )
@@ -127,8 +127,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             "refined_reliability",
             "Are the probabilities right?",
-            "Patients by the probability of their refined group: its mean, and the share of "
-            "them who are in the simulated class that corresponds to the group.",
+            "Patients grouped by the probability of their refined group: the mean probability, and "
+            "the share who are in the simulated class that corresponds to the group.",
             reliability_table(analysis, truth, min_count, rounding),
             Plain(shares=("from", "to", "probability", "right", "se")),
             note=count_note(study),
@@ -167,10 +167,9 @@ def _moves(
         "refined_by_site",
         "Patients who moved, by site",
         "Patients whose refined group is not that of the ensemble; the mean probability of the "
-        "refined group over all patients of the site, which is right if the model is; and the "
+        "refined group over all patients of the site, which is correct if the model is; and the "
         "share of patients with the same group by the site's own model, which does not need "
-        "courses that sites share. Where that share is much lower, the probability is too "
-        "high.",
+        "courses that sites share. Where that share is much lower, the probability is too high.",
         site_table(analysis, moves, same),
         Plain(shares=("share", "same by own model")),
         note=note,

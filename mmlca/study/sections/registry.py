@@ -40,7 +40,7 @@ def _numbers(study: Study, findings: Findings) -> Iterator[Item]:
     yield Item(
         "headline",
         "The main numbers",
-        "The intervals of differences between sites are in the section on these.",
+        "Intervals for the differences between sites are in the section on these differences.",
         with_cluster_names(study, findings.analysis, table, ("name",)),
         Plain(columns=("name", "value"), unit="unit"),
     )

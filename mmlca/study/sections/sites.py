@@ -76,10 +76,10 @@ def _shared_chains(shared: SharedChains) -> Iterator[Item]:
             "Likelihood-ratio tests of Markov chains that all sites share, with proportions of "
             "their own, against separate chains for each site, for first states and transitions "
             "together. Memberships are probabilities, so no patient is assigned to a cluster. "
-            "Statistic: twice the difference in log-likelihood; typical: its mean in "
-            f"{shared.n:,} data sets simulated from the shared chains, to which both were fitted; "
-            "p: the share of these data sets with a larger statistic. A small p shows that the "
-            "sites differ, not that they differ much.",
+            f"Statistic: twice the difference in log-likelihood; typical: its mean in {shared.n:,} "
+            "data sets simulated from the shared chains, to which both were fitted; p: the share "
+            "of these data sets with a larger statistic. A small p shows that the sites differ, "
+            "not that they differ much.",
             "Adjusted: for the number of pairs of sites (Holm)." if several else "",
         ),
         shared.tests,
@@ -207,7 +207,7 @@ def _if_not_shared(findings: Findings) -> list[str]:
     p = p_text(shared.tests["p_holm"].iloc[0], shared.n)
     return [
         f"The sites do not share all courses of the clusters ({p}), whereas the ensemble, its "
-        "refinement, and effects and outcomes by cluster assume that they do, except for the "
+        "refinement, and effects and outcomes by cluster assume that they do, apart from the "
         "proportions. The more the sites differ, the less reliable the probabilities of clusters "
         "are, and the more a cluster may be a different group of patients at each site. In that "
         "case, do not refine to convergence, and compare the clusters with each site's own model."

@@ -92,7 +92,7 @@ def _course_sentence(study: Study, findings: Findings) -> str:
             parts.append(end_text(row))
         details = "; ".join([*parts, f"{rate_text(row['switches'])} switches per patient"])
         if len(findings.described) == 1:
-            return f"Together their course is {name} ({details})."
+            return f"As a whole, they are {name} ({details})."
         courses.append(f"{percent_text(row['share'])} are {name} ({group}; {details})")
     return f"{listed(courses)}."
 
@@ -117,8 +117,8 @@ def _choice(study: Study, findings: Findings) -> str:
         tied = (counts == counts.max()).sum() > 1
         rule = "the smallest of the most frequent numbers" if tied else "the most frequent number"
         text = (
-            f"For the sites' own data, {criterion} chose different numbers of classes "
-            f"(candidates: {tried}): {chosen}; {rule}, {k}, was used"
+            f"For the sites' own data, {criterion} chose different numbers of classes (candidates: "
+            f"{tried}): {chosen}; {rule}, {k}, was used"
         )
     if len(resamples):
         n = int((resamples == k).sum())
@@ -177,10 +177,10 @@ def _of_ensemble(study: Study, findings: Findings) -> str:
         sure = np.concatenate([t.to_numpy().max(axis=1) for t in analysis.memberships.values()])
         rounding = rounding_of(study, analysis.clusters)
         same = same_as_own(analysis, study.privacy.min_count, rounding)["all"]
-        own = f"; {percent_text(same)} have the same cluster by their site's own model"
+        own = f"; {percent_text(same)} have the same cluster under their site's own model"
         text = (
-            f"Patients belong to their cluster with a mean probability of {sure.mean():.2f} "
-            f"(by the refined model, if it is right{'' if np.isnan(same) else own})"
+            f"Patients belong to their cluster with a mean probability of {sure.mean():.2f} (under "
+            f"the refined model, if it is right{'' if np.isnan(same) else own})"
         )
     most = findings.influence["share"].max()
     changed = f"{'' if np.isnan(most) else 'at most '}{share_of_patients(study, most)}"

@@ -154,7 +154,7 @@ def test_errors_say_how_to_fix_it():
         with pytest.raises(ValueError, match=message):
             call()
     for wrong in ({}, [1]):
-        with pytest.raises(TypeError, match="at least one site"):
+        with pytest.raises(TypeError, match=r"must be a dict \{site: .*, with at least one"):
             k_fed(wrong, 2)
-        with pytest.raises(TypeError, match="at least one site"):
+        with pytest.raises(TypeError, match=r"must be a dict \{site: .*, with at least one"):
             consensus(wrong, 2)

@@ -154,7 +154,15 @@ def test_prep_with_combinations_stopping_death_and_observation(tmp_path: Path) -
     options = "--states combinations --death state --impute carry_forward_supplied --gap-days 20"
     mmlca_does(
         *("prep", tmp_path / "records.csv", "--patients", tmp_path / "patients.csv", "--out", out),
-        *("--observation", tmp_path / "periods.csv", "--windows", "8", *options.split()),
+        *(
+            "--observation",
+            tmp_path / "periods.csv",
+            "--windows",
+            "8",
+            "--drugs",
+            "ra",
+            *options.split(),
+        ),
     )
     made = mmlca.Sequences.read(out)
     assert made.absorbing == ("dead",)
@@ -163,18 +171,27 @@ def test_prep_with_combinations_stopping_death_and_observation(tmp_path: Path) -
     assert [*first] == ["TNFi+CTLA4-Ig", "TNFi", "none", "none", *["dead"] * 4]
     assert [*second] == ["TNFi", "none", None, None, None, "none", "none", "TNFi"]
     refused = refusal(
-        "prep", tmp_path / "patients.csv", "--out", out, "--drug-column", "death_date"
+        "prep",
+        tmp_path / "patients.csv",
+        "--drugs",
+        "ra",
+        "--out",
+        out,
+        "--drug-column",
+        "death_date",
     )
     assert "no column of patients.csv looks like the date" in refused
     (tmp_path / "bare.csv").write_text("patient_id,date,drug\n1,2010-01-15,Humira\n")
-    refused = refusal("prep", tmp_path / "bare.csv", "--out", out, "--states", "combinations")
+    refused = refusal(
+        *("prep", tmp_path / "bare.csv", "--drugs", "ra", "--out", out, "--states", "combinations")
+    )
     assert "--default-supply 30" in refused
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("fit {site} -k 500", "500 classes cannot be told apart"),
+        ("fit {site} -k 500", "500 classes cannot be distinguished"),
         ("fit {site}", "Missing option '--classes' / '-k'. See `"),
         ("fit {folder}/plain.csv -k 2 --states A,B", "found 'X' where the states are 'A', 'B'"),
         ("fit {folder}/none.csv -k 2", "none.csv' does not exist"),

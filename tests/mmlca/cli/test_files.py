@@ -52,7 +52,7 @@ def test_no_input_is_overwritten(
     (tmp_path / "ensemble.json").write_text("{}")
     (tmp_path / "s.toml").write_text(STUDY)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert "is read here and would be overwritten; choose another --out" in refusal(*command)
+    assert "is an input and would be overwritten; choose another --out" in refusal(*command)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -62,7 +62,7 @@ def test_files_of_patients_are_private(tmp_path: Path) -> None:
     records = "".join(f"{i},2010-0{1 + i % 9}-15,Humira\n" for i in range(20))
     (tmp_path / "r.csv").write_text(f"patient_id,date,drug\n{records}20,2010-13-45,Humira\n")
     mmlca_does("fit", tmp_path / "s.csv", "-k", 1, "--n-init", 2, "--out", tmp_path / "fit")
-    mmlca_does("prep", tmp_path / "r.csv", "--out", tmp_path / "prep" / "out.csv")
+    mmlca_does("prep", tmp_path / "r.csv", "--drugs", "ra", "--out", tmp_path / "prep" / "out.csv")
     private = ["fit/patients.csv", "prep/out.csv", "prep/out.issues.csv"]
     modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in private}
     assert modes == dict.fromkeys(private, 0o600)

@@ -22,7 +22,7 @@ DRUGS = ("Humira", "Orencia", "Enbrel", "Actemra")
 RECORDS = "patient_id,date,drug\n" + "".join(
     f"{i % 100},20{10 + i % 8}-0{1 + i % 9}-15,{DRUGS[i % 4]}\n" for i in range(1200)
 )
-STUDY = 'name = "S"\n[sites.MGB]\nrecords = "records.csv"\n'
+STUDY = 'name = "S"\n[sites.MGB]\nrecords = "records.csv"\ndrugs = "ra"\n'
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "zeros.csv": "patient_id,birth_date\n"
         + "".join(f"{i:04d},1950-01-01\n" for i in range(100)),
         "mixed.csv": RECORDS + "".join(f"{i},15.06.2012,Humira\n" for i in range(100)),
-        "pattern.toml": 'name = "S"\n[sites.A]\nrecords = "nothing*.csv"\n',
-        "is_folder.toml": 'name = "S"\n[sites.A]\nrecords = "folder.csv"\n',
+        "pattern.toml": 'name = "S"\n[sites.A]\nrecords = "nothing*.csv"\ndrugs = "ra"\n',
+        "is_folder.toml": 'name = "S"\n[sites.A]\nrecords = "folder.csv"\ndrugs = "ra"\n',
         "columns_typo.toml": STUDY + '[records.columns]\npatiant = "x"\n',
         "no_birth.toml": STUDY
         + 'patients = "people.csv"\n[patients.columns]\nbirth_date = "Geb"\n',
@@ -78,10 +78,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "no_supply.toml": STUDY + '[rules]\nstates = "combinations"\n',
         "many.toml": STUDY + "[classes]\nnumber = 60\n",
         "encoding.toml": STUDY + '[records]\nencoding = "latin1x"\n',
-        "two.toml": STUDY + '[sites.VA]\nrecords = "records.csv"\n',
+        "two.toml": STUDY + '[sites.VA]\nrecords = "records.csv"\ndrugs = "ra"\n',
         "covariates.toml": 'name = "S"\n[sites.A]\nsequences = "covariates.csv"\n',
         "broken.toml": "name = \n",
-        "lost.toml": 'name = "S"\n[sites.MGB]\nrecords = "nowhere.csv"\n',
+        "lost.toml": 'name = "S"\n[sites.MGB]\nrecords = "nowhere.csv"\ndrugs = "ra"\n',
     }
     for name, text in texts.items():
         (root / name).write_text(text)
@@ -147,7 +147,7 @@ MISTAKES = {
     "prep records.csv -o s.csv --since yesterday": "--since is 'yesterday' and should be a date",
     "prep records.csv -o s.csv --since 2030-01-01": "none of the 100 patients",
     "prep records.csv -o s.csv --by weeks": "'weeks' is not one of 'records', 'days'",
-    "prep records.csv -o s.csv --drugs seq.parquet": "seq.parquet is no text but a Parquet file",
+    "prep records.csv -o s.csv --drugs seq.parquet": "seq.parquet is not text but a Parquet file",
     "prep records.csv -o s.csv --patients notes.txt": "no column of notes.txt",
     "prep other_names.csv -o s.csv": "as in --patient-column Kennung",
     "prep latin_records.csv -o s.csv --encoding utf-8": "as in --encoding latin-1",
@@ -161,7 +161,7 @@ MISTAKES = {
     "prep records.csv records.csv -o s.csv": "are named twice",
     "prep titled.csv -o s.csv": "a later line ('patient_id', 'date', 'drug') looks like it",
     "prep no_drug.csv -o s.csv": "it has 'patient_id', 'date'; add a column 'drug'",
-    "prep excel_inside.csv -o s.csv": "is no text but an Excel or zip file; give it the ending",
+    "prep excel_inside.csv -o s.csv": "is not text but an Excel or zip file; give it the ending",
     "prep serial.csv -o s.csv": "are day numbers of Excel (found '40179', ",
     "prep records.csv -o s.csv --patients zeros.csv": "with or without leading zeros, which Excel",
     "prep records.csv -o s.csv --delimiter ;": "leave --delimiter out, or state it",
@@ -206,7 +206,7 @@ MISTAKES = {
     "site fit seq.csv --study s --site M": "give --classes, or --try several",
     "site fit --study s --site M -k 2": "give sequences, --records or --study-file",
     "site fit seq.csv --records records.csv --study s --site M -k 2": "found both sequences",
-    "site fit --records other_names.csv --study s --site M -k 2": "`mmlca prep --patient-column K",
+    "site fit --records other_names.csv --drugs ra --study s --site M -k 2": "`mmlca prep --pati",
     "site fit --patients records.csv --study s --site M -k 2": "--patients goes with --records",
     "site fit --study-file two.toml": "has the sites 'MGB', 'VA'; choose one with --site",
     "site fit --study-file two.toml --site C": "two.toml has no site 'C'",
@@ -241,7 +241,10 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
         name: " ".join(sorted(str(p.relative_to(folder)) for p in (folder / name).iterdir()))
         for name in ("models", "labels")
     }
-    assert MISTAKES[command] in refusal(*shlex.split(command.format(**files)))
+    words = shlex.split(command.format(**files))
+    if words[0] == "prep" and "--drugs" not in words:
+        words += ["--drugs", "ra"]
+    assert MISTAKES[command] in refusal(*words)
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert after == before
 
@@ -267,7 +270,7 @@ def test_a_site_lists_the_drugs_that_its_map_does_not_know(folder: Path, tmp_pat
     records.write_text(RECORDS.replace("Enbrel", "Enbrol"))
     done = invoke(
         *("site", "fit", "--records", records, "--study", "s", "--site", "M", "-k", 1),
-        *("--folder", tmp_path / "site", "--n-init", 2),
+        *("--drugs", "ra", "--folder", tmp_path / "site", "--n-init", 2),
     )
     assert done.exit_code == 0, done.output
     assert "note: 25.0 % of the records" not in done.stderr  # those patients have no other drug
@@ -284,7 +287,7 @@ def test_records_of_a_site_follow_the_rules_of_prep(
     frame = pd.read_csv(folder / "records.csv")
     frame["date"] = frame["date"].str.replace("2010-", "2007-").str.replace("2014-", "2022-")
     frame.to_csv(tmp_path / "r.csv", index=False)
-    asked = [] if preset is None else ["--preset", preset]
+    asked = ["--drugs", "ra"] if preset is None else ["--preset", preset]
     mmlca_does("prep", tmp_path / "r.csv", "--out", tmp_path / "s.csv", *asked)
     prepared = mmlca.Sequences.read(tmp_path / "s.csv")
     said = mmlca_does(
@@ -414,7 +417,7 @@ def test_pipes_devices_and_the_running_system_are_no_input(
 def test_encodings_that_do_not_fit(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text(RECORDS)
     out = ("--out", tmp_path / "o.csv")
-    said = refusal("prep", tmp_path / "r.csv", "--encoding", encoding, *out)
+    said = refusal("prep", tmp_path / "r.csv", "--drugs", "ra", "--encoding", encoding, *out)
     assert "is not utf-16 text" in said or "is not known; --encoding latin-1 is one" in said
 
 
@@ -457,6 +460,6 @@ def test_files_that_are_too_large_are_no_bug_of_the_program(
 
 def test_a_name_of_ten_million_letters_is_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
-    path.write_text(f'name = "{"x" * 10_000_000}"\n[sites.A]\nrecords = "r.csv"\n')
+    path.write_text(f'name = "{"x" * 10_000_000}"\n[sites.A]\nrecords = "r.csv"\ndrugs = "ra"\n')
     sentence = refusal("study", "run", path, "--out", tmp_path / "out")
     assert len(sentence) < 2_100

@@ -25,7 +25,7 @@ def sequences() -> mmlca.Sequences:
             "drug": ["Humira", "Humira", "Orencia", "Humira", "Humira", "Rinvoq"],
         }
     )
-    return ehr_prep.build_sequences(ehr_prep.read_records(frame), preset="ra")
+    return ehr_prep.build_sequences(ehr_prep.read_records(frame, drugs="ra"), preset="ra")
 
 
 def test_the_diagram_shows_the_table(sequences: mmlca.Sequences) -> None:

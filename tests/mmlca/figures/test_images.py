@@ -39,7 +39,7 @@ CLUSTERS = {site: made[1] for site, made in SITES.items()}
 def esr() -> Figure:
     site = ehr_prep.synthetic.ra_cohort(seed=1, scale=0.1, sites=["MGB"])["MGB"]
     built = ehr_prep.build_sequences(
-        ehr_prep.read_records(site.records, patients=site.patients), preset="ra"
+        ehr_prep.read_records(site.records, drugs="ra", patients=site.patients), preset="ra"
     )
     groups = pd.Series((built.codes[:, 0] > 0).astype(int), index=built.ids)
     return ehr_prep.plot_trend(ehr_prep.labs.trend(site.labs, groups, built))

@@ -76,7 +76,7 @@ def test_inputs_are_neither_overwritten_nor_removed(tmp_path: Path) -> None:
         lambda: results.table("patients/MGB_sequences.csv", pd.DataFrame()),
         lambda: results.keep_only([]),
     ):
-        with pytest.raises(ValueError, match=r"is read here and would be overwritten; choose"):
+        with pytest.raises(ValueError, match=r"is an input and would be overwritten; choose"):
             write()
     assert path.read_text() == "id,1\n"
 

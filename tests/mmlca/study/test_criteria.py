@@ -124,6 +124,7 @@ STUDY = """
 name = "Criteria"
 [sites.VA]
 records = "VA/medications.csv"
+drugs = "ra"
 patients = "VA/patients.csv"
 [rules]
 first_on_or_after = 2008-01-01

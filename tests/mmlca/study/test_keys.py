@@ -123,7 +123,8 @@ def study_file(tmp_path: Path) -> Path:
     pd.DataFrame(periods).to_csv(tmp_path / "periods.csv", index=False)
     path = tmp_path / "study.toml"
     path.write_text(
-        'name = "Keys"\n[sites.A]\nrecords = "records.csv"\npatients = "patients.csv"\n'
+        'name = "Keys"\n[sites.A]\nrecords = "records.csv"\ndrugs = "ra"\n'
+        'patients = "patients.csv"\n'
         "[classes]\nnumber = 2\n[model]\nn_init = 2\n[outputs]\nfigures = false\n"
         "[inference]\nstandard_errors = false\ndiagnostics = false\n[privacy]\nmin_count = 1\n"
     )

@@ -154,7 +154,15 @@ def test_init_says_all_that_it_needs_at_once(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("Nummer,Tod\n1,2012-01-05\n")
     (tmp_path / "l.csv").write_text("Nummer,Tag,Wert\n1,2010-01-05,7\n")
     path = tmp_path / "study.toml"
-    command: list[Any] = ["study", "init", path, "--records", f"A={tmp_path}/a.csv"]
+    command: list[Any] = [
+        "study",
+        "init",
+        path,
+        "--drugs",
+        "ra",
+        "--records",
+        f"A={tmp_path}/a.csv",
+    ]
     command += ["--patients", f"A={tmp_path}/p.csv", "--labs", f"A={tmp_path}/l.csv"]
     text = refusal(*command)
     named = shlex.split(
@@ -187,7 +195,7 @@ def test_a_study_of_files_with_different_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,date,drug\n1,2010-01-05,Humira\n2,2010-01-05,Humira\n")
     (tmp_path / "b.csv").write_text("member,Zeit,drug,supply\n1,2010-09-05,Orencia,200\n")
     path = tmp_path / "study.toml"
-    command = ("study", "init", path, *("--records", f"A={tmp_path}/*.csv"))
+    command = ("study", "init", path, "--drugs", "ra", *("--records", f"A={tmp_path}/*.csv"))
     assert "as in --file-column b.csv:date=Zeit." in refusal(*command)
     mmlca_does(*command, "--file-column", "b.csv:date=Zeit")
     assert '[sites.A.file_columns."b.csv"]\npatient = "member"' in path.read_text()
@@ -197,7 +205,7 @@ def test_a_study_of_files_with_different_columns(tmp_path: Path) -> None:
     assert states[:3] == ["TNFi", "TNFi", "CTLA4-Ig"]
     said = mmlca_does(
         *("prep", tmp_path / "a.csv", tmp_path / "b.csv", "--out", tmp_path / "s.csv"),
-        *("--file-column", "b.csv:date=Zeit"),
+        *("--drugs", "ra", "--file-column", "b.csv:date=Zeit"),
     )
     assert "  columns   b.csv: patient = 'member', date = 'Zeit'" in said
     assert "file without an end or a supply" in said
@@ -231,6 +239,8 @@ def test_sites_in_one_file_and_files_without_a_name(tmp_path: Path) -> None:
         "study",
         "init",
         path,
+        "--drugs",
+        "ra",
         "--records",
         tmp_path / "all.csv",
         "--records",
@@ -241,7 +251,7 @@ def test_sites_in_one_file_and_files_without_a_name(tmp_path: Path) -> None:
     assert study.sites["VA"].where == {"hospital": "VA"}
     built = read_site(study, "VA")
     expected = ehr_prep.build_sequences(
-        ehr_prep.read_records(frame[frame["hospital"] == "VA"].drop(columns="hospital"))
+        ehr_prep.read_records(frame[frame["hospital"] == "VA"].drop(columns="hospital"), drugs="ra")
     )
     assert built == expected
 

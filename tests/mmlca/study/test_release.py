@@ -34,6 +34,7 @@ STUDY = """
 name = "{name}"
 [sites.{site}]
 records = "VA/medications.csv"
+drugs = "ra"
 patients = "VA/patients.csv"
 [rules]
 first_on_or_after = 2008-01-01

@@ -70,7 +70,9 @@ VOID = {"meta", "link", "img", "input", "br", "hr"}
 def files_of(folder: Path, site: str, labs: bool = True) -> str:
     names = {"records": "medications", "patients": "patients"} | ({"labs": "labs"} if labs else {})
     lines = [f'{role} = "{(folder / site / name).as_posix()}.csv"' for role, name in names.items()]
-    return "\n".join([*lines, f'truth = "{(folder / "truth").as_posix()}/synthetic_{site}.csv"'])
+    return "\n".join(
+        [*lines, 'drugs = "ra"', f'truth = "{(folder / "truth").as_posix()}/synthetic_{site}.csv"']
+    )
 
 
 @dataclass

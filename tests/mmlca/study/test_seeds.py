@@ -29,7 +29,7 @@ def numbers(seed: int, ks: range, n_sim: int, **assumptions: float) -> dict[str,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # unusual records, and searches that do not agree
         for site, made in cohort.items():
-            records = ehr_prep.read_records(made.records, patients=made.patients)
+            records = ehr_prep.read_records(made.records, drugs="ra", patients=made.patients)
             sequences[site] = ehr_prep.build_sequences(records, preset="ra")
             truth[site] = made.truth["class"].loc[sequences[site].ids].to_numpy()
             if ks:

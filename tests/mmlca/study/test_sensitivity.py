@@ -19,9 +19,11 @@ FILE = """
 name = "Small study"
 [sites.MGB]
 records = "MGB/medications.csv"
+drugs = "ra"
 patients = "MGB/patients.csv"
 [sites.VA]
 records = "VA/medications.csv"
+drugs = "ra"
 patients = "VA/patients.csv"
 [rules]
 first_on_or_after = 2008-01-01

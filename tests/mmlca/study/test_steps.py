@@ -60,7 +60,7 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_study(path: Path, more: str, sites: tuple[str, ...] = ("MGB", "VA")) -> None:
     lines = ['name = "Small study"', "synthetic = true"]
     for site in sites:
-        lines += [f"[sites.{site}]", f'truth = "truth/synthetic_{site}.csv"']
+        lines += [f"[sites.{site}]", 'drugs = "ra"', f'truth = "truth/synthetic_{site}.csv"']
         for role, file in {
             "records": "medications",
             "patients": "patients",
@@ -126,7 +126,7 @@ def test_the_numbers_are_those_of_the_library(
     for site in ("MGB", "VA"):
         folder = cohort / site
         records = ehr_prep.read_records(
-            folder / "medications.csv", patients=folder / "patients.csv"
+            folder / "medications.csv", drugs="ra", patients=folder / "patients.csv"
         )
         sequences[site] = ehr_prep.build_sequences(records, preset="ra")
         table = pd.read_csv(out / f"patients/{site}_clusters.csv", index_col="id")
@@ -296,7 +296,7 @@ def test_one_hospital_alone(cohort: Path, tmp_path: Path) -> None:
 def test_sequences_instead_of_records(cohort: Path, tmp_path: Path) -> None:
     lines = ['name = "From sequences"']
     for site in ("MGB", "VA"):
-        records = ehr_prep.read_records(cohort / site / "medications.csv")
+        records = ehr_prep.read_records(cohort / site / "medications.csv", drugs="ra")
         ehr_prep.build_sequences(records, preset="ra").write(tmp_path / f"{site}.csv")
         lines += [f"[sites.{site}]", f'sequences = "{site}.csv"']
         lines += [f'patients = "{(cohort / site / "patients.csv").as_posix()}"']
@@ -495,7 +495,7 @@ def test_a_site_with_too_few_patients_to_show(cohort: Path, tmp_path: Path) -> N
 def test_sites_with_different_states(cohort: Path, tmp_path: Path) -> None:
     (cohort / "map.csv").write_text("name,class\nadalimumab,A\nHumira,A\nabatacept,B\n")
     text = (cohort / "study.toml").read_text()
-    text = text.replace("[sites.VA]", '[sites.VA]\ndrugs = "map.csv"')
+    text = text.replace('[sites.VA]\ndrugs = "ra"', '[sites.VA]\ndrugs = "map.csv"')
     (cohort / "states.toml").write_text(text)
     with pytest.raises(ValueError, match=r"MGB has the states TNFi, .* and VA has A, B; all sites"):
         run_study(read_study(cohort / "states.toml"), tmp_path)

@@ -334,7 +334,7 @@ def test_small_groups_have_no_curve_and_small_numbers_no_value() -> None:
 def test_sequences_give_the_index_dates() -> None:
     data = ehr_prep.ra_cohort(seed=1, scale=0.1)["VA"]
     built = ehr_prep.build_sequences(
-        ehr_prep.read_records(data.records, patients=data.patients, labs=data.labs)
+        ehr_prep.read_records(data.records, drugs="ra", patients=data.patients, labs=data.labs)
     )
     result = trend(data.labs, data.truth["class"], built)
     direct = trend(data.labs, data.truth["class"], data.truth["index_date"])
