@@ -60,7 +60,7 @@ def _patients(study: Study, findings: Findings) -> str:
     analysis, sequences = findings.analysis, findings.analysis.sequences
     patients = shown_sizes(analysis.clusters, 0, rounding_of(study, analysis.clusters))["all"]
     sizes = listed([f"{count_text(study, patients[site])} at {site}" for site in sequences])
-    where = f" ({sizes})" if len(sequences) > 1 else f" of {listed(list(sequences))}"
+    where = f" ({sizes})" if len(sequences) > 1 else f" at {listed(list(sequences))}"
     total = count_text(study, patients["all"])
     synthetic = "synthetic " if study.synthetic else ""
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
