@@ -73,7 +73,7 @@ def headline(
 
 
 def _coarse(number: Number) -> Number:
-    """An index with three decimals, or a statistic with one: more would tell hidden counts."""
+    """An index with three decimals, or a statistic with one: more would reveal hidden counts."""
     indices = (Kind.DIFFERENCE, Kind.APART, Kind.TRUTH, Kind.VOTE_SHARE, Kind.STABILITY)
     if number.kind is Kind.SHARED:
         return replace(number, value=round(number.value, 1))
@@ -118,7 +118,7 @@ def _difference(study: Study, row: Mapping[str, Any]) -> Number:
 
 
 def _shared(shared: SharedChains) -> Iterator[Number]:
-    """The tests of shared chains, and how far the sites' own chains are apart."""
+    """The tests of shared chains, and how far apart the sites' own chains are."""
     for row in shared.tests.to_dict("records"):
         p, n = row["p_holm"], shared.n
         yield Number(Kind.SHARED, row["statistic"], row["sites"], p_value=p, n_boot=n)

@@ -155,11 +155,11 @@ def _of_one_model(findings: Findings) -> list[str]:
 
 
 def _tests_against(findings: Findings) -> str:
-    """How many tests of its fit speak against the model of a single site."""
+    """How many tests of its fit reject the model of a single site."""
     for found in findings.inference.diagnostics.values():
         n = int((found.tests["p_holm"] <= 0.05).sum())
-        say = "say" if n > 1 else "says"
-        return f"; {n or 'none'} of the {len(found.tests)} tests of its fit {say} that it is not"
+        verb = "reject" if n > 1 else "rejects"
+        return f"; {n or 'none'} of the {len(found.tests)} tests of its fit {verb} it"
     return ""
 
 
