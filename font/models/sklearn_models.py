@@ -74,7 +74,7 @@ class SklearnModel:
         if weights is None:
             self.estimator.fit(array)
         elif hasattr(self.estimator, "predict_proba"):
-            raise TypeError(
+            raise InputError(
                 f"scikit-learn's {type(self.estimator).__name__} takes no case weights; fit it "
                 "without, or on a resample drawn with them."
             )
@@ -153,7 +153,7 @@ class SklearnModel:
     def _form(self) -> str:
         name = type(self.estimator).__name__
         if name == "BayesianGaussianMixture":
-            raise TypeError(
+            raise InputError(
                 "a BayesianGaussianMixture cannot be estimated from sums over patients; use "
                 "GaussianMixture."
             )
