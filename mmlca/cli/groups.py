@@ -19,10 +19,13 @@ from pydantic.fields import FieldInfo
 
 from ehr_prep.settings import Reading, Rules
 from font.settings import Settings, about
+from mmlca.model.settings import ClassSettings, ModelSettings
 
 RuleOptions = Annotated[dict[str, Any], Rules]
 ReadingOptions = Annotated[dict[str, Any], Reading, ("drugs", "drug_names")]
 """Those of `Reading` but the drug map, which several commands share as files."""
+ModelOptions = Annotated[dict[str, Any], ModelSettings]
+CriterionOptions = Annotated[dict[str, Any], ClassSettings, ("number", "candidates", "stability")]
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -66,7 +69,7 @@ def _options_in(group: Any) -> tuple[list[inspect.Parameter], Callable[..., Any]
     if not (isinstance(kind, type) and issubclass(kind, Settings)):
         return [], None
     options = [
-        _parameter(name, _annotation(name, field), None)
+        _parameter(name, _annotation(kind, name, field), None if kind is Rules else field.default)
         for name, field in kind.model_fields.items()
         if not left_out or name not in left_out[0]
     ]
@@ -82,18 +85,20 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _annotation(name: str, field: FieldInfo) -> Any:
+def _annotation(kind: type[Settings], name: str, field: FieldInfo) -> Any:
     """What typer needs to know of a setting; pydantic checks the value in any case."""
     option = about(field, "option") or f"--{name.replace('_', '-')}"
     default, example = field.default, about(field, "example")
-    shown: Any = False if default is None else f"{default}, or the preset's"
+    shown: Any = default is not None
+    if kind is Rules and shown:
+        shown = f"{default}, or that of the preset"
     text = field.description or ""
     if default is None and example is not None and not isinstance(example, bool):
         text = f"{text} Example: {_example(example)}"
     more: dict[str, Any] = {"help": text, "show_default": shown}
     kinds = _kinds(field.annotation)
+    least = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
     if kinds == {int}:
-        least = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
         return Annotated[(int | None, typer.Option(option, min=least, **more))]
     if kinds == {bool}:
         return Annotated[(bool | None, typer.Option(option, **more))]
@@ -105,7 +110,7 @@ def _annotation(name: str, field: FieldInfo) -> Any:
         more["help"] = f"{text}; repeat it for others."
         return Annotated[(list[str] | None, typer.Option(option, metavar=metavar, **more))]
     if kinds == {float}:
-        return Annotated[(float | None, typer.Option(option, **more))]
+        return Annotated[(float | None, typer.Option(option, min=least, **more))]
     return Annotated[(str | None, typer.Option(option, **more))]
 
 

@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 _BOTH = ("sequences", "resamples")
 _FOR_REPORT = ("name", "synthetic", "labs", "inference", "covariates", "outcomes", "outputs")
-_AFTER_SUGGEST = (*_FOR_REPORT, "privacy", "published")
+_AFTER_SUGGEST = (*_FOR_REPORT, "table_one", "privacy", "published")
 _AFTER_FITS = (*_AFTER_SUGGEST, "ensemble")
 
 STEPS = (
