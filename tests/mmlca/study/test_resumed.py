@@ -161,7 +161,8 @@ SEQUENCES = {
     "sites.A.labs": NO_SUCH,
     "sites.A.sequences": "sequences.csv",
 }
-PERIODS = {"sites.A.observation": "periods.csv", "rules.follow_up": "observation"}
+PERIODS = {f"sites.{site}.observation": "periods.csv" for site in "AB"}
+PERIODS |= {"rules.follow_up": "observation"}
 CLEAN = {"sites.A.records": "clean.csv", "sites.B.records": "clean.csv"}
 BOTH: dict[str, dict[str, Any]] = {
     "records.strict": CLEAN,
