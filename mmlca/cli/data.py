@@ -123,8 +123,8 @@ def fit(
     if n_empty := int((summary["patients"] == 0).sum()):
         note(
             quiet,
-            f"{n_empty} of {classes} classes are not the most probable class of any patient; ask for "
-            "fewer.",
+            f"{n_empty} of {classes} classes are not the most probable class of any patient; ask "
+            "for fewer.",
         )
     write_table(summary.reset_index(), files["summary.csv"])
     write_table(model.posterior_, files["patients.csv"], private=True)
