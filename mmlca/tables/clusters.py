@@ -289,12 +289,12 @@ def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | Non
     """
     rows = [_without_rare_paths(row, min_count) for row in described.to_dict("records")]
     names = [_name(row) if _is_known(row["first"]) else None for row in rows]
-    unlike: list[str | None] = []
+    distinct: list[str | None] = []
     for row, name in zip(rows, names, strict=True):
         same = [other for other, n in zip(rows, names, strict=True) if n == name]
         kinds = [None] if name is None else _kinds(name, row, same)
-        unlike.append(next(kind for kind in kinds if kind is None or kind not in unlike))
-    return unlike
+        distinct.append(next(kind for kind in kinds if kind is None or kind not in distinct))
+    return distinct
 
 
 def _kinds(
