@@ -24,6 +24,7 @@ BASE: dict[str, Any] = {
     "sites.B.records": "b.csv",
     "sites.B.patients": "people.csv",
     "records.drugs": "ra",
+    "records.default_supply": 30,
     "classes.number": 2,
     "pseudo_sites.per_site": 1,
     "model.n_init": 2,
