@@ -83,17 +83,25 @@ class Results:
     ) -> None:
         self.folder, self.about, self.inputs = folder, dict(about), tuple(inputs)
         self.warned: list[str] = []
-        self._key_is_stored = True
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):  # can anything be written here?
                 pass
             clear_unfinished(folder / _PATIENTS)
-            self.secret = self._read_key() if keyed else b""
+            if keyed and (folder / _PATIENTS).exists():
+                self._keep_private(folder / _PATIENTS)
+            stored = self._stored_key()
         except OSError as error:
             raise OSError(
                 f"cannot write to {folder} ({error.strerror}); choose another --out."
             ) from None
+        self.secret = (stored or secrets.token_bytes(_KEY_BYTES)) if keyed else b""
+        self._key_is_stored = bool(stored) or not keyed
+        self._known_keys = {
+            b"",
+            stored,
+            self.secret,
+        }  # an earlier run may have hidden more, or less
         self.record: dict[str, Any] = {
             **about,
             "started": _now(),
@@ -102,15 +110,12 @@ class Results:
         }
         self._files: dict[str, str] = {}
 
-    def _read_key(self) -> bytes:
-        """The folder's key, or a new one that `_keep_key` stores before the first result."""
+    def _stored_key(self) -> bytes:
+        """The folder's key; empty if there is none yet, which `_keep_key` stores in time."""
         path = self.folder / _KEY
-        if path.parent.exists():
-            self._keep_private(path.parent)
         if not path.is_symlink() and path.is_file() and path.stat().st_size == _KEY_BYTES:
             return path.read_bytes()
-        self._key_is_stored = False
-        return secrets.token_bytes(_KEY_BYTES)
+        return b""
 
     def _keep_key(self) -> None:
         """Store a new key; not earlier, so that a run that is refused leaves no folder behind."""
@@ -186,7 +191,10 @@ class Results:
         inside = [part for part in path.parents if part.is_relative_to(self.folder)]
         plain = not any(part.is_symlink() for part in (path, *inside) if part != self.folder)
         ours = _NAMES.fullmatch(name) is not None
-        return ours and plain and path.is_file() and self.hash_of(path) == stored
+        if not (ours and plain and path.is_file()):
+            return False
+        digest = file_hash(path)
+        return any(_keyed(digest, key) == stored for key in self._known_keys)
 
     def forget(self, name: str) -> None:
         """Remove a step and its files, unless someone changed them or they are read."""

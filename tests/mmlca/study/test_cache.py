@@ -116,3 +116,17 @@ def test_what_a_killed_run_left_of_patients_is_removed(tmp_path: Path) -> None:
     os.utime(stale, (1e9, 1e9))
     Results(tmp_path, {})
     assert not stale.exists()
+
+
+def test_a_run_that_hides_numbers_leaves_no_exact_ones_of_an_earlier_run(tmp_path: Path) -> None:
+    """The two record hashes with a key and without one."""
+    exact = Results(tmp_path, {})
+    with exact.step("figure lab_local", "1"):
+        exact.text("figures/lab_local.csv", "n\n3\n")
+    hiding = Results(tmp_path, {}, keyed=True)
+    hiding.keep_only([])
+    assert not (tmp_path / "figures/lab_local.csv").exists()
+    with hiding.step("figure lab_local", "2"):
+        hiding.text("figures/lab_local.csv", "n\n\n")
+    Results(tmp_path, {}).keep_only([])
+    assert not (tmp_path / "figures/lab_local.csv").exists()
