@@ -168,7 +168,7 @@ def ra_cohort(
         what part leaving a drug is more likely in the first quarter on it and less likely after
         a year; 0: a Markov chain), `p_lost_at_switch` (probability that follow-up ends before
         a switch, so that nobody sees it) and `subtype_separation` (0: the class of several drugs
-        is one chain, 1: it consists of two that a model may well tell apart).
+        is one chain, 1: it consists of two that a model can distinguish).
 
     Returns
     -------

@@ -49,7 +49,7 @@ def write_omop(
     """Write a synthetic cohort as tables of the OMOP common data model 5.4. SYNTHETIC.
 
     Drug texts become concepts of their own with the ingredient above them; texts that the drug map
-    does not know, such as misspelt ones, get concept 0. Dates that are no dates stay empty.
+    does not know, such as misspelt ones, get concept 0. Unreadable dates stay empty.
     `person_source_value` has the patient id of the cohort; `person_id` counts from 1.
 
     Parameters

@@ -278,7 +278,7 @@ def test_conditions_of_atlas(tmp_path: Path) -> None:
 def test_other_files_are_no_concept_sets(tmp_path: Path, text: str) -> None:
     path = tmp_path / "set.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"set\.json is no concept set|includes no concept"):
+    with pytest.raises(ValueError, match=r"set\.json is not a concept set|includes no concept"):
         read_sets({"A": [path]})
 
 
