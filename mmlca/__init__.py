@@ -7,13 +7,13 @@ import logging
 
 import lazy_loader
 
-from font.exchange.registry import register_kind
+from font.exchange.families.registry import register_family
 
 __version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
 
-register_kind("mmlca markov counts", "mmlca.federation.markov_kind:MARKOV")
+register_family("mmlca markov counts", "mmlca.federation.markov_kind:MARKOV")
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library prints nothing

@@ -7,9 +7,8 @@ from html import escape
 from os import PathLike
 from typing import Any
 
-from font.exchange.registry import kind_of
-from font.exchange.rules import masked_values
-from font.exchange.schema import read_file
+from font.exchange.envelope import read_file
+from font.exchange.messages.registry import message_of
 from font.files import content_policy
 
 
@@ -36,7 +35,7 @@ def explain(path: str | PathLike[str]) -> str:
 def describe_file(path: str | PathLike[str]) -> dict[str, Any]:
     """The same as `explain`, for machines: texts, numbers and lists."""
     file = read_file(path)
-    contains, reveals = _WORDS[file.kind](file.payload)
+    contains, reveals = message_of(file.kind).explain(file.payload)
     head = file.model_dump(exclude={"payload"})
     return head | {"contains": contains, "reveals": reveals, "lacks": _LACKS}
 
@@ -45,9 +44,7 @@ def explain_page(path: str | PathLike[str]) -> str:
     """An HTML page: the explanation, then every value in the file."""
     file, about = read_file(path), describe_file(path)
     fields = {name: value for name, value in file.model_dump().items() if value is not None}
-    if file.kind == "labels":
-        rows = [row.split() for row in file.payload["tables"]]
-        fields["payload"] = file.payload | {"tables": rows}
+    fields["payload"] = message_of(file.kind).shown(file.payload)
     lists = ""
     for part in ("contains", "reveals"):
         lines = "".join(f"<li>{escape(line)}</li>" for line in about[part])
@@ -80,7 +77,7 @@ _STYLE = (
 
 def _signed(about: Mapping[str, Any]) -> str:
     if about["signature"] is None:
-        return "It is not signed: nothing in it tells who sent it."
+        return "It is not signed: nothing in it shows who sent it."
     return (
         f"It is signed with the key {about['signature']['key']}; compare this with the key that "
         f"{about['site']!r} told you by another way."
@@ -98,155 +95,6 @@ _LACKS = (
     "patient ids, dates of patients, single patients' sequences or labels; the one date is the "
     "day of writing."
 )
-
-
-def _model_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    content, unit = payload["model"], payload["min_count"]
-    kind = kind_of(content["format"])
-    contains, reveals = kind.words(content)
-    contains = [f"the model {payload['name']!r}, a {kind.name}", *contains]
-    if payload["bic"]:
-        tried = ", ".join(str(row["n_classes"]) for row in payload["bic"])
-        contains.append(
-            f"for {tried} classes, how far the BIC lies above the lowest, in whole numbers"
-        )
-    return [*contains, _rule(unit)], [*reveals, *_limits(unit)]
-
-
-def _labels_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    n, unit = len(payload["models"]), payload["min_count"]
-    cells = sum(map(len, payload["classes"]))
-    cells += sum(row.count(" ") + 1 for row in payload["tables"])
-    contains = [
-        f"the names and fingerprints of {n} models",
-        f"for each model how many patients are in each class, and for each of {n * (n - 1) // 2:,} "
-        f"pairs of models how many patients have which two labels: {cells:,} counts",
-        _rule(unit),
-    ]
-    reveals = [
-        "about how many patients of the site follow which kind of course, as the models see it; "
-        "never how many have which combination of more than two labels",
-        *_limits(unit),
-        f"a patient stands in {n * (n + 1) // 2:,} of the counts; from all of them together such a "
-        "person can tell little where there are two models, but much with twenty",
-    ]
-    return contains, reveals
-
-
-def _rule(unit: int) -> str:
-    return f"no other counts; every count is rounded at random, up or down, to a multiple of {unit}"
-
-
-def _limits(unit: int) -> list[str]:
-    return [
-        f"never the size of a group of fewer than {unit}: a count of 0 may stand for up to "
-        f"{unit - 1} patients, and a count of {unit} for a single one",
-        "to someone who knows every other patient of the site: with each count a slight hint "
-        "whether a certain patient is among them, since one patient more changes what is written "
-        f"in 1 of {unit} cases",
-    ]
-
-
-def _ensemble_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    part = payload["ensemble"]
-    shown = ", ".join(part["models"][:8]) + ", …" * (len(part["models"]) > 8)
-    contains = [
-        f"{len(payload['models'])} models as their sites sent them ({shown})",
-        f"their weights and agreement, and how to find the cluster of a patient: "
-        f"{len(part['centres'])} clusters",
-        f"estimated numbers of patients by cluster and site ({', '.join(part['sites'])})",
-    ]
-    reveals = [
-        "about how large each cluster is at each site, and how well the sites' models agree",
-        "no more about patients than the models and labels files it was made of, whose counts were "
-        "rounded at random before they left their sites",
-    ]
-    return contains, reveals
-
-
-def _sums_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    rows, unit = payload["sums"], payload["min_count"]
-    contains = [
-        f"step {payload['step']} of a refinement: for each of {len(rows)} clusters {len(rows[0])} "
-        "sums over the site's patients, from which all sites' clusters are estimated anew",
-        f"the mean number of events per patient ({payload['per_patient']:g}) in sums that few "
-        "patients stand behind",
-        _rule(unit) if unit > 1 else "every sum as it is, not rounded, since min_count is 1",
-    ]
-    reveals = [
-        "about how many patients of the site are in each cluster, and what they do",
-        *(_limits(unit) if unit > 1 else ["the exact sums"]),
-        "all steps of a refinement round with the same draws, so that several tell little more "
-        "than one",
-    ]
-    return contains, reveals
-
-
-def _shared_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    contains = [
-        f"step {payload['step']} of a refinement{', the last' * payload['last']}: for each of "
-        f"{len(payload['sums'])} clusters the sums of all sites ({', '.join(payload['sites'])}), "
-        "from which the shared model is made",
-        "one site's model as it was sent, for its states and prior",
-    ]
-    reveals = [
-        "about how common each course of treatment is at all sites together",
-        "no more about patients than the sums files that it was made of",
-    ]
-    return contains, reveals
-
-
-def _key_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    return [f"the site's public key for the masks of secure sums, {payload['public']}"], [
-        "nothing about patients; it lets other sites hide their tables under masks that cancel "
-        "with this site's"
-    ]
-
-
-def _masked_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    sites, unit = [row["site"] for row in payload["sites"]], payload["min_count"]
-    n = len(masked_values(payload["values"]))
-    contains = [
-        f"{n:,} numbers ({payload['what']}) under masks; every one looks like a number drawn at "
-        "random",
-        f"the names and public keys of the {len(sites)} sites whose masks cancel in the sum: "
-        f"{', '.join(sites)}",
-    ]
-    reveals = [
-        "by itself nothing about patients",
-        "together with the files of all these sites: the exact sum of their tables, to the centre; "
-        f"what the centre sends on is rounded at random to multiples of at least {unit}",
-        "this site's own table, to whoever has the files and the private keys of all other sites",
-    ]
-    return contains, reveals
-
-
-def _effects_words(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    shown = ", ".join(str(k + 1) for k in payload["clusters"])
-    unit = payload["min_count"]
-    contains = [
-        f"effects of {', '.join(part['name'] for part in payload['variables'])} on membership in "
-        f"the clusters {shown}, as log-odds against cluster 1 with standard errors, rounded at "
-        f"random to whole standard errors: {len(payload['estimates'])} effects"
-    ]
-    reveals = [
-        "how much more probable each cluster is for patients who differ in a covariate; roughly, "
-        "through the standard errors, how many patients it rests on",
-        f"nothing that rests on fewer than {unit} patients of a cluster, with or without a trait",
-    ]
-    return contains, reveals
-
-
-_WORDS = {
-    "model": _model_words,
-    "labels": _labels_words,
-    "ensemble": _ensemble_words,
-    "sums": _sums_words,
-    "shared": _shared_words,
-    "key": _key_words,
-    "masked": _masked_words,
-    "effects": _effects_words,
-}
 
 
 def _as_html(value: Any, path: tuple[Any, ...]) -> str:

@@ -1,15 +1,17 @@
-"""What the fields of exchange files may hold: types with bounds, and the models font itself knows.
+"""What the fields of exchange files may hold: types with bounds.
 
 The bounds hold before anything is computed from a file: what passes here needs little memory.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from font.errors import InputError
 from font.exchange.names import check_site, check_study
+from font.exchange.parse import shorten
 
 MOST_STATES, MOST_CLASSES, MOST_VARIABLES = 127, 100, 1_000
 MOST_MODELS, MOST_SITES = 300, 300
@@ -67,49 +69,20 @@ class SignaturePart(Strict):
     value: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
 
-class KMeansPart(Strict):
-    """K-means."""
-
-    format: Literal["font k-means"]
-    version: One
-    variables: Names
-    patients: Patients
-    centres: ByClass
-    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
-
-
-class GaussianPart(Strict):
-    """A mixture of normal distributions."""
-
-    format: Literal["font gaussian mixture"]
-    version: One
-    variables: Names
-    patients: Patients
-    means: ByClass
-    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
-    covariance_type: Literal["full", "tied", "diag", "spherical"]
-    covariances: Annotated[
-        list[Annotated[list[Values], size(1, MOST_VARIABLES)]],
-        size(1, MOST_CLASSES),
-    ]
+def validated(schema: type[Any], content: Any, origin: str, prefix: str = "") -> Any:
+    """The content as the schema reads it; an `InputError` at the first field that does not fit."""
+    try:
+        return schema.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = prefix + ".".join(shorten(part, 40).strip("'") for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")[:200].rstrip(".")
+        raise InputError(
+            f"{origin} does not fit the specification at {where} ({message}); ask the sender to "
+            "write it again."
+        ) from None
 
 
-class ItemPart(Strict):
-    """An item of a latent class model and its possible answers."""
-
-    item: Label
-    categories: Annotated[list[Label | bool | int | Number], size(1, MOST_VARIABLES)]
-
-
-class LatentClassPart(Strict):
-    """A latent class model of categorical items."""
-
-    format: Literal["font latent class"]
-    version: One
-    items: Annotated[list[ItemPart], size(1, MOST_VARIABLES)]
-    prior: Annotated[Number, Field(ge=0)]
-    patients: Patients
-    answers: Annotated[
-        list[Annotated[list[Count], size(1, 10 * MOST_VARIABLES)]],
-        size(1, MOST_CLASSES),
-    ]
+def misfit(origin: str, wrong: str) -> InputError:
+    """The error for content of the right form whose numbers do not fit together."""
+    return InputError(f"{origin} does not fit together: {wrong}; ask the sender to write it again.")

@@ -11,7 +11,7 @@ What to know before hospitals join:
   themselves (`--isolation process`).
 - What protects patients (`min_count` and the site's floor) is set at the hospital, in the object
   that is given to `client_app`; nothing in a message changes it. A hospital masks exact counts
-  (`font.exchange.secure`) only if its own SuperNode says so (`--node-config 'secure=true'`).
+  (`font.exchange.masked`) only if its own SuperNode says so (`--node-config 'secure=true'`).
 - The public keys of secure sums pass through the centre. One that is not honest could put its own
   in their place, unless the hospitals sign their files and pin each other's keys.
 - Of an error at a hospital the centre learns the type, never the text, which may name patients.
@@ -30,17 +30,18 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from font.errors import InputError
+from font.exchange.envelope import claimed_kind
 from font.exchange.fields import MOST_MODELS, MOST_SITES
+from font.exchange.header import Header
 from font.exchange.parse import FILE_LIMIT
 from font.exchange.replies import Reply
-from font.exchange.rounds import STEPS, Round, run_round
-from font.exchange.schema import claimed_kind
-from font.exchange.signatures import Keys, read_keys
+from font.exchange.rounds import Round, run_round, steps
+from font.exchange.signatures import read_keys
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -83,6 +84,9 @@ class Site(Protocol):
         With key files it is masked, as in `label`. The patients' probabilities stay.
         """
 
+    def answer(self, kind: str, source: bytes) -> Path:
+        """The message of a kind with which this site answers an ensemble or a shared model."""
+
 
 def client_app(site: Callable[[Context], Site]) -> ClientApp:
     """The app of a hospital.
@@ -95,9 +99,14 @@ def client_app(site: Callable[[Context], Site]) -> ClientApp:
         there the hospital takes part in secure sums, if the centre asks for them.
     """
     app = ClientApp()
-    for step in STEPS:
-        app.query(step)(_handler(site, step))
+    for step in steps():
+        app.query(_query(step))(_handler(site, step))
     return app
+
+
+def _query(step: str) -> str:
+    """What Flower calls a step."""
+    return step.replace(" ", "_")
 
 
 def _handler(site: Callable[[Context], Site], step: str) -> Callable[[Message, Context], Message]:
@@ -141,21 +150,21 @@ def _answer(site: Site, step: str, received: list[bytes]) -> list[bytes]:
     if step == "refine":
         sums = site.refine(files[0], **options).sums
         return [] if sums is None else [Path(sums).read_bytes()]
-    site.assign(files[0])
-    return []
+    if step == "assign":
+        site.assign(files[0])
+        return []
+    return [Path(site.answer(step.removeprefix("answer "), files[0])).read_bytes()]
 
 
 def server_app(
+    header: Header | None = None,
     *,
-    study: str | None = None,
     sites: Sequence[str] | None = None,
     out: str | Path | None = None,
     n_clusters: int | None = None,
     timeout: float | None = None,
     refine: int | str | None = None,
     secure: bool | None = None,
-    keys: Keys = None,
-    signing_key: str | Path | None = None,
     done: Callable[[Round], Any] | None = None,
     **settings: Any,
 ) -> ServerApp:
@@ -165,7 +174,9 @@ def server_app(
 
     Parameters
     ----------
-    study : str
+    header : Header
+        Of the centre; in the configuration `study`, `keys` (a file for `font.read_keys`) and
+        `signing-key`.
     sites : list of str
         Those that should take part; "MGB,VA" in the configuration. The round begins when so many
         are connected, or when the time is up.
@@ -176,13 +187,10 @@ def server_app(
     refine : int or "converge", optional
         Rounds of the refinement that follows; "" in the configuration stands for none.
     secure : bool, optional
-        Counts and sums come masked, see `font.exchange.secure`; if not given, they do not.
-    keys : {site: public key}
-        What a site did not sign is refused; in the configuration a file for `font.read_keys`.
-    signing_key : the centre's private key, to sign the ensemble with
+        Counts and sums come masked, see `font.exchange.masked`; if not given, they do not.
     done : called with the `font.exchange.rounds.Round`
-    settings : for `font.exchange.rounds.run_round`: round, min_count, unequal, seed, states,
-        weights, distance, method, software
+    settings : for `font.exchange.rounds.run_round`: min_count, unequal, seed, states, answers,
+        weights, distance, method
     """
     app = ServerApp()
 
@@ -192,21 +200,16 @@ def server_app(
         named = sites
         if named is None:
             named = [s.strip() for s in str(config.get("sites", "")).split(",") if s.strip()]
-        pinned, sign_with = keys, signing_key or str(config.get("signing-key", "")) or None
-        if pinned is None and config.get("keys"):
-            pinned = read_keys(str(config["keys"]))
         wait = float(config.get("timeout", 3600.0)) if timeout is None else timeout
         steps: Any = str(config.get("refine", "")) if refine is None else refine
         result = run_round(
             lambda step, files, to: ask(grid, step, files, to, wait, len(named)),
-            study=str(config["study"]) if study is None else study,
+            header or _header(config),
             sites=named,
             out=Path(str(config.get("out", "results")) if out is None else out),
             n_clusters=n_clusters or int(config.get("clusters", 0)) or None,
             refine=int(steps) if str(steps).isdecimal() else steps or None,
             secure=config.get("secure", False) is True if secure is None else secure,
-            keys=pinned,
-            signing_key=None if sign_with is None else Path(sign_with),
             **settings,
         )
         _log.info("%s", result.report)
@@ -214,6 +217,16 @@ def server_app(
             done(result)
 
     return app
+
+
+def _header(config: Mapping[str, Any]) -> Header:
+    """The centre's header, from the run's configuration."""
+    keys, signing_key = config.get("keys"), config.get("signing-key")
+    return Header(
+        study=str(config["study"]),
+        keys=read_keys(str(keys)) if keys else None,
+        signing_key=str(signing_key) if signing_key else None,
+    )
 
 
 def ask(
@@ -229,7 +242,8 @@ def ask(
     Parameters
     ----------
     grid : Flower's Grid
-    step : "fit", "key", "label", "assign" or "refine"
+    step : str
+        One of `font.exchange.rounds.steps()`.
     files : exchange files
     senders : node ids as texts; None: everyone, once `n_sites` are connected
     timeout : seconds
@@ -241,7 +255,7 @@ def ask(
     record = ConfigRecord({_FILES: list(files)})
     left = max(1.0, end - time.monotonic())
     messages = [
-        Message(RecordDict({_RECORD: record}), int(node), f"query.{step}", ttl=left + 60)
+        Message(RecordDict({_RECORD: record}), int(node), f"query.{_query(step)}", ttl=left + 60)
         for node in senders
     ]
     replies = {}

@@ -1,6 +1,6 @@
 """Masks that cancel in a sum: whole numbers modulo 2⁶⁴, one stream for each pair of sites.
 
-See `font.exchange.secure` for what they are used for.
+See `font.exchange.masked` for what they are used for.
 """
 
 from __future__ import annotations

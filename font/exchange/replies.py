@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from font.checks import some
 from font.cross_tables import CrossTables
 from font.errors import InputError
-from font.exchange.files import ModelFile, file_names, read_labels, read_models
+from font.exchange.disclosure import MIN_COUNT
+from font.exchange.envelope import file_names, read_file
+from font.exchange.header import Header
+from font.exchange.masked import MaskedFile, read_masked
 from font.exchange.masks import LEAST_SITES
+from font.exchange.messages.labels import read_labels
+from font.exchange.messages.mask_key import read_mask_key
+from font.exchange.messages.model import ModelFile, read_models
+from font.exchange.messages.shared import Step
+from font.exchange.messages.sums import SumsFile, check_parts, read_sums
 from font.exchange.report import Absent
-from font.exchange.secure import MaskedFile, MaskKey, read_mask_key, read_masked
-from font.exchange.sums import Step, SumsFile, check_parts, read_sums
 from font.files import atomic_write
 
 _MOST_FILES = 100  # models from one site
@@ -50,13 +56,81 @@ class Reply(NamedTuple):
 Ask = Callable[[str, Sequence[bytes], Sequence[str] | None], Iterable[Reply]]
 
 
+@dataclass(frozen=True)
+class Centre:
+    """Who asks the sites in a round.
+
+    Parameters
+    ----------
+    ask : step, files, senders → replies
+    header : Header
+        Files of another study or round, or that its keys do not fit, are refused.
+    out : folder that keeps what was received
+    min_count : int
+        Files whose counts were rounded to multiples of less are refused.
+    absent : list of Absent
+        Grows with every reply that cannot be used.
+    """
+
+    ask: Ask
+    header: Header
+    out: Path
+    min_count: int = MIN_COUNT
+    absent: list[Absent] = field(default_factory=list)
+
+    def ask_each(self, step: str, files: Sequence[bytes], senders: Heard) -> dict[str, Reply]:
+        """The good replies, at most one from each sender; who is missing is noted."""
+        replies = list(self.ask(step, files, list(senders)))
+        good: dict[str, Reply] = {}
+        for sender, (site, _) in senders.items():
+            mine = [reply for reply in replies if reply.sender == sender]
+            if len(mine) != 1:
+                wrong = "it did not answer" if not mine else f"it answered {len(mine)} times"
+                self.absent.append(Absent(site, step, wrong))
+            elif mine[0].trouble is not None:
+                self.absent.append(Absent(site, step, mine[0].trouble))
+            else:
+                good[sender] = mine[0]
+        return good
+
+    def usable(
+        self,
+        step: str,
+        replies: Mapping[str, Reply],
+        senders: Heard,
+        read: Callable[[bytes], tuple[str, Part]],
+    ) -> Iterator[tuple[str, Part]]:
+        """The senders with what was read of their one file; whose cannot be used is noted.
+
+        `read` gives the site that a file names and its content. A sender may not use the name of
+        another site than the one whose models it sent.
+        """
+        for sender, reply in replies.items():
+            site = senders[sender][0]
+            try:
+                if len(reply.files) != 1:
+                    raise InputError(f"it sent {len(reply.files)} files in place of one")
+                named, part = read(reply.files[0])
+                if named != site:
+                    raise InputError(f"it sent a file of {named!r}, but models of {site!r}")
+            except ValueError as error:
+                self.absent.append(Absent(site, step, str(error)))
+                continue
+            yield sender, part
+
+    def keep(self, folder: str, kind: str, files: Mapping[str, bytes]) -> None:
+        """Write files, by site, into a folder of what was received."""
+        for site, name in file_names(sorted(files), kind).items():
+            atomic_write(self.out / folder / name, files[site])
+
+    def reasons(self) -> str:
+        """Why sites are absent, in words."""
+        shown = [f"{who.site}: {who.reason.rstrip('.')}" for who in self.absent[:5]]
+        return "; ".join(shown) or "nobody came"
+
+
 def collect_models(
-    replies: Iterable[Reply],
-    rules: Mapping[str, Any],
-    sites: Sequence[str],
-    states: Sequence[str] | None,
-    unequal: bool,
-    absent: list[Absent],
+    centre: Centre, sites: Sequence[str], states: Sequence[str] | None, unequal: bool
 ) -> Heard:
     """The senders whose models can all be used, with their sites.
 
@@ -64,17 +138,17 @@ def collect_models(
     """
     read: dict[str, dict[str, ModelFile]] = {}
     heard: Heard = {}
-    for reply in replies:
+    for reply in centre.ask("fit", (), None):
         try:
             if reply.trouble is not None:
                 raise InputError(reply.trouble)
-            models = _models_of(reply, rules, sites)
+            models = _models_of(reply, centre, sites)
             site = next(iter(models.values())).site
             if site in {taken for taken, _ in heard.values()}:
                 raise InputError(f"it calls itself {site!r}, as a sender before it did")
             read[reply.sender], heard[reply.sender] = models, (site, reply.files)
         except ValueError as error:
-            absent.append(Absent(reply.sender, "fit", str(error)))
+            centre.absent.append(Absent(reply.sender, "fit", str(error)))
     seen = {sender: {model.states for model in models.values()} for sender, models in read.items()}
     wanted = tuple(states) if states is not None else _most_common(*seen.values())
     number = _most_common([len(models) for models in read.values()])
@@ -86,17 +160,17 @@ def collect_models(
         elif not unequal and len(files) != number:
             wrong = f"it sent {len(files)} models, most sites sent {number}"
         if wrong is not None:
-            absent.append(Absent(site, "fit", wrong))
+            centre.absent.append(Absent(site, "fit", wrong))
             del heard[sender]
+    if not heard:
+        raise InputError(f"no site sent a model that can be used ({centre.reasons()}).")
     return heard
 
 
-def _models_of(
-    reply: Reply, rules: Mapping[str, Any], sites: Sequence[str]
-) -> dict[str, ModelFile]:
+def _models_of(reply: Reply, centre: Centre, sites: Sequence[str]) -> dict[str, ModelFile]:
     if not 0 < len(reply.files) <= _MOST_FILES:
         raise InputError(f"it sent {len(reply.files)} files in place of 1 to {_MOST_FILES}")
-    models = read_models(reply.files, **rules)
+    models = read_models(reply.files, centre.header, min_count=centre.min_count)
     named = {model.site for model in models.values()}
     if len(named) > 1:
         raise InputError(f"it sent models of the sites {some(sorted(named))}, not of one")
@@ -111,103 +185,70 @@ def _most_common(*groups: Iterable[Any]) -> Any:
     return min(times, key=lambda value: (-times[value], value), default=())
 
 
-def by_sender(
-    replies: Iterable[Reply], heard: Heard, step: str, absent: list[Absent]
-) -> dict[str, Reply]:
-    """The good replies, at most one from each sender that was asked; who is missing is noted."""
-    replies = list(replies)
-    good: dict[str, Reply] = {}
-    for sender, (site, _) in heard.items():
-        mine = [reply for reply in replies if reply.sender == sender]
-        if len(mine) != 1:
-            wrong = "it did not answer" if not mine else f"it answered {len(mine)} times"
-            absent.append(Absent(site, step, wrong))
-        elif mine[0].trouble is not None:
-            absent.append(Absent(site, step, mine[0].trouble))
-        else:
-            good[sender] = mine[0]
-    return good
-
-
 def collect_tables(
-    replies: Mapping[str, Reply],
-    heard: Heard,
-    models: Mapping[str, ModelFile],
-    rules: Mapping[str, Any],
-    folder: Path,
-    absent: list[Absent],
+    centre: Centre, senders: Heard, files: Sequence[bytes], models: Mapping[str, ModelFile]
 ) -> Iterator[CrossTables]:
     """The cross-tables of each site, read one after the other; files that can be used are kept."""
-    names = file_names(sorted(site for site, _ in heard.values()), "labels")
-    some_came = False
-    read = partial(_tables_of, models, rules)
-    for sender, part in _usable(replies, heard, "label", read, absent):
-        atomic_write(folder / names[heard[sender][0]], replies[sender].files[0])
-        some_came = True
+
+    def read(data: bytes) -> tuple[str, CrossTables]:
+        part = read_labels(data, models, centre.header, min_count=centre.min_count)
+        (site,) = part.tables
+        return str(site), part
+
+    replies = centre.ask_each("label", files, senders)
+    came: dict[str, bytes] = {}
+    for sender, part in centre.usable("label", replies, senders, read):
+        came[senders[sender][0]] = replies[sender].files[0]
         yield part
-    if not some_came:
-        raise InputError(f"no site sent counts that can be used ({words(absent)}).")
-
-
-def _tables_of(
-    models: Mapping[str, ModelFile], rules: Mapping[str, Any], reply: Reply, site: str
-) -> CrossTables:
-    part = read_labels(_only_file(reply), models, **rules)
-    if list(part.tables) != [site]:
-        raise InputError(f"it sent the counts of {some(part.tables)}, but models of {site!r}")
-    return part
+    if not came:
+        raise InputError(f"no site sent counts that can be used ({centre.reasons()}).")
+    centre.keep("labels", "labels", came)
 
 
 def collect_sums(
-    replies: Mapping[str, Reply],
-    going: Heard,
-    before: Step,
-    rules: Mapping[str, Any],
-    folder: Path,
-    absent: list[Absent],
+    centre: Centre, going: Heard, before: Step, sent: bytes
 ) -> tuple[list[SumsFile], Heard]:
     """The sums of a step that can be used, which are kept, and the senders that they are from."""
-    names = file_names(sorted(going[sender][0] for sender in replies), f"sums-{before.step}")
-    parts: dict[str, SumsFile] = {}
-    for sender, part in _usable(replies, going, "refine", partial(_sums_of, before, rules), absent):
-        parts[sender] = part
-        atomic_write(folder / names[going[sender][0]], replies[sender].files[0])
+
+    def read(data: bytes) -> tuple[str, SumsFile]:
+        part = read_sums(data, centre.header, min_count=centre.min_count)
+        check_parts(before, [part])
+        return part.site, part
+
+    replies = centre.ask_each("refine", [sent], going)
+    parts = dict(centre.usable("refine", replies, going, read))
     if not parts:
-        raise InputError(f"no site sent sums that can be used ({words(absent)}).")
+        raise InputError(f"no site sent sums that can be used ({centre.reasons()}).")
+    came = {going[sender][0]: replies[sender].files[0] for sender in parts}
+    centre.keep("sums", f"sums-{before.step}", came)
     return list(parts.values()), {sender: going[sender] for sender in parts}
 
 
-def _sums_of(before: Step, rules: Mapping[str, Any], reply: Reply, site: str) -> SumsFile:
-    part = read_sums(_only_file(reply), **rules)
-    _check_sender("sums", part.site, site)
-    check_parts(before, [part])
-    return part
+def collect_answers(centre: Centre, kind: str, senders: Heard, sent: bytes) -> None:
+    """Keep the sites' messages of a kind that answer an ensemble or a shared file."""
+
+    def read(data: bytes) -> tuple[str, bytes]:
+        return read_file(data, centre.header, kind=kind, min_count=centre.min_count).site, data
+
+    replies = centre.ask_each(f"answer {kind}", [sent], senders)
+    parts = dict(centre.usable(f"answer {kind}", replies, senders, read))
+    centre.keep(kind, kind, {senders[sender][0]: data for sender, data in parts.items()})
 
 
 # --- secure sums -------------------------------------------------------------------------
 
 
-def collect_keys(
-    replies: Iterable[Reply],
-    heard: Heard,
-    rules: Mapping[str, Any],
-    folder: Path,
-    absent: list[Absent],
-) -> KeyReplies:
+def collect_keys(centre: Centre, senders: Heard) -> KeyReplies:
     """The key files that can be used, which are kept, with the public keys."""
-    names = file_names(sorted(site for site, _ in heard.values()), "key")
-    keys: KeyReplies = {}
-    good = by_sender(replies, heard, "key", absent)
-    for sender, key in _usable(good, heard, "key", partial(_key_of, rules), absent):
-        keys[sender] = (key.public, good[sender].files[0])
-        atomic_write(folder / names[heard[sender][0]], good[sender].files[0])
+
+    def read(data: bytes) -> tuple[str, tuple[str, bytes]]:
+        key = read_mask_key(data, centre.header, min_count=centre.min_count)
+        return key.site, (key.public, data)
+
+    replies = centre.ask_each("key", (), senders)
+    keys = dict(centre.usable("key", replies, senders, read))
+    centre.keep("keys", "key", {senders[sender][0]: data for sender, (_, data) in keys.items()})
     return keys
-
-
-def _key_of(rules: Mapping[str, Any], reply: Reply, site: str) -> MaskKey:
-    key = read_mask_key(_only_file(reply), **rules)
-    _check_sender("key", key.site, site)
-    return key
 
 
 class MaskedRequest(NamedTuple):
@@ -218,7 +259,7 @@ class MaskedRequest(NamedTuple):
     step : "label" or "refine"
     files : list of bytes
         What the sites answer; the key files are sent along.
-    what, of : str
+    kind, of : str
         As in `MaskedFile`.
     name : str
         For the files that come back.
@@ -226,19 +267,13 @@ class MaskedRequest(NamedTuple):
 
     step: str
     files: Sequence[bytes]
-    what: str
+    kind: str
     of: str
     name: str
 
 
 def collect_masked(
-    ask: Ask,
-    request: MaskedRequest,
-    going: Heard,
-    key_files: KeyReplies,
-    rules: Mapping[str, Any],
-    folder: Path,
-    absent: list[Absent],
+    centre: Centre, request: MaskedRequest, going: Heard, key_files: KeyReplies
 ) -> tuple[list[MaskedFile], Heard]:
     """The masked counts or sums of a set of sites, which are kept, and their senders.
 
@@ -249,69 +284,23 @@ def collect_masked(
         if len(going) < LEAST_SITES:
             raise InputError(
                 f"a secure sum needs at least {LEAST_SITES} sites, and {len(going)} can take part "
-                f"({words(absent)}); run the round without secure sums, or when more are there."
+                f"({centre.reasons()}); run the round without secure sums, or when more are there."
             )
-        sent = [*request.files, *(key_files[sender][1] for sender in going)]
         keys = {site: key_files[sender][0] for sender, (site, _) in going.items()}
-        replies = by_sender(ask(request.step, sent, list(going)), going, request.step, absent)
-        read = partial(_masked_of, request, keys, rules)
-        parts = dict(_usable(replies, going, request.step, read, absent))
+
+        def read(data: bytes, keys: dict[str, str] = keys) -> tuple[str, MaskedFile]:
+            unit = centre.min_count
+            part = read_masked(data, centre.header, kind=request.kind, min_count=unit)
+            if (part.of, part.keys) != (request.of, keys):
+                raise InputError("it masked another table than the one asked for, or other sites")
+            return part.site, part
+
+        sent = [*request.files, *(key_files[sender][1] for sender in going)]
+        replies = centre.ask_each(request.step, sent, going)
+        parts = dict(centre.usable(request.step, replies, going, read))
         if len(parts) == len(going):
             break
         going = {sender: going[sender] for sender in parts}
-    sites = sorted(site for site, _ in going.values())
-    names = file_names(sites, request.name)
-    for sender, (site, _) in going.items():
-        atomic_write(folder / names[site], replies[sender].files[0])
+    came = {site: replies[sender].files[0] for sender, (site, _) in going.items()}
+    centre.keep("masked", request.name, came)
     return list(parts.values()), going
-
-
-def _masked_of(
-    request: MaskedRequest,
-    keys: Mapping[str, str],
-    rules: Mapping[str, Any],
-    reply: Reply,
-    site: str,
-) -> MaskedFile:
-    part = read_masked(_only_file(reply), **rules)
-    _check_sender("masked file", part.site, site)
-    if (part.what, part.of, part.keys) != (request.what, request.of, keys):
-        raise InputError("it masked another table than the one asked for, or for other sites")
-    return part
-
-
-# --- inside ------------------------------------------------------------------------------
-
-
-def _usable(
-    replies: Mapping[str, Reply],
-    going: Heard,
-    step: str,
-    read: Callable[[Reply, str], Part],
-    absent: list[Absent],
-) -> Iterator[tuple[str, Part]]:
-    """The senders with what was read of their replies; whose cannot be used is noted."""
-    for sender, reply in replies.items():
-        site = going[sender][0]
-        try:
-            part = read(reply, site)
-        except ValueError as error:
-            absent.append(Absent(site, step, str(error)))
-            continue
-        yield sender, part
-
-
-def _check_sender(what: str, named: str, site: str) -> None:
-    """Refuse a file in the name of another site than the one whose models the sender sent."""
-    if named != site:
-        raise InputError(f"it sent the {what} of {named!r}, but models of {site!r}")
-
-
-def _only_file(reply: Reply) -> bytes:
-    if len(reply.files) != 1:
-        raise InputError(f"it sent {len(reply.files)} files in place of one")
-    return reply.files[0]
-
-
-def words(absent: Sequence[Absent]) -> str:
-    return "; ".join(f"{who.site}: {who.reason.rstrip('.')}" for who in absent[:5]) or "nobody came"

@@ -11,9 +11,9 @@ import pandas as pd
 
 from font.cross_tables import AddedTables
 from font.ensemble import Ensemble
-from font.exchange.files import ModelFile
+from font.exchange.disclosure import MIN_COUNT
+from font.exchange.messages.model import ModelFile
 from font.exchange.names import ALL_SITES, look_alikes
-from font.exchange.privacy import MIN_COUNT
 from font.spelling import option
 
 
@@ -133,8 +133,8 @@ def _small_clusters(total: pd.Series, min_count: int) -> list[str]:
     least = "no patients" if not total[small - 1].any() else f"fewer than {min_count} patients"
     fewer = max(len(total) - len(small), 1)
     return [
-        f"{names} {have} {least} at all sites together, so that the models do not tell "
-        f"{len(total)} groups of patients apart; combine again with "
+        f"{names} {have} {least} at all sites together, so that the models do not "
+        f"distinguish {len(total)} groups of patients; combine again with "
         f"{option('n_clusters', fewer)}."
     ]
 

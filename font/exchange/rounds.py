@@ -20,36 +20,38 @@ from font.checks import some
 from font.cross_tables import AddedTables, CrossTables
 from font.ensemble import Ensemble
 from font.errors import InputError
-from font.exchange.files import (
-    ModelFile,
-    file_names,
-    list_fingerprint,
-    read_model,
-    read_models,
-    write_ensemble,
-)
-from font.exchange.privacy import MIN_COUNT
+from font.exchange.disclosure import MIN_COUNT
+from font.exchange.envelope import file_names
+from font.exchange.header import Header
+from font.exchange.messages.ensemble import write_ensemble
+from font.exchange.messages.masked_labels import sum_of_labels
+from font.exchange.messages.masked_sums import share_masked
+from font.exchange.messages.model import ModelFile, list_fingerprint, read_model, read_models
+from font.exchange.messages.registry import KINDS, message_of
+from font.exchange.messages.shared import Rounds, SharedFile, check_rounds, read_step
+from font.exchange.messages.sums import share
 from font.exchange.replies import (
     Ask,
+    Centre,
     Heard,
     KeyReplies,
     MaskedRequest,
-    by_sender,
+    collect_answers,
     collect_keys,
     collect_masked,
     collect_models,
     collect_sums,
     collect_tables,
-    words,
 )
 from font.exchange.report import Absent, round_report
-from font.exchange.secure import share_masked, sum_of_labels
-from font.exchange.signatures import Keys
-from font.exchange.sums import Rounds, SharedFile, check_rounds, read_step, share
 from font.files import atomic_write
 from font.n_clusters import vote
 
-STEPS = ("fit", "key", "label", "assign", "refine")
+
+def steps() -> list[str]:
+    """What the centre may ask of a site: five steps, and each message that answers the centre."""
+    answers = [f"answer {kind}" for kind in KINDS if message_of(kind).answer is not None]
+    return ["fit", "key", "label", "assign", "refine", *answers]
 
 
 class Round(NamedTuple):
@@ -65,10 +67,9 @@ class Round(NamedTuple):
 
 def run_round(
     ask: Ask,
+    header: Header,
     *,
-    study: str,
     out: Path,
-    round: int = 1,
     sites: Sequence[str] = (),
     states: Sequence[str] | None = None,
     n_clusters: int | None = None,
@@ -76,10 +77,8 @@ def run_round(
     seed: int = 1,
     unequal: bool = False,
     refine: Rounds | None = None,
+    answers: Sequence[str] = (),
     secure: bool = False,
-    software: str = "font",
-    keys: Keys = None,
-    signing_key: Path | None = None,
     **settings: Any,
 ) -> Round:
     """The centre's part of one round.
@@ -88,47 +87,42 @@ def run_round(
     ----------
     ask : step, files, senders → replies
         Sends the files to the senders (to everyone if None), and returns what came back in time.
-    study, round : str, int
+    header : Header
+        The centre's: what its files say of themselves, and what the sites' files must fit.
     out : folder
         Gets what was received (`models`, `labels`, `sums`; `keys`, `masked`), `ensemble.json`,
         the shared models of a refinement and `report.md`.
     sites : list of str, optional
         Those that should take part; others are refused, and who is not heard of is named.
     states : list of str, optional
-        Of the study; else what most sites' models have.
+        Of the study; otherwise what most sites' models have.
     n_clusters : int, optional
-        Else the sites vote.
+        Otherwise the sites vote.
     min_count : int
         The study's: files whose counts were rounded to multiples of less are refused.
     unequal : bool
-        Let sites send different numbers of models; else those are left out whose number is not the
-        most common one.
+        Let sites send different numbers of models; otherwise those are left out whose number is not
+        the most common one.
     refine : int or "converge", optional
         Rounds of a refinement that follows, see `font.refine`; none unless given.
+    answers : list of str
+        Kinds of messages with which the sites answer the ensemble, or the last shared model; they
+        are kept in folders of these names.
     secure : bool
         Counts and sums come masked, and only what they add up to over all sites is read; at least
-        three sites must take part. See `font.exchange.secure`.
+        three sites must take part. See `font.exchange.masked`.
     seed, settings
         For `Ensemble`: weights, distance, method.
-    software : str
-        Written into the ensemble file.
-    keys : {site: public key}, optional
-        What comes in the name of these sites and was not signed by them is refused.
-    signing_key : path, optional
-        The centre's private key, to sign the ensemble with.
 
     Notes
     -----
     A site whose counts are missing still has its models in the ensemble, since the others have
     labelled with them by then.
     """
-    absent: list[Absent] = []
-    rules: dict[str, Any] = {"study": study, "min_count": min_count, "round": round, "keys": keys}
-    heard = collect_models(ask("fit", (), None), rules, sites, states, unequal, absent)
-    if not heard:
-        raise InputError(f"no site sent a model that can be used ({words(absent)}).")
+    centre = Centre(ask, header, out, min_count)
+    heard = collect_models(centre, sites, states, unequal)
     files = [data for _, parts in sorted(heard.values()) for data in parts]
-    models = read_models(files, **rules)
+    models = read_models(files, header, min_count=min_count)
     names = file_names([read_model(data).name for data in files], "model")
     for name, data in zip(names.values(), files, strict=True):
         atomic_write(out / "models" / name, data)
@@ -136,78 +130,66 @@ def run_round(
     key_files: KeyReplies = {}
     asked = going = heard
     if secure:
-        key_files = collect_keys(ask("key", (), list(heard)), heard, rules, out / "keys", absent)
+        key_files = collect_keys(centre, heard)
         asked = {sender: heard[sender] for sender in key_files}
-        request = MaskedRequest("label", files, "labels", list_fingerprint(models), "masked-labels")
-        masked, going = collect_masked(
-            ask, request, asked, key_files, rules, out / "masked", absent
-        )
+        kind = "masked labels"
+        request = MaskedRequest("label", files, kind, list_fingerprint(models), kind)
+        masked, going = collect_masked(centre, request, asked, key_files)
         parts = [sum_of_labels(masked, models)]
     else:
-        good = by_sender(ask("label", files, list(heard)), heard, "label", absent)
-        parts = collect_tables(good, heard, models, rules, out / "labels", absent)
+        parts = collect_tables(centre, heard, files, models)
     ensemble, tables = combine(
         models, parts, n_clusters=n_clusters, seed=seed, unequal=unequal, **settings
     )
-    about: dict[str, Any] = {"study": study, "round": round, "software": software}
-    sent = write_ensemble(out / "ensemble.json", ensemble, models, signing_key=signing_key, **about)
-    by_sender(ask("assign", [sent], list(asked)), asked, "assign", absent)
+    sent = write_ensemble(out / "ensemble.json", ensemble, models, header)
+    centre.ask_each("assign", [sent], asked)
     shared = None
     if refine is not None:
-        shared = _refine(
-            *(ask, sent, going, key_files, rules, refine, out, absent, signing_key, software)
-        )
+        shared, asked = _refine(centre, sent, going, key_files, refine)
+        sent = shared.data
+    for kind in answers:
+        collect_answers(centre, kind, asked, sent)
     known = {site for site, _ in heard.values()}
-    absent += [Absent(s, "fit", "sent no model that can be used") for s in sites if s not in known]
+    missing = [Absent(s, "fit", "sent no model that can be used") for s in sites if s not in known]
+    absent = (*centre.absent, *missing)
     text = round_report(
         ensemble,
         models,
         tables,
-        study=study,
+        study=header.study,
         absent=absent,
         min_count=min_count,
         votes=site_votes(models).by_site if n_clusters is None else None,
     )
     atomic_write(out / "report.md", text.encode())
-    return Round(ensemble, models, tables, tuple(absent), text, shared)
+    return Round(ensemble, models, tables, absent, text, shared)
 
 
 def _refine(
-    ask: Ask,
-    sent: bytes,
-    going: Heard,
-    key_files: KeyReplies,
-    rules: Mapping[str, Any],
-    rounds: Rounds,
-    out: Path,
-    absent: list[Absent],
-    signing_key: Path | None,
-    software: str,
-) -> SharedFile:
+    centre: Centre, sent: bytes, going: Heard, key_files: KeyReplies, rounds: Rounds
+) -> tuple[SharedFile, Heard]:
     """Steps of sums and shared models, until the last; who misses a step is out of the next.
 
-    With `key_files` the sums come masked.
+    With `key_files` the sums come masked. Returns the last model and who took part to the end.
     """
     check_rounds(rounds)
-    same: dict[str, Any] = {"study": rules["study"], "round": rules["round"]}
-    about: dict[str, Any] = {"rounds": rounds, "software": software, "signing_key": signing_key}
+    header = centre.header
     while True:
-        before = read_step(sent, **same)
+        before = read_step(sent)
         if before.shared is not None and before.shared.last:
-            by_sender(ask("refine", [sent], list(going)), going, "refine", absent)
-            return before.shared
-        path = out / f"shared-{before.step}.json"
+            centre.ask_each("refine", [sent], going)
+            return replace(before.shared, data=sent), going
+        path = centre.out / f"shared-{before.step}.json"
         if key_files:
-            name = f"masked-sums-{before.step}"
-            request = MaskedRequest("refine", [sent], "sums", before.fingerprint, name)
-            masked, going = collect_masked(
-                ask, request, going, key_files, rules, out / "masked", absent
+            kind = "masked sums"
+            request = MaskedRequest(
+                "refine", [sent], kind, before.fingerprint, f"{kind}-{before.step}"
             )
-            sent = share_masked(before, masked, path=path, **about, **same).data
+            masked, going = collect_masked(centre, request, going, key_files)
+            sent = share_masked(before, masked, header, rounds=rounds, path=path).data
         else:
-            good = by_sender(ask("refine", [sent], list(going)), going, "refine", absent)
-            parts, going = collect_sums(good, going, before, rules, out / "sums", absent)
-            sent = share(before, parts, path=path, **about, **same).data
+            parts, going = collect_sums(centre, going, before, sent)
+            sent = share(before, parts, header, rounds=rounds, path=path).data
 
 
 class Votes(NamedTuple):

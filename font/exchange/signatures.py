@@ -45,8 +45,6 @@ KEY_FILE, PUBLIC_FILE = "signing.key", "signing.pub"
 Keys = Mapping[str, str] | None
 """Public keys by site; the centre's as "centre"."""
 
-_FROM_CENTRE = ("ensemble", "shared")  # kinds that the centre alone sends
-
 _FIRST_LINE = b"font exchange file, signed\n"
 _DIGITS = re.compile("[0-9a-f]{64}")
 
@@ -103,17 +101,18 @@ def sign_file(data: bytes, path: Path_) -> bytes:
     return text.encode() + b"\n"
 
 
-def verify(envelope: Mapping[str, Any], keys: Keys, origin: str) -> None:
+def verify(envelope: Mapping[str, Any], site: str, keys: Keys, origin: str) -> None:
     """Refuse a file whose signature is not its own, or not that of its sender's pinned key.
 
     Parameters
     ----------
     envelope : all fields of the file; that `sha256` fits the payload is known
+    site : the sender
+        The site that the file names; "centre" for messages that only the centre sends.
     keys : {site: public key}, optional
     origin : what messages call the file
     """
     signature = envelope.get("signature")
-    site = "centre" if envelope["kind"] in _FROM_CENTRE else envelope["site"]
     known = check_keys(keys)
     pinned = known.get(site)
     if known and pinned is None:
@@ -186,7 +185,7 @@ def read_keys(path: Path_) -> dict[str, str]:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(
-            f'{path} is no file of keys ({error}); write one line for each site: "MGB" = "64 '
+            f'{path} is not a file of keys ({error}); write one line for each site: "MGB" = "64 '
             'digits".'
         ) from None
     for site in content:

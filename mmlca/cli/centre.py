@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -27,8 +27,9 @@ from mmlca.cli.site import make_key_pair
 from mmlca.cli.site_input import read_keys_file, study_name
 
 if TYPE_CHECKING:
-    from font.exchange.secure import MaskedFile
-    from font.exchange.sums import Step
+    from font.exchange.header import Header
+    from font.exchange.masked import MaskedFile
+    from mmlca.study.settings import Study
 
 centre_app = typer.Typer(
     name="centre", help="What the centre does: keys, combine, refine, effects.", **PLAIN
@@ -93,16 +94,15 @@ def centre_combine(
     quiet: Quiet = False,
 ) -> None:
     """Combine all sites' models and counts: the ensemble file for all sites, and a report."""
-    from font.exchange.files import read_labels, read_models, write_ensemble
-    from font.exchange.privacy import MIN_COUNT
+    from font.exchange.masked import read_masked
+    from font.exchange.messages.ensemble import write_ensemble
+    from font.exchange.messages.labels import read_labels
+    from font.exchange.messages.masked_labels import sum_of_labels
+    from font.exchange.messages.model import read_models
     from font.exchange.report import Absent, round_report
     from font.exchange.rounds import combine, site_votes
-    from font.exchange.schema import claimed_kind
-    from font.exchange.secure import read_masked, sum_of_labels
     from font.files import atomic_write, keep_inputs
-    from mmlca.federation.hospital import SOFTWARE
 
-    name = study_name(study, study_file)
     keep_inputs([out / "ensemble.json", out / "report.md"], files)
     options: dict[str, Any] = {
         "n_clusters": clusters,
@@ -112,39 +112,27 @@ def centre_combine(
         "seed": seed,
     }
     settings = {key: value for key, value in options.items() if value is not None}
-    expected = listed_sites(expect)
-    if study_file is not None:
-        from mmlca.study.study_file import read_study
-
-        read = read_study(study_file, files=False)
-        name, expected = read.name, expected or list(read.sites)
+    about = _about(study, study_file, min_count, expect, keys, signing_key)
+    if about.file is not None:
         # the method is that of one process, the refinement comes later
-        in_common = read.ensemble.model_dump(exclude={"method", "refine"})
-        settings = {**in_common, "seed": read.seed, **settings}
-        min_count = min_count or read.privacy.min_count
-        if isinstance(read.classes.number, int):
-            settings.setdefault("n_clusters", read.classes.number)
-    rules: dict[str, Any] = {"study": name, "min_count": min_count or MIN_COUNT}
-    rules["keys"] = read_keys_file(keys, study_file)
-    kinds = {path: claimed_kind(path) for path in files}
-    counts = "masked" if secure else "labels"
-    odd = [path for path, kind in kinds.items() if kind not in ("model", counts)]
-    if odd:
-        found = "an ensemble already" if kinds[odd[0]] == "ensemble" else f"a {kinds[odd[0]]} file"
-        hint = "; masked files go with --secure" if kinds[odd[0]] == "masked" else ""
-        raise InputError(f"{odd[0]} is {found}; give model and {counts} files only{hint}.")
-    models = read_models([p for p, kind in kinds.items() if kind == "model"], **rules)
-    tables_files = [path for path, kind in kinds.items() if kind == counts]
-    if not tables_files:
-        option = " --secure" * secure
+        in_common = about.file.ensemble.model_dump(exclude={"method", "refine"})
+        settings = {**in_common, "seed": about.file.seed, **settings}
+        if isinstance(about.file.classes.number, int):
+            settings.setdefault("n_clusters", about.file.classes.number)
+    header, unit = about.header, about.min_count
+    counts = "masked labels" if secure else "labels"
+    given = _sorted_by_kind(files, ("model",), counts)
+    models = read_models(given["model"], header, min_count=unit)
+    if not given[counts]:
+        option = " --secure" if secure else ""
         raise InputError(
             f"there is no {counts} file; each site makes one with `mmlca site label{option}`."
         )
     counted: set[str] = set()
 
     def masked_files() -> Iterator[MaskedFile]:
-        for path in tables_files:
-            part = read_masked(path, **rules)
+        for path in given[counts]:
+            part = read_masked(path, header, kind=counts, min_count=unit)
             counted.add(part.site)
             yield part
 
@@ -152,34 +140,30 @@ def centre_combine(
         parts = (
             iter([sum_of_labels(masked_files(), models)])
             if secure
-            else (read_labels(path, models, **rules) for path in tables_files)
+            else (read_labels(path, models, header, min_count=unit) for path in given[counts])
         )
         result, tables = combine(models, parts, unequal=unequal, **settings)
     if not secure:
         counted.update(map(str, tables.sizes))
     path = out / "ensemble.json"
     heard = {model.site for model in models.values()} | counted
-    absent = [Absent(site, "fit", "no model came") for site in expected if site not in heard]
+    absent = [Absent(site, "fit", "no model came") for site in about.expected if site not in heard]
     text = round_report(
         result,
         models,
         tables,
-        study=name,
+        study=header.study,
         absent=absent,
-        min_count=rules["min_count"],
+        min_count=unit,
         votes=None if "n_clusters" in settings else site_votes(models).by_site,
     )
-    write_ensemble(path, result, models, study=name, software=SOFTWARE, signing_key=signing_key)
+    write_ensemble(path, result, models, header)
     atomic_write(out / "report.md", text.encode())
     say(
         quiet,
         text,
         wrote([path, out / "report.md"]),
-        "Withheld: each site's own counts, which nobody here can read; their sum was rounded at "
-        "random."
-        if secure
-        else "Withheld: nothing more; all counts were rounded at random before they left their "
-        "sites.",
+        _withheld(secure, "counts"),
         f"Next: send {path.name} to all sites; each runs `mmlca site assign`.",
     )
 
@@ -223,75 +207,53 @@ def centre_refine(
 ) -> None:
     """Add all sites' sums of a step: the shared model for all sites."""
     from font.checks import some
-    from font.exchange.privacy import MIN_COUNT
-    from font.exchange.schema import claimed_kind
-    from font.exchange.secure import read_masked, share_masked
-    from font.exchange.sums import parameter_change, read_step, read_sums, share
+    from font.exchange.masked import read_masked
+    from font.exchange.messages.masked_sums import share_masked
+    from font.exchange.messages.shared import parameter_change, read_step
+    from font.exchange.messages.sums import read_sums, share
     from font.files import keep_inputs
-    from mmlca.federation.hospital import SOFTWARE
 
-    name = study_name(study, study_file)
-    expected = listed_sites(expect)
     number: int | str | None = None if rounds is None else _rounds(rounds)
-    if study_file is not None:
-        from mmlca.study.study_file import read_study
-
-        read = read_study(study_file, files=False)
-        name, expected = read.name, expected or list(read.sites)
-        if number is None and read.ensemble.refine != "none":
-            number = read.ensemble.refine
-        min_count = min_count or read.privacy.min_count
+    about = _about(study, study_file, min_count, expect, keys, signing_key)
+    if number is None and about.file is not None and about.file.ensemble.refine != "none":
+        number = about.file.ensemble.refine
     number = 1 if number is None else number
-    pinned = read_keys_file(keys, study_file)
-    kinds = {path: claimed_kind(path) for path in files}
-    sent = [path for path, kind in kinds.items() if kind in ("ensemble", "shared")]
-    wanted = "masked" if secure else "sums"
-    odd = [path for path, kind in kinds.items() if path not in sent and kind != wanted]
-    if odd:
-        hint = "; masked files go with --secure" if kinds[odd[0]] == "masked" else ""
-        raise InputError(f"{odd[0]} is a {kinds[odd[0]]} file; give {wanted} files{hint}.")
+    wanted = "masked sums" if secure else "sums"
+    given = _sorted_by_kind(files, ("ensemble", "shared"), wanted)
+    sent, came = given["ensemble"] + given["shared"], given[wanted]
     if len(sent) != 1:
         raise InputError(
             f"found {len(sent)} ensemble or shared files; give the one that the sums answer."
         )
-    before = read_step(sent[0], study=name, keys=pinned)
+    header, unit = about.header, about.min_count
+    before = read_step(sent[0], header)
     path = out / f"shared-{before.step}.json"
     keep_inputs([path], files)
-    rules: dict[str, Any] = {"study": name, "min_count": min_count or MIN_COUNT, "keys": pinned}
-    came = [p for p, kind in kinds.items() if kind == wanted]
-    about: dict[str, Any] = {
-        "study": name,
-        "rounds": number,
-        "path": path,
-        "software": SOFTWARE,
-        "signing_key": signing_key,
-    }
     if secure:
-        result = share_masked(before, (read_masked(p, **rules) for p in came), **about)
+        masked = (read_masked(p, header, kind=wanted, min_count=unit) for p in came)
+        result = share_masked(before, masked, header, rounds=number, path=path)
     else:
-        result = share(before, (read_sums(p, **rules) for p in came), **about)
-    absent = [site for site in expected or _part_of(before) if site not in result.sites]
+        sums = (read_sums(p, header, min_count=unit) for p in came)
+        result = share(before, sums, header, rounds=number, path=path)
+    absent = [site for site in about.expected or before.sites if site not in result.sites]
     lines = [f"Step {result.step} of the refinement: sums of {len(came)} sites."]
     if absent:
         lines.append(f"No sums came from {some(absent)}; these sites cannot go on.")
     if before.shared is not None:
         change = parameter_change(before.shared, result)
         lines.append(f"The largest change of a parameter was {change:.4f}.")
+    option = " --secure" if secure else ""
     following = (
         "it is the last: each runs `mmlca site refine` with it for its patients' clusters."
         if result.last
-        else f"each runs `mmlca site refine{' --secure' * secure}` with it and sends its sums of "
+        else f"each runs `mmlca site refine{option}` with it and sends its sums of "
         f"step {result.step + 1}."
     )
     say(
         quiet,
         *lines,
         wrote([path]),
-        "Withheld: each site's own sums, which nobody here can read; their total was rounded at "
-        "random."
-        if secure
-        else "Withheld: nothing more; all sums were rounded at random before they left their "
-        "sites.",
+        _withheld(secure, "sums"),
         f"Next: send {path.name} to all sites; {following}",
     )
 
@@ -312,22 +274,14 @@ def centre_effects(
     """Pool the sites' effects of covariates, each weighted by the inverse of its variance."""
     import pandas as pd
 
-    from font.exchange.effects import read_all_effects
-    from font.exchange.privacy import MIN_COUNT
+    from font.exchange.messages.effects import read_all_effects
     from font.files import keep_inputs
     from mmlca.tables.pooling import inverse_variance
 
-    name = study_name(study, study_file)
-    if study_file is not None:
-        from mmlca.study.study_file import read_study
-
-        read = read_study(study_file, files=False)
-        name, min_count = read.name, min_count or read.privacy.min_count
+    about = _about(study, study_file, min_count, None, keys, None)
     places = [out / "effects_by_site.csv", out / "effects.csv"]
     keep_inputs(places, files)
-    read_files = read_all_effects(
-        files, study=name, min_count=min_count or MIN_COUNT, keys=read_keys_file(keys, study_file)
-    )
+    read_files = read_all_effects(files, about.header, min_count=about.min_count)
     tables = {site: file.table.rename(columns={"cluster": "class"}) for site, file in
               read_files.items()}  # fmt: skip
     for table in tables.values():
@@ -340,7 +294,7 @@ def centre_effects(
     few = len(read_files) < 2
     say(
         quiet,
-        f"Effects of {len(read_files)} site{'s' * (not few)}: log-odds of each cluster against "
+        f"Effects of {len(read_files)} site{'' if few else 's'}: log-odds of each cluster against "
         "cluster 1.",
         "With one site there is nothing to pool." if few else pooled.to_string(
             index=False, float_format="{:.3g}".format
@@ -350,12 +304,69 @@ def centre_effects(
     )  # fmt: skip
 
 
-def _part_of(before: Step) -> list[str]:
-    """The sites of the step before: those that sent sums, or at first models."""
-    if before.shared is not None:
-        return list(before.shared.sites)
-    models = before.ensemble.models.values() if before.ensemble is not None else ()
-    return list(dict.fromkeys(model.site for model in models))
+class _About(NamedTuple):
+    """What the centre knows of a study before it reads what came in."""
+
+    header: Header
+    min_count: int
+    expected: list[str]
+    file: Study | None
+
+
+def _about(
+    study: str | None,
+    study_file: Path | None,
+    min_count: int | None,
+    expect: str | None,
+    keys: Path | None,
+    signing_key: Path | None,
+) -> _About:
+    """The study from its file or from the options, which come first."""
+    from font.exchange.disclosure import MIN_COUNT
+    from font.exchange.header import Header
+    from mmlca.federation.hospital import SOFTWARE
+    from mmlca.study.study_file import read_study
+
+    name, expected = study_name(study, study_file), listed_sites(expect)
+    read = None if study_file is None else read_study(study_file, files=False)
+    if read is not None:
+        name, expected = read.name, expected or list(read.sites)
+        min_count = min_count or read.privacy.min_count
+    header = Header(
+        study=name,
+        software=SOFTWARE,
+        keys=read_keys_file(keys, study_file),
+        signing_key=signing_key,
+    )
+    return _About(header, min_count or MIN_COUNT, expected, read)
+
+
+def _sorted_by_kind(files: list[Path], sent: tuple[str, ...], wanted: str) -> dict[str, list[Path]]:
+    """The files by kind: what was sent to the sites before, and what they answered."""
+    from font.exchange.envelope import claimed_kind
+    from font.exchange.messages.registry import masked
+
+    given: dict[str, list[Path]] = {kind: [] for kind in (*sent, wanted)}
+    for path in files:
+        kind = claimed_kind(path)
+        if kind not in given:
+            what = "an ensemble already" if kind == "ensemble" else f"a {kind[:60]} file"
+            hint = "; masked files go with --secure" if kind == masked(wanted) else ""
+            names = ", ".join([*sent[:-1], f"{sent[-1]} and {wanted}"])
+            raise InputError(f"{path} is {what}; give {names} files only{hint}.")
+        given[kind].append(path)
+    return given
+
+
+def _withheld(secure: bool, what: str) -> str:
+    if secure:
+        return (
+            f"Withheld: each site's own {what}, which nobody here can read; their total was "
+            "rounded at random."
+        )
+    return (
+        f"Withheld: nothing more; all {what} were rounded at random before they left their sites."
+    )
 
 
 def _rounds(text: str) -> int | str:

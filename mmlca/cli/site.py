@@ -97,7 +97,7 @@ def site_fit(
     quiet: Quiet = False,
 ) -> None:
     """Fit this site's models and write the model files for all sites."""
-    from font.exchange.files import read_model
+    from font.exchange.messages.model import read_model
 
     if classes is None and also_try is None and home.study_file is None:
         raise InputError("the number of classes is missing; give --classes, or --try several.")
@@ -188,8 +188,9 @@ def site_label(
     quiet: Quiet = False,
 ) -> None:
     """Label this site's patients with all models and write the counts for the centre."""
-    from font.exchange.files import file_name, list_fingerprint, read_models
-    from font.exchange.privacy import label_unit
+    from font.exchange.disclosure import label_unit
+    from font.exchange.envelope import file_name
+    from font.exchange.messages.model import list_fingerprint, read_models
     from font.files import keep_inputs
 
     key_files, lists = _split_keys(models, secure)
@@ -202,7 +203,7 @@ def site_label(
         keys=read_keys_file(keys, home.study_file),
     )
     place = home.folder / "to_centre" if out is None else out
-    kind = "masked-labels" if secure else "labels"
+    kind = "masked labels" if secure else "labels"
     keep_inputs([place / file_name(hospital.site, kind)], models)
     path = hospital.label(lists, out, secure=key_files if secure else None)
     agreed_on = list_fingerprint(read_models(lists))
@@ -291,8 +292,8 @@ def site_refine(
     quiet: Quiet = False,
 ) -> None:
     """Take part in a step of the refinement: sums for the centre, probabilities for patients."""
-    from font.exchange.files import file_name
-    from font.exchange.sums import read_step
+    from font.exchange.envelope import file_name
+    from font.exchange.messages.shared import read_step
     from font.files import keep_inputs
 
     key_files, answered = _split_keys(files, secure)
@@ -308,8 +309,8 @@ def site_refine(
         keys=read_keys_file(keys, home.study_file),
     )
     place = home.folder / "to_centre" if out is None else out
-    step = read_step(file, study=hospital.study).step
-    kind = f"masked-sums-{step}" if secure else f"sums-{step}"
+    step = read_step(file, hospital.header()).step
+    kind = f"masked sums {step}" if secure else f"sums {step}"
     sums, clusters = place / file_name(hospital.site, kind), home.folder / "clusters.csv"
     keep_inputs([sums, clusters], all_inputs(home, patients, *files, sequences))
     result = hospital.refine(file, out, secure=key_files if secure else None)
@@ -366,8 +367,8 @@ def site_effects(
     quiet: Quiet = False,
 ) -> None:
     """Write how membership in the clusters depends on covariates here, for the centre."""
-    from font.exchange.effects import read_effects
-    from font.exchange.files import file_name
+    from font.exchange.envelope import file_name
+    from font.exchange.messages.effects import read_effects
     from font.files import keep_inputs
     from mmlca.sequences.files import read_table
 
@@ -417,7 +418,7 @@ def make_key_pair(
 
 def _split_keys(files: list[Path], secure: bool) -> tuple[list[Path], list[Path]]:
     """The key files, which go with --secure, and the other files."""
-    from font.exchange.schema import claimed_kind
+    from font.exchange.envelope import claimed_kind
 
     keys = [path for path in files if claimed_kind(path) == "key"]
     if keys and not secure:
@@ -427,7 +428,7 @@ def _split_keys(files: list[Path], secure: bool) -> tuple[list[Path], list[Path]
 
 def _set_fingerprint(path: Path) -> str:
     """What to compare by telephone: the set of sites in a masked file, with their keys."""
-    from font.exchange.schema import fingerprint, read_file
+    from font.exchange.envelope import fingerprint, read_file
 
     mark = fingerprint({"sites": read_file(path).payload["sites"]})[:16]
     return f"The set of sites has the fingerprint {mark}; it is the same at all sites."

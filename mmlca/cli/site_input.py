@@ -284,14 +284,14 @@ def list_unmapped(sequences: Any, path: Path, inputs: list[Path | None]) -> None
 
 def _variables(path: Path) -> list[str]:
     """The columns that the models in an exchange file look at; none if they are Markov chains."""
-    from font.exchange.registry import kind_of
-    from font.exchange.schema import read_file
+    from font.exchange.envelope import read_file
+    from font.exchange.families.registry import family_of
 
     payload = read_file(path).payload
     content = (payload["models"][0] if "models" in payload else payload).get("model")
     if content is None or "states" in content:
         return []
-    return list(kind_of(content["format"]).variables(content))
+    return list(family_of(content["format"]).variables(content))
 
 
 def _table(path: Path, columns: list[str]) -> pd.DataFrame:

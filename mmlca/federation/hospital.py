@@ -29,7 +29,8 @@ from mmlca.federation.refusals import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from font.exchange.sums import Step
+    from font.exchange.header import Header
+    from font.exchange.messages.shared import Step
     from mmlca.federation.ledger import Ledger
     from mmlca.federation.refining import Notes, Refinement
     from mmlca.sequences.type import Sequences
@@ -83,7 +84,7 @@ class Hospital:
     pseudo_sites, fraction
         Fit so many resamples of that size; 0: the patients themselves.
     min_count : int
-        Counts leave rounded at random to multiples of it; see `font.exchange.privacy`.
+        Counts leave rounded at random to multiples of it; see `font.exchange.disclosure`.
     floor : int
         The smallest `min_count` that this site accepts. It is the site's own setting: a study file
         cannot change it.
@@ -215,7 +216,7 @@ class Hospital:
         Parameters
         ----------
         models : {name: fitted model}
-            Of any registered kind; names are "SITE" or "SITE/1", "SITE/2", ….
+            Of any registered family; names are "SITE" or "SITE/1", "SITE/2", ….
         """
         from mmlca.federation.ledger import request_of
 
@@ -230,19 +231,17 @@ class Hospital:
 
         The private one is another in each study and round; it stays in the site's folder.
         """
-        from font.exchange.files import file_name
         from font.exchange.masks import mask_key
-        from font.exchange.secure import write_mask_key
+        from font.exchange.messages.mask_key import write_mask_key
 
-        ledger = self.ledger()
-        secret = ledger.mask_secret()
+        secret = self.ledger().mask_secret()
         request = f"{mask_key(secret)} {self.min_count}"
-        released = ledger.look_up("key", request, self.override)
-        if released is None:
-            data = write_mask_key(None, secret, site=self.site, **self._about())
-            released = {file_name(self.site, "key"): data}
-            ledger.record("key", request, released, self.override)
-        return self._write(self.folder / "to_all" if out is None else out, released)[0]
+        return self._release_one(
+            "key",
+            request,
+            lambda _: write_mask_key(None, secret, self.header(), min_count=self.min_count),
+            out,
+        )
 
     @_alone
     def label(
@@ -268,34 +267,35 @@ class Hospital:
             At least three, this site's own among them (`mask_key`). The counts then leave exact but
             masked, and the centre learns their sum over these sites only. If a site drops out, all
             others label again without its key file, once per round, and with its name in
-            `without`. See `font.exchange.secure`.
+            `without`. See `font.exchange.masked`.
         """
         from font.cross_tables import CrossTables
-        from font.exchange.files import list_fingerprint, read_models, write_labels
+        from font.exchange.messages.labels import write_labels
+        from font.exchange.messages.masked_labels import write_masked_labels
+        from font.exchange.messages.model import list_fingerprint, read_models
         from font.labels import label
         from mmlca.federation.ledger import request_of
 
-        rules = self._rules()
-        files = read_models(models, min_count=self.min_count, **rules)
+        header, unit = self.header(), self.min_count
+        files = read_models(models, header, min_count=unit)
         refuse_foreign_models(files, self.ledger(), self.agreed)
         keys = self._mask_keys(secure)
 
-        def make() -> bytes:
+        def make(ledger: Ledger) -> bytes:
             local = {name: file.model for name, file in files.items()}
             sizes = {name: file.n_classes for name, file in files.items()}
             tables = CrossTables.from_labels({self.site: label(local, self.sequences)}, sizes)
-            ledger, about = self.ledger(), self._about()
             if keys:
-                from font.exchange.secure import masked_labels
-
-                secret = ledger.mask_secret()
-                return masked_labels(None, tables, files, secret, keys, **about).data
+                own = ledger.mask_secret()
+                return write_masked_labels(
+                    None, tables, files, own, keys, header, min_count=unit
+                ).data
             draws = ledger.draws("labels")
-            return write_labels(None, tables, files, draws=draws, **about).data
+            return write_labels(None, tables, files, header, min_count=unit, draws=draws).data
 
-        settings: dict[str, Any] = {"min_count": self.min_count, "models": list_fingerprint(files)}
+        settings: dict[str, Any] = {"min_count": unit, "models": list_fingerprint(files)}
         request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
-        return self._release("labels", request, keys, make, out)
+        return self._release_one("labels", request, make, out, keys=keys)
 
     def assign(self, ensemble: Source, out: Path | None = None) -> pd.DataFrame:
         """Give the patients their clusters, counted from 1; the table stays at the site.
@@ -303,10 +303,10 @@ class Hospital:
         Only with the models that this site labelled with: another list is refused, unless
         `override` says why.
         """
-        from font.exchange.files import read_ensemble
+        from font.exchange.messages.ensemble import read_ensemble
         from font.labels import label
 
-        result = read_ensemble(ensemble, **self._rules())
+        result = read_ensemble(ensemble, self.header())
         if self.override is None:
             refuse_other_models(result.models, self.ledger())
         models = {name: file.model for name, file in result.models.items()}
@@ -345,30 +345,40 @@ class Hospital:
         falls by more than 5 % from one step to the next, or, of the first step, under which more
         than 30 % of the site's patients change their cluster; nothing is written then.
         """
-        from font.exchange.sums import check_members, read_step
-        from mmlca.federation.ledger import request_of
-        from mmlca.federation.refining import Refinement, make_sums, write_notes
+        from font.exchange.messages.shared import check_members, read_step
+        from mmlca.federation.refining import Refinement, write_notes
 
-        step = read_step(source, **self._rules())
+        step = read_step(source, self.header())
         table, notes = self._refined(step)
         path = None
         if step.shared is None or not step.shared.last:
             keys = self._mask_keys(secure)
             check_members(step, keys)
-            settings: dict[str, Any] = {"min_count": self.min_count, "of": step.fingerprint}
-            request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
-            path = self._release(
-                f"sums {step.step}",
-                request,
-                keys,
-                lambda: make_sums(self, step, keys, self._about()),
-                out,
-            )
+            path = self._answer("sums", step, out, keys)
         write_notes(self, step.origin, notes)
         if table is None or step.shared is None:
             return Refinement(step.step, path, None)
         _write_table(self.folder / "clusters.csv", table)
         return Refinement(step.step if path else step.shared.step, path, table, notes.loglik)
+
+    @_alone
+    def answer(self, kind: str, source: Source, out: Path | None = None) -> Path:
+        """Write the message of a kind with which this site answers the centre.
+
+        Parameters
+        ----------
+        kind : str
+            Of a message that answers an ensemble or shared file, see
+            `font.exchange.messages.registry.Message`.
+        source : the centre's ensemble file, or its shared file of the step before
+        out : folder, optional
+            `to_centre` if not given.
+        """
+        from font.exchange.messages.shared import read_step
+
+        step = read_step(source, self.header())
+        self._refuse_foreign_step(step)
+        return self._answer(kind, step, out)
 
     @_alone
     def effects(
@@ -395,17 +405,17 @@ class Hospital:
 
         Notes
         -----
-        `font.exchange.effects` says which effects may leave. A round takes one list of
+        `font.exchange.messages.effects` says which effects may leave. A round takes one list of
         covariates: the ledger refuses another, since two could be compared.
         """
-        from font.exchange.sums import read_step
+        from font.exchange.messages.shared import read_step
         from mmlca.federation.ledger import request_of
         from mmlca.federation.site_effects import make_effects
         from mmlca.model.covariates import align
 
         data = self._sequences()
         frame = align(covariates, data)
-        step = read_step(source, **self._rules())
+        step = read_step(source, self.header())
         self._refuse_foreign_step(step)
         request = request_of(
             data,
@@ -414,11 +424,10 @@ class Hospital:
             correction=correction,
             covariates=request_of(frame.reset_index(drop=True)),
         )
-        return self._release(
+        return self._release_one(
             "effects",
             request,
-            {},
-            lambda: make_effects(self, data, step, frame, correction, self._about()),
+            lambda ledger: make_effects(self, ledger, data, step, frame, correction),
             out,
         )
 
@@ -431,58 +440,97 @@ class Hospital:
     # --- inside ---------------------------------------------------------------------------
 
     def _release_models(self, request: str, make: Any, out: Path | None) -> list[Path]:
-        """Files for a request: from the ledger, or written anew and noted there first."""
-        from font.exchange.files import file_names, write_model
+        """Model files: from the ledger, or written anew and noted there first."""
+        from font.exchange.envelope import file_names
+        from font.exchange.messages.model import write_model
 
-        ledger = self.ledger()
-        released = ledger.look_up("model", request, self.override)
-        if released is None:
+        def write(ledger: Ledger) -> dict[str, bytes]:
             parts, bic = make()
             names = file_names(parts, "model")
-            released = {}
-            for name, (model, data) in parts.items():
-                released[names[name]] = write_model(
+            return {
+                names[name]: write_model(
                     None,
                     model,
                     data,
-                    site=self.site,
+                    self.header(),
                     name=name,
                     bic=bic,
+                    min_count=self.min_count,
                     draws=ledger.draws("models"),  # the same for all resamples
-                    **self._about(),
                 ).data
-            ledger.record("model", request, released, self.override)
-        return self._write(self.folder / "to_all" if out is None else out, released)
+                for name, (model, data) in parts.items()
+            }
 
-    def _release(
+        return self._release("model", request, write, out)
+
+    def _answer(
+        self, kind: str, step: Step, out: Path | None, keys: Mapping[str, str] | None = None
+    ) -> Path:
+        """The message that answers a step: from the ledger, or made anew and noted there first."""
+        from mmlca.federation.ledger import request_of
+        from mmlca.federation.refining import make_answer
+
+        settings: dict[str, Any] = {"min_count": self.min_count, "of": step.fingerprint}
+        request = request_of(self.sequences, **settings | ({"sites": keys} if keys else {}))
+        return self._release_one(
+            kind,
+            request,
+            lambda ledger: make_answer(self, ledger, kind, step, keys or {}),
+            out,
+            keys=keys,
+            step=step.step,
+        )
+
+    def _release_one(
         self,
         kind: str,
         request: str,
-        keys: Mapping[str, str],
-        make: Callable[[], bytes],
+        make: Callable[[Ledger], bytes],
         out: Path | None,
+        *,
+        keys: Mapping[str, str] | None = None,
+        step: int | None = None,
     ) -> Path:
-        """A file for the centre: from the ledger, or made anew and noted there first.
+        """As `_release`, for one file; of a step, if the site sends the message at every step."""
+        from font.exchange.envelope import file_name
+        from font.exchange.messages.registry import masked
 
-        `keys` are those of the sites of a secure sum; empty if the file is rounded.
+        kind = masked(kind) if keys else kind
+        entry = kind if step is None else f"{kind} {step}"
+        name = file_name(self.site, entry)
+        (path,) = self._release(entry, request, lambda ledger: {name: make(ledger)}, out, keys)
+        return path
+
+    def _release(
+        self,
+        entry: str,
+        request: str,
+        make: Callable[[Ledger], dict[str, bytes]],
+        out: Path | None,
+        keys: Mapping[str, str] | None = None,
+    ) -> list[Path]:
+        """Files for a request: from the ledger, or made anew and noted there first.
+
+        `entry` is the kind of message, with its step if there is one; `keys` are those of the sites
+        of a secure sum.
         """
-        from font.exchange.files import file_name
+        from mmlca.federation.ledger import message_in
 
         ledger = self.ledger()
-        kind = f"masked {kind}" if keys else kind
         if self.override is None:
-            refuse_other_way(kind, ledger)
+            refuse_other_way(entry, ledger)
         if keys:
-            released = ledger.look_up_masked(kind, request, list(keys), self.without)
+            released = ledger.look_up_masked(entry, request, list(keys), self.without)
         else:
-            released = ledger.look_up(kind, request, self.override)
+            released = ledger.look_up(entry, request, self.override)
         if released is None:
-            released = {file_name(self.site, kind.replace(" ", "-")): make()}
+            released = make(ledger)  # with the draws that this ledger will keep
             consent = f"without {', '.join(self.without)}" if keys and self.without else None
-            ledger.record(kind, request, released, self.override or consent)
+            ledger.record(entry, request, released, self.override or consent)
             if keys:
                 ledger.note_masked()
-        return self._write(self.folder / "to_centre" if out is None else out, released)[0]
+        folder = self.folder / f"to_{message_in(entry).receiver}"
+        return self._write(folder if out is None else out, released)
 
     def _refined(self, step: Step) -> tuple[pd.DataFrame | None, Notes]:
         """The patients' table under a shared model that may be answered, and the site's notes."""
@@ -512,24 +560,19 @@ class Hospital:
 
     def _mask_keys(self, secure: Iterable[Source] | None) -> dict[str, str]:
         """The public keys of the sites of a secure sum; none if the sum is not secure."""
-        from font.exchange.secure import read_mask_keys
+        from font.exchange.messages.mask_key import read_mask_keys
 
         if secure is None:
             return {}
-        return read_mask_keys(secure, min_count=self.min_count, **self._rules())
+        return read_mask_keys(secure, self.header(), min_count=self.min_count)
 
-    def _rules(self) -> dict[str, Any]:
-        """What files from others must fit."""
-        return {"study": self.study, "round": self.round, "keys": self.keys}
+    def header(self) -> Header:
+        """What this site's files say of themselves, and what files from others must fit."""
+        from font.exchange.header import Header
 
-    def _about(self) -> dict[str, Any]:
-        """What files of this site say of themselves, besides its name."""
-        return {
-            "study": self.study,
-            "round": self.round,
-            "min_count": self.min_count,
-            "software": SOFTWARE,
-        }
+        return Header(
+            study=self.study, site=self.site, round=self.round, software=SOFTWARE, keys=self.keys
+        )
 
     def _sequences(self) -> Sequences:
         from mmlca.sequences.type import Sequences

@@ -5,25 +5,27 @@ secret from which all random rounding is drawn, and every released file byte for
 request gets the same bytes again; another request for the same study and round is refused, because
 two releases about the same patients can be compared with each other, until a person says in words
 why it should leave all the same. Keep the file: without it rounding starts anew, and averages of
-old and new files tell more than either.
+old and new files reveal more than either.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from font.checks import some
 from font.errors import InputError
+from font.exchange.disclosure import SecretDraws
+from font.exchange.messages.registry import KINDS, Message, masked, message_of, unmasked
 from font.exchange.names import look_alikes
-from font.exchange.privacy import SecretDraws
 from font.files import atomic_write
 from mmlca.federation.mask_secret import make_mask_secret, read_mask_secret
 
@@ -36,6 +38,17 @@ FILE = "ledger.json"
 UNNAMED = "this site"  # where nothing leaves, no name is needed
 
 
+def message_in(entry: str) -> Message:
+    """The message that an entry of the ledger stands for: "labels", "sums 0", "masked sums 1"."""
+    return message_of(re.sub(r" \d+$", "", entry))
+
+
+def _check_entry(entry: str) -> str:
+    if re.sub(r" \d+$", "", entry) not in KINDS:
+        raise ValueError(f"{entry!r} is not a kind of message")
+    return entry
+
+
 class Release(BaseModel):
     """Files that left together."""
 
@@ -44,9 +57,7 @@ class Release(BaseModel):
     study: str
     round: int
     site: str
-    kind: Annotated[
-        str, Field(pattern=r"^(model|labels|key|effects|masked labels|(masked )?sums \d+)$")
-    ]
+    kind: Annotated[str, AfterValidator(_check_entry)]
     request: str
     when: str
     override: str | None
@@ -108,7 +119,7 @@ class Ledger:
         except ValidationError:
             raise InputError(
                 f"{self.path} is not a ledger that this program wrote, or it is damaged; restore "
-                "it from a backup, since rounding that starts anew tells more than it should."
+                "it from a backup, since rounding that starts anew reveals more than it should."
             ) from None
 
     def draws(self, topic: str) -> SecretDraws:
@@ -120,7 +131,7 @@ class Ledger:
         return SecretDraws(bytes.fromhex(self._content.secret), topic)
 
     def mask_secret(self) -> bytes:
-        """32 bytes, the private key for masks of this study and round; see `font.exchange.secure`.
+        """32 bytes, the private key for masks of this study and round; see `font.exchange.masked`.
 
         They are made when the site writes its key file, and kept in a file that must be neither
         copied nor restored, see `mmlca.federation.mask_secret`.
@@ -150,7 +161,7 @@ class Ledger:
             release
             for release in self._content.releases
             if (release.study, release.round, release.site) == mine
-            and release.kind.startswith("masked ")
+            and unmasked(release.kind) != release.kind
         ]
 
     def released(self, kind: str, any_site: bool = False) -> Release | None:
@@ -162,6 +173,10 @@ class Ledger:
             and (any_site or release.site == self.site)
         ]
         return mine[-1] if mine else None
+
+    def released_either_way(self, kind: str) -> Release | None:
+        """The last release of a kind, rounded or masked, under whatever name of the site."""
+        return self.released(kind, any_site=True) or self.released(masked(kind), any_site=True)
 
     def look_up(self, kind: str, request: str, override: str | None) -> dict[str, bytes] | None:
         """The files that this request got before; None if files may be made for it.

@@ -31,6 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from font.exchange.disclosure import Draws, round_counts, round_events, round_mean, unrounded
+from font.exchange.families.checks import (
+    enough_patients,
+    first_misfit,
+    misfit_of_patients,
+    misfit_of_shape,
+    patients_in_words,
+)
+from font.exchange.families.registry import ModelFamily
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_STATES,
@@ -42,15 +51,6 @@ from font.exchange.fields import (
     Strict,
     size,
 )
-from font.exchange.kinds import (
-    enough_patients,
-    first_of,
-    misshapen,
-    patients_in_words,
-    unfit_patients,
-)
-from font.exchange.privacy import Draws, round_counts, round_events, round_mean, unrounded
-from font.exchange.registry import ModelKind
 from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
 
 if TYPE_CHECKING:
@@ -242,12 +242,12 @@ def markov_model(content: Content) -> MixtureMarkov:
     return model
 
 
-def _unfit(content: Content, min_count: int) -> str | None:
+def _find_misfit(content: Content, min_count: int) -> str | None:
     k, s = len(content["patients"]), len(content["states"])
-    wrong = first_of(
-        unfit_patients(content, min_count),
-        misshapen(content["first"], "first states", (k, s)),
-        misshapen(content["steps"], "steps", (k, s, s)),
+    wrong = first_misfit(
+        misfit_of_patients(content, min_count),
+        misfit_of_shape(content["first"], "first states", (k, s)),
+        misfit_of_shape(content["steps"], "steps", (k, s, s)),
     )
     if wrong is not None:
         return wrong
@@ -260,29 +260,29 @@ def _unfit(content: Content, min_count: int) -> str | None:
     return None if wrong is None else f"its steps have {wrong}"
 
 
-def _words(content: Content) -> tuple[list[str], list[str]]:
+def _explain(content: Content) -> tuple[list[str], list[str]]:
     states = ", ".join(content["states"])
     contains = [
         f"for each of {len(content['patients'])} classes: how many patients begin in each of the "
         f"{len(content['states'])} states ({states}), and how many steps go from each state to "
         "each, all rounded at random",
         patients_in_words(content),
-        f"the mean number of steps per patient ({content['steps_per_patient']:g}) in cells that "
-        f"few patients stand behind, and the pseudo-count ({content['prior']:g}) with which "
+        f"the mean number of steps per patient ({content['steps_per_patient']:g}) in cells to "
+        f"which few patients contribute, and the pseudo-count ({content['prior']:g}) with which "
         "receivers turn counts into probabilities",
     ]
     return contains, ["about how common each course of treatment is at the site"]
 
 
-MARKOV = ModelKind(
+MARKOV = ModelFamily(
     name="mixture of Markov chains",
     schema=MarkovPart,
     variables=lambda content: tuple(content["states"]),
-    unfit=_unfit,
-    is_kind=lambda model: type(model).__name__ == "MixtureMarkov" and hasattr(model, "params_"),
+    find_misfit=_find_misfit,
+    recognises=lambda model: type(model).__name__ == "MixtureMarkov" and hasattr(model, "params_"),
     write=markov_content,
     read=markov_model,
-    words=_words,
+    explain=_explain,
     support=markov_support,
     shares=markov_shares,
     blocks=markov_blocks,

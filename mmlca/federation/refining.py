@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from font.errors import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from font.checks import Floats
-    from font.exchange.sums import Step
+    from font.exchange.messages.shared import Step
     from mmlca.federation.hospital import Hospital
+    from mmlca.federation.ledger import Ledger
 
 NOTES = "refinement.json"
 
@@ -38,27 +41,26 @@ class Refinement:
     loglik: dict[int, float] = field(default_factory=dict)
 
 
-def make_sums(
-    hospital: Hospital, step: Step, keys: Mapping[str, str], about: dict[str, Any]
+def make_answer(
+    hospital: Hospital, ledger: Ledger, kind: str, step: Step, keys: Mapping[str, str]
 ) -> bytes:
-    """The file with the site's sums of a step: rounded, or with `keys` exact and masked."""
-    from font.exchange.secure import masked_sums
-    from font.exchange.sums import write_sums
+    """The file of a kind that answers a step: rounded, or with `keys` exact and masked."""
+    from font.exchange.envelope import write_file
+    from font.exchange.messages.masked_sums import write_masked_sums
+    from font.exchange.messages.registry import message_of
+    from font.exchange.messages.shared import Question
 
-    ledger = hospital.ledger()
+    message, header = message_of(kind), hospital.header()
+    if message.answer is None:
+        raise InputError(f"a {kind} file does not answer the centre's ensemble or shared file.")
     model, membership = step_memberships(hospital, step)
-    data, draws = hospital.sequences, ledger.draws("sums")  # the same at all steps
+    draws = ledger.draws(kind)  # the same at all steps
+    question = Question(
+        step, model, hospital.sequences, membership, min_count=hospital.min_count, draws=draws
+    )
     if keys:
-        secret = ledger.mask_secret()
-        return masked_sums(
-            *(None, step, model, data, membership, secret, keys),
-            draws=draws,
-            site=hospital.site,
-            **about,
-        ).data
-    return write_sums(
-        None, step, model, data, membership, site=hospital.site, draws=draws, **about
-    ).data
+        return write_masked_sums(None, question, ledger.mask_secret(), keys, header).data
+    return write_file(None, kind, message.answer(question), header)[1]
 
 
 def step_memberships(hospital: Hospital, step: Step) -> tuple[Any, Floats]:

@@ -1,6 +1,6 @@
 """What a site does not answer: lists of models, ensembles and shared models that it has no part in.
 
-Each function raises a `ValueError` of one sentence, or does nothing. The ledger says what the site
+Each function raises an `InputError`, or does nothing. The ledger says what the site
 sent before.
 """
 
@@ -13,8 +13,8 @@ from font.errors import InputError
 
 if TYPE_CHECKING:
     from font.checks import Floats
-    from font.exchange.files import ModelFile
-    from font.exchange.sums import SharedFile
+    from font.exchange.messages.model import ModelFile
+    from font.exchange.messages.shared import SharedFile
     from mmlca.federation.ledger import Ledger, Release
 
 LEAST_SAME = 0.7  # of a site's patients that keep their cluster under the first shared model
@@ -26,7 +26,7 @@ def refuse_foreign_models(
 ) -> None:
     """Label with the agreed list only: this site's own models, as it sent them, are part of it."""
     from font.checks import some
-    from font.exchange.files import list_fingerprint, read_model
+    from font.exchange.messages.model import list_fingerprint, read_model
 
     last = ledger.released("model")
     if last is None and agreed is None:
@@ -59,11 +59,10 @@ def refuse_foreign_models(
 
 def refuse_other_models(models: Mapping[str, ModelFile], ledger: Ledger) -> None:
     """Only models that this site labelled with may place its patients."""
-    from font.exchange.files import list_fingerprint
-    from font.exchange.schema import read_file
+    from font.exchange.envelope import read_file
+    from font.exchange.messages.model import list_fingerprint
 
-    last = ledger.released("labels", any_site=True)
-    last = last or ledger.released("masked labels", any_site=True)
+    last = ledger.released_either_way("labels")
     if last is None:
         raise InputError(
             f"this site has not labelled in round {ledger.round} of the study {ledger.study!r} "
@@ -84,24 +83,26 @@ def refuse_other_models(models: Mapping[str, ModelFile], ledger: Ledger) -> None
         )
 
 
-def refuse_other_way(kind: str, ledger: Ledger) -> None:
+def refuse_other_way(entry: str, ledger: Ledger) -> None:
     """What was sent rounded is not sent masked as well, nor the other way round.
 
-    `kind` is that of the ledger: "labels", "masked labels", "sums 1", "masked sums 1".
+    `entry` is that of the ledger: "labels", "masked labels", "sums 1", "masked sums 1".
     """
-    masked = kind.startswith("masked ")
-    other = kind.removeprefix("masked ") if masked else f"masked {kind}"
+    from font.exchange.messages.registry import masked, unmasked
+
+    plain = unmasked(entry)
+    other, way = (masked(entry), "with") if entry == plain else (plain, "without")
     if ledger.released(other) is not None:
         raise InputError(
-            f"{ledger.site} has sent its {other.removeprefix('masked ')} in round {ledger.round} "
-            f"of the study {ledger.study!r} {'without' if masked else 'with'} secure sums; a round "
-            "takes one of the two ways, so go on as before, or begin a new round."
+            f"{ledger.site} has sent its {plain} in round {ledger.round} of the study "
+            f"{ledger.study!r} {way} secure sums; a round takes one of the two ways, so go on as "
+            "before, or begin a new round."
         )
 
 
 def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
     """Only a shared model that this site's own sums are part of."""
-    from font.exchange.schema import read_file
+    from font.exchange.envelope import read_file
 
     first, last = (_sent_sums(step, ledger) for step in (0, shared.step))
     (text,) = first.files.values()
@@ -124,7 +125,7 @@ def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
             "sent; ask the centre for the file that they are part of."
         )
     own = float(least.reshape(total.shape)[:, 0].sum())
-    capped = len(shared.sites) > 2 and own > 0  # see `font.exchange.sums.capped_site`
+    capped = len(shared.sites) > 2 and own > 0  # see `font.exchange.messages.sums.capped_site`
     counted = min(1.0, float(total[:, 0].sum()) / 2 / own) if capped else 1.0
     if (total.ravel() < counted * least - 1 / shared.payload["scale"]).any():
         raise InputError(
@@ -162,8 +163,7 @@ def refuse_fall(before: float | None, now: float, step: int) -> None:
 
 def _sent_sums(step: int, ledger: Ledger) -> Release:
     """What this site sent in a step, rounded or masked."""
-    release = ledger.released(f"sums {step}", any_site=True)
-    release = release or ledger.released(f"masked sums {step}", any_site=True)
+    release = ledger.released_either_way(f"sums {step}")
     if release is None:
         raise InputError(
             f"this site sent no sums of step {step} in round {ledger.round} of the study "
@@ -181,9 +181,10 @@ def _least_total(sent: bytes, ledger: Ledger) -> Floats:
     """
     import numpy as np
 
-    from font.exchange.schema import read_file
-    from font.exchange.secure import own_sums, read_masked
-    from font.exchange.sums import read_sums
+    from font.exchange.envelope import read_file
+    from font.exchange.masked import read_masked
+    from font.exchange.messages.masked_sums import own_sums
+    from font.exchange.messages.sums import read_sums
 
     if read_file(sent).kind == "sums":
         return read_sums(sent).sums.ravel()

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from font.exchange.sums import Step
+    from font.exchange.messages.shared import Step
     from mmlca.federation.hospital import Hospital
+    from mmlca.federation.ledger import Ledger
     from mmlca.sequences.type import Sequences
 
 
 def make_effects(
     hospital: Hospital,
+    ledger: Ledger,
     data: Sequences,
     step: Step,
     covariates: pd.DataFrame,
     correction: Literal["BCH", "ML"] | None,
-    about: dict[str, Any],
 ) -> bytes:
     """The file with the effects of covariates (one row per patient) on membership at the site."""
-    from font.exchange.effects import write_effects
+    from font.exchange.messages.effects import write_effects
     from mmlca.federation.refining import step_memberships
     from mmlca.tables.cluster_chains import cluster_memberships
     from mmlca.tables.cluster_effects import site_effects
@@ -39,8 +40,8 @@ def make_effects(
         effects.columns,
         effects.clusters.tolist(),
         effects.variables,
+        hospital.header(),
         of=step.fingerprint,
-        draws=hospital.ledger().draws("effects"),
-        site=hospital.site,
-        **about,
+        min_count=hospital.min_count,
+        draws=ledger.draws("effects"),
     ).data

@@ -202,7 +202,7 @@ def model_files(n_models, k=4, n=500):
     data = np.random.default_rng(1).normal(size=(n, 2))
     fitted = KMeans(k, n_init=1, random_state=0).fit(data)
     return [
-        font.write_model(None, fitted, data, site=f"h{m}", study="s", min_count=11).data
+        font.write_model(None, fitted, data, font.Header(study="s", site=f"h{m}")).data
         for m in range(n_models)
     ]
 
@@ -212,7 +212,7 @@ def labels_file(models, site, k=4, n=500):
     _, labels = case(n, n_models=len(models), k=k, seed=int(site[1:]))
     labels.columns = list(models)
     tables = font.CrossTables.from_labels({site: labels}, dict.fromkeys(models, k))
-    return font.write_labels(None, tables, models, study="s", min_count=11).data
+    return font.write_labels(None, tables, models, font.Header(study="s", site=site)).data
 
 
 def test_reading_tables_grows_with_their_size():
@@ -252,7 +252,7 @@ with threadpool_limits(1):
 
         ensemble, tables = font.combine(models, parts(), n_clusters=4)
         whole = time.process_time() - begin
-sent = font.write_ensemble(None, ensemble, models, study="s")
+sent = font.write_ensemble(None, ensemble, models, font.Header(study="s"))
 print(json.dumps([len(tables.sizes), reading[0], whole, before, peak(), len(sent)]))
 """
 

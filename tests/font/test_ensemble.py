@@ -205,9 +205,9 @@ def test_confidence_by_hand():
     ensemble = font.Ensemble(2).fit(models, {"here": table})
     confidence = ensemble.confidence(table)
     assert confidence.columns.tolist() == ["cluster", "runner_up", "margin", "vote_share"]
-    torn = confidence.iloc[-1]
-    assert torn["vote_share"] == pytest.approx(0.5, abs=0.01)
-    assert torn["margin"] < 0.5 < confidence["margin"].iloc[0]
+    divided = confidence.iloc[-1]
+    assert divided["vote_share"] == pytest.approx(0.5, abs=0.01)
+    assert divided["margin"] < 0.5 < confidence["margin"].iloc[0]
     assert (confidence["vote_share"].iloc[:10] == 1).all()
     assert (confidence["runner_up"] == 1 - confidence["cluster"]).all()
     single = font.Ensemble(1).fit(models, {"here": table}).confidence(table)

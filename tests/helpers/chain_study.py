@@ -7,7 +7,8 @@ from typing import Any
 
 import font
 import mmlca
-from font.exchange.sums import read_step, read_sums, share
+from font.exchange.messages.shared import read_step
+from font.exchange.messages.sums import read_sums, share
 
 STUDY = "ra switching"
 SITES = {"north": 500, "south hospital": 400, "west": 300}
@@ -51,7 +52,7 @@ def combined(root: Path, min_count: int) -> Path:
     files = font.read_models(models)
     parts = [font.read_labels(path, files) for path in labels]
     ensemble, _ = font.combine(files, parts, n_clusters=2)
-    font.write_ensemble(root / "ensemble.json", ensemble, files, study=STUDY)
+    font.write_ensemble(root / "ensemble.json", ensemble, files, font.Header(study=STUDY))
     return root / "ensemble.json"
 
 
@@ -66,4 +67,4 @@ def refine_by_files(root: Path, min_count: int, rounds: int | str) -> dict[str, 
             return {"shared": before.shared, "tables": {s: r.clusters for s, r in results.items()}}
         parts = [read_sums(result.sums) for result in results.values()]
         source = root / f"shared-{before.step}.json"
-        share(before, parts, study=STUDY, rounds=rounds, path=source)
+        share(before, parts, font.Header(study=STUDY), rounds=rounds, path=source)

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 import font
+from font.exchange.messages.shared import Question, read_step
+from font.exchange.messages.sums import share, write_sums
 from font.exchange.rounds import combine
-from font.exchange.sums import read_step, share, write_sums
 from font.refinement import one_class
 
 STUDY, SITES = "ra", ("north", "south")
@@ -40,23 +41,25 @@ def write_study(folder: Path) -> Path:
             folder / f"{name.replace('/', '-')}.model.json",
             model,
             data,
-            study=STUDY,
-            site=name.partition("/")[0],
+            font.Header(study=STUDY, site=name.partition("/")[0], created="2026-01-02"),
             name=name,
             bic={1: 110.2, 2: 9.0},
             draws=draws,
-            created="2026-01-02",
         )
     parts = []
     for seed, site in enumerate(SITES):
         table = font.label({name: file.model for name, file in models.items()}, answers(seed))
         tables = font.CrossTables.from_labels({site: table}, dict.fromkeys(models, 2))
         sent = font.write_labels(
-            folder / f"{site}.labels.json", tables, models, study=STUDY, draws=draws
+            folder / f"{site}.labels.json",
+            tables,
+            models,
+            font.Header(study=STUDY, site=site),
+            draws=draws,
         )
         parts.append(sent.tables)
     ensemble, _ = combine(models, parts, n_clusters=2, method="latent")
-    font.write_ensemble(folder / "ensemble.json", ensemble, models, study=STUDY)
+    font.write_ensemble(folder / "ensemble.json", ensemble, models, font.Header(study=STUDY))
     before = read_step(folder / "ensemble.json")
     files = {name: file.model for name, file in models.items()}
     sums = []
@@ -67,7 +70,11 @@ def write_study(folder: Path) -> Path:
         path = folder / f"{site}.sums-0.json"
         member = np.eye(2)[clusters]
         sums.append(
-            write_sums(path, before, everyone, data, member, study=STUDY, site=site, draws=draws)
+            write_sums(
+                path,
+                Question(before, everyone, data, member, draws=draws),
+                font.Header(study=STUDY, site=site),
+            )
         )
-    share(before, sums, study=STUDY, rounds=1, path=folder / "shared-0.json")
+    share(before, sums, font.Header(study=STUDY), rounds=1, path=folder / "shared-0.json")
     return folder

@@ -9,9 +9,10 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 import font
-from font.exchange.files import file_name
+from font.exchange.envelope import file_name
+from font.exchange.messages.mask_key import read_mask_keys, write_mask_key
+from font.exchange.messages.masked_labels import write_masked_labels
 from font.exchange.replies import Reply
-from font.exchange.secure import masked_labels, read_mask_keys, write_mask_key
 
 NAMES = ("north", "south", "west")
 
@@ -20,7 +21,8 @@ class SmallSite:
     """What a hospital does, on made-up numbers."""
 
     def __init__(self, site: str, folder: Path, study: str = "ra", columns: int = 2) -> None:
-        self.site, self.folder, self.study = site, folder / site, study
+        self.site, self.folder = site, folder / site
+        self.header = font.Header(study=study, site=site)
         self.secret = site.encode().ljust(32, b"-")
         rng = np.random.default_rng(sum(site.encode()))
         centres = np.array([[0.0] * columns, [6.0] * columns])
@@ -29,31 +31,30 @@ class SmallSite:
     def fit(self) -> list[Path]:
         model = KMeans(2, n_init=3, random_state=1).fit(self.data)
         path = self.folder / file_name(self.site, "model")
-        about = {"study": self.study, "site": self.site}
-        font.write_model(path, model, self.data, draws=np.random.default_rng(1), **about)
+        font.write_model(path, model, self.data, self.header, draws=np.random.default_rng(1))
         return [path]
 
     def mask_key(self) -> Path:
         path = self.folder / file_name(self.site, "key")
-        write_mask_key(path, self.secret, study=self.study, site=self.site)
+        write_mask_key(path, self.secret, self.header)
         return path
 
     def label(self, models: Sequence[bytes], *, secure: Sequence[bytes] | None = None) -> Path:
-        files = font.read_models(models, study=self.study)
+        files = font.read_models(models, self.header)
         labels = font.label({name: file.model for name, file in files.items()}, self.data)
         path = self.folder / file_name(self.site, "labels")
         sizes = {name: file.n_classes for name, file in files.items()}
         tables = font.CrossTables.from_labels({self.site: labels}, sizes)
         if secure is not None:
             keys = read_mask_keys(secure)
-            masked_labels(path, tables, files, self.secret, keys, study=self.study)
+            write_masked_labels(path, tables, files, self.secret, keys, self.header)
             return path
         draws = np.random.default_rng(2)
-        font.write_labels(path, tables, files, study=self.study, draws=draws)
+        font.write_labels(path, tables, files, self.header, draws=draws)
         return path
 
     def assign(self, ensemble: bytes) -> None:
-        result = font.read_ensemble(ensemble, study=self.study)
+        result = font.read_ensemble(ensemble, self.header)
         models = {name: file.model for name, file in result.models.items()}
         self.clusters = result.ensemble.predict(font.label(models, self.data)).to_numpy()
 

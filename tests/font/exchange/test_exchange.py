@@ -23,10 +23,11 @@ from sklearn.cluster import KMeans
 import font
 from font.errors import InputError
 from font.exchange import spec
+from font.exchange.envelope import fingerprint, json_schema, read_file
+from font.exchange.messages.shared import read_shared
+from font.exchange.messages.sums import read_sums
 from font.exchange.parse import FILE_LIMIT
 from font.exchange.rounds import combine
-from font.exchange.schema import fingerprint, read_file
-from font.exchange.sums import read_shared, read_sums
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def models_in(folder: Path) -> dict[str, font.ModelFile]:
-    return font.read_models(sorted(folder.glob("*.model.json")), study="ra")
+    return font.read_models(sorted(folder.glob("*.model.json")), font.Header(study="ra"))
 
 
 SOURCE = {
@@ -54,21 +55,23 @@ def content_of(folder: Path, kind: str) -> dict:
 def read_as(kind: str, path: Path, folder: Path) -> object:
     """As a careful party of the study would read it."""
     if kind == "model":
-        return font.read_model(path, study="ra", min_count=11, round=1)
+        return font.read_model(path, font.Header(study="ra", round=1), min_count=11)
     if kind == "labels":
-        return font.read_labels(path, models_in(folder), study="ra", min_count=11, round=1)
+        return font.read_labels(
+            path, models_in(folder), font.Header(study="ra", round=1), min_count=11
+        )
     if kind == "sums":
-        return read_sums(path, study="ra", min_count=11, round=1)
+        return read_sums(path, font.Header(study="ra", round=1), min_count=11)
     if kind == "shared":
-        return read_shared(path, study="ra", round=1).model
-    return font.read_ensemble(path, study="ra", round=1)
+        return read_shared(path, font.Header(study="ra", round=1)).model
+    return font.read_ensemble(path, font.Header(study="ra", round=1))
 
 
 # --- round trips ---------------------------------------------------------------------------
 
 
 def test_a_model_comes_back_as_its_counts(folder: Path) -> None:
-    file = font.read_model(folder / SOURCE["model"], study="ra")
+    file = font.read_model(folder / SOURCE["model"], font.Header(study="ra"))
     counts = np.array(file.content["answers"])
     assert (counts % 11 == 0).all()
     shares = (counts + 0.5).reshape(2, 3, 2)
@@ -87,9 +90,9 @@ def test_counts_are_those_of_the_fit_up_to_rounding(tmp_path: Path) -> None:
     shares = model.predict_proba(data)
     exact = np.hstack([shares.T @ (data == word) for word in ("no", "yes")])
     exact = exact.reshape(2, 2, 3).transpose(0, 2, 1).reshape(2, 6)
-    file = font.write_model(None, model, data, study="ra", site="x")
+    file = font.write_model(None, model, data, font.Header(study="ra", site="x"))
     assert np.abs(np.array(file.content["answers"]) - exact).max() < 11
-    whole = font.write_model(None, model, data, study="ra", site="x", min_count=1)
+    whole = font.write_model(None, model, data, font.Header(study="ra", site="x"), min_count=1)
     assert np.abs(np.array(whole.content["answers"]) - exact).max() < 1
 
 
@@ -101,7 +104,10 @@ def test_the_order_of_the_files_does_not_matter(folder: Path) -> None:
 
 def test_labels_and_ensemble_come_back(folder: Path) -> None:
     models = models_in(folder)
-    parts = [font.read_labels(folder / f"{s}.labels.json", models, study="ra") for s in SITES]
+    parts = [
+        font.read_labels(folder / f"{s}.labels.json", models, font.Header(study="ra"))
+        for s in SITES
+    ]
     for site, part in zip(SITES, parts, strict=True):
         table = part.tables[site]
         assert (table % 11 == 0).all()
@@ -109,7 +115,7 @@ def test_labels_and_ensemble_come_back(folder: Path) -> None:
     labels = font.label({n: f.model for n, f in models.items()}, answers(1))
     exact = font.CrossTables.from_labels({"south": labels}, dict.fromkeys(models, 2))
     assert np.abs(parts[1].tables["south"] - exact.tables["south"]).max() < 11
-    result = font.read_ensemble(folder / "ensemble.json", study="ra")
+    result = font.read_ensemble(folder / "ensemble.json", font.Header(study="ra"))
     marks = [model.fingerprint for model in models.values()]
     assert [model.fingerprint for model in result.models.values()] == marks
     again, _ = combine(models, parts[::-1], n_clusters=2, method="latent")
@@ -121,15 +127,17 @@ def test_the_same_draws_give_the_same_bytes(tmp_path: Path) -> None:
     model, data = fitted(1)
     for name in ("a", "b"):
         draws = np.random.default_rng(7)
-        about = {"study": "ra", "site": "x", "created": "2026-01-02"}
-        font.write_model(tmp_path / name, model, data, draws=draws, **about)
+        header = font.Header(study="ra", site="x", created="2026-01-02")
+        font.write_model(tmp_path / name, model, data, header, draws=draws)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_the_schema_describes_the_files(folder: Path) -> None:
-    schemas = font.json_schema()
+    schemas = json_schema()
     models = schemas.pop("models")
-    assert {schemas.pop(kind)["title"] for kind in ("key", "masked", "effects")} == {"Envelope"}
+    assert {
+        schemas.pop(kind)["title"] for kind in ("key", "masked labels", "masked sums", "effects")
+    } == {"Envelope"}
     assert set(schemas) == {"model", "labels", "ensemble", "sums", "shared"}
     for kind, schema in schemas.items():
         json.dumps(schema)
@@ -142,11 +150,11 @@ def test_the_schema_describes_the_files(folder: Path) -> None:
 
 
 def test_every_field_is_in_the_documentation() -> None:
-    text = spec.__doc__ or ""
-    schemas = font.json_schema()
+    text = spec.specification()
+    schemas = json_schema()
     for format, part in schemas.pop("models").items():  # other packages describe their own
         for name in part["properties"] if format.startswith("font ") else ():
-            assert f"model.{name}" in text, name
+            assert name in text, name
     for schema in schemas.values():
         for part in [schema, *schema["$defs"].values(), schema["properties"]["payload"]]:
             for name in part["properties"] if part.get("title") != "SettingsPart" else ():
@@ -294,9 +302,9 @@ HOSTILE = {
     "model version true": ("model", put(*M, "version", value=True), "payload.model.version"),
     "model version 2": ("model", put(*M, "version", value=2), "payload.model.version"),
     "unknown model": ("model", put(*M, "format", value="os.system"), "'os.system' is unknown"),
-    "module as model": ("model", put(*M, "format", value="font.plots:x"), "is unknown here"),
-    "model without format": ("model", drop(*M, "format"), "None is unknown here"),
-    "format is a list": ("model", put(*M, "format", value=["font k-means"]), "unknown here"),
+    "module as model": ("model", put(*M, "format", value="font.plots:x"), "is unknown"),
+    "model without format": ("model", drop(*M, "format"), "None is unknown"),
+    "format is a list": ("model", put(*M, "format", value=["font k-means"]), "is unknown"),
     "model is a text": ("model", put(*M, value="x"), "payload.model"),
     "another kind": ("model", put(*M, "format", value="font k-means"), "payload.model"),
     "log-likelihood": ("model", put(*M, "loglik", value=-1.0), "payload.model.loglik"),
@@ -389,7 +397,7 @@ HOSTILE = {
     "hidden code": (
         "ensemble",
         put(P, "models", 1, "model", "format", value="builtins:eval"),
-        "is unknown here",
+        "is unknown",
     ),
 }
 
@@ -483,7 +491,7 @@ def test_a_file_made_to_be_slow_is_refused_within_a_second(
 READ = """
 import sys
 from font.errors import InputError
-from font.exchange.schema import read_file
+from font.exchange.envelope import read_file
 open("/proc/self/clear_refs", "w").write("5")  # the highest memory counts from here
 before = peak()
 try:
@@ -537,10 +545,10 @@ def test_models_that_do_not_belong_together(folder: Path, tmp_path: Path) -> Non
         font.read_models([paths[0], *paths])
     other, data = tmp_path / "other.json", answers(5)
     few = font.LatentClass(2, n_init=2).fit(data[["pain", "rash"]])
-    font.write_model(other, few, data[["pain", "rash"]], study="ra", site="west")
+    font.write_model(other, few, data[["pain", "rash"]], font.Header(study="ra", site="west"))
     with pytest.raises(InputError, match="same states in the same order"):
         font.read_models([*paths, other])
-    font.write_model(other, *fitted(5), study="lupus", site="west")
+    font.write_model(other, *fitted(5), font.Header(study="lupus", site="west"))
     with pytest.raises(InputError, match="belongs to the study 'lupus'"):
         font.read_models([*paths, other])
     with pytest.raises(InputError, match="no model files"):
@@ -550,11 +558,11 @@ def test_models_that_do_not_belong_together(folder: Path, tmp_path: Path) -> Non
 def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
     path, (model, data) = tmp_path / "m.json", fitted(1)
     with pytest.raises(InputError, match="a class of the model has fewer than 200 patients"):
-        font.write_model(path, model, data, study="ra", site="x", min_count=200)
+        font.write_model(path, model, data, font.Header(study="ra", site="x"), min_count=200)
     with pytest.raises(InputError, match="specification at study"):
-        font.write_model(path, model, data, study="", site="x")
+        font.write_model(path, model, data, font.Header(study="", site="x"))
     with pytest.raises(InputError, match="a fitted dict cannot be exchanged; known here are"):
-        font.write_model(path, {"model": "KMeans"}, data, study="ra", site="x")
+        font.write_model(path, {"model": "KMeans"}, data, font.Header(study="ra", site="x"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -562,7 +570,7 @@ def test_a_kind_can_be_registered_by_code_and_by_nothing_else(folder: Path) -> N
     content = content_of(folder, "model")
     content["payload"]["model"]["format"] = "our own"
     data = json.dumps(seal(content)).encode()
-    with pytest.raises(InputError, match=r"'our own' is unknown here; known are .*'font k-means'"):
+    with pytest.raises(InputError, match=r"'our own' is unknown; known are .*'font k-means'"):
         font.read_model(data)
 
 
@@ -691,10 +699,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     data = np.array([[0.0]] * 20 + [[5.0]] * 20)
     model = KMeans(2, n_init=1, random_state=1).fit(data)
-    font.write_model(path, model, data, study="ra", site="x")
+    font.write_model(path, model, data, font.Header(study="ra", site="x"))
     old = path.read_bytes()
     model.cluster_centers_[0] = 1e20
     with pytest.raises(InputError, match="fewer than 11 patients"):
-        font.write_model(path, model, data, study="ra", site="x")
+        font.write_model(path, model, data, font.Header(study="ra", site="x"))
     assert path.read_bytes() == old
     assert [p.name for p in tmp_path.iterdir()] == ["m.json"]

@@ -14,8 +14,9 @@ import pytest
 from site_fakes import NAMES, SmallSite, in_process, sites_in
 
 import font
+from font.exchange.masked import read_masked
+from font.exchange.messages.masked_labels import sum_of_labels
 from font.exchange.rounds import Round
-from font.exchange.secure import read_masked, sum_of_labels
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
 with warnings.catch_warnings():
@@ -81,7 +82,10 @@ def test_the_same_as_without_flower(tmp_path: Path) -> None:
 
     result, grid = play(tmp_path, site)
     plain = font.run_round(
-        in_process(sites_in(tmp_path / "plain")), study="ra", out=tmp_path / "p", sites=NAMES
+        in_process(sites_in(tmp_path / "plain")),
+        font.Header(study="ra"),
+        out=tmp_path / "p",
+        sites=NAMES,
     )
     ours, theirs = tmp_path / "c" / "ensemble.json", tmp_path / "p" / "ensemble.json"
     assert ours.read_bytes() == theirs.read_bytes()
@@ -108,7 +112,7 @@ def test_secure_sums_are_those_of_the_files(tmp_path: Path) -> None:
     assert [part.site for part in masked] == sorted(NAMES)
     assert not (tmp_path / "c" / "labels").exists()
     ensemble, _ = font.combine(result.models, [sum_of_labels(masked, result.models)])
-    sent = font.write_ensemble(None, ensemble, result.models, study="ra")
+    sent = font.write_ensemble(None, ensemble, result.models, font.Header(study="ra"))
     payload = json.loads(sent)["payload"]
     assert json.loads((tmp_path / "c" / "ensemble.json").read_bytes())["payload"] == payload
 
@@ -262,4 +266,4 @@ def test_what_a_node_did_not_sign_is_left_out(tmp_path: Path) -> None:
     result, _ = play(tmp_path, site, run={"keys": str(known), "signing-key": sign})
     assert sorted(result.models) == ["north", "south"]
     assert "is signed with the key" in result.absent[0].reason
-    font.read_ensemble(tmp_path / "c" / "ensemble.json", keys=public)
+    font.read_ensemble(tmp_path / "c" / "ensemble.json", font.Header(study="ra", keys=public))

@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import font
-from font.exchange.names import look_alikes
-from font.exchange.privacy import (
+from font.errors import InputError
+from font.exchange.disclosure import (
     SecretDraws,
     round_counts,
     round_events,
     round_sums,
     round_total,
 )
+from font.exchange.explain import describe_file
+from font.exchange.names import look_alikes
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20), st.integers(1, 50), st.integers(0, 99))
@@ -53,7 +55,7 @@ def test_whole_numbers_stay_with_min_count_1() -> None:
 
 @pytest.mark.parametrize("counts", [[-1.0], [np.nan], [np.inf]])
 def test_what_is_no_count_is_refused(counts: list[float]) -> None:
-    with pytest.raises(ValueError, match="finite numbers of 0 or more"):
+    with pytest.raises(InputError, match="finite numbers of 0 or more"):
         round_counts(counts, 11, SecretDraws())
 
 
@@ -98,7 +100,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ("kind", "words"),
     [
         ("model", ["a latent class model", "pain, fever, rash", "rounded at random", "of 11"]),
-        ("labels", ["of 4 models", "6 pairs of models", "a patient stands in 10 of the counts"]),
+        (
+            "labels",
+            ["of 4 models", "6 pairs of models", "a patient contributes to 10 of the counts"],
+        ),
         ("ensemble", ["4 models", "2 clusters", "north, south"]),
     ],
 )
@@ -106,7 +111,7 @@ def test_files_in_plain_words(files: dict[str, Path], kind: str, words: list[str
     text = font.explain(files[kind])
     for word in [*words, "It reveals:", "It does not contain: patient ids", "checksum matches"]:
         assert word in text
-    about = font.describe_file(files[kind])
+    about = describe_file(files[kind])
     assert json.loads(json.dumps(about))["study"] == "ra"
 
 
@@ -128,7 +133,7 @@ def test_the_page_shows_everything_and_runs_nothing(files: dict[str, Path]) -> N
 
 
 def test_the_page_escapes_what_a_file_says(files: dict[str, Path], tmp_path: Path) -> None:
-    from font.exchange.schema import fingerprint
+    from font.exchange.envelope import fingerprint
 
     content = json.loads(files["model"].read_text(encoding="utf-8"))
     content["payload"]["model"]["items"][0]["item"] = "<b>pain</b>"

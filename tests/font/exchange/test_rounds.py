@@ -12,17 +12,19 @@ from site_fakes import NAMES, in_process, sites_in
 from sklearn.cluster import KMeans
 
 import font
+from font.errors import InputError
+from font.exchange.envelope import fingerprint
 from font.exchange.replies import Reply
 from font.exchange.report import Absent
 from font.exchange.rounds import Round, site_votes
-from font.exchange.schema import fingerprint
 
 
 def play(folder: Path, twist: Callable[[str, Reply], Reply] | None = None, **said: object) -> Round:
     sites = sites_in(folder)
     ask = in_process(sites) if twist is None else in_process(sites, twist)
-    said = {"study": "ra", "out": folder / "centre", "sites": NAMES} | said
-    return font.run_round(ask, **said)
+    header = said.pop("header", font.Header(study="ra"))
+    said = {"out": folder / "centre", "sites": NAMES} | said
+    return font.run_round(ask, header, **said)
 
 
 def only(result: Round) -> list[str]:
@@ -33,12 +35,12 @@ def test_the_result_is_that_of_the_file_exchange(tmp_path: Path) -> None:
     result = play(tmp_path)
     assert result.absent == ()
     assert "Nobody." in result.report
-    files = font.read_models(tmp_path.glob("*/*.model.json"), study="ra")
+    files = font.read_models(tmp_path.glob("*/*.model.json"), font.Header(study="ra"))
     parts = [font.read_labels(p, files) for p in sorted(tmp_path.glob("*/*.labels.json"))]
     tables = font.CrossTables.merge(parts)
     by_hand = font.Ensemble(2, method="latent", seed=1).fit(files, tables)
     assert result.ensemble.to_dict() == by_hand.to_dict()
-    sent = font.read_ensemble(tmp_path / "centre" / "ensemble.json", study="ra")
+    sent = font.read_ensemble(tmp_path / "centre" / "ensemble.json", font.Header(study="ra"))
     assert sent.ensemble.to_dict() == by_hand.to_dict()
     for kind, folder in (("model", "models"), ("labels", "labels")):
         for site in NAMES:
@@ -126,7 +128,7 @@ def test_one_odd_site_does_not_decide_the_states(tmp_path: Path) -> None:
         sites=(),
     )
     assert only(result) == ["south", "west"]
-    with pytest.raises(ValueError, match=r"no site sent a model that can be used .*'a', 'b'"):
+    with pytest.raises(InputError, match=r"no site sent a model that can be used .*'a', 'b'"):
         play(tmp_path / "2", states=["a", "b"])
 
 
@@ -150,7 +152,7 @@ BAD_COUNTS = {
     ),
     "another's name": (
         lambda r: r._replace(files=(changed(r.files[0], site="south"),)),
-        "counts of 'south', but models of 'north'",
+        "a file of 'south', but models of 'north'",
     ),
 }
 
@@ -178,7 +180,7 @@ def test_answers_that_were_not_asked_for_are_not_read(tmp_path: Path) -> None:
         replies = plain(step, files, senders)
         return [*replies, replies[0]] if step == "label" else [*replies, Reply("ghost")]
 
-    result = font.run_round(ask, study="ra", out=tmp_path / "centre", sites=NAMES)
+    result = font.run_round(ask, font.Header(study="ra"), out=tmp_path / "centre", sites=NAMES)
     reasons = {who.site: who.reason for who in result.absent}
     assert reasons["north"] == "it answered 2 times"
     assert reasons["ghost"].startswith("it sent 0 files")
@@ -192,10 +194,10 @@ def test_who_did_not_confirm_the_ensemble_is_named(tmp_path: Path) -> None:
 
 
 def test_nobody_at_all_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nobody came"):
-        font.run_round(lambda *_: [], study="ra", out=tmp_path / "centre")
+    with pytest.raises(InputError, match="nobody came"):
+        font.run_round(lambda *_: [], font.Header(study="ra"), out=tmp_path / "centre")
     silent = {"label": "it is gone"}
-    with pytest.raises(ValueError, match=r"no site sent counts .*north: it is gone"):
+    with pytest.raises(InputError, match=r"no site sent counts .*north: it is gone"):
         play(
             tmp_path, lambda step, r: Reply(r.sender, trouble=silent[step]) if step in silent else r
         )
@@ -280,7 +282,9 @@ def test_a_model_of_one_class_is_no_third_reading(tmp_path: Path) -> None:
         assert (ensemble.method, ensemble.n_clusters_) == (method, 2)
         assert (ensemble.cluster_sizes_.sum(axis=1) > 0).all()
         one = KMeans(1, n_init=1, random_state=1).fit(data["west"])
-        models["west"] = font.write_model(None, one, data["west"], study="ra", site="west")
+        models["west"] = font.write_model(
+            None, one, data["west"], font.Header(study="ra", site="west")
+        )
 
 
 # --- one site must not outvote the others ------------------------------------------------
@@ -320,7 +324,7 @@ def test_each_site_has_one_vote(tmp_path: Path) -> None:
         for site, data in zip(NAMES, sites_in(tmp_path).values(), strict=True)
     }
     tables = font.CrossTables.from_labels(labels, dict.fromkeys(models, 2))
-    with pytest.raises(ValueError, match="different numbers of models"):
+    with pytest.raises(InputError, match="different numbers of models"):
         font.combine(models, [tables])
     ensemble, _ = font.combine(models, [tables], unequal=True)
     assert ensemble.n_clusters_ == 2

@@ -19,20 +19,14 @@ from scipy import stats
 from sklearn.cluster import KMeans
 
 import font
+from font.errors import InputError
+from font.exchange.disclosure import round_counts
+from font.exchange.envelope import fingerprint
+from font.exchange.masked import MaskedFile, add_masked, read_masked, write_masked
 from font.exchange.masks import mask, mask_key
+from font.exchange.messages.mask_key import read_mask_keys, write_mask_key
+from font.exchange.messages.masked_labels import sum_of_labels, write_masked_labels
 from font.exchange.names import ALL_SITES
-from font.exchange.privacy import round_counts
-from font.exchange.schema import fingerprint
-from font.exchange.secure import (
-    MaskedFile,
-    add_masked,
-    masked_labels,
-    read_mask_keys,
-    read_masked,
-    sum_of_labels,
-    write_mask_key,
-    write_masked,
-)
 
 SECRETS = {site: bytes([i]) * 32 for i, site in enumerate(["east", "north", "south", "west"], 1)}
 KEYS = {site: mask_key(secret) for site, secret in SECRETS.items()}
@@ -43,11 +37,17 @@ def three() -> dict[str, str]:
     return {site: KEYS[site] for site in ("east", "north", "south")}
 
 
+def header_of(site: str, about: dict[str, Any]) -> font.Header:
+    """The header of a site's file, with what `about` says of study and round."""
+    said = {name: about.pop(name) for name in ("study", "round") if name in about}
+    return font.Header(**({"study": "s", "site": site} | said))
+
+
 def masked(site: str, values: Any, keys: dict[str, str] | None = None, **about: Any) -> MaskedFile:
-    settings = {"study": "s", "site": site, "what": "labels", "of": OF, "min_count": 11}
-    return write_masked(
-        None, np.array(values), SECRETS[site], KEYS if keys is None else keys, **(settings | about)
-    )
+    settings = {"kind": "masked labels", "of": OF, "min_count": 11} | about
+    header = header_of(site, settings)
+    kind, pairs = settings.pop("kind"), KEYS if keys is None else keys
+    return write_masked(None, kind, np.array(values), SECRETS[site], pairs, header, **settings)
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 10**15 // 4)] * 4), min_size=1, max_size=8))
@@ -102,7 +102,7 @@ def test_the_sum_without_one_site_is_noise() -> None:
     parts = [mask(values, SECRETS[s], s, KEYS, ["study", 1]) for s in ("east", "north", "south")]
     total = sum(parts[1:], parts[0])
     assert stats.chisquare(np.bincount(total.view(np.uint8), minlength=256)).pvalue > 1e-4
-    with pytest.raises(ValueError, match=r"masked files of 'west' are missing.*answer again"):
+    with pytest.raises(InputError, match=r"masked files of 'west' are missing.*answer again"):
         add_masked([masked(s, values) for s in ("east", "north", "south")])
     again = [masked(s, values, three()) for s in three()]  # the round repeated among the others
     assert add_masked(again).values.sum() == 0
@@ -110,27 +110,27 @@ def test_the_sum_without_one_site_is_noise() -> None:
 
 def test_wrong_sets_are_refused() -> None:
     two = dict(list(KEYS.items())[:2])
-    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+    with pytest.raises(InputError, match="at least 3 sites, found 2"):
         masked("east", [1], two)
-    with pytest.raises(ValueError, match="key of 'west' in the list is missing"):
+    with pytest.raises(InputError, match="key of 'west' in the list is missing"):
         masked("west", [1], three())
-    with pytest.raises(ValueError, match="key of 'east' in the list is another"):
+    with pytest.raises(InputError, match="key of 'east' in the list is another"):
         masked("east", [1], KEYS | {"east": mask_key(b"x" * 32)})
-    with pytest.raises(ValueError, match="have the same key"):
+    with pytest.raises(InputError, match="have the same key"):
         masked("east", [1], KEYS | {"west": KEYS["south"]})
-    with pytest.raises(ValueError, match="key of 'west' is not a public key"):
+    with pytest.raises(InputError, match="key of 'west' is not a public key"):
         masked("east", [1], KEYS | {"west": "0" * 64})  # of low order: anyone would know the mask
     parts = [masked(s, [1]) for s in KEYS]
-    with pytest.raises(ValueError, match="masked for the sites"):
+    with pytest.raises(InputError, match="masked for the sites"):
         add_masked([*parts[:3], masked("east", [1], three())][1:])
-    with pytest.raises(ValueError, match="'east' comes twice"):
+    with pytest.raises(InputError, match="'east' comes twice"):
         add_masked([parts[0], *parts])
     for other in ({"round": 2}, {"of": "1" * 64}, {"study": "t"}):
-        with pytest.raises(ValueError, match="masked different tables"):
+        with pytest.raises(InputError, match="masked different tables"):
             add_masked([*parts[:3], masked("west", [1], **other)])
-    with pytest.raises(ValueError, match="masked different tables"):
+    with pytest.raises(InputError, match="masked different tables"):
         add_masked([*parts[:3], masked("west", [1, 1])])
-    with pytest.raises(ValueError, match="no masked files"):
+    with pytest.raises(InputError, match="no masked files"):
         add_masked([])
 
 
@@ -155,7 +155,7 @@ def test_numbers_that_cannot_be_masked(values: Any) -> None:
         masked("east", values)
     with pytest.raises(TypeError, match="whole numbers"):
         masked("east", [0.5])
-    with pytest.raises(ValueError, match="32 bytes; found 3"):
+    with pytest.raises(InputError, match="32 bytes; found 3"):
         mask_key(b"abc")
 
 
@@ -179,7 +179,6 @@ def changed(data: bytes, **payload: Any) -> bytes:
         ({"values": "A" * 16}, "64-bit numbers in base64"),
         ({"values": "A" * 11 + "é="}, "64-bit numbers in base64"),
         ({"values": "A" * 11 + " ="}, "64-bit numbers in base64"),
-        ({"what": "patients"}, "payload.what"),
         ({"of": "x"}, "payload.of"),
         ({"min_count": 0}, "payload.min_count"),
         ({"sites": [{"site": "east", "key": "0" * 64}]}, "payload.sites"),
@@ -191,45 +190,45 @@ def changed(data: bytes, **payload: Any) -> bytes:
     ],
 )
 def test_hostile_masked_files_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InputError, match=message):
         read_masked(changed(masked("east", [1, 2]).data, **change))
 
 
 def test_changed_numbers_do_not_pass_as_a_sum() -> None:
     parts = [masked(s, [1, 2]) for s in KEYS]
     spoilt = read_masked(changed(parts[0].data, values=encoded([5, 2**63])))
-    with pytest.raises(ValueError, match="masks do not cancel"):
+    with pytest.raises(InputError, match="masks do not cancel"):
         add_masked([spoilt, *parts[1:]])
 
 
 def key_file(site: str, **about: Any) -> bytes:
-    settings = {"study": "s", "site": site, "min_count": 11}
-    return write_mask_key(None, SECRETS[site], **(settings | about))
+    header = header_of(site, about)
+    return write_mask_key(None, SECRETS[site], header, **({"min_count": 11} | about))
 
 
 def test_key_files_make_the_set() -> None:
     files = [key_file(site) for site in ("west", "east", "north")]
-    keys = read_mask_keys(files, study="s", min_count=11)
+    keys = read_mask_keys(files, font.Header(study="s"), min_count=11)
     assert keys == {site: KEYS[site] for site in ("east", "north", "west")}
     assert list(keys) == sorted(keys)
-    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+    with pytest.raises(InputError, match="at least 3 sites, found 2"):
         read_mask_keys(files[:2])
-    with pytest.raises(ValueError, match="'west' comes twice"):
+    with pytest.raises(InputError, match="'west' comes twice"):
         read_mask_keys([files[0], *files])
-    with pytest.raises(ValueError, match="belongs to the study"):
-        read_mask_keys([*files, key_file("south", study="t")], study="s")
-    with pytest.raises(ValueError, match="round 2"):
-        read_mask_keys([*files, key_file("south", round=2)], round=1)
-    with pytest.raises(ValueError, match="min_count 5"):
+    with pytest.raises(InputError, match="belongs to the study"):
+        read_mask_keys([*files, key_file("south", study="t")], font.Header(study="s"))
+    with pytest.raises(InputError, match="round 2"):
+        read_mask_keys([*files, key_file("south", round=2)], font.Header(study="s"))
+    with pytest.raises(InputError, match="min_count 5"):
         read_mask_keys([*files, key_file("south", min_count=5)], min_count=11)
-    with pytest.raises(ValueError, match=r"payload\.public"):
+    with pytest.raises(InputError, match=r"payload\.public"):
         read_mask_keys([changed(files[0], public="zz")])
-    with pytest.raises(ValueError, match="kind 'key'"):
+    with pytest.raises(InputError, match="key file of 'west' is not masked"):
         read_masked(files[0])
 
 
 def test_files_say_what_they_are(tmp_path: Path) -> None:
-    write_mask_key(tmp_path / "k.json", SECRETS["east"], study="s", site="east")
+    write_mask_key(tmp_path / "k.json", SECRETS["east"], font.Header(study="s", site="east"))
     assert "nothing about patients" in font.explain(tmp_path / "k.json")
     (tmp_path / "m.json").write_bytes(masked("east", [1, 2]).data)
     text = font.explain(tmp_path / "m.json")
@@ -265,10 +264,10 @@ def study() -> dict[str, Any]:
     }
     files = [
         font.write_model(
-            *(None, KMeans(k, n_init=1, random_state=0).fit(data[site].to_numpy()), data[site]),
-            study="s",
-            site=site,
-            min_count=11,
+            None,
+            KMeans(k, n_init=1, random_state=0).fit(data[site].to_numpy()),
+            data[site],
+            font.Header(study="s", site=site),
         ).data
         for site, k in zip(KEYS, (3, 3, 3, 2), strict=True)
     ]
@@ -282,9 +281,10 @@ def study() -> dict[str, Any]:
 
 
 def labels_of(study: dict[str, Any], site: str, **about: Any) -> MaskedFile:
-    settings = {"study": "s", "min_count": 11}
-    tables = study["tables"][site]
-    return masked_labels(None, tables, study["models"], SECRETS[site], KEYS, **(settings | about))
+    header, tables = header_of(site, about), study["tables"][site]
+    return write_masked_labels(
+        None, tables, study["models"], SECRETS[site], KEYS, header, **({"min_count": 11} | about)
+    )
 
 
 def test_the_sum_of_tables_is_that_of_the_exact_ones(study: dict[str, Any]) -> None:
@@ -312,7 +312,7 @@ def test_an_ensemble_comes_of_the_sum(study: dict[str, Any]) -> None:
     total = sum_of_labels([labels_of(study, site) for site in KEYS], study["models"])
     ensemble, tables = font.combine(study["models"], [total], n_clusters=3, unequal=True)
     assert ensemble.n_clusters_ == 3
-    data = font.write_ensemble(None, ensemble, study["models"], study="s")
+    data = font.write_ensemble(None, ensemble, study["models"], font.Header(study="s"))
     assert font.read_ensemble(data).ensemble.cluster_sizes_.columns.tolist() == [ALL_SITES]
     assert "all sites" in font.round_report(ensemble, study["models"], tables, study="s")
 
@@ -320,17 +320,22 @@ def test_an_ensemble_comes_of_the_sum(study: dict[str, Any]) -> None:
 def test_sums_that_do_not_fit_are_refused(study: dict[str, Any]) -> None:
     parts = [labels_of(study, site) for site in KEYS]
     few = dict(list(study["models"].items())[:3])
-    with pytest.raises(ValueError, match="other models than these"):
+    with pytest.raises(InputError, match="other models than these"):
         sum_of_labels(parts, few)
     values = parts[0].values.copy()
     values[1] += 1
     spoilt = read_masked(changed(parts[0].data, values=encoded(values)))
-    with pytest.raises(ValueError, match="does not fit together"):
+    with pytest.raises(InputError, match="does not fit together"):
         sum_of_labels([spoilt, *parts[1:]], study["models"])
     short = [masked(s, [1], of=parts[0].of) for s in KEYS]
-    with pytest.raises(ValueError, match="1 numbers in place of"):
+    with pytest.raises(InputError, match="1 numbers in place of"):
         sum_of_labels(short, study["models"])
-    with pytest.raises(ValueError, match="tables of one site"):
-        masked_labels(
-            None, study["tables"]["east"], few, SECRETS["east"], KEYS, study="s", min_count=11
+    with pytest.raises(InputError, match="made with other models than those given"):
+        write_masked_labels(
+            None,
+            study["tables"]["east"],
+            few,
+            SECRETS["east"],
+            KEYS,
+            font.Header(study="s", site="east"),
         )

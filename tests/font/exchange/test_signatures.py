@@ -19,11 +19,11 @@ from sklearn.cluster import KMeans
 import font
 from font.errors import InputError
 from font.exchange import signatures
+from font.exchange.envelope import read_file
+from font.exchange.messages.mask_key import read_mask_keys, write_mask_key
+from font.exchange.messages.shared import read_shared
 from font.exchange.replies import Reply
 from font.exchange.rounds import combine
-from font.exchange.schema import read_file
-from font.exchange.secure import read_mask_keys, write_mask_key
-from font.exchange.sums import read_shared
 
 pytest.importorskip("cryptography")
 Files = dict[str, bytes]
@@ -51,7 +51,9 @@ def data_of(seed: int) -> np.ndarray:
 def model_file(site: str, key: Path | None) -> bytes:
     data = data_of(len(site))
     model = KMeans(2, n_init=1, random_state=1).fit(data)
-    return font.write_model(None, model, data, study="s", site=site, signing_key=key).data
+    return font.write_model(
+        None, model, data, font.Header(study="s", site=site, signing_key=key)
+    ).data
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +65,22 @@ def signed(keys: dict[str, Path]) -> Files:
     for site in ("a", "b"):
         labels = font.label({n: m.model for n, m in models.items()}, data_of(len(site)))
         exact = font.CrossTables.from_labels({site: labels}, dict.fromkeys(models, 2))
-        tables.append(font.write_labels(None, exact, models, study="s", signing_key=keys[site]))
+        tables.append(
+            font.write_labels(
+                None, exact, models, font.Header(study="s", site=site, signing_key=keys[site])
+            )
+        )
     ensemble, _ = combine(models, [part.tables for part in tables], n_clusters=2)
-    whole = font.write_ensemble(None, ensemble, models, study="s", signing_key=keys["centre"])
+    whole = font.write_ensemble(
+        None, ensemble, models, font.Header(study="s", signing_key=keys["centre"])
+    )
     return {"model": parts[0], "other model": parts[1], "labels": tables[0].data, "ensemble": whole}
 
 
 def reader(kind: str, files: Files) -> Callable[..., Any]:
     if kind == "labels":
         models = font.read_models([files["model"], files["other model"]])
-        return lambda data, **rules: font.read_labels(data, models, **rules)
+        return lambda data, header=None: font.read_labels(data, models, header)
     return {"model": font.read_model, "ensemble": font.read_ensemble}[kind]
 
 
@@ -87,7 +95,7 @@ KINDS = ("model", "labels", "ensemble")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_site_signed_is_read(kind: str, signed: Files, pinned: dict[str, str]) -> None:
-    reader(kind, signed)(signed[kind], keys=pinned)
+    reader(kind, signed)(signed[kind], font.Header(study="s", keys=pinned))
     reader(kind, signed)(signed[kind])  # by those who know no key, too
 
 
@@ -98,7 +106,7 @@ def test_what_lacks_the_signature_is_refused(
     bare = changed(signed[kind], signature=None)
     reader(kind, signed)(bare)
     with pytest.raises(InputError, match="is not signed, but the key of"):
-        reader(kind, signed)(bare, keys=pinned)
+        reader(kind, signed)(bare, font.Header(study="s", keys=pinned))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,12 +116,12 @@ def test_what_another_signed_is_refused(
     forged = signatures.sign_file(signed[kind], keys["intruder"])
     reader(kind, signed)(forged)
     with pytest.raises(InputError, match=r"is signed with the key [0-9a-f]{16}…, but that of"):
-        reader(kind, signed)(forged, keys=pinned)
+        reader(kind, signed)(forged, font.Header(study="s", keys=pinned))
     # the intruder's signature under the site's key
     content = json.loads(forged)
     content["signature"]["key"] = json.loads(signed[kind])["signature"]["key"]
     with pytest.raises(InputError, match="the signature does not match"):
-        reader(kind, signed)(json.dumps(content).encode(), keys=pinned)
+        reader(kind, signed)(json.dumps(content).encode(), font.Header(study="s", keys=pinned))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,13 +151,13 @@ def test_a_signature_cannot_be_moved_to_another_file(signed: Files) -> None:
 def test_no_other_than_the_centre_makes_ensembles(
     signed: Files, pinned: dict[str, str], keys: dict[str, Path]
 ) -> None:
-    """A file under a name whose key nobody knows would else get around the centre's key."""
+    """A file under a name whose key nobody knows would otherwise get around the centre's key."""
     other = signatures.sign_file(changed(signed["ensemble"], site="center"), keys["intruder"])
     font.read_ensemble(other)
     with pytest.raises(InputError, match=r"but that of 'centre' is"):
-        font.read_ensemble(other, keys=pinned)
+        font.read_ensemble(other, font.Header(study="s", keys=pinned))
     with pytest.raises(InputError, match="is not signed, but the key of 'centre'"):
-        font.read_ensemble(changed(other, signature=None), keys=pinned)
+        font.read_ensemble(changed(other, signature=None), font.Header(study="s", keys=pinned))
 
 
 def test_no_other_than_the_centre_makes_shared_models(
@@ -160,10 +168,13 @@ def test_no_other_than_the_centre_makes_shared_models(
     invented = changed(path.read_bytes(), site="quality office")
     read_shared(invented)
     with pytest.raises(InputError, match="is not signed, but the key of 'centre'"):
-        read_shared(invented, keys=pinned)
+        read_shared(invented, font.Header(study="ra", keys=pinned))
     with pytest.raises(InputError, match="but that of 'centre' is"):
-        read_shared(signatures.sign_file(invented, keys["a"]), keys=pinned)
-    read_shared(signatures.sign_file(path.read_bytes(), keys["centre"]), keys=pinned)
+        read_shared(signatures.sign_file(invented, keys["a"]), font.Header(study="ra", keys=pinned))
+    read_shared(
+        signatures.sign_file(path.read_bytes(), keys["centre"]),
+        font.Header(study="ra", keys=pinned),
+    )
 
 
 def test_where_keys_are_known_no_stranger_joins(
@@ -174,14 +185,14 @@ def test_where_keys_are_known_no_stranger_joins(
     parts = [signed["model"], signed["other model"], invented]
     assert len(font.read_models(parts)) == 3
     with pytest.raises(InputError, match="comes from 'c', whose key is not among the known ones"):
-        font.read_models(parts, keys=pinned)
+        font.read_models(parts, font.Header(study="s", keys=pinned))
     spies = [
-        write_mask_key(None, bytes([i]) * 32, study="s", site=site, signing_key=key)
+        write_mask_key(None, bytes([i]) * 32, font.Header(study="s", site=site, signing_key=key))
         for i, (site, key) in enumerate([("a", keys["a"]), ("b", keys["b"]), ("c", None)])
     ]
     assert len(read_mask_keys(spies)) == 3
     with pytest.raises(InputError, match="comes from 'c', whose key is not among the known ones"):
-        read_mask_keys(spies, keys=pinned)
+        read_mask_keys(spies, font.Header(study="s", keys=pinned))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +216,7 @@ def test_weak_keys_are_no_way_around(signed: Files, pinned: dict[str, str]) -> N
     for key in ("00" * 32, "01" + "00" * 31, "ff" * 32):
         forged = changed(signed["model"], signature={"key": key, "value": "01" + "00" * 63})
         with pytest.raises(InputError, match="but that of 'a' is"):
-            font.read_model(forged, keys=pinned)
+            font.read_model(forged, font.Header(study="s", keys=pinned))
 
 
 def test_the_same_key_signs_alike_and_the_fingerprint_stays(
@@ -237,20 +248,22 @@ def test_a_round_leaves_out_who_signs_with_another_key(
     sites = {"thief": SmallSite("north", tmp_path / "thief"), **sites_in(tmp_path)}
     done = font.run_round(
         in_process(sites, twist),
-        study="ra",
+        font.Header(study="ra", keys=known, signing_key=keys["intruder"]),
         out=tmp_path / "centre",
         sites=NAMES,
-        keys=known,
-        signing_key=keys["intruder"],
     )
     assert {model.site for model in done.models.values()} == set(NAMES)
     (left_out,) = done.absent
     assert left_out[:2] == ("thief", "fit")
     assert "is signed with the key" in left_out.reason
     sent = tmp_path / "centre" / "ensemble.json"
-    font.read_ensemble(sent, keys={"centre": font.public_key(keys["intruder"])})
+    font.read_ensemble(
+        sent, font.Header(study="ra", keys={"centre": font.public_key(keys["intruder"])})
+    )
     with pytest.raises(InputError, match="but that of 'centre'"):
-        font.read_ensemble(sent, keys={"centre": font.public_key(keys["a"])})
+        font.read_ensemble(
+            sent, font.Header(study="ra", keys={"centre": font.public_key(keys["a"])})
+        )
 
 
 # --- keys ----------------------------------------------------------------------------------
@@ -295,7 +308,7 @@ def test_what_is_no_private_key_is_refused(tmp_path: Path, signed: Files) -> Non
     [
         ('MGB = "12"', "the key of 'MGB' is not a public key, which has 64 hexadecimal digits"),
         ("MGB = 12", "the key of 'MGB' is not a public key"),
-        ("MGB", "is no file of keys"),
+        ("MGB", "is not a file of keys"),
         (f'"a/b" = "{"0" * 64}"', "needs another name"),
     ],
 )
@@ -311,7 +324,7 @@ def test_without_the_library(signed: Files, monkeypatch: pytest.MonkeyPatch) -> 
     font.read_model(signed["model"])
     key = json.loads(signed["model"])["signature"]["key"]
     with pytest.raises(ImportError, match=r"pip install 'mmlca\[secure\]'"):
-        font.read_model(signed["model"], keys={"a": key})
+        font.read_model(signed["model"], font.Header(study="s", keys={"a": key}))
 
 
 def test_the_explanation_names_the_key(signed: Files, tmp_path: Path) -> None:

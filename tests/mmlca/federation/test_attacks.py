@@ -21,13 +21,8 @@ from sklearn.metrics import roc_auc_score
 import ehr_prep
 import font
 import mmlca
-from font.exchange.privacy import (
-    SecretDraws,
-    label_unit,
-    round_counts,
-    round_sums,
-    shared_draws,
-)
+from font.errors import InputError
+from font.exchange.disclosure import SecretDraws, label_unit, round_counts, round_sums, shared_draws
 from font.refinement import site_step
 from mmlca.federation.markov_kind import markov_support
 
@@ -42,7 +37,9 @@ def fitted(data: mmlca.Sequences, k: int) -> mmlca.MixtureMarkov:
 
 
 def sent(model: mmlca.MixtureMarkov, data: mmlca.Sequences, draws: Any = None) -> dict[str, Any]:
-    return font.write_model(None, model, data, study="s", site="x", draws=draws).content
+    return font.write_model(
+        None, model, data, font.Header(study="s", site="x"), draws=draws
+    ).content
 
 
 def gain(readings: list[Any], truths: list[int]) -> float:
@@ -206,9 +203,9 @@ def trap(row: np.ndarray, states: tuple[str, ...]) -> bytes:
         "steps_per_patient": 1.0,
     }
     payload = {"name": "centre", "min_count": 11, "bic": [], "model": content}
-    from font.exchange.schema import write_file
+    from font.exchange.envelope import write_file
 
-    return write_file(None, "model", payload, study="s", site="centre")[1]
+    return write_file(None, "model", payload, font.Header(study="s", site="centre"))[1]
 
 
 def rare_patient(data: mmlca.Sequences) -> int:
@@ -223,22 +220,22 @@ def rare_patient(data: mmlca.Sequences) -> int:
 def test_a_site_labels_only_with_the_agreed_list(tmp_path: Path) -> None:
     site = hospital(tmp_path)
     crafted = trap(site.sequences.codes[0], site.sequences.states)
-    with pytest.raises(ValueError, match="a site labels only with a list of models that its own"):
+    with pytest.raises(InputError, match="a site labels only with a list of models that its own"):
         site.label([crafted])  # before it has sent any
     own = site.fit()
-    with pytest.raises(ValueError, match=r"the models of x in this list \('x'\) are not those"):
+    with pytest.raises(InputError, match=r"the models of x in this list \('x'\) are not those"):
         site.label([crafted])
     other = json.loads(own[0].read_bytes())
     other["payload"]["model"]["prior"] = 2.0
     other["sha256"] = font.fingerprint(other["payload"])
-    with pytest.raises(ValueError, match="are not those that it sent"):
+    with pytest.raises(InputError, match="are not those that it sent"):
         site.label([json.dumps(other).encode()])
     agreed = font.list_fingerprint(font.read_models(own))
     strict = hospital(tmp_path, agreed=agreed[:16])
-    with pytest.raises(ValueError, match="not the agreed"):
+    with pytest.raises(InputError, match="not the agreed"):
         strict.label([*own, crafted])
     strict.label(own)
-    with pytest.raises(ValueError, match="released other labels files"):
+    with pytest.raises(InputError, match="released other labels files"):
         site.label([*own, crafted])  # and never a second list
 
 
@@ -253,7 +250,11 @@ def test_a_trap_for_one_patient_shuts_empty_ten_times_out_of_eleven(tmp_path: Pa
     shown = []
     for i in range(660):
         out = font.write_labels(
-            None, tables, {"trap": model}, study="s", draws=SecretDraws(bytes(32), str(i))
+            None,
+            tables,
+            {"trap": model},
+            font.Header(study="s", site="x"),
+            draws=SecretDraws(bytes(32), str(i)),
         )
         shown.append(out.tables.tables["x"][1, 1])
     assert set(shown) == {0, 11}
@@ -475,7 +476,7 @@ def test_two_runs_that_differ_by_one_patient_do_not_tell_that_patients_course(
     data = ra_like(150, seed=2)
     for person in range(60):
         folder = tmp_path / str(person)
-        with pytest.raises(ValueError, match="released other model files"):
+        with pytest.raises(InputError, match="released other model files"):
             two_runs(folder, data, person, None)
         before, after = two_runs(folder, data, person, "a patient withdrew consent")
         codes = data.codes[person]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import font
+from font.errors import InputError
 from font.simulation.methods import rand_index
 from font.simulation.run import run_simulation
 from font.simulation.tables import simulation_table
@@ -53,14 +54,14 @@ def test_the_grid_on_sequences() -> None:
     assert (mean["FONT"] > mean["local"]).all()
     assert mean["FONT"].iloc[1] > mean["FONT"].iloc[0]  # longer sequences tell more
     assert mean["FONT"].iloc[1] > 0.7
-    with pytest.raises(ValueError, match="each of methods must be one of"):
+    with pytest.raises(InputError, match="each of methods must be one of"):
         run_simulation(grid, 3, source=ChainSource(), methods=["k-FED"])
 
 
 def test_errors_say_what_to_mend() -> None:
-    with pytest.raises(ValueError, match="setting must be one of homogeneous"):
+    with pytest.raises(InputError, match="setting must be one of homogeneous"):
         simulate_chains("odd", 5, 12)
-    with pytest.raises(ValueError, match="quarters must be a whole number of at least 1; found 0"):
+    with pytest.raises(InputError, match="quarters must be a whole number of at least 1; found 0"):
         simulate_chains("homogeneous", 5, 0)
 
 

@@ -19,8 +19,11 @@ from ra_like import ra_like
 
 import font
 import mmlca
-from font.exchange.secure import read_masked, share_masked, sum_of_labels
-from font.exchange.sums import read_step, read_sums, share
+from font.exchange.masked import read_masked
+from font.exchange.messages.masked_labels import sum_of_labels
+from font.exchange.messages.masked_sums import share_masked
+from font.exchange.messages.shared import read_step
+from font.exchange.messages.sums import read_sums, share
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
 
@@ -71,15 +74,15 @@ def by_files(root: Path, sites: list[str], secure: bool = False) -> Path:
         keys = [mmlca.Hospital.from_study(study, s, folder=h).mask_key() for s, h in homes.items()]
     for site, home in homes.items():
         mmlca.Hospital.from_study(study, site, folder=home).label(models, secure=keys)
-    files = font.read_models(models, study="switching")
+    files = font.read_models(models, font.Header(study="switching"))
     counts = sorted((root / "files").glob("*/to_centre/*.json"))
     if secure:
         tables = [sum_of_labels(map(read_masked, counts), files)]
     else:
-        tables = [font.read_labels(path, files, study="switching") for path in counts]
+        tables = [font.read_labels(path, files, font.Header(study="switching")) for path in counts]
     ensemble, _ = font.combine(files, tables)
     out = root / "files" / "centre"
-    font.write_ensemble(out / "ensemble.json", ensemble, files, study="switching")
+    font.write_ensemble(out / "ensemble.json", ensemble, files, font.Header(study="switching"))
     for site, home in homes.items():
         sent = (out / "ensemble.json").read_bytes()
         mmlca.Hospital.from_study(study, site, folder=home).assign(sent)
@@ -104,9 +107,15 @@ def refine_by_files(
         source = out / f"shared-{before.step}.json"
         if keys:
             parts = map(read_masked, sums)
-            share_masked(before, parts, study="switching", rounds=ROUNDS, path=source)
+            share_masked(before, parts, font.Header(study="switching"), rounds=ROUNDS, path=source)
         else:
-            share(before, map(read_sums, sums), study="switching", rounds=ROUNDS, path=source)
+            share(
+                before,
+                map(read_sums, sums),
+                font.Header(study="switching"),
+                rounds=ROUNDS,
+                path=source,
+            )
 
 
 def payload(path: Path) -> dict:
@@ -329,7 +338,7 @@ def test_the_late_and_the_hostile_stop_nobody(network: Network, app: Path) -> No
     for site in SITES:
         network.node(site)
     network.run(app, timeout=45)
-    result = font.read_ensemble(root / "centre" / "ensemble.json", study="switching")
+    result = font.read_ensemble(root / "centre" / "ensemble.json", font.Header(study="switching"))
     assert sorted(result.models) == ["north/1", "north/2", "south/1", "south/2"]
     assert result.ensemble.cluster_sizes_.columns.tolist() == ["north"]
     assert (root / "homes" / "north" / "clusters.csv").exists()

@@ -18,6 +18,7 @@ from sklearn.metrics import adjusted_rand_score
 import ehr_prep
 import font
 import mmlca
+from font.errors import InputError
 
 SITES = {"north": 700, "south hospital": 600, "west": 500}
 LEAST = 11
@@ -275,7 +276,9 @@ def test_a_study_file_says_all_there_is_to_say(hospital: Path, tmp_path: Path) -
     study = (*study, "--folder", tmp_path)
     said = mmlca_does("site", "fit", *study)
     assert "2 models with 2 classes" in said
-    files = font.read_models((tmp_path / "to_all").iterdir(), study="RA, two hospitals")
+    files = font.read_models(
+        (tmp_path / "to_all").iterdir(), font.Header(study="RA, two hospitals")
+    )
     assert list(files) == ["MGB/1", "MGB/2"]
     assert {file.payload["min_count"] for file in files.values()} == {12}
     records = ehr_prep.read_records(
@@ -359,7 +362,7 @@ def test_other_models_label_tables(tmp_path: Path) -> None:
 def test_small_classes_are_refused_or_done_without(tmp_path: Path) -> None:
     data = sequences_of("west")
     said = {"study": "s", "site": "w", "sequences": data, "starts": 4, "min_count": 100}
-    with pytest.raises(ValueError, match=r"fewer than 100 patients.*n_classes=3.*fewer_classes"):
+    with pytest.raises(InputError, match=r"fewer than 100 patients.*n_classes=3.*fewer_classes"):
         mmlca.Hospital(**said, n_classes=4, folder=tmp_path).fit()
     assert list(tmp_path.iterdir()) == []
     (path,) = mmlca.Hospital(**said, n_classes=4, fewer_classes=True, folder=tmp_path).fit()
@@ -461,7 +464,7 @@ def test_a_key_that_is_made_later_signs_what_was_released(tmp_path: Path) -> Non
     after = json.loads(path.read_bytes())
     assert after.pop("signature")["key"] == key
     assert after == before
-    font.read_model(path, keys={"x": key})
+    font.read_model(path, font.Header(study="s", keys={"x": key}))
 
 
 @pytest.mark.filterwarnings("ignore:the best of all maxima")

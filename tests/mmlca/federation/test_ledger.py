@@ -13,6 +13,7 @@ from ra_like import ra_like
 
 import font
 import mmlca
+from font.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 DATA = ra_like(300, seed=1)
@@ -71,9 +72,9 @@ def test_another_request_is_refused_until_a_person_says_why(
 ) -> None:
     (path,) = hospital(tmp_path).fit()
     sent = path.read_bytes()
-    with pytest.raises(ValueError, match=r"released other model files .* override that says in"):
+    with pytest.raises(InputError, match=r"released other model files .* override that says in"):
         hospital(tmp_path, **change).fit()
-    with pytest.raises(ValueError, match="use at least three words"):
+    with pytest.raises(InputError, match="use at least three words"):
         hospital(tmp_path, override="yes", **change).fit()
     assert path.read_bytes() == sent
     hospital(tmp_path, override="first was never sent", **change).fit(tmp_path / "second")
@@ -98,13 +99,13 @@ def test_another_name_gives_no_fresh_draws(tmp_path: Path) -> None:
     first = hospital(tmp_path, study="RA", site="MGB")
     sent = json.loads(first.fit()[0].read_text())["payload"]
     for study in ("ra", "R A", "Ra."):
-        with pytest.raises(ValueError, match=r"has a study 'RA', which looks like"):
+        with pytest.raises(InputError, match=r"has a study 'RA', which looks like"):
             hospital(tmp_path, study=study, site="MGB").fit()
     for site in ("mgb", "MGB2", "VA"):
-        with pytest.raises(ValueError, match="is the ledger of 'MGB', not of"):
+        with pytest.raises(InputError, match="is the ledger of 'MGB', not of"):
             hospital(tmp_path, study="RA", site=site).fit()
     for name in ("RA ", "MGB "):
-        with pytest.raises(ValueError, match="ends with a space"):
+        with pytest.raises(InputError, match="ends with a space"):
             hospital(tmp_path, study=name, site=name)
     for change in ({"study": "arthritis"}, {"study": "RA", "round": 2}):
         again = hospital(tmp_path, site="MGB", **change).fit()[0]
@@ -117,7 +118,7 @@ def test_labels_of_other_models_are_refused(tmp_path: Path) -> None:
     path = site.label(models)
     sent = path.read_bytes()
     assert site.label(models[::-1]).read_bytes() == sent
-    with pytest.raises(ValueError, match="released other labels files"):
+    with pytest.raises(InputError, match="released other labels files"):
         site.label(models[:1])
     again = hospital(tmp_path / "x", override="the other site left")
     assert again.label(models[:1]).read_bytes() != sent
@@ -132,7 +133,7 @@ def test_the_ledger_is_private_and_whole(tmp_path: Path) -> None:
     assert stored.encode() == (tmp_path / "to_all" / "x.model.json").read_bytes()
     assert content(tmp_path)["secret"] not in stored
     path.write_text(path.read_text()[:-100])
-    with pytest.raises(ValueError, match=r"damaged; restore it from a backup"):
+    with pytest.raises(InputError, match=r"damaged; restore it from a backup"):
         hospital(tmp_path).fit()
 
 
@@ -146,14 +147,14 @@ def test_secrets_differ_between_sites(tmp_path: Path) -> None:
 
 
 def test_no_study_lowers_the_floor_of_a_site(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="min_count is 5, but this site lets nothing leave"):
+    with pytest.raises(InputError, match="min_count is 5, but this site lets nothing leave"):
         hospital(tmp_path, min_count=5)
     assert hospital(tmp_path, min_count=5, floor=5).min_count == 5
     (tmp_path / "study.toml").write_text(
         'name = "s"\n[sites.x]\nrecords = "r.csv"\ndrugs = "ra"\n[privacy]\nmin_count = 1\n'
     )
     (tmp_path / "r.csv").write_text("patient_id,date,drug\n1,2010-01-01,etanercept\n")
-    with pytest.raises(ValueError, match="min_count is 1, but this site"):
+    with pytest.raises(InputError, match="min_count is 1, but this site"):
         mmlca.Hospital.from_study(tmp_path / "study.toml", "x", sequences=DATA)
 
 
@@ -170,7 +171,7 @@ def test_commands_have_the_floor_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_readers_refuse_files_below_the_studys_threshold(tmp_path: Path) -> None:
     (low,) = hospital(tmp_path / "low", min_count=2, floor=2).fit()
     site = hospital(tmp_path / "y", site="y")
-    with pytest.raises(ValueError, match="written with min_count 2, the study asks for 11"):
+    with pytest.raises(InputError, match="written with min_count 2, the study asks for 11"):
         site.label([*site.fit(), low])
     text = refusal("centre", "combine", low, "--study", "s", "--out", tmp_path / "out")
     assert "the study asks for 11" in text
@@ -186,16 +187,16 @@ def test_patients_are_placed_only_with_models_the_site_labelled_with(tmp_path: P
     files = font.read_models(models)
     parts = [font.read_labels(place.label(models), files) for place in (site, other)]
     ensemble, _ = font.combine(files, parts, n_clusters=2)
-    sent = font.write_ensemble(None, ensemble, files, study="s")
+    sent = font.write_ensemble(None, ensemble, files, font.Header(study="s"))
     assert len(site.assign(sent)) == 300
     stranger = hospital(tmp_path / "z", site="z")
-    with pytest.raises(ValueError, match="this site has not labelled in round 1"):
+    with pytest.raises(InputError, match="this site has not labelled in round 1"):
         stranger.assign(sent)
     swapped = json.loads(sent)
     model = swapped["payload"]["models"][1]["model"]
     model["first"][0], model["first"][1] = model["first"][1], model["first"][0]
     swapped["sha256"] = font.fingerprint(swapped["payload"])
-    with pytest.raises(ValueError, match="other models than those that this site labelled with"):
+    with pytest.raises(InputError, match="other models than those that this site labelled with"):
         site.assign(json.dumps(swapped).encode())
     placed = hospital(tmp_path / "z", site="z", override="a new site of the network")
     assert len(placed.assign(sent)) == 300

@@ -21,10 +21,13 @@ from ra_like import PARAMS, STATES
 from sklearn.metrics import adjusted_rand_score
 
 import font
+from font.errors import InputError
+from font.exchange.disclosure import SecretDraws, label_unit, round_counts, shared_draws
 from font.exchange.masks import mask_key
-from font.exchange.privacy import SecretDraws, label_unit, round_counts, shared_draws
-from font.exchange.secure import masked_labels, masked_sums, share_masked, sum_of_labels
-from font.exchange.sums import read_step, share, write_sums
+from font.exchange.messages.masked_labels import sum_of_labels, write_masked_labels
+from font.exchange.messages.masked_sums import share_masked, write_masked_sums
+from font.exchange.messages.shared import Question, read_step
+from font.exchange.messages.sums import share, write_sums
 from font.refinement import site_memberships
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.federation.markov_kind import expected_counts
@@ -148,7 +151,7 @@ def model_file(data: Sequences, site: str, seed: int, draws: Any) -> bytes:
         if n_classes == 1 or expected_counts(model, data).patients.min() >= MIN_COUNT:
             break
     return font.write_model(
-        None, model, data, study="s", site=site, min_count=MIN_COUNT, draws=draws
+        None, model, data, font.Header(study="s", site=site), min_count=MIN_COUNT, draws=draws
     ).data
 
 
@@ -174,7 +177,12 @@ def small_sites(n: int, n_large: int, large: tuple[int, int], seed: int) -> dict
         for site, table in labels.items():
             tables = font.CrossTables.from_labels({site: table}, classes)
             sent = font.write_labels(
-                None, tables, models, study="s", min_count=MIN_COUNT, draws=rng
+                None,
+                tables,
+                models,
+                font.Header(study="s", site=site),
+                min_count=MIN_COUNT,
+                draws=rng,
             ).data
             parts.append(font.read_labels(sent, models))
         with warnings.catch_warnings():
@@ -184,7 +192,7 @@ def small_sites(n: int, n_large: int, large: tuple[int, int], seed: int) -> dict
         try:
             refined = font.refine(ensemble, local, data, steps=1)
             placed = {site: refined.predict(part, site) for site, part in data.items()}
-        except ValueError:  # a cluster without patients: the ensemble stays as it is
+        except InputError:  # a cluster without patients: the ensemble stays as it is
             placed = clusters
         result[f"{way}, all"] = score(truth, clusters)
         result[f"{way}, small"] = score(truth, clusters, small)
@@ -204,17 +212,17 @@ def exchanged(n_sites: int, sizes: tuple[int, int], seed: int) -> dict[str, floa
     tables = {s: font.CrossTables.from_labels({s: t}, classes) for s, t in labels.items()}
     secrets = {site: bytes([i + 1]) * 32 for i, site in enumerate(data)}
     keys = {site: mask_key(secret) for site, secret in secrets.items()}
-    about: dict[str, Any] = {"study": "s", "min_count": MIN_COUNT}
+    headers = {site: font.Header(study="s", site=site) for site in data}
     result = {}
     for way in ("rounded", "secure"):
         if way == "rounded":
             parts = [
-                font.write_labels(None, own, models, draws=rng, **about).tables
-                for own in tables.values()
+                font.write_labels(None, own, models, headers[s], draws=rng).tables
+                for s, own in tables.items()
             ]
         else:
             masked = [
-                masked_labels(None, own, models, secrets[s], keys, **about)
+                write_masked_labels(None, own, models, secrets[s], keys, headers[s])
                 for s, own in tables.items()
             ]
             parts = [sum_of_labels(masked, models)]
@@ -223,7 +231,7 @@ def exchanged(n_sites: int, sizes: tuple[int, int], seed: int) -> dict[str, floa
             ensemble, _ = font.combine(models, parts, n_clusters=K)
         clusters = {site: ensemble.predict(table) for site, table in labels.items()}
         result[way] = result[f"{way}, refined"] = score(truth, clusters)
-        sent = font.write_ensemble(None, ensemble, models, study="s")
+        sent = font.write_ensemble(None, ensemble, models, font.Header(study="s"))
         for _ in range(2):  # step 0, and one round
             before = read_step(sent)
             members = {
@@ -231,21 +239,20 @@ def exchanged(n_sites: int, sizes: tuple[int, int], seed: int) -> dict[str, floa
                 for site, part in data.items()
             }
             try:
+                questions = {
+                    s: Question(before, m, data[s], p, draws=SecretDraws(secrets[s], "sums"))
+                    for s, (m, p) in members.items()
+                }
                 if way == "rounded":
-                    sums = [
-                        write_sums(None, before, *own[:1], data[s], own[1], site=s, **about,
-                                   draws=SecretDraws(secrets[s], "sums"))
-                        for s, own in members.items()
-                    ]  # fmt: skip
-                    shared = share(before, sums, study="s", rounds=1)
+                    sums = [write_sums(None, q, headers[s]) for s, q in questions.items()]
+                    shared = share(before, sums, font.Header(study="s"), rounds=1)
                 else:
                     hidden = [
-                        masked_sums(None, before, *own[:1], data[s], own[1], secrets[s], keys,
-                                    site=s, **about, draws=SecretDraws(secrets[s], "sums"))
-                        for s, own in members.items()
-                    ]  # fmt: skip
-                    shared = share_masked(before, hidden, study="s", rounds=1)
-            except ValueError:  # a cluster without patients: the ensemble stays as it is
+                        write_masked_sums(None, q, secrets[s], keys, headers[s])
+                        for s, q in questions.items()
+                    ]
+                    shared = share_masked(before, hidden, font.Header(study="s"), rounds=1)
+            except InputError:  # a cluster without patients: the ensemble stays as it is
                 break
             sent = shared.data
         else:

@@ -16,9 +16,10 @@ from commands import mmlca_does, refusal
 import font
 import mmlca
 from font.errors import InputError
-from font.exchange.privacy import SecretDraws, round_sums
-from font.exchange.schema import fingerprint, read_file, write_file
-from font.exchange.sums import read_shared, read_step, read_sums, share
+from font.exchange.disclosure import SecretDraws, round_sums
+from font.exchange.envelope import fingerprint, read_file, write_file
+from font.exchange.messages.shared import read_shared, read_step
+from font.exchange.messages.sums import read_sums, share
 from font.refinement import site_step
 
 
@@ -178,7 +179,7 @@ def spoiled(path: Path, out: Path, **changes: Any) -> Path:
         ({"step": True}, "does not fit the specification"),
         ({"per_patient": 0.5}, "does not fit the specification"),
         ({"min_count": 5}, "min_count 5"),
-        ({"format": "os.system"}, "unknown here"),
+        ({"format": "os.system"}, "is unknown"),
         ({"of": "0" * 63}, "does not fit the specification"),
         ({"extra": 1}, "does not fit the specification"),
         ({"kind": "labels"}, "does not fit the specification"),
@@ -193,7 +194,7 @@ def test_hostile_sums_are_refused(
     if "kind" in changes:
         path = spoiled(good, tmp_path / "bad.json", kind="labels")
     with pytest.raises(InputError, match=words):
-        read_file(path, study=STUDY, min_count=11)
+        read_file(path, font.Header(study=STUDY), min_count=11)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_hostile_shared_models_are_refused(
 ) -> None:
     path = spoiled(study / "shared-0.json", tmp_path / "bad.json", **changes)
     with pytest.raises(InputError, match=words):
-        read_shared(path, study=STUDY)
+        read_shared(path, font.Header(study=STUDY))
 
 
 def test_a_site_answers_only_what_its_own_sums_are_part_of(study: Path, tmp_path: Path) -> None:
@@ -259,7 +260,7 @@ def test_the_centre_refuses_sums_that_do_not_belong_together(study: Path, tmp_pa
     empty = spoiled(sums("west", 0), tmp_path / "empty.json", sums=[[0] * 13] * 2)
     assert "no patients left" in refusal(*common, ensemble, empty)
     model = next((study / "west" / "to_all").iterdir())
-    assert "give sums files" in refusal(*common, ensemble, model)
+    assert "sums files only" in refusal(*common, ensemble, model)
     assert not (tmp_path / "shared-0.json").exists()
 
 
@@ -279,7 +280,7 @@ def test_a_site_cannot_claim_more_patients_than_it_labelled(study: Path, tmp_pat
     parts["south hospital"] = next((study / "south hospital" / "to_centre").glob("*sums-0*"))
     parts["west"] = swollen(parts["west"], tmp_path / "west.json", 11)
     with pytest.raises(InputError, match=r"'west' count about 3,\d+ patients, but at most 3\d\d"):
-        share(before, map(read_sums, parts.values()), study=STUDY)
+        share(before, map(read_sums, parts.values()), font.Header(study=STUDY))
     later = read_step(study / "shared-0.json")  # the limit goes on with the steps
     assert later.labelled == before.labelled
     assert 300 <= later.labelled["west"] < 400
@@ -298,7 +299,7 @@ def test_a_site_that_lies_from_the_start_counts_no_more_than_all_others(
     ]
     sums = [read_sums(path) for path in parts]
     patients = [part.sums[:, 0].sum() for part in sums]
-    total = share(before, sums, study=STUDY).total[:, 0].sum()
+    total = share(before, sums, font.Header(study=STUDY)).total[:, 0].sum()
     assert total == pytest.approx(2 * sum(patients[:2]), abs=1)
 
 
@@ -367,8 +368,8 @@ def test_kinds_without_counts_are_refused_kindly(tmp_path: Path) -> None:
     labels = home.label(models)
     files = font.read_models(models)
     ensemble, _ = font.combine(files, [font.read_labels(labels, files)], n_clusters=2)
-    font.write_ensemble(tmp_path / "ensemble.json", ensemble, files, study=STUDY)
-    with pytest.raises(InputError, match="its sums are no counts"):
+    font.write_ensemble(tmp_path / "ensemble.json", ensemble, files, font.Header(study=STUDY))
+    with pytest.raises(InputError, match="its sums are not counts"):
         home.refine(tmp_path / "ensemble.json")
 
 
@@ -427,7 +428,7 @@ def test_rounded_sums_are_unbiased() -> None:
 
 def test_a_file_that_is_written_is_one_that_can_be_read(study: Path) -> None:
     shared = read_shared(study / "shared-1.json")
-    _, data = write_file(None, "shared", shared.payload, study=STUDY, site="centre")
+    _, data = write_file(None, "shared", shared.payload, font.Header(study=STUDY, site="centre"))
     assert read_shared(data).model.class_parameters_ == pytest.approx(
         shared.model.class_parameters_
     )
@@ -470,7 +471,7 @@ def test_a_round_with_a_refinement_is_that_of_the_files(tmp_path: Path) -> None:
 
     result = run_round(
         network(tmp_path / "a", {}, 1),
-        study=STUDY,
+        font.Header(study=STUDY),
         out=tmp_path / "centre",
         n_clusters=2,
         min_count=1,
@@ -498,7 +499,7 @@ def test_a_site_that_misses_a_step_is_named_and_the_others_go_on(tmp_path: Path)
 
     result = run_round(
         network(tmp_path / "a", {"west": "refine 2"}),
-        study=STUDY,
+        font.Header(study=STUDY),
         out=tmp_path / "centre",
         n_clusters=2,
         refine=2,

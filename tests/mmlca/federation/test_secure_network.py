@@ -12,11 +12,14 @@ from site_folders import duplicate
 
 import font
 import mmlca
+from font.errors import InputError
+from font.exchange.envelope import claimed_kind
+from font.exchange.masked import read_masked
+from font.exchange.messages.masked_labels import sum_of_labels
+from font.exchange.messages.masked_sums import share_masked
+from font.exchange.messages.shared import read_step
 from font.exchange.replies import Reply
 from font.exchange.rounds import Round, run_round
-from font.exchange.schema import claimed_kind
-from font.exchange.secure import read_masked, share_masked, sum_of_labels
-from font.exchange.sums import read_step
 
 STUDY = "ra switching"
 CHAINS = mmlca.MarkovParams(
@@ -92,7 +95,11 @@ def play(
 ) -> Round:
     settings = {"n_clusters": 2, "refine": 1} | settings
     return run_round(
-        network(root, twist, without), study=STUDY, out=root / "centre", secure=True, **settings
+        network(root, twist, without),
+        font.Header(study=STUDY),
+        out=root / "centre",
+        secure=True,
+        **settings,
     )
 
 
@@ -109,13 +116,15 @@ def by_files(root: Path, labelling: Sequence[str], refining: Sequence[str]) -> N
     parts = [read_masked(home(root, site).label(models, secure=chosen)) for site in labelling]
     ensemble, _ = font.combine(files, [sum_of_labels(parts, files)], n_clusters=2)
     source = root / "ensemble.json"
-    font.write_ensemble(source, ensemble, files, study=STUDY)
+    font.write_ensemble(source, ensemble, files, font.Header(study=STUDY))
     chosen = [keys[site] for site in refining]
     for step in range(2):
         gone = [site for site in SIZES if site not in refining]
         sums = [home(root, site, gone).refine(source, secure=chosen).sums for site in refining]
         shared = root / f"shared-{step}.json"
-        share_masked(read_step(source), map(read_masked, sums), study=STUDY, path=shared)
+        share_masked(
+            read_step(source), map(read_masked, sums), font.Header(study=STUDY), path=shared
+        )
         source = shared
 
 
@@ -165,7 +174,7 @@ def test_who_sends_something_else_is_left_out(tmp_path: Path, fitted: Path) -> N
     result = play(tmp_path / "a", odd, refine=None)
     ((site, step, reason),) = result.absent
     assert (site, step) == ("west", "key")
-    assert "it sent the key of 'south', but models of 'west'" in reason
+    assert "it sent a file of 'south', but models of 'west'" in reason
     assert "| west" in result.report
 
     duplicate(fitted, tmp_path / "b")
@@ -179,7 +188,7 @@ def test_who_sends_something_else_is_left_out(tmp_path: Path, fitted: Path) -> N
             return first["label"]
         return reply
 
-    with pytest.raises(ValueError, match=r"at least 3 sites, and 2 can take part .*other sites"):
+    with pytest.raises(InputError, match=r"at least 3 sites, and 2 can take part .*other sites"):
         play(tmp_path / "b", old, without=["north"], refine=None)
     assert not (tmp_path / "b" / "centre" / "ensemble.json").exists()
     assert not (tmp_path / "b" / "centre" / "masked").exists()
@@ -191,5 +200,5 @@ def test_two_sites_are_too_few(tmp_path: Path, fitted: Path) -> None:
     def few(step: str, time: int, reply: Reply) -> Reply:
         return reply if reply.sender in ("north", "south") else Reply(reply.sender, trouble="late")
 
-    with pytest.raises(ValueError, match=r"at least 3 sites, and 2 can take part .*west: late"):
+    with pytest.raises(InputError, match=r"at least 3 sites, and 2 can take part .*west: late"):
         play(tmp_path / "a", few)

@@ -16,17 +16,14 @@ from site_folders import duplicate
 
 import font
 import mmlca
-from font.exchange.files import file_names
-from font.exchange.privacy import SecretDraws, round_total
-from font.exchange.secure import (
-    MaskedFile,
-    add_masked,
-    own_sums,
-    read_masked,
-    share_masked,
-    sum_of_labels,
-)
-from font.exchange.sums import exact_sums, read_shared, read_step
+from font.errors import InputError
+from font.exchange.disclosure import SecretDraws, round_total
+from font.exchange.envelope import file_names
+from font.exchange.masked import MaskedFile, add_masked, read_masked
+from font.exchange.messages.masked_labels import sum_of_labels
+from font.exchange.messages.masked_sums import own_sums, share_masked
+from font.exchange.messages.shared import Question, read_shared, read_step
+from font.exchange.messages.sums import exact_sums
 from font.refinement import one_class, site_memberships
 from mmlca.federation import mask_secret
 from mmlca.federation.markov_kind import markov_blocks, markov_shares
@@ -109,13 +106,13 @@ def exact_total(study: Study) -> Any:
 def test_the_centre_reads_the_sum_and_every_site_gets_its_clusters(study: Study) -> None:
     paths = study.secure()
     models = font.read_models(study.models)
-    parts = [read_masked(path, study=STUDY, min_count=11) for path in paths]
+    parts = [read_masked(path, font.Header(study=STUDY), min_count=11) for path in paths]
     total = sum_of_labels(parts, models)
     exact = exact_total(study)
     assert abs(total.total() - exact).max() < 11  # rounded once, not four times
     ensemble, _ = font.combine(models, [total], n_clusters=2)
     path = study.root / "ensemble.json"
-    font.write_ensemble(path, ensemble, models, study=STUDY)
+    font.write_ensemble(path, ensemble, models, font.Header(study=STUDY))
     for site, n in SITES.items():
         table = study.home(site).assign(path)
         assert len(table) == n
@@ -124,7 +121,7 @@ def test_the_centre_reads_the_sum_and_every_site_gets_its_clusters(study: Study)
 
 def test_a_request_is_answered_once(study: Study) -> None:
     keys = list(study.keys.values())
-    with pytest.raises(ValueError, match="key of 'north' in the list is missing"):
+    with pytest.raises(InputError, match="key of 'north' in the list is missing"):
         study.home("north").label(study.models, secure=keys[1:])
     first = study.home("north").label(study.models, secure=keys).read_bytes()
     again = study.home("north").label(study.models, secure=keys[::-1]).read_bytes()
@@ -133,9 +130,9 @@ def test_a_request_is_answered_once(study: Study) -> None:
     fewer = fewer.select(fewer.ids[:259])
     for override in (None, "somebody asked for it"):  # the same masks: never
         home = study.home("north", sequences=fewer, override=override)
-        with pytest.raises(ValueError, match="same masks, so begin a new round"):
+        with pytest.raises(InputError, match="same masks, so begin a new round"):
             home.label(study.models, secure=keys)
-    with pytest.raises(ValueError, match="with secure sums; a round takes one"):
+    with pytest.raises(InputError, match="with secure sums; a round takes one"):
         study.home("north").label(study.models)
 
 
@@ -146,9 +143,9 @@ def test_without_a_dropped_site_the_others_answer_once_more_if_a_person_agrees(
     study.secure()
     keys = list(study.keys.values())
     three = [study.keys[site] for site in SITES if site != "west"]
-    with pytest.raises(ValueError, match=r"larger set of sites, with 'west'.*--without west"):
+    with pytest.raises(InputError, match=r"larger set of sites, with 'west'.*--without west"):
         study.home("north").label(study.models, secure=three)
-    with pytest.raises(ValueError, match="--without west"):
+    with pytest.raises(InputError, match="--without west"):
         study.home("north", without=["clinic"]).label(study.models, secure=three)
     again = [read_masked(path) for path in study.secure("west")]
     total = sum_of_labels(again, font.read_models(study.models))
@@ -156,7 +153,7 @@ def test_without_a_dropped_site_the_others_answer_once_more_if_a_person_agrees(
     assert study.home("north").ledger().released("masked labels").override == "without west"
     first = study.home("north").label(study.models, secure=keys)  # the old answer, byte for byte
     assert set(read_masked(first).keys) == set(SITES)
-    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+    with pytest.raises(InputError, match="at least 3 sites, found 2"):
         study.home("north").label(study.models, secure=keys[:2])
 
 
@@ -168,14 +165,14 @@ def test_a_round_shrinks_once(study: Study, override: str | None) -> None:
     for other in ("clinic", "south hospital"):
         home = study.home("north", without=[other], override=override)
         keys = [study.keys[site] for site in SITES if site != other]
-        with pytest.raises(ValueError, match="one set of sites, and one smaller one"):
+        with pytest.raises(InputError, match="one set of sites, and one smaller one"):
             home.label(study.models, secure=keys)
 
 
 def test_labels_and_sums_of_a_round_are_of_one_set(refining: Study) -> None:
     """From sizes of clusters by all sites and by fewer, the difference could be read as well."""
     keys = [refining.keys[site] for site in SITES if site != "west"]
-    with pytest.raises(ValueError, match="--without west"):
+    with pytest.raises(InputError, match="--without west"):
         refining.home("north").refine(refining.root / "ensemble.json", secure=keys)
     home = refining.home("north", without=["west"])
     assert home.refine(refining.root / "ensemble.json", secure=keys).sums is not None
@@ -208,7 +205,7 @@ def test_a_copied_or_restored_ledger_masks_nothing_more(
         if what != "masks lost":
             shutil.copy2(backup / masks.name, masks)
     for attempt in (lambda: home.label(study.models, secure=keys), home.mask_key):
-        with pytest.raises(ValueError, match=r"copied or restored from a backup.*a new round"):
+        with pytest.raises(InputError, match=r"copied or restored from a backup.*a new round"):
             attempt()
     later = study.home("west", sequences=fewer, round=2)
     assert later.mask_key().exists()
@@ -222,9 +219,9 @@ def test_copies_of_a_ledger_have_different_keys_in_the_next_round(study: Study) 
 
 
 def test_a_site_without_a_model_takes_part(study: Study) -> None:
-    with pytest.raises(ValueError, match=r"to take part without a model, say which list"):
+    with pytest.raises(InputError, match=r"to take part without a model, say which list"):
         study.home("clinic", agreed=None).label(study.models)
-    with pytest.raises(ValueError, match="not the agreed"):
+    with pytest.raises(InputError, match="not the agreed"):
         study.home("clinic", agreed="0" * 64).label(study.models)
     labels = [study.home(site).label(study.models) for site in SITES]
     models = font.read_models(study.models)
@@ -233,7 +230,7 @@ def test_a_site_without_a_model_takes_part(study: Study) -> None:
     text = font.round_report(ensemble, models, tables, study=STUDY)
     assert "| clinic " in text
     path = study.root / "ensemble.json"
-    font.write_ensemble(path, ensemble, models, study=STUDY)
+    font.write_ensemble(path, ensemble, models, font.Header(study=STUDY))
     assert len(study.home("clinic").assign(path)) == SITES["clinic"]
     refined = study.home("clinic").refine(path)
     assert refined.sums is not None
@@ -243,7 +240,7 @@ def test_a_foreign_model_in_the_name_of_a_site_without_one(study: Study, tmp_pat
     other = hospital(tmp_path / "fake", "clinic", sequences=sequences_of("west")).fit()
     files = [*study.models, *other]
     agreed = font.list_fingerprint(font.read_models(files))
-    with pytest.raises(ValueError, match="are not those that it sent"):
+    with pytest.raises(InputError, match="are not those that it sent"):
         study.home("clinic", agreed=agreed).label(files)
 
 
@@ -272,7 +269,7 @@ def test_the_commands_play_a_secure_round(study: Study) -> None:
         *("centre", "combine", *(f for f in files if "clinic" not in f.name), *name, "--secure")
     )
     said = mmlca_does(*combine, "--secure", "--expect", "north,clinic,east")
-    assert "their sum was rounded" in said
+    assert "their total was rounded" in said
     assert "| clinic " not in said
     assert "| east " in said  # it is missing
     for site in SITES:
@@ -300,7 +297,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Path:
     models = font.read_models(study.models)
     total = sum_of_labels([read_masked(path) for path in study.secure()], models)
     ensemble, _ = font.combine(models, [total], n_clusters=2)
-    font.write_ensemble(root / "ensemble.json", ensemble, models, study=STUDY)
+    font.write_ensemble(root / "ensemble.json", ensemble, models, font.Header(study=STUDY))
     return root
 
 
@@ -336,7 +333,7 @@ def exact_step(source: Path, sites: Any = SITES) -> tuple[Any, Any, Any]:
             model = one_class(next(iter(models.values())), data)
             membership = np.eye(2)[clusters.to_numpy()]
         shares = markov_shares(model, data, membership)
-        sums.append((*exact_sums(before, model, data, membership), shares))
+        sums.append((*exact_sums(Question(before, model, data, membership)), shares))
     return tuple(np.sum(part, axis=0) for part in zip(*sums, strict=True))
 
 
@@ -349,7 +346,9 @@ def test_the_sum_of_a_refinement_is_the_exact_one_rounded_once(refining: Study) 
         summed = add_masked(parts).values[:-8].reshape(3, *exact.shape) / 1e6
         assert np.abs(summed - np.stack([exact, support, shares])).max() < 1e-5
         path = refining.root / f"shared-{step}.json"
-        shared = share_masked(read_step(source), parts, study=STUDY, rounds=2, path=path)
+        shared = share_masked(
+            read_step(source), parts, font.Header(study=STUDY), rounds=2, path=path
+        )
         known = support >= 11
         unit = 11 * np.ceil(exact[known] / support[known] - 1e-9)
         assert (np.abs(shared.total - exact)[known] < unit).all()
@@ -373,18 +372,22 @@ def test_all_steps_are_rounded_with_the_same_draws(refining: Study) -> None:
     source = refining.root / "ensemble.json"
     before = read_step(source)
     parts = masked_step(refining, source)
-    first = share_masked(before, parts, study=STUDY, rounds=9, path=refining.root / "s0.json")
+    first = share_masked(
+        before, parts, font.Header(study=STUDY), rounds=9, path=refining.root / "s0.json"
+    )
     seeds = {add_masked(parts).values[-8:].tobytes()}
     seeds.add(add_masked(masked_step(refining, refining.root / "s0.json")).values[-8:].tobytes())
     assert len(seeds) == 1
-    again = share_masked(before, parts[::-1], study=STUDY, rounds=9)
+    again = share_masked(before, parts[::-1], font.Header(study=STUDY), rounds=9)
     assert (again.total == first.total).all()
 
 
 def test_masks_of_steps_and_sets_have_nothing_in_common(refining: Study) -> None:
     source = refining.root / "ensemble.json"
     parts = masked_step(refining, source)
-    share_masked(read_step(source), parts, study=STUDY, rounds=9, path=refining.root / "s0.json")
+    share_masked(
+        read_step(source), parts, font.Header(study=STUDY), rounds=9, path=refining.root / "s0.json"
+    )
     following = masked_step(refining, refining.root / "s0.json")
     fewer = masked_step(refining, source, "west")
     for part in (following[0], fewer[0]):
@@ -398,11 +401,11 @@ def test_a_site_that_drops_out_of_a_refinement(refining: Study) -> None:
     source = refining.root / "ensemble.json"
     before = read_step(source)
     parts = masked_step(refining, source)
-    with pytest.raises(ValueError, match="masked files of 'west' are missing"):
-        share_masked(before, [p for p in parts if p.site != "west"], study=STUDY)
+    with pytest.raises(InputError, match="masked files of 'west' are missing"):
+        share_masked(before, [p for p in parts if p.site != "west"], font.Header(study=STUDY))
     fewer = masked_step(refining, source, "west")
     shared = share_masked(
-        before, fewer, study=STUDY, rounds=2, path=refining.root / "shared-0.json"
+        before, fewer, font.Header(study=STUDY), rounds=2, path=refining.root / "shared-0.json"
     )
     assert "west" not in shared.sites
     three = [site for site in SITES if site != "west"]
@@ -410,9 +413,9 @@ def test_a_site_that_drops_out_of_a_refinement(refining: Study) -> None:
     known = support >= 11
     unit = 11 * np.ceil(exact[known] / support[known] - 1e-9)
     assert (np.abs(shared.total - exact)[known] < unit).all()
-    with pytest.raises(ValueError, match="was made without the sums that this site"):
+    with pytest.raises(InputError, match="was made without the sums that this site"):
         refining.home("west").refine(refining.root / "shared-0.json")
-    with pytest.raises(ValueError, match="'west' were not part of the step before"):
+    with pytest.raises(InputError, match="'west' were not part of the step before"):
         masked_step(refining, refining.root / "shared-0.json")
     assert len(masked_step(refining, refining.root / "shared-0.json", "west")) == 3
 
@@ -425,11 +428,11 @@ def test_a_step_is_answered_once_and_in_one_way(refining: Study) -> None:
     fewer = sequences_of("north")[1:]
     for override in (None, "somebody asked for it"):  # the same masks: never
         other = refining.home("north", sequences=fewer, override=override)
-        with pytest.raises(ValueError, match="same masks, so begin a new round"):
+        with pytest.raises(InputError, match="same masks, so begin a new round"):
             other.refine(source, secure=keys)
-    with pytest.raises(ValueError, match=r"sums 0 in round 1 .* with secure sums; a round takes"):
+    with pytest.raises(InputError, match=r"sums 0 in round 1 .* with secure sums; a round takes"):
         home.refine(source)
-    with pytest.raises(ValueError, match="at least 3 sites, found 2"):
+    with pytest.raises(InputError, match="at least 3 sites, found 2"):
         home.refine(source, secure=keys[:2])
 
 
@@ -437,16 +440,20 @@ def test_a_total_smaller_than_a_masked_part_is_refused(refining: Study) -> None:
     source = refining.root / "ensemble.json"
     shared = refining.root / "shared-0.json"
     share_masked(
-        read_step(source), masked_step(refining, source), study=STUDY, rounds=2, path=shared
+        read_step(source),
+        masked_step(refining, source),
+        font.Header(study=STUDY),
+        rounds=2,
+        path=shared,
     )
     content = json.loads(shared.read_text(encoding="utf-8"))
     content["payload"]["sums"] = [[1100] * 13] * 2
-    from font.exchange.schema import fingerprint
+    from font.exchange.envelope import fingerprint
 
     content["sha256"] = fingerprint(content["payload"])
     shared.write_text(json.dumps(content), encoding="utf-8")
     home = refining.home("north")
-    with pytest.raises(ValueError, match="smaller sums than this site"):
+    with pytest.raises(InputError, match="smaller sums than this site"):
         home.refine(shared, secure=refining.keys.values())
     assert not (refining.root / "north" / "clusters.csv").exists()
 

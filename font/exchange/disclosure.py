@@ -112,7 +112,7 @@ def round_events(
     Parameters
     ----------
     events, support : arrays of one shape
-        Numbers of 0 or more, and how many different patients stand behind each.
+        Numbers of 0 or more, and how many different patients contribute to each.
     min_count : int
     uniform : draws, of the same shape
 
@@ -156,7 +156,7 @@ def round_mean(mean: float, draw: NDArray[np.float64]) -> float:
 
 class RoundedSums(NamedTuple):
     """Whole numbers (K, P) that stand for values/scale, and the mean number of events per patient
-    in cells behind which stand few."""
+    in cells to which few contribute."""
 
     values: NDArray[np.int64]
     scale: int
@@ -168,20 +168,19 @@ def round_sums(
 ) -> RoundedSums:
     """Sums over patients by cluster, rounded at random to multiples of `min_count`.
 
-    A cell behind which stand fewer than `min_count` different patients is rounded as patients, to 0
-    or `min_count`, and multiplied by the mean number of events per patient in all such cells, if at
-    least `min_count` different patients surely stand behind these together; that mean is rounded at
-    random as well, to a multiple of one half. Other cells are rounded by `round_events`. Those of
-    few patients share
-    one draw: whoever stands alone in a cluster stands in many of them, and they show together or
-    not at all. The draws are asked for in the same order whatever the sums are, so that the same
-    source gives each cell the same draw at every step of a refinement. With `min_count` 1 nothing
-    is rounded but to six decimals.
+    A cell to which fewer than `min_count` different patients contribute is rounded as patients, to
+    0 or `min_count`, and multiplied by the mean number of events per patient in all such cells, if
+    at least `min_count` different patients surely contribute to these together; that mean is
+    rounded at random as well, to a multiple of one half. Other cells are rounded by `round_events`.
+    Those of few patients share one draw: whoever is alone in a cluster contributes to many of
+    them, and they show together or not at all. The draws are asked for in the same order whatever
+    the sums are, so that the same source gives each cell the same draw at every step of a
+    refinement. With `min_count` 1 nothing is rounded but to six decimals.
 
     Parameters
     ----------
     sums, support : (K, P)
-        Numbers of 0 or more, and how many different patients stand behind each.
+        Numbers of 0 or more, and how many different patients contribute to each.
     min_count : int
     draws : Draws
         Fresh at each step, from the same key.
@@ -218,12 +217,12 @@ def round_total(
 ) -> RoundedSums:
     """The exact sums of all sites together, rounded at random before they are broadcast.
 
-    A cell behind which stand at least `min_count` patients is rounded as by `round_sums`. The
+    A cell to which at least `min_count` patients contribute is rounded as by `round_sums`. The
     others are not shown one by one: those of a cluster's block (such as all steps between states)
-    are one number, the patients behind them, to which each patient adds at most 1 however many of
+    are one number, their patients, to which each patient adds at most 1 however many of
     the cells are his. It is rounded, multiplied by the mean number of events per patient in such
-    cells of all clusters, if at least `min_count` patients surely stand behind these, and spread
-    evenly over those of the cells behind which stand at least `min_count` patients of all clusters
+    cells of all clusters, if at least `min_count` patients surely contribute to these, and spread
+    evenly over those of the cells to which at least `min_count` patients of all clusters contribute
     together (over all, if there are none). The mean is rounded at random as well, to a multiple of
     one half. One draw serves all of this, and the draws are asked for in the same order whatever
     the sums are.
@@ -245,7 +244,7 @@ def round_total(
     one round is 0.801 by this rule, and 0.810 where each site rounds its own sums (standard error
     of the difference 0.012). The rule for cells of few patients was chosen on 16 other studies,
     with other cells in units of 11 events: there it gave 0.808, rounding each such cell by itself
-    0.793, and nothing rounded 0.815. Nor does it tell more of a patient: one who makes many rare
+    0.793, and nothing rounded 0.815. Nor does it reveal more of a patient: one who makes many rare
     steps changes it about as rarely as one who makes a single.
 
     Examples
@@ -284,16 +283,16 @@ def unrounded_sums(
     if scale != _SCALE:
         return f"the scale {scale} in place of {_SCALE}"
     few = values == round(min_count * per_patient * _SCALE)
-    odd = ~few & (values % (min_count * _SCALE) != 0)
-    if not odd.any():
+    unusual = ~few & (values % (min_count * _SCALE) != 0)
+    if not unusual.any():
         return None
-    return f"the sum {values[odd].flat[0] / scale:g}, no multiple of its min_count {min_count}"
+    return f"the sum {values[unusual].flat[0] / scale:g}, no multiple of its min_count {min_count}"
 
 
 def label_unit(min_count: int, n_models: int) -> int:
     """The unit of cross-tables of labels: `min_count`, or more where many models label.
 
-    A patient stands in a cell of every pair of models, so that many models together tell more about
+    A patient is in a cell of every pair of models, so that many models together reveal more about
     one patient than few. The unit is `min_count` for up to five models, twice that for up to ten
     and so on, eight times at most. See the notes.
 
@@ -329,8 +328,8 @@ def shared_draws(
 ) -> NDArray[np.float64]:
     """Draws for cross-tables of labels, alike for cells that count nearly the same patients.
 
-    A group of three patients that all models tell from the others stands in M·(M + 1)/2 cells. With
-    a draw for each of them the average of what is written would be three; so all get one draw.
+    A group of three patients that all models distinguish from the others is in M·(M + 1)/2 cells.
+    With a draw for each of them the average of what is written would be three; so all get one draw.
     Classes are grouped by the class of one model, that with the most, in which most of their
     patients are, and the cells of two groups share their draw.
 
@@ -351,15 +350,33 @@ def shared_draws(
 
 def unrounded(counts: ArrayLike, min_count: int) -> str | None:
     """What in a table of counts from a file was not rounded by the rule; None if all was."""
-    odd = np.asarray(counts) % min_count != 0
-    if not odd.any():
+    values = np.asarray(counts)
+    exact = values[values % min_count != 0]
+    if not exact.size:
         return None
-    return (
-        f"the count {np.asarray(counts)[odd].flat[0]:g}, no multiple of its min_count {min_count}"
-    )
+    return f"the count {exact.flat[0]:g}, no multiple of its min_count {min_count}"
 
 
 def precision(values: NDArray[np.float64]) -> float:
     """A power of ten of about a hundredth of the range of the values, to write means with."""
     span = float(np.ptp(values)) or float(np.abs(values).max())
     return 10.0 ** math.floor(math.log10(span / 100)) if span > 0 else 1.0
+
+
+# --- the rule in words --------------------------------------------------------------------
+
+
+def rounding_in_words(unit: int) -> str:
+    """What a file says of the counts in it."""
+    return f"no other counts; every count is rounded at random, up or down, to a multiple of {unit}"
+
+
+def hints_of_counts(unit: int) -> list[str]:
+    """What counts that are rounded to multiples of a unit still reveal."""
+    return [
+        f"never the size of a group of fewer than {unit}: a count of 0 may stand for up to "
+        f"{unit - 1} patients, and a count of {unit} for a single one",
+        "to someone who knows every other patient of the site: with each count a slight hint "
+        "whether a certain patient is among them, since one patient more changes what is written "
+        f"in 1 of {unit} cases",
+    ]

@@ -1,11 +1,26 @@
-"""The effects file: how membership in the clusters depends on covariates at a site.
+"""The *effects* message, site → centre: how membership in the clusters depends on covariates.
 
 It has the coefficients of a multinomial logit but for the intercepts, and their standard errors,
-rounded at random; the centre pools each over sites. `font.exchange.spec` says what is in the file.
+rounded at random; the centre pools the files of all sites by inverse variance. The payload is:
+
+=================== =========================================================================
+of                  SHA-256 of the payload of the ensemble or shared file whose clusters these are
+min_count           in every cluster of the file at least so many patients contribute to each
+                    column of the covariates
+variables           list of {name, levels}: levels is null for numbers, otherwise the levels in
+                    order, the first of them the reference
+terms               names of the columns, without the intercept
+clusters            clusters, from 0, that are compared with cluster 0; those that may not be
+                    shown are absent
+estimates           log-odds, for each cluster those of all terms, each rounded at random to a
+                    multiple of its standard error
+errors              standard errors, rounded at random to 1, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9,
+                    4.7, 5.6, 6.8 or 8.2 times a power of ten; with what rounding adds
+=================== =========================================================================
 
 What may leave: a coefficient compares a cluster with the first one. It is withheld, with all others
-of its cluster, where in either of the two fewer than `min_count` patients stand behind a column of
-the covariates: fewer have another value than the most frequent one, fewer have that value in a
+of its cluster, where in either of the two fewer than `min_count` patients contribute to a column
+of the covariates: fewer have another value than the most frequent one, fewer have that value in a
 column of two values, or a few extreme values carry the column (its effective number of patients,
 (Σ|x − mean|)² / Σ(x − mean)², is smaller). A standard error is rounded to one of twelve values per
 power of ten, and a coefficient to a multiple of it, up or down at random so that the average is
@@ -33,22 +48,65 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import Field
 
 from font.checks import Floats, some, whole_number
 from font.errors import InputError
-from font.exchange.fields import MOST_CLASSES
+from font.exchange.disclosure import MIN_COUNT, Draws, SecretDraws
+from font.exchange.envelope import read_file, write_file
+from font.exchange.fields import (
+    MOST_CLASSES,
+    Hash,
+    Label,
+    Least,
+    Number,
+    Strict,
+    misfit,
+    size,
+)
+from font.exchange.header import Header
+from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_, Source, name_of
-from font.exchange.privacy import MIN_COUNT, Draws, SecretDraws
-from font.exchange.rules import ERRORS
-from font.exchange.schema import MOST_TERMS, read_file, write_file
-from font.exchange.signatures import Keys
 
+# the standard errors that a file may have: twelve for each power of ten, in about equal ratios
+ERRORS = np.array(
+    [
+        float(f"{digits}e{power}")
+        for power in range(-6, 5)
+        for digits in (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
+    ]
+)
 _ADDED = 6 / 5  # rounding at random to multiples of s adds s²/6: 6/5 of a variance has room for it
+MOST_TERMS, MOST_EFFECTS = 50, 300  # of an effects file
+Effect = Annotated[Number, Field(ge=-1e6, le=1e6)]
+EffectError = Annotated[Number, Field(ge=1e-6, le=1e6)]
+
+
+class VariablePart(Strict):
+    """A covariate: a number, or levels of which the first is the reference."""
+
+    name: Label
+    levels: Annotated[list[Label], size(2, MOST_CLASSES)] | None
+
+
+class EffectsPayload(Strict):
+    """A site's effects of covariates on membership in the clusters."""
+
+    of: Hash
+    min_count: Least
+    variables: Annotated[list[VariablePart], size(1, MOST_TERMS)]
+    terms: Annotated[list[Label], size(1, MOST_TERMS)]
+    clusters: Annotated[
+        list[Annotated[int, Field(ge=1, lt=MOST_CLASSES)]],
+        size(1, MOST_CLASSES),
+    ]
+    estimates: Annotated[list[Effect], size(1, MOST_EFFECTS)]
+    errors: Annotated[list[EffectError], size(1, MOST_EFFECTS)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +119,7 @@ class EffectsFile:
     of : str
         SHA-256 of the payload of the ensemble or shared file whose clusters these are.
     variables : {name: levels}
-        The covariates; None for numbers, else the levels, the first of them the reference.
+        The covariates; None for numbers, otherwise the levels, the first of them the reference.
     table : DataFrame
         `cluster` (from 0, compared with cluster 0), `term`, `estimate` (log-odds), `se`.
     payload : dict
@@ -79,7 +137,7 @@ class EffectsFile:
 
 
 def support(columns: Floats) -> float:
-    """The fewest patients that stand behind a column of covariates (n, q), in one cluster.
+    """The fewest patients that contribute to a column of covariates (n, q), in one cluster.
 
     Examples
     --------
@@ -107,16 +165,11 @@ def write_effects(
     columns: Floats,
     clusters: NDArray[np.intp],
     variables: Mapping[str, Sequence[str] | None],
+    header: Header,
     *,
     of: str,
-    study: str,
-    site: str,
-    round: int = 1,
     min_count: int = MIN_COUNT,
     draws: Draws | None = None,
-    software: str = "font",
-    created: str | None = None,
-    signing_key: Path_ | None = None,
 ) -> EffectsFile:
     """Write a site's effects, without those that rest on few patients.
 
@@ -134,23 +187,23 @@ def write_effects(
     variables : {name: levels}
         None for numbers.
     of : SHA-256 of the payload of the ensemble or shared file
-    study, site, round, min_count, draws, software, created, signing_key
-        As in `font.exchange.files.write_model`.
+    header, min_count, draws
+        As in `font.write_model`.
     """
     whole_number(min_count, 1, "min_count")
     label = np.asarray(clusters)
-    behind = {int(k): support(columns[label == k]) for k in np.unique(label)}
-    if behind.get(0, 0.0) < min_count:
+    fewest = {int(k): support(columns[label == k]) for k in np.unique(label)}
+    if fewest.get(0, 0.0) < min_count:
         raise InputError(
-            f"no effect may leave: in cluster 1, with which the others are compared, fewer than "
-            f"{min_count} patients stand behind a covariate; merge rare levels, cut extreme values "
-            "or leave the covariate out."
+            "no effect may leave: in cluster 1, with which the others are compared, fewer than "
+            f"{min_count} patients contribute to a covariate; merge rare levels, cut extreme "
+            "values or leave the covariate out."
         )
-    kept = [k for k in dict.fromkeys(table["cluster"]) if behind.get(int(k), 0.0) >= min_count]
+    kept = [k for k in dict.fromkeys(table["cluster"]) if fewest.get(int(k), 0.0) >= min_count]
     if not kept:
         raise InputError(
             f"no effect may leave: in each cluster but the first fewer than {min_count} patients "
-            "stand behind a covariate; merge rare levels, cut extreme values or leave it out."
+            "contribute to a covariate; merge rare levels, cut extreme values or leave it out."
         )
     terms = list(dict.fromkeys(table["term"]))[1:]
     rows = (table["cluster"].isin(kept) & table["term"].isin(terms)).to_numpy()
@@ -175,32 +228,25 @@ def write_effects(
         "estimates": [float(f"{value:.10g}") for value in multiples * errors],
         "errors": errors.tolist(),
     }
-    about: dict[str, Any] = {"study": study, "site": site, "round": round, "software": software}
-    _, data = write_file(
-        path, "effects", payload, created=created, signing_key=signing_key, **about
-    )
-    return _file(study, site, payload, data)
+    file, data = write_file(path, "effects", payload, header)
+    return _effects_file(file.study, file.site, file.payload, data)
 
 
 def read_effects(
-    source: Source,
-    *,
-    study: str | None = None,
-    min_count: int = 1,
-    round: int | None = None,
-    keys: Keys = None,
+    source: Source, header: Header | None = None, *, min_count: int = 1
 ) -> EffectsFile:
-    """Read a site's effects."""
-    rules: dict[str, Any] = {"study": study, "min_count": min_count, "round": round, "keys": keys}
-    file = read_file(source, kind="effects", **rules)
-    return _file(file.study, file.site, file.payload)
+    """Read a site's effects; the arguments are those of `read_file`."""
+    file = read_file(source, header, kind="effects", min_count=min_count)
+    return _effects_file(file.study, file.site, file.payload)
 
 
-def read_all_effects(sources: Iterable[Source], **rules: Any) -> dict[str, EffectsFile]:
+def read_all_effects(
+    sources: Iterable[Source], header: Header | None = None, *, min_count: int = 1
+) -> dict[str, EffectsFile]:
     """The effects files of several sites, which must answer the same file with like covariates."""
     files: dict[str, EffectsFile] = {}
     for source in sources:
-        file = read_effects(source, **rules)
+        file = read_effects(source, header, min_count=min_count)
         if file.site in files:
             raise InputError(f"found two effects files of the site {file.site}; give one of each.")
         first = next(iter(files.values()), file)
@@ -220,7 +266,7 @@ def read_all_effects(sources: Iterable[Source], **rules: Any) -> dict[str, Effec
     return files
 
 
-def _file(study: str, site: str, payload: dict[str, Any], data: bytes = b"") -> EffectsFile:
+def _effects_file(study: str, site: str, payload: dict[str, Any], data: bytes = b"") -> EffectsFile:
     terms = payload["terms"]
     table = pd.DataFrame(
         {
@@ -254,3 +300,38 @@ def _round_errors(values: Floats, uniform: Floats) -> Floats:
         )
     low, high = ERRORS[below], ERRORS[below + 1]
     return np.where(uniform < (values - low) / (high - low), high, low)
+
+
+def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    names = [part["name"] for part in payload["variables"]]
+    for part in (names, payload["terms"], payload["clusters"]):
+        if len(set(part)) != len(part):
+            raise misfit(origin, f"it names {some(part)} with repeats")
+    size = len(payload["terms"]) * len(payload["clusters"])
+    for part in ("estimates", "errors"):
+        if len(payload[part]) != size:
+            raise misfit(origin, f"it has {len(payload[part]):,} {part} in place of {size:,}")
+    for value, error in zip(payload["estimates"], payload["errors"], strict=True):
+        if error not in ERRORS:
+            raise misfit(origin, f"the standard error {error:g} may not be written")
+        if abs(value / error) > 1e9 or abs(value / error - round(value / error)) > 1e-6:
+            raise misfit(origin, f"the effect {value:g} is not a multiple of its error {error:g}")
+
+
+def _explain(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    shown = ", ".join(str(k + 1) for k in payload["clusters"])
+    unit = payload["min_count"]
+    contains = [
+        f"effects of {', '.join(part['name'] for part in payload['variables'])} on membership in "
+        f"the clusters {shown}, as log-odds against cluster 1 with standard errors, rounded at "
+        f"random to whole standard errors: {len(payload['estimates'])} effects"
+    ]
+    reveals = [
+        "how much more probable each cluster is for patients who differ in a covariate; roughly, "
+        "through the standard errors, how many patients it rests on",
+        f"nothing that rests on fewer than {unit} patients of a cluster, with or without a trait",
+    ]
+    return contains, reveals
+
+
+MESSAGE = Message(payload=EffectsPayload, explain=_explain, check=_check)

@@ -1,0 +1,1 @@
+"""Families of local models that exchange files may carry; each registers itself."""

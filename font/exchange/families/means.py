@@ -1,0 +1,246 @@
+"""K-means and Gaussian mixtures in exchange files: averages to a stated precision, rounded sizes.
+
+Besides what all models have, the content is:
+
+=================== =========================================================================
+format              "font k-means" or "font gaussian mixture"
+variables           names of the d columns
+centres             K-means: centres of the classes (K × d)
+means               Gaussian mixture: means of the classes (K × d)
+precision           of centres or means: each column is written as a multiple of this
+covariance_type     "full", "tied", "diag" or "spherical"
+covariances         K × d × d, 1 × d × d, K × 1 × d or K × 1 × 1, in that order of types; four
+                    significant digits
+=================== =========================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from font.checks import Floats
+from font.exchange.disclosure import Draws, precision, round_counts
+from font.exchange.families.checks import (
+    Content,
+    enough_patients,
+    first_misfit,
+    misfit_of_patients,
+    misfit_of_shape,
+    patients_in_words,
+)
+from font.exchange.families.registry import ModelFamily
+from font.exchange.fields import (
+    MOST_CLASSES,
+    MOST_CUBES,
+    MOST_VARIABLES,
+    ByClass,
+    Names,
+    One,
+    Patients,
+    Positive,
+    Strict,
+    Values,
+    size,
+)
+from font.models.gaussian_sums import precisions
+from font.models.sklearn_models import SklearnModel
+
+_DIGITS = 4  # significant digits of covariances
+
+
+class KMeansPart(Strict):
+    """K-means."""
+
+    format: Literal["font k-means"]
+    version: One
+    variables: Names
+    patients: Patients
+    centres: ByClass
+    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
+
+
+class GaussianPart(Strict):
+    """A mixture of normal distributions."""
+
+    format: Literal["font gaussian mixture"]
+    version: One
+    variables: Names
+    patients: Patients
+    means: ByClass
+    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
+    covariance_type: Literal["full", "tied", "diag", "spherical"]
+    covariances: Annotated[
+        list[Annotated[list[Values], size(1, MOST_VARIABLES)]],
+        size(1, MOST_CLASSES),
+    ]
+
+
+def _is_sklearn(name: str, model: Any) -> bool:
+    kind = type(_estimator(model))
+    return kind.__name__ == name and kind.__module__.startswith("sklearn.")
+
+
+def _estimator(model: Any) -> Any:
+    return model.estimator if isinstance(model, SklearnModel) else model
+
+
+def _columns(data: Any, centres: Floats) -> dict[str, Any]:
+    """Names of the columns, and with which precision their means are written."""
+    names = [str(name) for name in data.columns] if isinstance(data, pd.DataFrame) else None
+    n = centres.shape[1]
+    return {
+        "variables": names or [f"x{i + 1}" for i in range(n)],
+        "precision": [precision(column) for column in centres.T],
+    }
+
+
+def _to_precision(means: Floats, steps: list[float]) -> list[list[float]]:
+    digits = [int(-np.log10(step).round()) for step in steps]
+    return [[round(float(v), d) for v, d in zip(row, digits, strict=True)] for row in means]
+
+
+def _write_kmeans(model: Any, data: Any, min_count: int, draws: Draws) -> dict[str, Any]:
+    kmeans = _estimator(model)
+    centres = np.asarray(kmeans.cluster_centers_, dtype=float)
+    labels = kmeans.predict(np.asarray(data, dtype=float))
+    sizes = enough_patients(np.bincount(labels, minlength=len(centres)), min_count)
+    columns = _columns(data, centres)
+    return {
+        "format": "font k-means",
+        "version": 1,
+        **columns,
+        "patients": round_counts(sizes, min_count, draws).tolist(),
+        "centres": _to_precision(centres, columns["precision"]),
+    }
+
+
+def _write_gaussian(model: Any, data: Any, min_count: int, draws: Draws) -> dict[str, Any]:
+    mixture = _estimator(model)
+    means = np.asarray(mixture.means_, dtype=float)
+    shares = mixture.predict_proba(np.asarray(data, dtype=float))
+    sizes = enough_patients(shares.sum(axis=0), min_count)
+    columns = _columns(data, means)
+    shape = _covariance_shape(mixture.covariance_type, *means.shape)
+    flat = [float(f"{value:.{_DIGITS}g}") for value in np.ravel(mixture.covariances_)]
+    return {
+        "format": "font gaussian mixture",
+        "version": 1,
+        **columns,
+        "patients": round_counts(sizes, min_count, draws).tolist(),
+        "means": _to_precision(means, columns["precision"]),
+        "covariance_type": mixture.covariance_type,
+        "covariances": np.reshape(flat, shape).tolist(),
+    }
+
+
+def _covariance_shape(form: str, k: int, d: int) -> tuple[int, int, int]:
+    return {"full": (k, d, d), "tied": (1, d, d), "diag": (k, 1, d), "spherical": (k, 1, 1)}[form]
+
+
+def _read_kmeans(content: Content) -> SklearnModel:
+    return SklearnModel.from_dict(
+        {
+            "model": "KMeans",
+            "n_classes": len(content["patients"]),
+            "cluster_centers_": content["centres"],
+        }
+    )
+
+
+def _read_gaussian(content: Content) -> SklearnModel:
+    form, patients = content["covariance_type"], np.array(content["patients"], dtype=float)
+    stored = np.array(content["covariances"], dtype=float)
+    shaped = {"full": stored, "tied": stored[0], "diag": stored[:, 0]}
+    covariances = shaped.get(form, stored.ravel())
+    return SklearnModel.from_dict(
+        {
+            "model": "GaussianMixture",
+            "n_classes": len(patients),
+            "covariance_type": form,
+            "weights_": patients / patients.sum(),
+            "means_": content["means"],
+            "covariances_": covariances,
+            "precisions_cholesky_": precisions(covariances, form),
+        }
+    )
+
+
+def _variables(content: Content) -> tuple[str, ...]:
+    return tuple(content["variables"])
+
+
+def _misfit_of_kmeans(content: Content, min_count: int) -> str | None:
+    k, d = len(content["patients"]), len(content["variables"])
+    return first_misfit(
+        misfit_of_patients(content, min_count),
+        misfit_of_shape(content["centres"], "centres", (k, d)),
+        misfit_of_shape(content["precision"], "precision", (d,)),
+    )
+
+
+def _misfit_of_gaussian(content: Content, min_count: int) -> str | None:
+    k, d = len(content["patients"]), len(content["variables"])
+    form = content["covariance_type"]
+    wrong = first_misfit(
+        misfit_of_patients(content, min_count),
+        misfit_of_shape(content["means"], "means", (k, d)),
+        misfit_of_shape(content["precision"], "precision", (d,)),
+        misfit_of_shape(content["covariances"], "covariances", _covariance_shape(form, k, d)),
+    )
+    if wrong is not None:
+        return wrong
+    matrices = np.array(content["covariances"], dtype=float)
+    if form in ("diag", "spherical"):
+        return None if (matrices > 0).all() else "its covariances have a variance not above 0"
+    if len(matrices) * d**3 > MOST_CUBES:
+        return f"{len(matrices)} covariance matrices of {d} variables are more than can be solved"
+    try:
+        np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        return "its covariances are not positive definite"
+    if np.abs(matrices - matrices.transpose(0, 2, 1)).max() > 1e-9 * np.abs(matrices).max():
+        return "its covariances are not symmetric"
+    return None
+
+
+def _words_of_means(content: Content) -> tuple[list[str], list[str]]:
+    names = ", ".join(
+        f"{name} (to {step:g})"
+        for name, step in zip(content["variables"], content["precision"], strict=True)
+    )
+    contains = [
+        f"the averages of {len(content['patients'])} classes, of the columns {names}",
+        patients_in_words(content),
+    ]
+    if "covariances" in content:
+        contains.append(f"how the patients of each class spread around them, to {_DIGITS} digits")
+    return contains, [
+        "the averages of each class, each of which rests on at least the smallest number of "
+        "patients; who knows all but one of a class's patients and their exact number can work "
+        "that one's values out as precisely as the averages are written, times that number"
+    ]
+
+
+K_MEANS = ModelFamily(
+    name="K-means",
+    schema=KMeansPart,
+    variables=_variables,
+    find_misfit=_misfit_of_kmeans,
+    recognises=lambda model: _is_sklearn("KMeans", model),
+    write=_write_kmeans,
+    read=_read_kmeans,
+    explain=_words_of_means,
+)
+GAUSSIAN = ModelFamily(
+    name="Gaussian mixture",
+    schema=GaussianPart,
+    variables=_variables,
+    find_misfit=_misfit_of_gaussian,
+    recognises=lambda model: _is_sklearn("GaussianMixture", model),
+    write=_write_gaussian,
+    read=_read_gaussian,
+    explain=_words_of_means,
+)

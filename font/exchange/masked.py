@@ -1,0 +1,287 @@
+"""Secure sums (extra `secure`): the centre learns what the sites' tables add up to, and no more.
+
+Every site adds to its whole numbers one mask for each other site, and the two sites of a pair add
+the same mask with opposite signs. Modulo 2⁶⁴ a masked number says nothing by itself, and in the sum
+over all sites the masks cancel to the last digit. A pair agrees on its mask without a meeting:
+X25519 makes a common secret of one site's private and the other's public key (*key* files, site →
+all), HKDF with SHA-256 makes of it a key for this study, round, table and set of sites, and
+ChaCha20 makes of that key the stream of masks. The sum is exact, since nothing was rounded at the
+sites; the centre rounds it by `font.exchange.disclosure` before anything of it goes to the sites.
+
+At least three sites take part: of two, each could subtract its own part from the sum. If a site
+drops out, the masks that the others share with it do not cancel, and the sum is noise; the others
+can then answer again, one time, as a smaller set with other masks. The threat model is in the
+documentation ("Secure sums").
+
+The masks themselves are made in `font.exchange.masks`. What all masked messages have in common is
+here; `font.exchange.messages.masked_labels` and `masked_sums` say which numbers are masked and how
+their sum is rounded. The payload of both is:
+
+=================== =========================================================================
+of                  what the numbers were made with, see the message
+min_count           the unit to which the centre rounds the sum; of several, the largest
+sites               list of {site, key} in order of the names: the set whose masks cancel
+values              whole numbers modulo 2⁶⁴, 8 bytes each, lowest first, in base64, exact, plus
+                    this site's masks
+=================== =========================================================================
+
+The mask of two sites is the ChaCha20 key stream (nonce 0, read as little-endian 64-bit numbers) of
+the key that HKDF-SHA256 makes of their X25519 secret, with a fixed line, the SHA-256 of the JSON
+list [study, round, kind, of, sites with keys] and the two names as info; the site whose name comes
+first adds it, the other subtracts it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from font.checks import some
+from font.errors import InputError
+from font.exchange.envelope import Envelope, read_file, write_file
+from font.exchange.fields import MOST_SITES, Hash, Least, Site, Strict, misfit, size
+from font.exchange.header import Header
+from font.exchange.masks import MOST, Masked, check_set, mask, unmask
+from font.exchange.messages.registry import unmasked
+from font.exchange.parse import FILE_LIMIT, Path_, Source
+
+
+class MaskKey(Strict):
+    """A site of the set whose masks are in a masked file."""
+
+    site: Site
+    key: Hash
+
+
+class MaskedPayload(Strict):
+    """A site's numbers under masks, whole numbers modulo 2⁶⁴."""
+
+    of: Hash
+    min_count: Least
+    sites: Annotated[list[MaskKey], size(3, MOST_SITES)]
+    values: Annotated[str, Field(min_length=12, max_length=FILE_LIMIT)]
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedFile:
+    """A site's masked numbers.
+
+    Parameters
+    ----------
+    study, site : str
+    round : int
+    kind : "masked labels" or "masked sums"
+    of : str
+        The fingerprint of what the numbers were made with.
+    keys : {site: public key}
+        The set of sites whose masks are in the numbers.
+    values : (n,) uint64
+    fingerprint : str
+        SHA-256 of the payload.
+    min_count : int
+    data : bytes
+        The file, if it was written here.
+    """
+
+    study: str
+    site: str
+    round: int
+    kind: str
+    of: str
+    keys: dict[str, str]
+    values: Masked = field(repr=False)
+    fingerprint: str
+    min_count: int
+    data: bytes = field(repr=False, default=b"")
+
+    def numbers(self, secret: bytes) -> NDArray[np.int64]:
+        """The numbers without the masks, for the site that masked them."""
+        context = [self.study, self.round, self.kind, self.of]
+        return unmask(self.values, secret, self.site, self.keys, context)
+
+
+class MaskedTotal(NamedTuple):
+    """What masked files add up to.
+
+    Parameters
+    ----------
+    kind, of : str
+        As in `MaskedFile`.
+    fingerprints : {site: SHA-256 of its payload}
+        In the order of the sites' names.
+    min_count : int
+        The largest of the sites'.
+    values : (n,) int64
+        The exact sum.
+    """
+
+    kind: str
+    of: str
+    fingerprints: dict[str, str]
+    min_count: int
+    values: NDArray[np.int64]
+
+
+def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
+    """The sum over all sites of a set, exact; all of them are needed.
+
+    The files are added as they come, so that an iterator needs the memory of one.
+    """
+    first: MaskedFile | None = None
+    total: Masked = np.zeros(0, dtype=np.uint64)
+    prints: dict[str, str] = {}
+    unit = 1
+    for part in parts:
+        if first is None:
+            check_set(part.keys)
+            # what the others are compared with, without the numbers
+            first, total = replace(part, values=total, data=b""), np.zeros_like(part.values)
+        if part.site in prints:
+            raise InputError(f"the site {part.site!r} comes twice; give each site's file once.")
+        _check_alike(part, first, len(total))
+        total += part.values
+        prints[part.site] = part.fingerprint
+        unit = max(unit, part.min_count)
+    if first is None:
+        raise InputError("there are no masked files; each site makes one.")
+    missing = sorted(set(first.keys) - set(prints))
+    if missing:
+        raise InputError(
+            f"the masked files of {some(missing)} are missing, and without them the sum cannot be "
+            "read; ask for them, or have all others answer again without these sites' key files."
+        )
+    if total.size and total.max() > MOST:
+        raise InputError(
+            "the masks do not cancel: a site changed its numbers or its key; have all sites answer "
+            "again, in a new round of the study."
+        )
+    return MaskedTotal(
+        first.kind, first.of, dict(sorted(prints.items())), unit, total.astype(np.int64)
+    )
+
+
+def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
+    """Refuse a file for another set of sites than the first one, or of another table."""
+    if part.keys != first.keys:
+        raise InputError(
+            f"{part.site!r} masked for the sites {some(sorted(part.keys))}, {first.site!r} for "
+            f"{some(sorted(first.keys))} or with other keys; all need the same key files."
+        )
+    one = (part.study, part.round, part.kind, part.of, len(part.values))
+    if one != (first.study, first.round, first.kind, first.of, n):
+        raise InputError(
+            f"{part.site!r} and {first.site!r} masked different tables (another study, round "
+            "or list of models); have both answer the same request."
+        )
+
+
+def check_length(total: MaskedTotal, expected: int, command: str) -> None:
+    """Refuse masked files of more or fewer numbers than expected."""
+    if len(total.values) != expected:
+        raise InputError(
+            f"the masked files have {len(total.values):,} numbers in place of {expected:,}; have "
+            f"the sites run `{command}` again."
+        )
+
+
+def write_masked(
+    path: Path_ | None,
+    kind: str,
+    values: ArrayLike,
+    secret: bytes,
+    keys: Mapping[str, str],
+    header: Header,
+    *,
+    of: str,
+    min_count: int,
+) -> MaskedFile:
+    """Mask a site's numbers and write them.
+
+    Parameters
+    ----------
+    path : where to; None checks everything and writes nothing
+    kind : of the message
+    values, secret, keys
+        As in `mask`.
+    header : Header
+    of : str
+        The fingerprint of what the numbers were made with.
+    min_count : int
+        The sum will be rounded to multiples of it, or of another site's if that is larger.
+    """
+    values = mask(values, secret, header.site, keys, [header.study, header.round, kind, of])
+    payload = {
+        "of": of,
+        "min_count": min_count,
+        "sites": [{"site": name, "key": key} for name, key in sorted(keys.items())],
+        "values": base64.b64encode(values.astype("<u8").tobytes()).decode(),
+    }
+    return _masked_file(*write_file(path, kind, payload, header))
+
+
+def read_masked(
+    source: Source, header: Header | None = None, *, kind: str | None = None, min_count: int = 1
+) -> MaskedFile:
+    """Read a site's masked file (or its bytes); the arguments are those of `read_file`."""
+    file = read_file(source, header, kind=kind, min_count=min_count)
+    if unmasked(file.kind) == file.kind:
+        raise InputError(f"the {file.kind} file of {file.site!r} is not masked; give masked files.")
+    return _masked_file(file)
+
+
+def _masked_file(file: Envelope, data: bytes = b"") -> MaskedFile:
+    part = file.payload
+    return MaskedFile(
+        study=file.study,
+        site=file.site,
+        round=file.round,
+        kind=file.kind,
+        of=part["of"],
+        keys={row["site"]: row["key"] for row in part["sites"]},
+        values=_decode(part["values"]),
+        fingerprint=file.sha256,
+        min_count=part["min_count"],
+        data=data,
+    )
+
+
+def _decode(text: str) -> NDArray[np.uint64]:
+    data = base64.b64decode(text.encode("ascii"), validate=True)
+    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
+
+
+def check_masked(payload: Mapping[str, Any], site: str, origin: str) -> None:
+    """Refuse a payload whose set of sites or numbers do not fit."""
+    names = [row["site"] for row in payload["sites"]]
+    if names != sorted(set(names)):
+        raise misfit(origin, f"the sites {some(names)} come with repeats or not in order")
+    if site not in names:
+        raise misfit(origin, f"{site!r} is not one of the sites {some(names)} of its masks")
+    try:
+        _decode(payload["values"])
+    except ValueError:
+        raise misfit(origin, "its values are not 64-bit numbers in base64") from None
+
+
+def explain_masked(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What a masked file contains and reveals."""
+    sites, unit = [row["site"] for row in payload["sites"]], payload["min_count"]
+    contains = [
+        f"{len(_decode(payload['values'])):,} numbers under masks; every one looks like a number "
+        "drawn at random",
+        f"the names and public keys of the {len(sites)} sites whose masks cancel in the sum: "
+        f"{', '.join(sites)}",
+    ]
+    reveals = [
+        "by itself nothing about patients",
+        "together with the files of all these sites: the exact sum of their tables, to the centre; "
+        f"what the centre sends on is rounded at random to multiples of at least {unit}",
+        "this site's own table, to whoever has the files and the private keys of all other sites",
+    ]
+    return contains, reveals
