@@ -70,7 +70,7 @@ Floor = Annotated[
 Override = Annotated[
     str | None,
     typer.Option(
-        help="Why something else should leave for the same study and round, in words.",
+        help="Why something other than before should leave for the same study and round, in words.",
         show_default="refused",
     ),
 ]

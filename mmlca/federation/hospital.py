@@ -100,7 +100,7 @@ class Hospital:
     signing_key : path, optional
         The private key to sign with; default: `signing.key` in `folder`, if it is there.
     override : str, optional
-        Why something else than before should leave for the same study and round, in words.
+        Why something other than before should leave for the same study and round, in words.
     prior : float, optional
         Pseudo-count of each probability, see `MixtureMarkov`. Default: half a patient, with more
         than six states less (`mmlca.federation.fitting.local_prior`). That serves ensembles,
@@ -598,7 +598,7 @@ class Hospital:
 
     @property
     def used_prior(self) -> float:
-        """The prior, or else the default for as many states."""
+        """The prior that was given, or the default for as many states."""
         from mmlca.federation.fitting import local_prior
 
         return local_prior(self._sequences().n_states) if self.prior is None else self.prior
