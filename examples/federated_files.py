@@ -1,6 +1,6 @@
-"""Three hospitals and a centre that exchange nothing but files.
+"""Three hospitals and a centre that exchange only files.
 
-Each hospital has a folder of its own, which keeps its ledger; `post` is the e-mail between them.
+Each hospital has its own folder with its ledger; the folder `post` stands for e-mail between them.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ with tempfile.TemporaryDirectory() as folder:
         for site, data in patients.items()
     ]
 
-    # 1. Each hospital fits its model and sends it to all: counts, rounded at random.
+    # 1. Each hospital fits its model and sends it to all hospitals as randomly rounded counts.
     models = [path for hospital in hospitals for path in hospital.fit()]
     print(font.explain(models[0]), "\n")
 
-    # 2. Each labels its patients with all models and sends cross-tables to the centre.
+    # 2. Each hospital labels its patients with all models and sends cross-tables to the centre.
     labels = [hospital.label(models) for hospital in hospitals]
     print(font.explain(labels[0]), "\n")
 
-    # 3. The centre combines and sends the ensemble to all.
+    # 3. The centre combines the tables and sends the ensemble to all hospitals.
     centre = font.Header(study="switching")
     files = font.read_models(models, centre, min_count=11)
     tables = [font.read_labels(path, files, centre, min_count=11) for path in labels]
     ensemble, _ = font.combine(files, tables, n_clusters=2)
     font.write_ensemble(post / "ensemble.json", ensemble, files, centre)
 
-    # 4. Each gives its patients their clusters, which stay there.
+    # 4. Each hospital assigns its patients to clusters; the assignments stay there.
     clusters = {
         hospital.site: hospital.assign(post / "ensemble.json")["cluster"] for hospital in hospitals
     }
 
-# The same in one process, with nothing rounded.
+# For comparison: the same in one process, without rounding.
 exact = {site: mmlca.MixtureMarkov(2, seed=1).fit(data) for site, data in patients.items()}
 everyone = {site: font.label(exact, data) for site, data in patients.items()}
 together = font.Ensemble(2, seed=1).fit(exact, everyone)
 for site, table in everyone.items():
     same = (together.predict(table) + 1 == clusters[site]).mean()  # a site counts from 1
-    print(f"{site}: {same:.1%} of patients in the same cluster as with nothing rounded")
+    print(f"{site}: {same:.1%} of patients in the same cluster as without rounding")
     assert same > 0.9

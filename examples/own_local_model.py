@@ -1,7 +1,7 @@
-"""A clustering model of one's own in an ensemble: three sites, one of them small.
+"""Your own clustering model in an ensemble of three sites, one of them small.
 
-All that `font` asks for is `predict(data)`, the class of each patient, and
-`class_parameters_`, one row per class.
+`font` needs only `predict(data)`, which returns the class of each patient, and
+`class_parameters_`, with one row per class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import font
 
 
 class MedianClusters:
-    """K-medians: like K-means, but centres are medians, so that outliers hardly count."""
+    """K-medians: like K-means, but centres are medians, so outliers have little influence."""
 
     def __init__(self, n_classes, seed=0):
         self.n_classes = n_classes
@@ -21,7 +21,7 @@ class MedianClusters:
     def fit(self, data):
         rng = np.random.default_rng(self.seed)
         centres = [data[rng.integers(len(data))]]
-        while len(centres) < self.n_classes:  # the next centre: far from those before
+        while len(centres) < self.n_classes:  # the next centre is far from the previous ones
             nearest = np.min([np.abs(data - centre).sum(axis=1) for centre in centres], axis=0)
             centres.append(data[np.argsort(nearest)[-len(data) // 50]])
         self.class_parameters_ = np.array(centres)
@@ -44,7 +44,7 @@ data = {site: means[groups] + rng.normal(size=(len(groups), 2)) for site, groups
 
 models = {site: MedianClusters(3, seed=1).fit(values) for site, values in data.items()}
 labels = {site: font.label(models, values) for site, values in data.items()}
-patterns = font.LabelPatterns.from_labels(labels, min_count=2)  # all that leaves the sites
+patterns = font.LabelPatterns.from_labels(labels, min_count=2)  # only this leaves the sites
 ensemble = font.Ensemble(n_clusters=3, seed=1).fit(models, patterns)
 
 print(ensemble.summary())
@@ -53,4 +53,4 @@ for site, table in labels.items():
         font.compare_clusterings(truth[site], clusters)["adjusted_rand_index"]
         for clusters in (ensemble.predict(table), table[site])
     )
-    print(f"{site}: adjusted Rand index {score:.3f}, its own model alone {alone:.3f}")
+    print(f"{site}: adjusted Rand index {score:.3f}, with its own model {alone:.3f}")

@@ -1,11 +1,11 @@
-"""Treatment courses among 2,000 made-up patients: simulate, choose K, fit, look.
+"""Treatment courses of 2,000 simulated patients: choose the number of classes, fit, look.
 
 Run it with `python examples/quickstart.py`.
 """
 
 import mmlca
 
-# Two treatment courses: most patients stay on their first drug, some switch and stay switched.
+# Two treatment courses: most patients stay on their first drug; some switch to another and stay.
 truth = mmlca.MarkovParams(
     weights=[0.7, 0.3],
     initial=[[0.95, 0.04, 0.01], [0.80, 0.15, 0.05]],
@@ -26,4 +26,4 @@ print(choice[["classes", "loglik", "bic", "entropy", "replicated"]].round(2).to_
 model = mmlca.MixtureMarkov(n_classes=mmlca.vote(choice), seed=1).fit(sequences)
 print(model.summary().round(3).to_string())
 print(model.posterior_.head(3).round(3).to_string(index=False))
-print(f"right class: {(model.labels_ == true_class).mean():.1%}")
+print(f"assigned to the correct class: {(model.labels_ == true_class).mean():.1%}")

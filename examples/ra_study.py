@@ -1,8 +1,8 @@
-"""The two-site rheumatoid arthritis study on a SYNTHETIC cohort, in library calls.
+"""The two-site rheumatoid arthritis study on a SYNTHETIC cohort, as a Python script.
 
 Run it with `python examples/ra_study.py [folder]`; the default folder is results/ra_study.
-`mmlca demo` finds the same numbers and writes all tables, all figures and a report. With records
-of your own, replace the cohort by your files.
+`mmlca demo` computes the same numbers and writes all tables, all figures and a report. To analyse
+your own records, replace the cohort with your files.
 """
 
 import sys
@@ -55,5 +55,5 @@ accuracy = {
     for site, made in cohort.items()
 }
 for site, value in accuracy.items():
-    print(f"{site}: adjusted Rand index against the truth {value:.3f}")
+    print(f"{site}: adjusted Rand index with the truth {value:.3f}")
 print(f"Figures are in {out}.")

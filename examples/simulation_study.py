@@ -1,10 +1,10 @@
-"""Does one-shot ensemble clustering work? Claims about it beside simulated numbers.
+"""Does one-shot ensemble clustering work? Claims about it, tested with simulated numbers.
 
 Sites draw patients from one Gaussian mixture; some have few patients of a class, some have
-outlying points. `python simulation_study.py` simulates a few sites and prints what it finds, with
-so few replicates that the numbers are rough. `make simulation` runs the whole grid with
-`mmlca simulate` and then this script, which takes further questions from
-`simulation_report/questions.py` and writes a report with figures into the folder of the results.
+outliers. `python simulation_study.py` simulates a few sites and prints the results, with so few
+replicates that the numbers are rough. `make simulation` runs the whole grid with `mmlca simulate`
+and then this script, which answers the further questions in `simulation_report/questions.py` and
+writes a report with figures into the results folder.
 """
 
 from __future__ import annotations

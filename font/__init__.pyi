@@ -2,16 +2,12 @@
 from .cross_tables import CrossTables as CrossTables
 from .ensemble import Ensemble as Ensemble
 from .errors import InputError as InputError
-from .exchange.disclosure import round_counts as round_counts
 from .exchange.envelope import fingerprint as fingerprint
-from .exchange.envelope import json_schema as json_schema
-from .exchange.explain import describe_file as describe_file
 from .exchange.explain import explain as explain
 from .exchange.explain import explain_page as explain_page
 from .exchange.families.registry import ModelFamily as ModelFamily
 from .exchange.families.registry import register_family as register_family
 from .exchange.header import Header as Header
-from .exchange.messages.ensemble import EnsembleFile as EnsembleFile
 from .exchange.messages.ensemble import read_ensemble as read_ensemble
 from .exchange.messages.ensemble import write_ensemble as write_ensemble
 from .exchange.messages.labels import read_labels as read_labels
@@ -30,7 +26,6 @@ from .exchange.signatures import read_keys as read_keys
 from .labels import LabelPatterns as LabelPatterns
 from .labels import label as label
 from .metrics import compare_clusterings as compare_clusterings
-from .metrics import match_classes as match_classes
 from .metrics import match_labels as match_labels
 from .metrics import reliability as reliability
 from .models.latent_class import LatentClass as LatentClass

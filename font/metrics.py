@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import Clustering, class_parameters, counted
+from font.checks import Clustering, counted
 from font.errors import InputError
-from font.weights import class_distances
 
 _EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
@@ -157,32 +156,6 @@ def match_labels(reference: Clustering, labels: Clustering) -> dict[Any, Any]:
     """
     table = cross_table(reference, labels)
     return _as_dict(_best_pairs(-table.to_numpy()), table.index, table.columns)
-
-
-def match_classes(reference: Any, model: Any, distance: Any = "euclidean") -> dict[int, int | None]:
-    """Which class of a reference model each class of another corresponds to.
-
-    Classes are paired one to one with the smallest sum of distances between their parameters.
-
-    Parameters
-    ----------
-    reference, model
-        Models with `class_parameters_`, or arrays (K, d) with the same d.
-    distance : as in `Ensemble`
-
-    Examples
-    --------
-    >>> match_classes(np.array([[0.0], [1.0]]), np.array([[0.9], [0.2]]))
-    {0: 1, 1: 0}
-    """
-    a, b = class_parameters(reference, "reference"), class_parameters(model, "model")
-    if a.shape[1] != b.shape[1]:
-        raise InputError(
-            f"the classes have {a.shape[1]} and {b.shape[1]} parameters; only models of the same "
-            "kind on the same variables can be matched."
-        )
-    far = class_distances(np.concatenate([a, b]), distance)[: len(a), len(a) :]
-    return _as_dict(_best_pairs(far), range(len(a)), range(len(b)))
 
 
 def _best_pairs(cost: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -8,8 +8,8 @@ behind it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any, Protocol, Self, runtime_checkable
+from collections.abc import Hashable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from font.errors import InputError
 
 @runtime_checkable
 class LocalModel(Protocol):
-    """A clustering model that a site fits and shares.
+    """A clustering model that a site fits.
 
     Models with class proportions also have `predict_proba(data)` (n, K) and `weights_` (K,),
     or `class_weights_` where the proportions behind `predict_proba` differ from `weights_`.
@@ -38,13 +38,6 @@ class LocalModel(Protocol):
 
     def predict(self, data: Any) -> NDArray[np.integer[Any]]:
         """The class of each patient, 0 … K − 1."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fitted model as plain numbers, texts and lists."""
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The model that `to_dict` wrote."""
 
 
 # --- any data ----------------------------------------------------------------------------
@@ -93,7 +86,7 @@ def predict_labels(
 def _site_labels(model: Any, data: Any, name: Hashable) -> NDArray[np.integer[Any]]:
     own = getattr(model, "class_weights_", getattr(model, "weights_", None))
     if own is None or not hasattr(model, "predict_proba"):
-        raise TypeError(
+        raise InputError(
             f"the model {name!r} has no class proportions to re-estimate (it needs predict_proba, "
             'and class_weights_ or weights_); label its patients with proportions="model".'
         )

@@ -230,71 +230,79 @@ def bootstrap_clusters(
     check_dict(data, "data must be a dict {site: data}")
     sites = list(data)
     sizes = [len(part) for part in data.values()]
-    ones = [np.ones(size, dtype=np.int64) for size in sizes]
     seeds = np.random.SeedSequence(seed).generate_state(n + 1)
-    whole, tables = _clusters(data, ones, fit, ensemble, int(seeds[0]), ensemble.n_clusters)
-    k = whole.n_clusters_
+    everyone = [np.ones(size, dtype=np.int64) for size in sizes]
+    whole, tables = _clusters(data, everyone, fit, ensemble, int(seeds[0]), ensemble.n_clusters)
     mine = np.concatenate([whole.predict(tables[site]).to_numpy() for site in sites])
-    each = np.arange(k)
-    belongs = mine[:, None] == each
-    where = np.repeat(np.arange(len(sites)), sizes)
-    jaccard, shares, kept = [], [], np.zeros(len(mine))
+    replicates = []
     for number in range(1, n + 1):
-        rng = np.random.default_rng(seeds[number])
-        times = [rng.multinomial(size, np.full(size, 1 / size)) for size in sizes]
-        try:
-            other, labels = _clusters(data, times, fit, ensemble, int(seeds[number]), k)
-        except InputError:  # too few patterns differ in the resample
-            other = None
-        if other is not None:
-            theirs = np.concatenate([other.predict(labels[site]).to_numpy() for site in sites])
-            theirs = _paired(mine, theirs, k)
-            same = theirs[:, None] == each
-            both, either = (belongs & same).sum(axis=0), (belongs | same).sum(axis=0)
-            jaccard.append(both / np.maximum(either, 1))
-            drawn = np.concatenate(times)
-            counts = np.zeros((len(sites), k))
-            np.add.at(counts, (where, theirs), drawn)
-            shares.append(counts / counts.sum(axis=1, keepdims=True))
-            kept += theirs == mine
+        found = _replicate(data, fit, ensemble, int(seeds[number]), mine, whole.n_clusters_)
+        if found is not None:
+            replicates.append(found)
         if progress is not None:
             progress(number, n)
-    if len(jaccard) < 2:
+    n_failed = n - len(replicates)
+    if len(replicates) < 2:
         raise InputError(
-            f"{n - len(jaccard)} of {n} resamples could not be clustered; ask for fewer clusters."
+            f"{n_failed} of {n} resamples could not be clustered; ask for fewer clusters."
         )
+    jaccard, sample, kept = (np.array(part) for part in zip(*replicates, strict=True))
     tail = (1 - level) / 2
-    sample = np.array(shares)
     low, high = np.quantile(sample, [tail, 1 - tail], axis=0)
-    similarity = np.array(jaccard)
-    observed = np.array([np.bincount(mine[where == s], minlength=k) for s in range(len(sites))])
-    ids = [tables[site].index for site in sites]
-    return ClusterStability(
-        pd.DataFrame(
-            {
-                "cluster": each + 1,
-                "patients": observed.sum(axis=0),
-                "jaccard": similarity.mean(axis=0),
-                "found_again": (similarity >= STABLE).mean(axis=0),
-                "dissolved": (similarity < DISSOLVED).mean(axis=0),
-            }
-        ),
-        pd.DataFrame(
-            {
-                "site": np.repeat(np.array(sites, dtype=object), k),
-                "cluster": np.tile(each + 1, len(sites)),
-                "share": (observed / observed.sum(axis=1, keepdims=True)).ravel(),
-                "se": sample.std(axis=0, ddof=1).ravel(),
-                "low": low.ravel(),
-                "high": high.ravel(),
-            }
-        ),
-        {
-            site: pd.Series(kept[where == s] / len(jaccard), index=ids[s], name="kept")
-            for s, site in enumerate(sites)
-        },
-        n - len(jaccard),
-    )
+    cluster = 1 + np.arange(whole.n_clusters_)
+    parts = np.split(mine, np.cumsum(sizes)[:-1])
+    observed = np.array([np.bincount(part, minlength=len(cluster)) for part in parts])
+    by_cluster = {
+        "cluster": cluster,
+        "patients": observed.sum(axis=0),
+        "jaccard": jaccard.mean(axis=0),
+        "found_again": (jaccard >= STABLE).mean(axis=0),
+        "dissolved": (jaccard < DISSOLVED).mean(axis=0),
+    }
+    by_site = {
+        "site": np.repeat(np.array(sites, dtype=object), len(cluster)),
+        "cluster": np.tile(cluster, len(sites)),
+        "share": (observed / observed.sum(axis=1, keepdims=True)).ravel(),
+        "se": sample.std(axis=0, ddof=1).ravel(),
+        "low": low.ravel(),
+        "high": high.ravel(),
+    }
+    shares = np.split(kept.mean(axis=0), np.cumsum(sizes)[:-1])
+    by_patient = {
+        site: pd.Series(share, index=tables[site].index, name="kept")
+        for site, share in zip(sites, shares, strict=True)
+    }
+    return ClusterStability(pd.DataFrame(by_cluster), pd.DataFrame(by_site), by_patient, n_failed)
+
+
+def _replicate(
+    data: Mapping[Any, Any],
+    fit: Callable[[Mapping[Any, Any], int], Models],
+    ensemble: Ensemble,
+    seed: int,
+    mine: NDArray[np.int64],
+    k: int,
+) -> tuple[Floats, Floats, NDArray[np.bool_]] | None:
+    """Clusters of resampled patients, compared with those (N,) of the whole data.
+
+    The Jaccard similarity of each cluster, the clusters' shares of each site's resample, and who
+    stays in the cluster; None if the resample cannot be clustered.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = [len(part) for part in data.values()]
+    times = [rng.multinomial(size, np.full(size, 1 / size)) for size in sizes]
+    try:
+        other, labels = _clusters(data, times, fit, ensemble, seed, k)
+    except InputError:  # too few patterns differ in the resample
+        return None
+    theirs = [other.predict(table).to_numpy() for table in labels.values()]
+    paired = _paired(mine, np.concatenate(theirs), k)
+    belongs, same = mine[:, None] == np.arange(k), paired[:, None] == np.arange(k)
+    both, either = (belongs & same).sum(axis=0), (belongs | same).sum(axis=0)
+    counts = np.zeros((len(sizes), k))
+    np.add.at(counts, (np.repeat(np.arange(len(sizes)), sizes), paired), np.concatenate(times))
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    return both / np.maximum(either, 1), shares, paired == mine
 
 
 def _clusters(

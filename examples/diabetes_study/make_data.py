@@ -1,4 +1,4 @@
-"""Make up the data of the diabetes study: three sites that write their files in three ways.
+"""Simulate the data of the diabetes study: three sites with differently formatted files.
 
 python examples/diabetes_study/make_data.py
 mmlca study run examples/diabetes_study/study.toml --out results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -159,7 +159,7 @@ class Page:
         return self.whole
 
     def _make_room(self, entry: float) -> bool:
-        """Go on with the caller's Axes to the right, for a legend that is so many inches wide.
+        """Go on with the caller's Axes to the right, for a legend of this width in inches.
 
         Bars and pictures fill their panel: a legend on them would hide patients. It returns False
         where the legend is too large for that.
@@ -175,14 +175,14 @@ class Page:
         return True
 
     def _grow(self, width: float = 0.0, height: float = 0.0) -> None:
-        """Make the figure larger by some inches, for what stands around the panels."""
+        """Make the figure larger by some inches, for what surrounds the panels."""
         figure: Any = self.whole.figure
         wide, high = figure.get_size_inches()
         figure.set_size_inches(wide + width, high + height)
 
 
 def title_lines(text: str, letters: int) -> str:
-    """A title in lines of at most so many letters; an arrow stays with the state before it.
+    """A title in lines of at most `letters` letters; an arrow stays with the state before it.
 
     >>> title_lines("2: mixed: TNFi → anti-CD20, TNFi", 22)
     '2: mixed: TNFi →\\nanti-CD20, TNFi'
@@ -193,7 +193,7 @@ def title_lines(text: str, letters: int) -> str:
 
 
 def even_lines(text: str, letters: int) -> list[str]:
-    """Lines of at most so many letters and of about the same length, so that no word is alone.
+    """Lines of at most `letters` letters and of about the same length, so that no word is alone.
 
     >>> even_lines("one two three four five", 20)
     ['one two three', 'four five']
@@ -343,13 +343,56 @@ def _places(keys: list[Keys], most: int) -> tuple[list[tuple[int, int]], tuple[i
 
 
 def grid_shape(n: int, most: int) -> tuple[int, int]:
-    """Rows and columns for n panels with at most so many in a row, as equal as can be.
+    """Rows and columns for n panels with at most `most` in a row, as equal as can be.
 
     >>> grid_shape(9, 4), grid_shape(5, 4), grid_shape(4, 4)
     ((3, 3), (2, 3), (1, 4))
     """
     n_rows = -(-n // most)
     return n_rows, -(-n // n_rows)
+
+
+def panel_grid(
+    figure: Any, n: int, most: int, size: Callable[[int], tuple[float, float]], **shared: Any
+) -> tuple[Any, list[Any]]:
+    """A figure with n panels in rows of at most `most`; places without a panel stay empty.
+
+    Parameters
+    ----------
+    figure : Figure, SubFigure or None
+        None makes one of the `size` for its number of rows, in inches.
+    **shared
+        Such as `sharey=True`.
+    """
+    n_rows, n_columns = grid_shape(n, most)
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        figure = plt.figure(figsize=size(n_rows), layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False, **shared).ravel()
+    for empty in grid[n:]:
+        empty.set_axis_off()
+    return figure, list(grid[:n])
+
+
+def begins_row(ax: Any) -> bool:
+    """Whether a panel is the first of its row, or alone, so that its axis has names."""
+    place = ax.get_subplotspec()
+    return place is None or bool(place.is_first_col())
+
+
+def legend_of_all(figure: Any, panels: Sequence[Any], **look: Any) -> None:
+    """One legend for all panels, outside them, above unless `loc` says otherwise."""
+    handles = {
+        text: handle
+        for ax in panels
+        for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    if handles:
+        fitting = legend_columns(figure.bbox.width / figure.dpi, handles)
+        look = {"loc": "outside upper center", "ncols": fitting, **look}
+        look["ncols"] = min(look["ncols"], fitting)
+        figure.legend(list(handles.values()), list(handles), frameon=False, fontsize=SMALL, **look)
 
 
 def _title(panel: Panel, letters: int, table: pd.DataFrame | None) -> str:
@@ -400,7 +443,7 @@ def extra_width(names: Collection[str], room: float = 1.2) -> float:
 
 
 def legend_columns(width: float, names: Collection[str]) -> int:
-    """How many entries of a legend fit beside each other into so many inches."""
+    """How many entries of a legend fit beside each other into a width in inches."""
     entry = SMALL * (0.55 * max(map(len, names), default=0) + 5) / 72
     return max(1, min(len(names), int(width / entry)))
 
@@ -408,7 +451,7 @@ def legend_columns(width: float, names: Collection[str]) -> int:
 def legend_over(ax: Axes, own: bool, **look: Any) -> None:
     """The legend of lines that fill their panel, above them, where it covers none.
 
-    In a figure that this module made (`own`) it stands above the Axes and the figure grows with it.
+    In a figure that this module made (`own`) it is above the Axes and the figure grows with it.
     In an Axes of the caller the axis goes on above what it shows now, as far as there is room.
     """
     names = ax.get_legend_handles_labels()[1]

@@ -149,7 +149,7 @@ def plot_frequencies(
     """The most frequent sequences, each as high as it is frequent. Draws `sequence_frequencies`.
 
     The height of every panel is all its patients. Sequences that only a few share are not drawn,
-    since which of them came first would be an accident of sorting: the pale part stands for them,
+    since which of them came first would be an accident of sorting: the pale part represents them,
     and the title says which share of the patients is drawn.
 
     Parameters
@@ -259,7 +259,7 @@ def plot_representatives(
     ax: Axes | None = None,
     figure: Figure | None = None,
 ) -> Axes | Figure:
-    """A few sequences that stand for all of a group. Draws `representative_sequences`.
+    """A few sequences that represent a group. Draws `representative_sequences`.
 
     A bar is as high as the share of patients that its sequence represents, which is written at
     its right. Where these numbers are hidden all bars are equally high.

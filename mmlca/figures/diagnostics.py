@@ -13,11 +13,12 @@ from mmlca.figures.canvas import (
     SMALL,
     TEXT,
     TWO_COLUMNS,
+    begins_row,
     cell_text,
     even_lines,
-    grid_shape,
-    legend_columns,
+    legend_of_all,
     named,
+    panel_grid,
     style,
     title_lines,
 )
@@ -82,7 +83,7 @@ def plot_residuals(
                 shade = text_colour(image.to_rgba(grid[i, j]))
                 any_marked = True
                 cell_text(ax, j, i, "+" if grid[i, j] > 0 else "−", shade)
-        rows = states if _begins_row(ax) else [""] * len(states)
+        rows = states if begins_row(ax) else [""] * len(states)
         _name_axes(ax, _title(name, names), rows, times)
     largest = float(np.nanmax(np.abs(table["residual"]), initial=0.0))
     bar = colour_bar(image, panels, "Residual (standard errors)", beyond=largest > _MOST)
@@ -144,22 +145,12 @@ def plot_stays(
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
         ax.set_xlim(left=0.4)
         ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-        if _begins_row(ax):
+        if begins_row(ax):
             ax.set_ylabel("Share who leave next", fontsize=TEXT)
     top = max((ax.get_ylim()[1] for ax in panels), default=1.0)
     for ax in panels:
         ax.set_ylim(0, top)
-    handles = {
-        text: handle
-        for ax in panels
-        for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    if handles:
-        fit = legend_columns(figure.bbox.width / figure.dpi, handles)
-        figure.legend(
-            list(handles.values()), list(handles), frameon=False, fontsize=SMALL,
-            loc="outside upper center", ncols=min(fit, 6),
-        )  # fmt: skip
+    legend_of_all(figure, panels, ncols=6)
     key = "dots: patients; lines: what a Markov chain expects"
     figure.supxlabel(f"{xlabel} in the state so far\n({key})", fontsize=TEXT)
     return figure
@@ -167,28 +158,19 @@ def plot_stays(
 
 def _panels(figure: Any, n: int, height: float) -> tuple[Any, list[Any]]:
     """The figure, and a panel for each class in rows of at most five."""
-    n_rows, n_columns = grid_shape(n, _MOST_IN_A_ROW)
-    if figure is None:
-        import matplotlib.pyplot as plt
-
-        size = (ONE_COLUMN if n == 1 else TWO_COLUMNS, n_rows * height + 0.6)
-        figure = plt.figure(figsize=size, layout="constrained")
-    grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for ax in grid[:n]:
+    wide = ONE_COLUMN if n == 1 else TWO_COLUMNS
+    figure, panels = panel_grid(
+        figure, n, _MOST_IN_A_ROW, lambda n_rows: (wide, n_rows * height + 0.6)
+    )
+    for ax in panels:
         style(ax)
-    for empty in grid[n:]:
-        empty.set_axis_off()
-    return figure, list(grid[:n])
+    return figure, panels
 
 
 def _lines(note: str, figure: Any) -> list[str]:
     """A note with a capital, in lines that are no wider than the figure."""
     letters = int(72 * figure.bbox.width / figure.dpi / (0.56 * TEXT))
     return even_lines(note[:1].upper() + note[1:], letters)
-
-
-def _begins_row(ax: Any) -> bool:
-    return bool(ax.get_subplotspec().is_first_col())
 
 
 def _title(name: Any, names: Mapping[Any, str] | None) -> str:

@@ -18,8 +18,10 @@ from mmlca.figures.canvas import (
     extra_width,
     grid_shape,
     legend_columns,
+    legend_of_all,
     named,
     new_axes,
+    panel_grid,
     ratio_axis,
     style,
     title_lines,
@@ -173,22 +175,21 @@ def plot_effects(
     series = [(site, frame if site is None else frame[frame["site"] == site]) for site in sites]
     if pooled is not None:
         series.append(("together", pooled))
-    n_rows, n_columns = grid_shape(len(classes), _MOST_IN_A_ROW)
     names = [str(site) for site, _ in series if site is not None]
-    if figure is None:
-        import matplotlib.pyplot as plt
-
-        width = (ONE_COLUMN if len(classes) == 1 else TWO_COLUMNS) + extra_width(terms)
-        n_lines = -(-len(names) // legend_columns(width, names)) if names else 0
-        height = 0.35 + 0.13 * n_lines + n_rows * (0.5 + 0.16 * len(terms) * (len(series) + 0.7))
-        figure = plt.figure(figsize=(width, height), layout="constrained")
-    grid = figure.subplots(n_rows, n_columns, squeeze=False, sharey=True)
-    panels = list(grid.ravel())
+    width = (ONE_COLUMN if len(classes) == 1 else TWO_COLUMNS) + extra_width(terms)
+    n_lines = -(-len(names) // legend_columns(width, names)) if names else 0
+    high = 0.5 + 0.16 * len(terms) * (len(series) + 0.7)
+    figure, panels = panel_grid(
+        figure,
+        len(classes),
+        _MOST_IN_A_ROW,
+        lambda n_rows: (width, 0.35 + 0.13 * n_lines + n_rows * high),
+        sharey=True,
+    )
+    n_columns = grid_shape(len(classes), _MOST_IN_A_ROW)[1]
     wide = figure.bbox.width / figure.dpi
     letters = max(12, int(72 * (wide - 1.2 - extra_width(terms)) / n_columns / (0.62 * TEXT)))
-    for empty in panels[len(classes) :]:
-        empty.set_axis_off()
-    for ax, name in zip(panels, classes, strict=False):
+    for ax, name in zip(panels, classes, strict=True):
         style(ax)
         ax.axvline(0, color=INK, linewidth=0.6)
         for number, (site, table) in enumerate(series):
@@ -207,11 +208,6 @@ def plot_effects(
         ax.set_yticks(range(len(terms)), terms)
         ax.grid(axis="x", linewidth=0.4, alpha=0.5)
     panels[0].set_ylim(len(terms) - 0.5, -0.5)
-    if names:
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, frameon=False, fontsize=SMALL, loc="outside upper center",
-            ncols=legend_columns(wide, names),
-        )  # fmt: skip
+    legend_of_all(figure, panels)
     figure.supxlabel("Log-odds ratio", fontsize=TEXT)
     return figure

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from mmlca.figures.canvas import SMALL, TEXT
+import pandas as pd
+
+from mmlca.figures.canvas import (
+    SMALL,
+    TEXT,
+    begins_row,
+    grid_shape,
+    legend_of_all,
+    panel_grid,
+)
 from mmlca.figures.colours import INK, group_colour
 from mmlca.sequences.checks import of_type
 from mmlca.tables.lab_trends import Trend
@@ -26,7 +36,7 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
     Parameters
     ----------
     result : Trend
-        Its `.curves` are drawn, and the sums of its `.counts` stand above each panel.
+        Its `.curves` are drawn, and the sums of its `.counts` are above each panel.
         `result.caption()` says what is drawn.
     figure : Figure or SubFigure, optional
         Default: a new one, with at most three sites in a row.
@@ -46,38 +56,24 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
     used = result.counts[result.counts["reason"] == "used"]
     groups = list(used["group"].unique())
     sites = list(result.curves["site"].unique())
-    n_rows = -(-len(sites) // _MOST_IN_A_ROW)
-    n_columns = -(-len(sites) // n_rows)
-    if figure is None:
-        import matplotlib.pyplot as plt
-
-        size = (7.2 if n_columns > 1 else 3.6, (2.4 * n_rows) + 0.8 + 0.18 * len(groups))
-        figure = plt.figure(figsize=size, layout="constrained")
-    grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
-    panels = grid.ravel()[: len(sites)]
-    for empty in grid.ravel()[len(sites) :]:
-        empty.set_axis_off()
+    n_columns = grid_shape(len(sites), _MOST_IN_A_ROW)[1]
+    width, legend = 7.2 if n_columns > 1 else 3.6, 0.8 + 0.18 * len(groups)
+    figure, panels = panel_grid(
+        figure,
+        len(sites),
+        _MOST_IN_A_ROW,
+        lambda n_rows: (width, 2.4 * n_rows + legend),
+        sharex=True,
+        sharey=True,
+    )
     for ax, site in zip(panels, sites, strict=True):
-        ax.tick_params(labelsize=SMALL, length=2, width=0.5, colors=INK)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.spines[["left", "bottom"]].set_linewidth(0.5)
-        for number, group in enumerate(groups):
-            curve = result.curves.query("site == @site and group == @group")
-            if not len(curve):
-                continue
-            colour, line = group_colour(number), _LINES[number % len(_LINES)]
-            style = {"color": colour, "linestyle": line, "linewidth": 1.3, "label": str(group)}
-            band = {"color": colour, "alpha": 0.18, "linewidth": 0}
-            ax.fill_between(curve["years"], curve["low"], curve["high"], **band)
-            ax.plot(curve["years"], curve["estimate"], **style)
-        ax.axvline(0, color="0.4", linewidth=0.8, zorder=0)
+        _draw_curves(ax, result.curves[result.curves["site"] == site], groups)
         mine = used.loc[used["site"] == site, ["patients", "labs"]].sum()
         n = f"{mine['patients']:,.0f} patients with {mine['labs']:,.0f} values"
         ax.set_title(f"{site}\n{n}", fontsize=TEXT, color=INK)
-        ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())
     mean, scale = ("geometric mean", " (log scale)") if result.log else ("mean", "")
-    for ax in grid[:, 0]:
+    for ax in filter(begins_row, panels):
         name = result.label if label is None else label
         ax.set_ylabel(f"{name}, {mean}{scale}", fontsize=TEXT)
     for ax in panels[-n_columns:]:
@@ -85,20 +81,38 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
         ax.tick_params(labelbottom=True)  # also above an empty place
     if result.log:
         _label_logarithmic(panels[0])
-    lines = {line.get_label(): line for ax in panels for line in ax.get_lines()}
-    entry = SMALL * (0.55 * max(len(str(group)) for group in groups) + 6) / 72  # inches
-    fitting = int(figure.get_size_inches()[0] / entry)
-    figure.legend(
-        handles=[lines[str(group)] for group in groups if str(group) in lines],
+    legend_of_all(
+        figure,
+        panels,
         loc="outside lower center",
-        ncols=max(1, min(len(groups), 2 * n_columns, fitting)),
-        frameon=False,
-        fontsize=SMALL,
+        ncols=2 * n_columns,
         handlelength=3,
         title=f"Lines: estimate; bands: {result.bands} {100 * result.level:g} % limits",
         title_fontsize=SMALL,
     )
     return figure
+
+
+def _draw_curves(ax: Axes, curves: pd.DataFrame, groups: Sequence[Any]) -> None:
+    """The curves of one site with their bands."""
+    ax.tick_params(labelsize=SMALL, length=2, width=0.5, colors=INK)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_linewidth(0.5)
+    for number, group in enumerate(groups):
+        curve = curves[curves["group"] == group]
+        if len(curve):
+            colour, line = group_colour(number), _LINES[number % len(_LINES)]
+            style: dict[str, Any] = {
+                "color": colour,
+                "linestyle": line,
+                "linewidth": 1.3,
+                "label": str(group),
+            }
+            band: dict[str, Any] = {"color": colour, "alpha": 0.18, "linewidth": 0}
+            ax.fill_between(curve["years"], curve["low"], curve["high"], **band)
+            ax.plot(curve["years"], curve["estimate"], **style)
+    ax.axvline(0, color="0.4", linewidth=0.8, zorder=0)
+    ax.grid(axis="y", linewidth=0.4, alpha=0.5)
 
 
 def _label_logarithmic(ax: Axes) -> None:

@@ -82,7 +82,7 @@ def plot_survival(
         hidden = len(every) - len(drawn)
         few = counted(hidden, "group", "groups")
         note = f"\n{few} of fewer than {min_count} events not shown"
-    # empty lines of the label keep room for the numbers, which stand some points below the axis
+    # empty lines of the label keep room for the numbers, which are some points below the axis
     ax.set_xlabel(label + note + "\n" * (len(drawn) + 2), fontsize=TEXT)
     first = 39 if note else 30
     _write(ax, 0, first, "At risk", INK)
@@ -118,7 +118,7 @@ def _at_risk(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Times and how many are at risk then: at the ticks of the axis, where the table has all.
 
-    Otherwise they stand at the start and after each time shown, as far as they do not touch.
+    Otherwise they are written at the start and after each time shown, as far as they do not touch.
     """
     time, n = (rows[column].to_numpy(dtype=float) for column in ("time", "at_risk"))
     if ticks is not None:

@@ -21,9 +21,10 @@ from mmlca.figures.canvas import (
     TWO_COLUMNS,
     Page,
     Panel,
+    begins_row,
     cell_text,
-    grid_shape,
     lay_out,
+    panel_grid,
     title_lines,
 )
 from mmlca.figures.colours import INK, MISSING, text_colour
@@ -131,7 +132,7 @@ def _label_room(sequences: Any) -> tuple[float, float, int]:
 
 
 def _fits(points: float, n_states: int) -> bool:
-    """Whether the values fit into the cells of a map in a panel so many points wide."""
+    """Whether the values fit into the cells of a map in a panel of this width in points."""
     return points * 0.7 / max(n_states, 1) > 2.2 * (SMALL - 1)
 
 
@@ -208,14 +209,19 @@ def _draw_heat(panel: Panel, heat: _Heat, min_support: int, page: Page) -> Any:
             n = HIDDEN if heat.hidden_n[i] else f"{heat.n[i]:,.0f}{'*' if weak else ''}"
             ax.text(size - 0.4, i, n, va="center", fontsize=SMALL - 1, color=INK)
     names = panel.data.states
-    every = max(1, size // 25)
     named = panel.first or names != page.panels[0].data.states
-    turn = 90 if max(map(len, names)) > 3 else 0
-    ax.set_xticks(range(0, size, every), names[::every], rotation=turn)
-    ax.set_yticks(range(0, size, every), names[::every] if named else [])
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    _name_states(ax, names, names, named)
     return image
+
+
+def _name_states(ax: Axes, columns: Sequence[str], rows: Sequence[str], first: bool) -> None:
+    """The states at the edges of a map, those of the rows at the `first` map only."""
+    every = max(1, len(columns) // 25)
+    turn = 90 if max(map(len, columns)) > 3 else 0
+    ax.set_xticks(range(0, len(columns), every), columns[::every], rotation=turn)
+    ax.set_yticks(range(0, len(rows), every), rows[::every] if first else [])
+    ax.tick_params(length=0, labelsize=SMALL)
+    ax.spines[:].set_visible(False)
 
 
 def rate_text(rate: float) -> str:
@@ -243,7 +249,7 @@ def plot_estimates(
     """The estimated transition matrices of a model, one panel per class. Draws its parameters.
 
     The row "first" above each matrix holds the probabilities of the first state. With `errors`,
-    the limits of each probability stand below it, and probabilities that are blank in it are
+    the limits of each probability are below it, and probabilities that are blank in it are
     grey. `plot_transitions(model)` is the same.
 
     Parameters
@@ -286,15 +292,7 @@ def plot_estimates(
         panel.axhline(0.5, color="white", linewidth=2)
         name = f"Class {k + 1}" if names is None else names[k]
         panel.set_title(title_lines(f"{name}{share}", 26), fontsize=TEXT, color=INK)
-        every = max(1, size // 25)
-        turn = 90 if max(map(len, states)) > 3 else 0
-        panel.set_xticks(range(0, size, every), states[::every], rotation=turn)
-        rows = ["first", *states]
-        place = panel.get_subplotspec()
-        first = place is None or place.is_first_col()
-        panel.set_yticks(range(0, size + 1, every), rows[::every] if first else [])
-        panel.tick_params(length=0, labelsize=SMALL)
-        panel.spines[:].set_visible(False)
+        _name_states(panel, states, ["first", *states], begins_row(panel))
     colour_bar(image, axes, "Estimated probability")
     note = "To" if errors is None else "To (below each probability: 95 % limits)"
     if whole is axes[0]:
@@ -311,7 +309,7 @@ def _panels(
 ) -> tuple[list[Axes], Any]:
     """One Axes per class, and the Axes or Figure that the caller gets.
 
-    There are so many in a row that about as many points fit into a cell as `letters` need.
+    As many are in a row as leave each cell about the points that `letters` need.
     """
     if ax is not None:
         if n > 1:
@@ -321,16 +319,11 @@ def _panels(
     wide = (ONE_COLUMN + 0.6 if n == 1 else TWO_COLUMNS) + max(0.0, longest - 0.8)
     cells = 72 * (wide - longest - 0.9) * 0.97 / len(states)  # points of a cell with one column
     fitting = [most for most in (4, 3, 2) if cells / most >= letters * 1.15]
-    n_rows, n_columns = grid_shape(n, max(fitting, default=2))
-    if figure is None:
-        import matplotlib.pyplot as plt
-
-        row = 0.5 + 0.17 * (min(len(states), 25) + 1) * (1.3 if letters > 7 else 1) + longest
-        figure = plt.figure(figsize=(wide, n_rows * max(2.1, row) + 0.5), layout="constrained")
-    grid = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for empty in grid[n:]:
-        empty.set_axis_off()
-    return list(grid[:n]), figure
+    row = 0.5 + 0.17 * (min(len(states), 25) + 1) * (1.3 if letters > 7 else 1) + longest
+    figure, panels = panel_grid(
+        figure, n, max(fitting, default=2), lambda n_rows: (wide, n_rows * max(2.1, row) + 0.5)
+    )
+    return panels, figure
 
 
 def _blank(errors: pd.DataFrame, label: int, states: list[str]) -> NDArray[np.bool_]:

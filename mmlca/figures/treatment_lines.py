@@ -74,7 +74,7 @@ def plot_lines(
 def _draw_lines(
     panel: Panel, table: pd.DataFrame, colour: Mapping[str, Any], points: float
 ) -> None:
-    """Draw blocks and ribbons in a panel so many points wide; name blocks where there is room."""
+    """Draw blocks and ribbons in a panel `points` wide; name blocks where there is room."""
     ax, names = panel.ax, list(colour)
     total, first = panel.data.weights.sum(), table.loc[table["line"] == 1, "count"].sum()
     rounded = "rounded_size" in table
@@ -118,7 +118,7 @@ def _name_room(
 ) -> tuple[float, list[float]]:
     """How far the axis goes on after the last line, and how many letters fit at each line.
 
-    The names at the last line stand after it, unless they would take too much of the panel.
+    The names at the last line are after it, unless they would take too much of the panel.
     """
     n_lines, letter = len(large), 0.6 * (SMALL - 1)
     longest = max(

@@ -1,6 +1,6 @@
 """The Markov chains of clusters at several sites: of those assigned, and of a mixture.
 
-The clusters of an ensemble have no memberships of their own. In their place stand those of the
+The clusters of an ensemble have no memberships of their own. They are replaced by those of the
 mixture that EM reaches from the chains of the patients assigned to each cluster: the sites share
 its chains, and each has its own proportions. The mixture's classes keep the order of the clusters.
 """

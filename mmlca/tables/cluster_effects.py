@@ -74,7 +74,7 @@ def one_step_effects(
     paired = clusters.reindex(model.posterior_["id"])
     overlap = np.zeros((len(labels), len(labels)))
     np.add.at(overlap, (pd.Index(labels).get_indexer(paired), model.labels_), 1.0)
-    order = linear_sum_assignment(-overlap)[1]  # the class that stands for each cluster
+    order = linear_sum_assignment(-overlap)[1]  # the class that corresponds to each cluster
     terms = list(model.coefficients_.index)
     spread = model.coefficient_covariance(sequences, covariates).to_numpy()
     # log-odds against the class of the first cluster: differences of those against class 1

@@ -289,12 +289,12 @@ def name_clusters(described: pd.DataFrame, min_count: int = 0) -> list[str | Non
     """
     rows = [_without_rare_paths(row, min_count) for row in described.to_dict("records")]
     names = [_name(row) if _is_known(row["first"]) else None for row in rows]
-    unlike: list[str | None] = []
+    distinct: list[str | None] = []
     for row, name in zip(rows, names, strict=True):
         same = [other for other, n in zip(rows, names, strict=True) if n == name]
         kinds = [None] if name is None else _kinds(name, row, same)
-        unlike.append(next(kind for kind in kinds if kind is None or kind not in unlike))
-    return unlike
+        distinct.append(next(kind for kind in kinds if kind is None or kind not in distinct))
+    return distinct
 
 
 def _kinds(
@@ -413,11 +413,11 @@ def _times(n: float, window: str) -> str:
 def plural(window: str) -> str:
     """The plural of a unit of time.
 
-    >>> plural("quarter"), plural("window of 45 days")
-    ('quarters', 'windows of 45 days')
+    >>> plural("time point"), plural("window of 45 days")
+    ('time points', 'windows of 45 days')
     """
-    first, *rest = window.split(" ")
-    return " ".join([f"{first}s", *rest])
+    noun, *size = window.split(" of ")
+    return " of ".join([f"{noun}s", *size])
 
 
 def percent_text(share: float | Guarded) -> str:

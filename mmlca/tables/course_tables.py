@@ -346,7 +346,7 @@ def _rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) ->
 def rounded_frequencies(table: pd.DataFrame, rounding: Rounding) -> pd.DataFrame:
     """`sequence_frequencies` or `representative_sequences` from rounded counts.
 
-    The latter stand for all patients of a group, so that their shares add up to 1.
+    The latter represent all patients of a group, so that their shares add up to 1.
     """
     count = pd.Series(rounding.column(table, "count", ["sequence"], "sequence"), table.index)
     if "cumulative" not in table:

@@ -67,7 +67,7 @@ def hide_flow(flow: pd.DataFrame, min_count: int) -> pd.DataFrame:
 
     Reasons that dropped at least one and fewer than `min_count` patients or records become
     "other reasons", together with the next larger ones until neither number is small. A stage
-    whose numbers are small even so is joined with the next one, the last with the one before
+    whose numbers are still small is joined with the next one, the last with the one before
     it. What was left at the end stays as it is.
 
     Examples
@@ -126,7 +126,7 @@ def _pool(steps: Sequence[Step], min_count: int) -> list[Step] | None:
 
 
 def hide_unmapped(table: pd.DataFrame, min_count: int) -> pd.DataFrame:
-    """The table for people outside: rare texts pooled, small numbers blank.
+    """The table as it may be shown: rare texts pooled, small numbers blank.
 
     A text of fewer than `min_count` patients may say more than a drug, so that neither it nor its
     numbers are shown; all of them together are one row. `patients` of that row is blank: patients

@@ -41,7 +41,7 @@ def by_group(
     if len(parts) == 1:
         return parts[0]
     for name in parts[0].columns[parts[0].dtypes == "category"]:
-        if any(part[name].dtype != parts[0][name].dtype for part in parts):  # unlike states
+        if any(part[name].dtype != parts[0][name].dtype for part in parts):  # different states
             for part in parts:
                 part[name] = part[name].astype(object)
     parts = [part for part in parts if len(part)] or parts[:1]

@@ -40,7 +40,7 @@ KNOTS = (-1.0, -0.4, 0.0, 0.3, 0.8, 1.6, 3.0)
 
 _UNNAMED = "Laboratory value"
 _DAYS_A_YEAR = 365.25
-_SUPPORT = 5  # patients with values beyond a time, without whom a curve does not go so far
+_SUPPORT = 5  # patients who must have values beyond a time for a curve to reach it
 _NEAR = 1 / 12  # years by which a curve may go beyond these
 _LIMIT = re.compile(r"\s*[<>≤≥]=?\s*[\d.]")
 _USED = "used"
@@ -239,19 +239,14 @@ def trend(
     several = isinstance(labs, Mapping)
     enough = f", of at least {min_count} patients" if hides(min_count) else ""
     sites = labs if isinstance(labs, Mapping) else {"": labs}
-    curves, coefficients, variances, counts, censored, supports = [], [], [], [], [], []
     labels: list[str] = []
+    counts, censored, fits = [], [], []
     for site, table in sites.items():
         group = _check_patients(_pick_site(groups, site, several, "groups"), "groups")
         start = _index_dates(_pick_site(index_dates, site, several, "index_dates"))
         rows, label = _prepare_labs(table, test, group, start)
-        labels.append(label)
         rows = rows.assign(reason=_find_reasons(rows, at, log))
         rows, ranges, skipped = _find_ranges(rows, at, np.linspace(at[0], at[-1], steps), min_count)
-        counts.append(_count_labs(rows).assign(site=site))
-        limits = rows.loc[rows["reason"] == _CENSORED, "who"]
-        censored.append({"site": site, "patients": limits.nunique(), "labs": len(limits)})
-        rows = rows[rows["reason"] == _USED]
         if skipped:
             where = f" of site {site}" if several else ""
             warnings.warn(
@@ -260,37 +255,26 @@ def trend(
                 ReportWarning,
                 stacklevel=2,
             )
-        if not len(rows):
-            continue
-        y = np.log(rows["value"].to_numpy()) if log else rows["value"].to_numpy()
-        own = {name: part.knots for name, part in ranges.items()}
-        fit = fit_curves(y, rows["years"].to_numpy(), rows["group"], rows["who"].to_numpy(), own)
-        for curve in fit.curves:
-            shown, n_patients = ranges[curve.group].years, ranges[curve.group].patients
-            about = {"site": site, "group": curve.group}
-            curves.append(_curve_table(curve, shown, log, level, bands).assign(**about))
-            error = np.sqrt(np.diagonal(curve.covariance))
-            heights = {"years": curve.knots, "estimate": curve.beta, "error": error}
-            coefficients.append(pd.DataFrame(heights).assign(**about))
-            covered = {"patients": n_patients, "begin": shown[0], "end": shown[-1]}
-            supports.append({**about, **covered})
-        variances.append({"site": site, **fit.variances})
+        labels.append(label)
+        counts.append(_count_labs(rows).assign(site=site))
+        limits = rows.loc[rows["reason"] == _CENSORED, "who"]
+        censored.append({"site": site, "patients": limits.nunique(), "labs": len(limits)})
+        if (used := rows[rows["reason"] == _USED]).size:
+            tables = _fit_site(used, ranges, log, level, bands)
+            fits.append([table.assign(site=site) for table in tables])
     counted = pd.concat(counts, ignore_index=True)
+    _check_used(counted, len(at))
+    curves, coefficients, variances, support = (
+        pd.concat(parts, ignore_index=True) for parts in zip(*fits, strict=True)
+    )
     counted = counted[["site", "group", "reason", "patients", "labs"]]
-    if not curves:
-        by_reason = counted.groupby("reason", sort=False)["labs"].sum()
-        reasons = ", ".join(f"{reason} ({n:,})" for reason, n in by_reason.items()) or "no rows"
-        raise InputError(
-            f"no lab can be used: {reasons}; check the ids, the dates and the values, and that "
-            f"each group has more labs than the {len(at)} knots."
-        )
     return Trend(
-        pd.concat(curves, ignore_index=True)[["site", "group", "years", "estimate", "low", "high"]],
-        pd.concat(coefficients, ignore_index=True)[["site", "group", "years", "estimate", "error"]],
-        pd.DataFrame(variances),
+        curves[["site", "group", "years", "estimate", "low", "high"]],
+        coefficients[["site", "group", "years", "estimate", "error"]],
+        variances[["site", *variances.columns.drop("site")]],
         _show_counts(counted, min_count, rounding, ["reason"], adds_up=("labs", ["site"])),
         _show_counts(pd.DataFrame(censored), min_count, rounding),
-        pd.DataFrame(supports),
+        support[["site", "group", "patients", "begin", "end"]],
         labels[0],
         log,
         level,
@@ -298,6 +282,37 @@ def trend(
         min_count,
         rounding is not None,
     )
+
+
+def _fit_site(
+    rows: pd.DataFrame, ranges: Mapping[Any, _Range], log: bool, level: float, bands: Bands
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The curves of one site, their coefficients, the variances, and where each curve ends."""
+    y = np.log(rows["value"].to_numpy()) if log else rows["value"].to_numpy()
+    knots = {name: part.knots for name, part in ranges.items()}
+    fit = fit_curves(y, rows["years"].to_numpy(), rows["group"], rows["who"].to_numpy(), knots)
+    curves, coefficients, support = [], [], []
+    for curve in fit.curves:
+        _, years, n_patients = ranges[curve.group]
+        curves.append(_curve_table(curve, years, log, level, bands).assign(group=curve.group))
+        error = np.sqrt(np.diagonal(curve.covariance))
+        heights = {"years": curve.knots, "estimate": curve.beta, "error": error}
+        coefficients.append(pd.DataFrame(heights).assign(group=curve.group))
+        covered = {"patients": n_patients, "begin": years[0], "end": years[-1]}
+        support.append({"group": curve.group, **covered})
+    variances = pd.DataFrame([fit.variances])
+    return pd.concat(curves), pd.concat(coefficients), variances, pd.DataFrame(support)
+
+
+def _check_used(counts: pd.DataFrame, n_knots: int) -> None:
+    """Refuse labs of which none can be used, with the reasons."""
+    by_reason = counts.groupby("reason", sort=False)["labs"].sum()
+    if not by_reason.get(_USED, 0):
+        reasons = ", ".join(f"{reason} ({n:,})" for reason, n in by_reason.items() if n)
+        raise InputError(
+            f"no lab can be used: {reasons or 'no rows'}; check the ids, the dates and the values, "
+            f"and that each group has more labs than the {n_knots} knots."
+        )
 
 
 # --- what comes in ----------------------------------------------------------------------

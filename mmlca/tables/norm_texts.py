@@ -88,7 +88,7 @@ _MOST_PAIRS = 3
 
 
 def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
-    text = "A common rule often lowers the difference, because it cuts the sites alike"
+    text = "A common rule often lowers the difference, because it divides the sites in the same way"
     shown, holds = list[str](), True
     for norms in pairs:
         norm = norms.iloc[:: len(KINDS)].set_index("membership")["norm"]

@@ -1,4 +1,4 @@
-"""A few sequences that stand for all of a group: medoids under the share of unlike times."""
+"""A few sequences that represent a group: medoids under the share of times that differ."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_CANDIDATES = 500
 
 
 class Medoids(NamedTuple):
-    """Row of a patient with each representative sequence, the weight it stands for, its distance.
+    """Row of a patient with each representative sequence, the weight it represents, its distance.
 
-    `rows` (n,), `weight` (n,) and `distance` (n,): the mean distance of those it stands for;
-    `others` (n,): how many patients it stands for who have another sequence.
+    `rows` (n,), `weight` (n,) and `distance` (n,): the mean distance of those it represents;
+    `others` (n,): how many patients it represents who have another sequence.
     """
 
     rows: NDArray[np.intp]
@@ -38,7 +38,7 @@ def representative_sequences(
     shared_by: int = 5,
     min_count: int = 0,
 ) -> pd.DataFrame:
-    """A few sequences that stand for all of a group.
+    """A few sequences that represent a group.
 
     The distance of two sequences is the share of times at which they differ, among the times of
     the longer one; after its end a sequence differs from every state. The n sequences are chosen
@@ -50,9 +50,9 @@ def representative_sequences(
     Parameters
     ----------
     sequences, groups : as in `sequence_frequencies`
-    n : at most so many sequences
+    n : largest number of sequences
     shared_by : smallest number of patients who share a candidate
-    min_count : no candidate is shared by fewer patients; and where a sequence stands for fewer
+    min_count : no candidate is shared by fewer patients; and where a sequence represents fewer
         patients than that who have another one, the numbers of the whole group are missing,
         since `sequence_frequencies` shows how many have the sequence itself; distances have
         two decimals then
@@ -125,12 +125,12 @@ def medoid_rows(s: Sequences, n: int, shared_by: int) -> Medoids:
 def _distances(
     s: Sequences, rows: NDArray[np.intp], others: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Share of unlike times between every two sequences, (rows, others)."""
+    """Share of times at which two sequences differ, for every two, (rows, others)."""
     length = np.maximum(s.lengths[rows][:, None], s.lengths[others][None, :])
-    unlike = np.zeros((len(rows), len(others)))
+    differing = np.zeros((len(rows), len(others)))
     for t in range(s.shape[1]):
-        unlike += s.codes[rows, t][:, None] != s.codes[others, t][None, :]
-    return unlike / np.maximum(length, 1)
+        differing += s.codes[rows, t][:, None] != s.codes[others, t][None, :]
+    return differing / np.maximum(length, 1)
 
 
 def _greedy(distance: NDArray[np.float64], weight: NDArray[np.float64], n: int) -> NDArray[np.intp]:

@@ -1,7 +1,7 @@
 """Do sites share the chains of their clusters? A likelihood ratio by simulation, and its size.
 
 Clusters are estimated from the very courses that are compared. A test that takes them as known
-rejects too often: where sites have the clusters in unlike proportions, a cluster holds unlike
+rejects too often: where sites have the clusters in different proportions, a cluster holds different
 admixtures of the others' patients at each of them, even if all chains are shared. So nobody
 is assigned. Under the hypothesis all sites share the chains of the clusters and each has its own
 proportions; under the alternative each has its own chains too. Both are mixtures, fitted by EM.
@@ -87,7 +87,7 @@ class SharedChains:
                 f"typically {row.typical:.1f}; {p_text(row.p_value, self.n)})"
             )
         if len(self.tests) > 1:
-            lines.append("What is said of pairs of sites allows for their number (Holm).")
+            lines.append("Results for pairs of sites are adjusted for the number of pairs (Holm).")
         return "\n".join(lines)
 
 

@@ -158,8 +158,8 @@ def site_differences(
     share of the steps of the cluster, of both sites together, that begin in i. For first states
     the norm is ‖u_A − u_B‖. Each is averaged over the clusters that both sites have.
 
-    A common rule cuts both sites alike and so often lowers these norms, whether it is a good one
-    or not. Give `models` to see by how much any site's own model does so.
+    A common rule divides both sites in the same way and so often lowers these norms, whether it is
+    a good one or not. Give `models` to see by how much any site's own model does so.
 
     Parameters
     ----------
@@ -191,8 +191,8 @@ def site_differences(
     All memberships are taken as they are: the uncertainty of the clustering itself is in none of
     these numbers. If clusters were found in the same patients, a cluster holds some patients of the
     others, and not the same share of them at each site, so that these norms describe the groups as
-    they were formed. They are no evidence that sites treat alike patients unlike; no p-value is
-    given for that reason. `shared_chain_test` tests it, and has norms whose intervals hold under
+    they were formed. They are not evidence that sites treat similar patients differently, so that
+    no p-value is given. `shared_chain_test` tests it, and has norms whose intervals hold under
     estimated clusters.
 
     *Debiased norm.* Sampling alone makes a norm larger than 0. With D the difference in a cluster

@@ -154,7 +154,7 @@ def hide_numbers(
 
 
 def round_numbers(sites: Mapping[str, SiteNumbers], rounding: Rounding, min_count: int) -> None:
-    """Round all numbers of every site; means of few patients are hidden all the same.
+    """Round all numbers of every site; means of few patients are still hidden.
 
     No number is larger than those it is part of, also where these are of all sites together.
     """

@@ -39,7 +39,7 @@ def treatment_paths(
     Parameters
     ----------
     sequences, groups : as in `state_distribution`
-    max_lines : longer paths are cut after so many lines
+    max_lines : paths are cut after this many lines
     min_count : smaller branches are put together as "others"
 
     Returns
@@ -99,7 +99,7 @@ def treatment_lines(
 
 
 def branch_names(states: Sequence[str]) -> list[str]:
-    """Names of the states, of no further line and of others; unlike each other."""
+    """Names of the states, of no further line and of others, all different."""
     names = list(states)
     for name in (ENDED, OTHER):
         while name in names:  # a state may be called so

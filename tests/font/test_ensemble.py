@@ -1,5 +1,6 @@
 import json
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,10 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 import font
+from font import weights as weighing
 from font.clustering import LINKAGES, METHODS
 from font.labels import distinct_rows
+from font.settings import EnsembleSettings
 from font.solve import positions
 
 KMEANS_LIKE = ("kmeans", "kmeans-distance", "spectral")
@@ -205,9 +208,9 @@ def test_confidence_by_hand():
     ensemble = font.Ensemble(2).fit(models, {"here": table})
     confidence = ensemble.confidence(table)
     assert confidence.columns.tolist() == ["cluster", "runner_up", "margin", "vote_share"]
-    torn = confidence.iloc[-1]
-    assert torn["vote_share"] == pytest.approx(0.5, abs=0.01)
-    assert torn["margin"] < 0.5 < confidence["margin"].iloc[0]
+    divided = confidence.iloc[-1]
+    assert divided["vote_share"] == pytest.approx(0.5, abs=0.01)
+    assert divided["margin"] < 0.5 < confidence["margin"].iloc[0]
     assert (confidence["vote_share"].iloc[:10] == 1).all()
     assert (confidence["runner_up"] == 1 - confidence["cluster"]).all()
     single = font.Ensemble(1).fit(models, {"here": table}).confidence(table)
@@ -451,6 +454,14 @@ def test_wrong_models_are_refused(models, message):
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         font.Ensemble(**settings)
+
+
+def test_the_settings_of_a_study_offer_what_the_ensemble_knows():
+    fields = EnsembleSettings.model_fields
+    offered = {name: set(get_args(fields[name].annotation)) for name in fields}
+    assert offered["weights"] | {"prior"} == set(weighing.METHODS)  # reliabilities cannot be set
+    assert offered["distance"] == set(weighing.DISTANCES)
+    assert offered["method"] | {"latent"} == set(METHODS)
 
 
 def test_prior_weights_need_reliabilities(make_case):

@@ -206,7 +206,7 @@ def test_wrong_tables_are_refused(make_case) -> None:
 @pytest.mark.parametrize("weights", ["spectral", "centred", "equal"])
 def test_copies_of_a_model_share_its_weight(make_case, weights: str) -> None:
     case = make_case(1000, 4, 3, [0.9, 0.8, 0.7, 0.85])
-    once = font.Ensemble(3, weights=weights, method="latent").fit(
+    single = font.Ensemble(3, weights=weights, method="latent").fit(
         case.models, tables_of({"all": case.labels}, 3, case.models)
     )
     models, labels = dict(case.models), case.labels.copy()
@@ -218,8 +218,8 @@ def test_copies_of_a_model_share_its_weight(make_case, weights: str) -> None:
         models, tables_of({"all": labels}, 3, models), sites
     )
     by_site = many.weights_.groupby(sites).sum()
-    np.testing.assert_allclose(by_site / by_site.sum(), once.weights_ / once.weights_.sum())
-    assert (many.predict(labels) == once.predict(case.labels)).mean() > 0.99
+    np.testing.assert_allclose(by_site / by_site.sum(), single.weights_ / single.weights_.sum())
+    assert (many.predict(labels) == single.predict(case.labels)).mean() > 0.99
 
 
 @pytest.mark.parametrize("method", ["kmeans", "latent"])
@@ -334,7 +334,7 @@ def test_a_reliability_of_0_may_leave_nothing_to_cluster() -> None:
 
 
 def test_a_model_of_one_class_makes_no_cluster() -> None:
-    """Its class lies in the middle of everybody, and once made a cluster of nobody."""
+    """Its class lies in the middle of everybody, and must not make a cluster of nobody."""
     rng = np.random.default_rng(1)
     truth = np.repeat([0, 1, 2, 3], [300, 150, 100, 60])
     noisy = np.where(rng.random(610) < 0.1, rng.integers(4, size=610), truth)

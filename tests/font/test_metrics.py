@@ -6,7 +6,6 @@ from sklearn.metrics import adjusted_rand_score
 from font.metrics import (
     compare_clusterings,
     cross_table,
-    match_classes,
     match_labels,
     reliability,
 )
@@ -36,11 +35,6 @@ def test_series_are_matched_on_their_index():
 
 def test_groups_without_partner_map_to_none():
     assert match_labels([0, 0, 0, 0], [0, 0, 0, 1]) == {0: 0, 1: None}
-    assert match_classes(np.array([[5.0]]), np.array([[0.0], [5.1], [9.0]])) == {
-        0: None,
-        1: 0,
-        2: None,
-    }
 
 
 def test_comparisons_are_refused_in_one_sentence():
@@ -50,8 +44,6 @@ def test_comparisons_are_refused_in_one_sentence():
         cross_table([0.0, np.nan], [0, 1])
     with pytest.raises(ValueError, match="no patients to compare"):
         compare_clusterings([], [])
-    with pytest.raises(ValueError, match="have 1 and 2 parameters"):
-        match_classes(np.ones((2, 1)), np.ones((2, 2)))
 
 
 @pytest.mark.parametrize("seed", range(5))

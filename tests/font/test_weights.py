@@ -75,7 +75,7 @@ def weights_of(case, method, reliability=None):
 
 
 def test_cosines_of_rounded_tables_do_not_exceed_one():
-    """Blocks that were rounded by themselves need not fit together: 1.001 was once printed."""
+    """Blocks that were rounded by themselves need not fit together: a cosine could be 1.001."""
     distances = [np.array([[0.0, 1.0], [1.0, 0.0]])] * 2
     exact = np.kron(np.ones((2, 2)), np.diag([110.0, 110.0]))  # two models that agree
     rounded = exact.copy()

@@ -17,7 +17,7 @@ that patient. Hence a total never lies so far from the sum of its K parts that a
 have been rounded in one direction (at most K − 1 units), which would narrow a small part down. For
 the same reason no part is shown larger than its total: it is rounded down then.
 
-Where a count is not one of patients who are at hand (records, events), its u is named by the group
+Where a count is not of patients whose ids are known (records, events), its u is named by the group
 and by what is counted. Steps are counted as the patients who make them, times their mean number.
 """
 

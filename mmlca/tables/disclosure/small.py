@@ -189,7 +189,7 @@ def bounded_parts(
 
 @total_ordering
 class Guarded:
-    """A share or a rate that must not be printed: it can be compared, and `text` stands for it."""
+    """A share or a rate that must not be printed: it can be compared, and `text` replaces it."""
 
     def __init__(self, value: float, text: str) -> None:
         self._value, self.text = float(value), text
@@ -344,7 +344,7 @@ def few_patients(min_count: int) -> str:
 
 
 def few_digits(values: ArrayLike, digits: int) -> NDArray[np.float64]:
-    """Numbers with so many significant digits; whole numbers stay as they are.
+    """Numbers with a number of significant digits; whole numbers stay as they are.
 
     Examples
     --------

@@ -47,7 +47,7 @@ def hide_further(
     value, none = np.asarray(values, dtype=float), np.zeros(len(small), dtype=bool)
     blank, known = (none if mask is None else mask for mask in (blank, known))
     hidden = small | blank
-    small = small & (value > 0)  # nothing is to be found out about a zero
+    small = small & (value > 0)  # a zero reveals nothing
     for cells, relations in _connected(len(value), sums, small):
         plain = not (blank[cells].any() or known[cells].any())
         if len(relations) == 1 and plain:

@@ -23,7 +23,7 @@ from sklearn.cluster import KMeans
 import font
 from font.errors import InputError
 from font.exchange import spec
-from font.exchange.envelope import fingerprint, read_file
+from font.exchange.envelope import fingerprint, json_schema, read_file
 from font.exchange.messages.shared import read_shared
 from font.exchange.messages.sums import read_sums
 from font.exchange.parse import FILE_LIMIT
@@ -133,7 +133,7 @@ def test_the_same_draws_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_the_schema_describes_the_files(folder: Path) -> None:
-    schemas = font.json_schema()
+    schemas = json_schema()
     models = schemas.pop("models")
     assert {
         schemas.pop(kind)["title"] for kind in ("key", "masked labels", "masked sums", "effects")
@@ -151,7 +151,7 @@ def test_the_schema_describes_the_files(folder: Path) -> None:
 
 def test_every_field_is_in_the_documentation() -> None:
     text = spec.specification()
-    schemas = font.json_schema()
+    schemas = json_schema()
     for format, part in schemas.pop("models").items():  # other packages describe their own
         for name in part["properties"] if format.startswith("font ") else ():
             assert name in text, name

@@ -24,6 +24,7 @@ from font.exchange.disclosure import (
     round_sums,
     round_total,
 )
+from font.exchange.explain import describe_file
 from font.exchange.names import look_alikes
 
 
@@ -110,7 +111,7 @@ def test_files_in_plain_words(files: dict[str, Path], kind: str, words: list[str
     text = font.explain(files[kind])
     for word in [*words, "It reveals:", "It does not contain: patient ids", "checksum matches"]:
         assert word in text
-    about = font.describe_file(files[kind])
+    about = describe_file(files[kind])
     assert json.loads(json.dumps(about))["study"] == "ra"
 
 

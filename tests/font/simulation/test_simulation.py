@@ -188,7 +188,7 @@ def test_rounded_tables_find_the_groups_too():
     assert (mean["tables kmeans"] > 0.8).all()
 
 
-def test_fewer_clusters_where_the_models_tell_fewer_apart():
+def test_fewer_clusters_where_the_models_distinguish_fewer():
     scenario = {"setting": "homogeneous", "n_sites": 3, "variance": 0.0001, "n_local": 2}
     scenarios = [scenario | {"sizes": (50, 60)}]
     found = run_simulation(scenarios, 3, seed=2, methods=["consensus", "FONT"])
@@ -280,7 +280,7 @@ def test_comparison_says_who_is_better(results):
 
 def test_errors_say_how_to_fix_it():
     for call, message in (
-        (lambda: simulate_gaussian("odd", 5, 0.1), "setting must be one of"),
+        (lambda: simulate_gaussian("uneven", 5, 0.1), "setting must be one of"),
         (lambda: simulate_gaussian("homogeneous", 5, 0), "variance must be more than 0"),
         (lambda: simulate_gaussian("homogeneous", 5, 1, outlying=1), "outlying is a share"),
         (lambda: run_simulation([{"setting": "homogeneous"}]), "lacks 'n_sites', 'variance'"),

@@ -209,7 +209,7 @@ def test_all_sites_and_each_pair() -> None:
     by_hand = [p[0], max(p[1], 2 * p[3], 3 * p[2]), 3 * p[2], max(2 * p[3], 3 * p[2])]
     assert found.tests["p_holm"].tolist() == pytest.approx(by_hand)
     assert found.norms["sites"].unique().tolist() == ["x − y", "x − z", "y − z"]
-    assert "allows for their number (Holm)" in found.summary()
+    assert "adjusted for the number of pairs (Holm)" in found.summary()
 
 
 def test_many_sites_are_tested_together() -> None:

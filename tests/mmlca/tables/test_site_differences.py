@@ -310,7 +310,7 @@ def test_all_pairs_of_three_sites() -> None:
     assert plain["norm"].to_numpy() == pytest.approx([np.sqrt(0.5), np.sqrt(0.5), 0])
     assert found.summary().count("Differences between the sites") == 3
     rules, rare = found.cautions()  # about all pairs together
-    assert rules.startswith("A common rule often lowers the difference, because it cuts the sites")
+    assert rules.startswith("A common rule often lowers the difference, because it divides the")
     assert rare == "The plain norm is dominated by rarely visited states."
     apart = {"MGB": [1, 2], "VA": [1, 1], "UK": [1, 1]}
     _, rare = mmlca.site_differences(sites, apart, n_boot=0).cautions()
