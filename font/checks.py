@@ -60,7 +60,7 @@ def check_dict(value: object, what: str) -> None:
         raise TypeError(f"{what}, with at least one; found {found}.")
 
 
-def same_names(columns: Iterable[Hashable], models: Iterable[Hashable], what: str) -> None:
+def check_same_names(columns: Iterable[Hashable], models: Iterable[Hashable], what: str) -> None:
     """The columns of a label table must be the models, in any order."""
     columns, models = list(columns), list(models)
     absent = [name for name in models if name not in columns]
@@ -84,7 +84,7 @@ def label_columns(
             f"{what} must be a DataFrame, patients × models, as font.label returns; found "
             f"{type(table).__name__}."
         )
-    same_names(table.columns, models, what)
+    check_same_names(table.columns, models, what)
     return [_labels_of(table[name].to_numpy(), name, what) for name in models]
 
 

@@ -20,11 +20,11 @@ from font.checks import (
     Models,
     check_dict,
     check_known_labels,
+    check_same_names,
     class_parameters,
     counted,
     label_columns,
     one_of,
-    same_names,
     some,
     whole_number,
 )
@@ -145,7 +145,7 @@ class Ensemble:
     def fit(
         self,
         models: Models,
-        labels: LabelPatterns | LabelTables | CrossTables | AddedTables,
+        patterns: LabelPatterns | LabelTables | CrossTables | AddedTables,
         sites: Mapping[Any, Hashable] | None = None,
     ) -> Self:
         """Weigh the models, and find the clusters.
@@ -154,10 +154,10 @@ class Ensemble:
         ----------
         models : {name: model}
             Anything with `class_parameters_` (K, d), or that array itself.
-        labels : LabelPatterns, or {site: label table}
+        patterns : LabelPatterns, or {site: label table}
             Its models by name, in any order. Or CrossTables, or the sites' sum that
-            `CrossTables.merge` gives, with the models in the same order; in these no site counts
-            more than all others together.
+            `CrossTables.merge` gives, with the models in the same order. In tables, and with
+            "latent", no site counts more than all others together.
         sites : {model: site}, optional
             Whose models they are. The models of a site share its weight, so that no site gains by
             sending many; with equal numbers of models nothing changes.
@@ -168,20 +168,20 @@ class Ensemble:
             for name, model in models.items()
         }
         self._n_classes = [len(delta) for delta in self.class_distances_.values()]
-        self.models_, self._shares = tuple(models), _shares(list(models), sites)
+        self.models_, self._shares = tuple(models), _model_shares(list(models), sites)
         self.patterns_ = self.clusters_ = None
         with clustering.one_thread():
-            if isinstance(labels, CrossTables | AddedTables):
-                weighed, clusters = self._from_tables(labels)
+            if isinstance(patterns, CrossTables | AddedTables):
+                weighed, clusters = self._from_tables(patterns)
             else:
-                weighed, clusters = self._from_patterns(labels)
-        self._keep(weighed, clusters)
+                weighed, clusters = self._from_patterns(patterns)
+        self._take_results(weighed, clusters)
         return self
 
-    def _from_patterns(self, labels: LabelPatterns | LabelTables) -> tuple[Weighed, Clusters]:
-        if not isinstance(labels, LabelPatterns):
-            labels = LabelPatterns.from_labels(labels)
-        self.patterns_ = patterns = labels.reorder(self.models_)
+    def _from_patterns(self, given: LabelPatterns | LabelTables) -> tuple[Weighed, Clusters]:
+        if not isinstance(given, LabelPatterns):
+            given = LabelPatterns.from_labels(given)
+        self.patterns_ = patterns = given.reorder(self.models_)
         if not patterns.n_patients:
             raise InputError(
                 "there are no patients to cluster: the tables are empty or every pattern was "
@@ -195,18 +195,18 @@ class Ensemble:
         offsets = np.cumsum([0, *self._n_classes])
         total = weighing.cross_tabulate(columns, offsets, patterns.counts.sum(axis=1))
         weighed = self._weigh(total)
-        _warn_of_idle(self.models_, weighed.cosines)
+        _warn_of_idle_models(self.models_, weighed.cosines)
         clusters = cluster_patterns(
             weighed, patterns.patterns, patterns.counts, self.n_clusters, self.method, self.seed
         )
         self.clusters_ = clusters.labels
-        self.cluster_sizes_ = _sizes(clusters.sizes, patterns.sites)
+        self.cluster_sizes_ = _size_table(clusters.sizes, patterns.sites)
         return weighed, clusters
 
-    def _from_tables(self, labels: CrossTables | AddedTables) -> tuple[Weighed, Clusters]:
+    def _from_tables(self, given: CrossTables | AddedTables) -> tuple[Weighed, Clusters]:
         one_of(self.method, clustering.FROM_TABLES, "method, where cross-tables are given,")
-        tables = CrossTables.merge([labels]) if isinstance(labels, CrossTables) else labels
-        same_names(tables.models, self.models_, "the cross-tables")
+        tables = CrossTables.merge([given]) if isinstance(given, CrossTables) else given
+        check_same_names(tables.models, self.models_, "the cross-tables")
         if tables.models != self.models_:
             raise InputError("the models must come in the order of the cross-tables.")
         if tables.n_classes != tuple(self._n_classes):
@@ -218,13 +218,13 @@ class Ensemble:
         clusters = cluster_tables(
             weighed, tables, self._shares, self.n_clusters, self.method, self.seed
         )
-        self.cluster_sizes_ = _sizes(clusters.sizes, list(tables.sizes))
+        self.cluster_sizes_ = _size_table(clusters.sizes, list(tables.sizes))
         return weighed, clusters
 
     def _weigh(self, tables: Floats) -> Weighed:
         return weigh(self.class_distances_, tables, self.weights, self.reliability, self._shares)
 
-    def _keep(self, weighed: Weighed, clusters: Clusters) -> None:
+    def _take_results(self, weighed: Weighed, clusters: Clusters) -> None:
         """What `fit` found, with names."""
         index = pd.Index(list(self.models_), name="model")
         self.n_clusters_, self.n_clusters_choice_ = len(clusters.centres), weighed.choice
@@ -277,7 +277,7 @@ class Ensemble:
         """
         if self.method != "latent":
             raise AttributeError('only method="latent" gives probabilities of clusters.')
-        return pd.DataFrame(self._by_pattern(labels, self._shares_of), index=labels.index)
+        return pd.DataFrame(self._by_pattern(labels, self._posterior), index=labels.index)
 
     def confidence(self, labels: pd.DataFrame) -> pd.DataFrame:
         """How clearly each patient belongs to the cluster.
@@ -310,7 +310,7 @@ class Ensemble:
     def _place(self, patterns: Integers, counts: Integers) -> NDArray[np.int64]:
         """The clusters (P,) of any patterns: looked up where known, else the nearest."""
         if self.method == "latent":
-            return np.asarray(self._shares_of(patterns, counts).argmax(axis=1))
+            return np.asarray(self._posterior(patterns, counts).argmax(axis=1))
         if self.patterns_ is None or self.clusters_ is None:
             return np.asarray(self._distances(patterns).argmin(axis=1))
         known = self.patterns_.patterns
@@ -327,7 +327,7 @@ class Ensemble:
         offsets = np.cumsum([0, *self._n_classes])
         return distances_to(positions(patterns, offsets, self._axes), self._centres)
 
-    def _shares_of(self, patterns: Integers, counts: Integers) -> Floats:
+    def _posterior(self, patterns: Integers, counts: Integers) -> Floats:
         """Probabilities (P, K) of the latent clusters, with proportions of these patients' own."""
         logs = np.log(self.confusion_)
         offsets = np.cumsum([0, *self._n_classes])
@@ -343,7 +343,7 @@ class Ensemble:
     def _confidence(self, patterns: Integers, counts: Integers) -> Floats:
         latent, rows = self.method == "latent", np.arange(len(patterns))
         if latent:
-            far = -self._shares_of(patterns, counts)
+            far = -self._posterior(patterns, counts)
             clusters = far.argmin(axis=1)
         else:
             far, clusters = self._distances(patterns), self._place(patterns, counts)
@@ -478,7 +478,7 @@ def site_of(name: Hashable) -> Hashable:
     return name.rsplit("/", 1)[0] if isinstance(name, str) else name
 
 
-def _shares(models: Sequence[Hashable], sites: Mapping[Any, Hashable] | None) -> Floats:
+def _model_shares(models: Sequence[Hashable], sites: Mapping[Any, Hashable] | None) -> Floats:
     """How far each model counts (M,): 1, or less where its site has more models than usual."""
     if sites is None:
         return np.ones(len(models))
@@ -487,7 +487,7 @@ def _shares(models: Sequence[Hashable], sites: Mapping[Any, Hashable] | None) ->
     return np.asarray(len(models) / of_site.nunique() / n_models)
 
 
-def _sizes(sizes: NDArray[np.int64], sites: Sequence[Hashable]) -> pd.DataFrame:
+def _size_table(sizes: NDArray[np.int64], sites: Sequence[Hashable]) -> pd.DataFrame:
     index = pd.RangeIndex(len(sizes), name="cluster")
     return pd.DataFrame(sizes, index=index, columns=pd.Index(list(sites), name="site"))
 
@@ -518,7 +518,7 @@ def _distant_sites(agreement: pd.DataFrame) -> list[tuple[str, float, float]]:
     return found
 
 
-def _warn_of_idle(names: Sequence[Hashable], cosines: Floats) -> None:
+def _warn_of_idle_models(names: Sequence[Hashable], cosines: Floats) -> None:
     idle = [name for name, used in zip(names, np.diag(cosines) > 0, strict=True) if not used]
     if idle:
         warnings.warn(

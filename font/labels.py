@@ -21,9 +21,9 @@ from font.checks import (
     LabelTables,
     Models,
     check_dict,
+    check_same_names,
     label_columns,
     one_of,
-    same_names,
     some,
     whole_number,
 )
@@ -191,7 +191,7 @@ class LabelPatterns:
 
     def reorder(self, models: Sequence[Hashable]) -> Self:
         """The same table with the models in this order."""
-        same_names(self.models, models, "the table of label patterns")
+        check_same_names(self.models, models, "the table of label patterns")
         order = [self.models.index(name) for name in models]
         if order == list(range(len(order))):
             return self

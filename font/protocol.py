@@ -86,7 +86,7 @@ def predict_labels(
 def _site_labels(model: Any, data: Any, name: Hashable) -> NDArray[np.integer[Any]]:
     own = getattr(model, "class_weights_", getattr(model, "weights_", None))
     if own is None or not hasattr(model, "predict_proba"):
-        raise TypeError(
+        raise InputError(
             f"the model {name!r} has no class proportions to re-estimate (it needs predict_proba, "
             'and class_weights_ or weights_); label its patients with proportions="model".'
         )

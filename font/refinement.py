@@ -410,13 +410,13 @@ def check_family(models: Models) -> Any:
     wrapped = {name: wrap(model) for name, model in models.items()}
     unfit = [name for name, model in wrapped.items() if not isinstance(model, SumsModel)]
     if unfit:
-        raise TypeError(
+        raise InputError(
             f"the models {some(unfit)} cannot be refined: they need the methods statistics(data, "
             "membership), from_statistics(total) and log_likelihoods(data)."
         )
     kinds = {_family(model) for model in wrapped.values()}
     if len(kinds) > 1:
-        raise TypeError(
+        raise InputError(
             f"the models are of different families ({some(sorted(kinds))}); refine models of one."
         )
     return next(iter(wrapped.values()))

@@ -74,7 +74,7 @@ class SklearnModel:
         if weights is None:
             self.estimator.fit(array)
         elif hasattr(self.estimator, "predict_proba"):
-            raise TypeError(
+            raise InputError(
                 f"scikit-learn's {type(self.estimator).__name__} takes no case weights; fit it "
                 "without, or on a resample drawn with them."
             )
@@ -128,7 +128,7 @@ class SklearnModel:
     def log_likelihoods(self, data: ArrayLike) -> NDArray[np.float64]:
         """Log density of each patient in each class, (n, K).
 
-        K-means stands for Gaussians that share one variance, equal in all directions.
+        K-means is read as Gaussians that share one variance, equal in all directions.
         """
         points, form = self._points(data), self._form()
         if form == "equal":
@@ -153,7 +153,7 @@ class SklearnModel:
     def _form(self) -> str:
         name = type(self.estimator).__name__
         if name == "BayesianGaussianMixture":
-            raise TypeError(
+            raise InputError(
                 "a BayesianGaussianMixture cannot be estimated from sums over patients; use "
                 "GaussianMixture."
             )

@@ -86,13 +86,13 @@ def _rows(
         elif method == "best local":
             row["ari"] = float(scores.max())
         elif method.startswith("FONT refined"):
-            ensemble = _at_most(k, partial(_fitted, "FONT", models, patterns, bad, seed))
+            ensemble = _fit_at_most(k, partial(_fitted, "FONT", models, patterns, bad, seed))
             rounds = method.removeprefix("FONT refined ")
-            begin = _parts(ensemble.predict(table).to_numpy(), sites)
+            begin = _by_site(ensemble.predict(table).to_numpy(), sites)
             placed = _refined(template, sites, begin, ensemble.n_clusters_, rounds)
             row["ari"] = baselines.rand_index({"all": placed}, truth)
         elif method.startswith("FONT"):
-            ensemble = _at_most(k, partial(_fitted, method, models, patterns, bad, seed))
+            ensemble = _fit_at_most(k, partial(_fitted, method, models, patterns, bad, seed))
             row["ari"] = baselines.rand_index({"all": ensemble.predict(table)}, truth)
             row["suggested"] = ensemble.n_clusters_choice_.n_clusters
             w = ensemble.weights_.to_numpy()
@@ -102,7 +102,7 @@ def _rows(
             row["bad_weight"] = _bad_weight(ensemble.weights_, bad)
         elif method.startswith("tables"):
             fit = partial(_from_tables, method, models, _by_site(table, sites), seed)
-            placed, ensemble = _at_most(k, fit)
+            placed, ensemble = _fit_at_most(k, fit)
             row["ari"] = baselines.rand_index({"all": placed}, truth)
             row["bad_weight"] = _bad_weight(ensemble.weights_, bad)
         else:
@@ -113,7 +113,7 @@ def _rows(
     return rows
 
 
-def _at_most(k: int, fit: Callable[[int], Any]) -> Any:
+def _fit_at_most(k: int, fit: Callable[[int], Any]) -> Any:
     """`fit(k)`, or with fewer clusters where all models together distinguish fewer."""
     try:
         return fit(k)
@@ -139,12 +139,6 @@ def _fitted(
     return ensemble.fit(models, patterns)
 
 
-def _by_site(table: pd.DataFrame, sites: Any) -> dict[str, pd.DataFrame]:
-    cuts = np.cumsum([0, *(len(truth) for truth in sites.truth.values())])
-    parts = zip(sites.truth, cuts[:-1], cuts[1:], strict=True)
-    return {name: table.iloc[begin:end] for name, begin, end in parts}
-
-
 def _from_tables(
     method: str,
     models: Mapping[str, Floats],
@@ -166,10 +160,13 @@ def _from_tables(
     return np.concatenate(placed), ensemble
 
 
-def _parts(clusters: NDArray[Any], sites: Any) -> dict[str, NDArray[Any]]:
-    """Everyone's clusters by site."""
+def _by_site(values: Any, sites: Any) -> dict[str, Any]:
+    """Everyone's clusters (n,) or labels, site by site."""
     ends = np.cumsum([len(truth) for truth in sites.truth.values()])
-    return dict(zip(sites.truth, np.split(clusters, ends[:-1]), strict=True))
+    begins = np.append(0, ends[:-1])
+    return {
+        site: values[begin:end] for site, begin, end in zip(sites.truth, begins, ends, strict=True)
+    }
 
 
 def _refined(
@@ -195,7 +192,7 @@ def _competitor(
     """The clusters of everyone under this method, and under others that come with it."""
     k = len(sites.means)
     if method == "consensus":
-        return {method: _at_most(k, lambda n: baselines.consensus(labels, n, seed=seed))["all"]}
+        return {method: _fit_at_most(k, lambda n: baselines.consensus(labels, n, seed=seed))["all"]}
     if method.startswith("pooled"):
         fit_groups = getattr(source, "fit_groups", None)
         if method == "pooled site proportions" and fit_groups is not None:
@@ -205,7 +202,7 @@ def _competitor(
         clusters = label({"pooled": fitted}, everyone)["pooled"]
         if method == "pooled":
             return {method: clusters}
-        begin = _parts(clusters.to_numpy(), sites)
+        begin = _by_site(clusters.to_numpy(), sites)
         return {method: _refined(wrap(fitted), sites, begin, k, "converge")}
     both = kmeans_sites.k_fed(
         sites.data,

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from font.errors import InputError
+from font.settings import change
 from mmlca.cli.display import note, say, working, write_table, wrote
+from mmlca.cli.groups import CriterionOptions, ModelOptions, with_groups
 from mmlca.cli.options import (
     FILE,
     Classes,
     Columns,
-    NInit,
     NJobs,
     Out,
     Quiet,
-    Search,
     Seed,
     SequencesFile,
     SequencesFiles,
     States,
     whole_numbers,
 )
+from mmlca.model.settings import ClassSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,16 +40,14 @@ def read_sequences(path: Path, columns: str | None, states: str | None) -> Seque
     return Sequences.read(path, None if states is None else states.split(","), columns)
 
 
+@with_groups
 def fit(
+    *,
     sequences: SequencesFile,
     classes: Classes,
     out: Out = Path("fit"),
     seed: Seed = 1,
-    n_init: NInit = 40,
-    search: Search = "default",
-    prior: Annotated[
-        float, typer.Option(min=0, help="Pseudo-counts of each probability; 0: none.")
-    ] = 1e-4,
+    fitting: ModelOptions,
     covariates: Annotated[
         Path | None,
         typer.Option(
@@ -91,8 +90,9 @@ def fit(
     from mmlca.sequences.files import read_table
 
     names = ["model.json", "summary.csv", "patients.csv", "starts.csv"]
-    names += ["intervals.csv"] * se + ["bootstrap.csv", "stability.csv"] * (bootstrap > 0)
-    names += ["coefficients.csv", "terms.csv"] * (covariates is not None)
+    names += ["intervals.csv"] if se else []
+    names += ["bootstrap.csv", "stability.csv"] if bootstrap else []
+    names += [] if covariates is None else ["coefficients.csv", "terms.csv"]
     names += ["transitions.csv", *_FIGURES] if figures else ["transitions.csv"]
     files = {name: out / name for name in names}
     keep_inputs(files.values(), [sequences, covariates])
@@ -102,12 +102,10 @@ def fit(
     table = None if covariates is None else read_table(covariates)
     model = MixtureMarkov(
         classes,
-        n_init=n_init,
-        search=search,
-        prior=prior,
         seed=seed,
         n_jobs=n_jobs,
         missing=missing,
+        **fitting,
     )
     n_parameters = classes * (data.n_states**2) - 1
     if n_parameters > len(data) and classes <= data.n_distinct:
@@ -208,18 +206,14 @@ def _inference(
     return tables
 
 
+@with_groups
 def select(
+    *,
     sequences: SequencesFiles,
     classes: Annotated[
         str, typer.Option("--classes", "-k", help="Numbers to try, such as 1-8 or 2,3,5.")
     ] = "1-8",
-    criterion: Annotated[
-        Literal["bic", "aic", "sabic", "caic", "icl"], typer.Option(help="The smallest wins.")
-    ] = "bic",
-    count: Annotated[
-        Literal["sequences", "timepoints"],
-        typer.Option(help="What BIC counts as n; seqHMM counts timepoints."),
-    ] = "sequences",
+    choosing: CriterionOptions,
     blrt: Annotated[
         bool,
         typer.Option("--blrt", help="Test each number against one less, by simulation; slow."),
@@ -229,8 +223,7 @@ def select(
     ] = 99,
     out: Out = Path("selection"),
     seed: Seed = 1,
-    n_init: NInit = 40,
-    search: Search = "default",
+    fitting: ModelOptions,
     columns: Columns = None,
     states: States = None,
     n_jobs: NJobs = 1,
@@ -248,7 +241,7 @@ def select(
     from mmlca.figures.models import plot_selection
     from mmlca.model.selection import compare_criteria, select_n_classes, vote
 
-    ks = whole_numbers(classes, "--classes")
+    ks, rules = whole_numbers(classes, "--classes"), change(ClassSettings(), choosing)
     keep_inputs([out / "selection.csv", out / "selection.png"], sequences)
     names = [path.stem for path in sequences]
     if len(set(names)) != len(names):
@@ -263,28 +256,27 @@ def select(
             data if len(data) > 1 else data[names[0]],
             ks,
             seed,
-            criterion=criterion,
-            n=count,
+            criterion=rules.criterion,
+            n=rules.count,
             blrt=simulations if blrt else 0,
             progress=lambda site, k: show(
                 f"{site or names[0]}, K = {k}", next(fits) / len(ks) / len(data)
             ),
-            n_init=n_init,
-            search=search,
             n_jobs=n_jobs,
+            **fitting,
         )
-    private_folder(out)  # exact log-likelihoods tell small counts
+    private_folder(out)  # exact log-likelihoods reveal small counts
     written = [write_table(table, out / "selection.csv", private=True), out / "selection.png"]
     with mpl.rc_context({"text.parse_math": False}):  # a site may be called "$x^$"
         figure = Figure(figsize=(3.5, 2.8), layout="constrained")
-        plot_selection(table, criterion, ax=figure.subplots())
+        plot_selection(table, rules.criterion, ax=figure.subplots())
         with atomic(out / "selection.png", private=True) as file:
             figure.savefig(file, dpi=300)
     chosen = vote(table)
     say(
         quiet,
         table.to_string(index=False, float_format="{:.3f}".format),
-        f"\n{criterion.upper()} chooses {chosen} class{'es' * (chosen > 1)}.",
+        f"\n{rules.criterion.upper()} chooses {chosen} class{'' if chosen == 1 else 'es'}.",
         compare_criteria(table),
         wrote(written),
     )

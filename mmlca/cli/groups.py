@@ -12,17 +12,32 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from types import NoneType
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
 
-from ehr_prep.settings import Reading, Rules
+from ehr_prep.settings import Reading, RecordColumns, Rules
 from font.settings import Settings, about
+from mmlca.model.settings import ClassSettings, ModelSettings
 
 RuleOptions = Annotated[dict[str, Any], Rules]
 ReadingOptions = Annotated[dict[str, Any], Reading, ("drugs", "drug_names")]
 """Those of `Reading` but the drug map, which several commands share as files."""
+ModelOptions = Annotated[dict[str, Any], ModelSettings]
+CriterionOptions = Annotated[dict[str, Any], ClassSettings, ("number", "candidates", "stability")]
+
+
+class PerSite(NamedTuple):
+    """Settings of `Reading` that may be given for one site, as in --date-column MGB=Datum."""
+
+    names: tuple[str, ...]
+
+
+SiteReading = Annotated[
+    dict[str, list[str]],
+    PerSite((*RecordColumns.model_fields, "date_format", "encoding", "delimiter", "decimal")),
+]
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -63,10 +78,12 @@ def _options_in(group: Any) -> tuple[list[inspect.Parameter], Callable[..., Any]
         options = [_parameter(f.name, types[f.name], f.default) for f in fields(group)]
         return options, typing.cast(Callable[..., Any], group)
     kind, *left_out = getattr(group, "__metadata__", None) or [None]
+    if isinstance(kind, PerSite):
+        return [_parameter(name, _per_site(name), None) for name in kind.names], _given
     if not (isinstance(kind, type) and issubclass(kind, Settings)):
         return [], None
     options = [
-        _parameter(name, _annotation(name, field), None)
+        _parameter(name, _annotation(kind, name, field), None if kind is Rules else field.default)
         for name, field in kind.model_fields.items()
         if not left_out or name not in left_out[0]
     ]
@@ -82,18 +99,35 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _annotation(name: str, field: FieldInfo) -> Any:
+def _option(name: str, field: FieldInfo) -> str:
+    return about(field, "option") or f"--{name.replace('_', '-')}"
+
+
+def _per_site(name: str) -> Any:
+    field = Reading.model_fields[name]
+    option = typer.Option(
+        _option(name, field),
+        metavar="[SITE=]TEXT",
+        help=field.description,
+        show_default="as the files show",
+    )
+    return Annotated[(list[str] | None, option)]
+
+
+def _annotation(kind: type[Settings], name: str, field: FieldInfo) -> Any:
     """What typer needs to know of a setting; pydantic checks the value in any case."""
-    option = about(field, "option") or f"--{name.replace('_', '-')}"
+    option = _option(name, field)
     default, example = field.default, about(field, "example")
-    shown: Any = False if default is None else f"{default}, or the preset's"
+    shown: Any = default is not None
+    if kind is Rules and shown:
+        shown = f"{default}, or that of the preset"
     text = field.description or ""
     if default is None and example is not None and not isinstance(example, bool):
         text = f"{text} Example: {_example(example)}"
     more: dict[str, Any] = {"help": text, "show_default": shown}
     kinds = _kinds(field.annotation)
+    least = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
     if kinds == {int}:
-        least = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
         return Annotated[(int | None, typer.Option(option, min=least, **more))]
     if kinds == {bool}:
         return Annotated[(bool | None, typer.Option(option, **more))]
@@ -105,7 +139,7 @@ def _annotation(name: str, field: FieldInfo) -> Any:
         more["help"] = f"{text}; repeat it for others."
         return Annotated[(list[str] | None, typer.Option(option, metavar=metavar, **more))]
     if kinds == {float}:
-        return Annotated[(float | None, typer.Option(option, **more))]
+        return Annotated[(float | None, typer.Option(option, min=least, **more))]
     return Annotated[(str | None, typer.Option(option, **more))]
 
 

@@ -16,6 +16,7 @@ from typer import Argument, Option
 from ehr_prep.settings import MAPS, Reading, RecordColumns, Rules
 from font.errors import InputError
 from mmlca.cli.groups import option_names
+from mmlca.model.settings import ModelSettings
 
 PLAIN: dict[str, Any] = {
     "no_args_is_help": True,
@@ -148,21 +149,20 @@ KeysFile = Annotated[
 # --- analysis -------------------------------------------------------------------------
 
 _SEED: dict[str, Any] = {"min": 0, "help": "The same seed gives the same result."}
-_N_INIT: dict[str, Any] = {"min": 1, "help": "Number of starts of each search."}
-_SEARCH: dict[str, Any] = {
-    "help": "A thorough search takes several times as long and misses the best maximum less often."
-}
+_MODEL = {name: field.description for name, field in ModelSettings.model_fields.items()}
 _N_JOBS: dict[str, Any] = {"min": 1, "help": "Number of threads; it does not change the result."}
 _MIN_COUNT: dict[str, Any] = {"min": 1, "help": "Fewest patients that a shared number rests on."}
 
 Classes = Annotated[int, Option("--classes", "-k", min=1, help="Number of classes.")]
 Seed = Annotated[int, Option("--seed", **_SEED)]
 StudySeed = Annotated[int | None, from_study(1, "--seed", **_SEED)]
-NInit = Annotated[int, Option("--n-init", **_N_INIT)]
-StudyNInit = Annotated[int | None, from_study(40, "--n-init", **_N_INIT)]
-Search = Annotated[Literal["default", "thorough"], Option("--search", **_SEARCH)]
+StudyNInit = Annotated[
+    int | None,
+    from_study(ModelSettings().n_init, "--n-init", min=1, help=_MODEL["n_init"]),
+]
 StudySearch = Annotated[
-    Literal["default", "thorough"] | None, from_study("default", "--search", **_SEARCH)
+    Literal["default", "thorough"] | None,
+    from_study(ModelSettings().search, "--search", help=_MODEL["search"]),
 ]
 NJobs = Annotated[int, Option("--n-jobs", **_N_JOBS)]
 StudyNJobs = Annotated[int | None, from_study(1, "--n-jobs", **_N_JOBS)]

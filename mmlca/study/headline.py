@@ -73,7 +73,7 @@ def headline(
 
 
 def _coarse(number: Number) -> Number:
-    """An index with three decimals, or a statistic with one: more would tell hidden counts."""
+    """An index with three decimals, or a statistic with one: more would reveal hidden counts."""
     indices = (Kind.DIFFERENCE, Kind.APART, Kind.TRUTH, Kind.VOTE_SHARE, Kind.STABILITY)
     if number.kind is Kind.SHARED:
         return replace(number, value=round(number.value, 1))
@@ -118,7 +118,7 @@ def _difference(study: Study, row: Mapping[str, Any]) -> Number:
 
 
 def _shared(shared: SharedChains) -> Iterator[Number]:
-    """The tests of shared chains, and how far the sites' own chains are apart."""
+    """The tests of shared chains, and how far apart the sites' own chains are."""
     for row in shared.tests.to_dict("records"):
         p, n = row["p_holm"], shared.n
         yield Number(Kind.SHARED, row["statistic"], row["sites"], p_value=p, n_boot=n)
@@ -139,18 +139,25 @@ def compared_with_truth(study: Study, analysis: Analysis) -> list[Number]:
     """Adjusted Rand indices against the true classes, where a synthetic cohort has them."""
     truth = true_classes(study, analysis)
 
-    def index(true: Any, clusters: Any, sites: str, membership: str = "") -> Number:
-        value = float(compare_clusterings(true, clusters)["adjusted_rand_index"])
-        return Number(Kind.TRUTH, value, sites, membership=membership)
+    def index(clusters: Mapping[str, Any], sites: list[str]) -> float:
+        return agreement_with_truth(truth, clusters, sites)
 
-    ensemble = [index(true, analysis.clusters[site], site) for site, true in truth.items()]
+    ensemble = [Number(Kind.TRUTH, index(analysis.clusters, [site]), site) for site in truth]
     if not truth or analysis.ensemble is None:
         return ensemble
-    true, clusters = (
-        np.concatenate([part[site] for site in truth]) for part in (truth, analysis.clusters)
-    )
-    own = [index(true, analysis.local[site], site, "own model") for site, true in truth.items()]
-    return [index(true, clusters, "all"), *ensemble, *own]
+    own = [
+        Number(Kind.TRUTH, index(analysis.local, [site]), site, membership="own model")
+        for site in truth
+    ]
+    return [Number(Kind.TRUTH, index(analysis.clusters, list(truth)), "all"), *ensemble, *own]
+
+
+def agreement_with_truth(
+    truth: Mapping[str, Any], clusters: Mapping[str, Any], sites: list[str]
+) -> float:
+    """Adjusted Rand index of clusters and true classes, for all patients of these sites."""
+    pair = (np.concatenate([part[site] for site in sites]) for part in (truth, clusters))
+    return float(compare_clusterings(*pair)["adjusted_rand_index"])
 
 
 def true_classes(study: Study, analysis: Analysis) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def window_name(study: Study) -> str:
     if study.outputs.time is not None:
         return study.outputs.time.lower()
     if not study.from_records:
-        return "time"
+        return "time point"
     rules = study.rules
     if rules.days is not None:
         return f"window of {rules.days:g} days"
@@ -57,10 +57,10 @@ def windows_name(study: Study) -> str:
 
 
 def period(study: Study, data: Mapping[str, Sequences]) -> str:
-    """How long the sequences last: "4 years", "30 months" or "16 times"."""
+    """How long the sequences last: "4 years", "30 months" or "16 time points"."""
     n = max(part.shape[1] for part in data.values())
     if not study.from_records or study.rules.days is not None:
-        return f"{n} {windows_name(study).split(' ')[0]}"
+        return f"{n} {windows_name(study).split(' of ')[0]}"
     months = n * study.rules.months
     return counted(months // 12, "year") if months % 12 == 0 else counted(months, "month")
 

@@ -413,11 +413,11 @@ def _times(n: float, window: str) -> str:
 def plural(window: str) -> str:
     """The plural of a unit of time.
 
-    >>> plural("quarter"), plural("window of 45 days")
-    ('quarters', 'windows of 45 days')
+    >>> plural("time point"), plural("window of 45 days")
+    ('time points', 'windows of 45 days')
     """
-    first, *rest = window.split(" ")
-    return " ".join([f"{first}s", *rest])
+    noun, *size = window.split(" of ")
+    return " of ".join([f"{noun}s", *size])
 
 
 def percent_text(share: float | Guarded) -> str:

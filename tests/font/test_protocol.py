@@ -8,6 +8,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import font
 from font import LocalModel, SklearnModel, label
+from font.errors import InputError
 from font.protocol import site_proportions
 
 
@@ -63,7 +64,7 @@ def test_weights_are_for_kmeans_only(blobs):
     weights = np.where(blobs[:, 0] > 2, 1.0, 0.0)
     centres = SklearnModel(KMeans(1, n_init=1)).fit(blobs, weights).class_parameters_
     np.testing.assert_allclose(centres[0], blobs[weights > 0].mean(axis=0))
-    with pytest.raises(TypeError, match="GaussianMixture takes no case weights"):
+    with pytest.raises(InputError, match="GaussianMixture takes no case weights"):
         SklearnModel(GaussianMixture(2)).fit(blobs, weights)
     with pytest.raises(ValueError, match="weights must be 300 finite numbers"):
         SklearnModel(KMeans(2)).fit(blobs, [1.0])
@@ -142,7 +143,7 @@ def test_site_proportions_of_a_variational_mixture_are_consistent(blobs):
 
 
 def test_models_without_proportions_say_so(blobs):
-    with pytest.raises(TypeError, match="'A' has no class proportions"):
+    with pytest.raises(InputError, match="'A' has no class proportions"):
         label({"A": KMeans(2, n_init=1).fit(blobs)}, blobs, proportions="site")
 
 

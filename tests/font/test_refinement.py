@@ -12,6 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import font
+from font.errors import InputError
 from font.models.sklearn_models import SklearnModel
 from font.refinement import first_sums, site_step
 
@@ -251,9 +252,9 @@ def test_input_that_cannot_be_refined() -> None:
         font.refine(ensemble, models, data["A"])
     with pytest.raises(ValueError, match=r"'C'.*no patients"):
         font.refine(ensemble, models, data | {"C": np.zeros((0, 2))})
-    with pytest.raises(TypeError, match="need the methods"):
+    with pytest.raises(InputError, match="need the methods"):
         font.refine(ensemble, {"A": np.eye(2), "B": np.eye(2)}, data)
-    with pytest.raises(TypeError, match="different families"):
+    with pytest.raises(InputError, match="different families"):
         font.refine(ensemble, {"A": models["A"], "B": mixture("full")(data["B"])}, data)
     one_group = {"A": data["A"][:3] * 0}
     with pytest.raises(ValueError, match="have no patients"):
@@ -261,7 +262,7 @@ def test_input_that_cannot_be_refined() -> None:
     with pytest.raises(ValueError, match="missing or infinite"):
         SklearnModel(models["A"]).log_likelihoods(data["A"] * np.nan)
     variational = BayesianGaussianMixture(n_components=2, random_state=1).fit(data["A"])
-    with pytest.raises(TypeError, match="use GaussianMixture"):
+    with pytest.raises(InputError, match="use GaussianMixture"):
         SklearnModel(variational).statistics(data["A"], np.ones((160, 2)) / 2)
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
-SHARED_BY = 5  # courses of fewer patients are not drawn: which came first would be an accident
+SHARED_BY = 5  # courses of fewer patients are not drawn: ties would decide which come first
 _MOST_COLUMNS = 10  # of Table 1 that fit beside each other on a page
 _COLUMNS = (
     "cluster",
@@ -98,7 +98,7 @@ def _released(study: Study, view: View, table: pd.DataFrame) -> pd.DataFrame:
 def _candidates_shared_by(study: Study) -> int:
     """How many patients share a representative course.
 
-    A course that represents all others is no accident of sorting, so one patient's will do where
+    Ties do not decide which courses represent all others, so a course of one patient may do where
     nothing is hidden.
     """
     return SHARED_BY if hides(study.privacy.min_count) else 1

@@ -115,8 +115,8 @@ def _tests(study: Study, shown: Mapping[str, Diagnostics]) -> Item:
             f"value in {n_sim} sets of sequences drawn from the model and fitted again; the size "
             "of the effect (0.1 is called small, 0.3 medium, 0.5 large); the share of the sets "
             f"with a larger statistic (p); and p adjusted for the {N_TESTS * len(shown)} tests of "
-            "this table by Holm's method. A small p speaks against the model; with many patients, "
-            "small effects have a small p, too.",
+            "this table by Holm's method. A small p is evidence against the model; with many "
+            "patients, small effects have a small p, too.",
         ),
         tests.reset_index(drop=True)[columns],
         Plain(n_keys=2),
@@ -197,7 +197,7 @@ def _stays(
         f"Lengths of stay, {site}",
         "Share of patients who leave a state next, by how long they have been in it (dots), and "
         "the share that a Markov chain expects at all lengths (lines). Dots that rise or fall "
-        "where the line is level speak against the chain.",
+        "where the line is level are evidence against the chain.",
         _with_names(part.stays, names),
         Plain(shares=("leaving", "expected"), n_keys=3, left_out="leaving"),
         lambda: plot_stays(full, names=names, min_count=min_count, xlabel=windows.capitalize()),
@@ -298,7 +298,7 @@ def _numbers_of_classes(
             f"Bootstrap likelihood-ratio tests of a number of classes against one fewer{where}: "
             "twice the difference in log-likelihood, the share of samples from the smaller model "
             "with a larger one (p), and how far p may be off because the samples are few. A small "
-            "p speaks for the larger number.",
+            "p favours the larger number.",
             tests,
             Plain(n_keys=3),
         )
@@ -366,7 +366,7 @@ def _bootstrapped(study: Study, findings: Findings) -> str:
 
 
 def cautions(study: Study, findings: Findings) -> list[str]:
-    """What speaks against the models, and where intervals may be too narrow."""
+    """Evidence against the models, and where intervals may be too narrow."""
     found, own = findings.inference, findings.analysis.own
     parts = _shown(study, findings) | _shared_fit(study, findings)
     doubts = {

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from font.metrics import compare_clusterings, reliability
+from font.metrics import reliability
 from mmlca.study.analysis import Analysis
 from mmlca.study.findings import Findings
 from mmlca.study.groups import same_as_own
-from mmlca.study.headline import true_classes
+from mmlca.study.headline import agreement_with_truth, true_classes
 from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
@@ -66,14 +66,9 @@ def accuracy_table(analysis: Analysis, truth: dict[str, Any]) -> pd.DataFrame:
     """Adjusted Rand indices with the true classes, at all sites and at each."""
     rows = []
     for name, part in (("ensemble", analysis.clusters), ("refined", analysis.refined_clusters)):
-        row: dict[str, Any] = {"membership": name}
-        everyone = [np.concatenate([p[site] for site in truth]) for p in (truth, part)]
-        for site, (true, clusters) in {
-            "all": everyone,
-            **{site: (truth[site], part[site]) for site in truth},
-        }.items():
-            row[site] = float(compare_clusterings(true, clusters)["adjusted_rand_index"])
-        rows.append(row)
+        by_site = {site: agreement_with_truth(truth, part, [site]) for site in truth}
+        every = agreement_with_truth(truth, part, list(truth))
+        rows.append({"membership": name, "all": every, **by_site})
     return pd.DataFrame(rows)
 
 

@@ -60,7 +60,7 @@ def _patients(study: Study, findings: Findings) -> str:
     analysis, sequences = findings.analysis, findings.analysis.sequences
     patients = shown_sizes(analysis.clusters, 0, rounding_of(study, analysis.clusters))["all"]
     sizes = listed([f"{count_text(study, patients[site])} at {site}" for site in sequences])
-    where = f" ({sizes})" if len(sequences) > 1 else f" of {listed(list(sequences))}"
+    where = f" ({sizes})" if len(sequences) > 1 else f" at {listed(list(sequences))}"
     total = count_text(study, patients["all"])
     synthetic = "synthetic " if study.synthetic else ""
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
@@ -155,11 +155,11 @@ def _of_one_model(findings: Findings) -> list[str]:
 
 
 def _tests_against(findings: Findings) -> str:
-    """How many tests of its fit speak against the model of a single site."""
+    """How many tests of its fit reject the model of a single site."""
     for found in findings.inference.diagnostics.values():
         n = int((found.tests["p_holm"] <= 0.05).sum())
-        say = "say" if n > 1 else "says"
-        return f"; {n or 'none'} of the {len(found.tests)} tests of its fit {say} that it is not"
+        verb = "reject" if n > 1 else "rejects"
+        return f"; {n or 'none'} of the {len(found.tests)} tests of its fit {verb} it"
     return ""
 
 

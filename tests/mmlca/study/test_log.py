@@ -16,6 +16,7 @@ STUDY = """
 name = "Log"
 [sites.A]
 records = "records.csv"
+drugs = "ra"
 [classes]
 number = 2
 [model]
