@@ -145,7 +145,7 @@ class Ensemble:
     def fit(
         self,
         models: Models,
-        labels: LabelPatterns | LabelTables | CrossTables | AddedTables,
+        patterns: LabelPatterns | LabelTables | CrossTables | AddedTables,
         sites: Mapping[Any, Hashable] | None = None,
     ) -> Self:
         """Weigh the models, and find the clusters.
@@ -154,10 +154,10 @@ class Ensemble:
         ----------
         models : {name: model}
             Anything with `class_parameters_` (K, d), or that array itself.
-        labels : LabelPatterns, or {site: label table}
+        patterns : LabelPatterns, or {site: label table}
             Its models by name, in any order. Or CrossTables, or the sites' sum that
-            `CrossTables.merge` gives, with the models in the same order; in these no site counts
-            more than all others together.
+            `CrossTables.merge` gives, with the models in the same order. In tables, and with
+            "latent", no site counts more than all others together.
         sites : {model: site}, optional
             Whose models they are. The models of a site share its weight, so that no site gains by
             sending many; with equal numbers of models nothing changes.
@@ -171,17 +171,17 @@ class Ensemble:
         self.models_, self._shares = tuple(models), _model_shares(list(models), sites)
         self.patterns_ = self.clusters_ = None
         with clustering.one_thread():
-            if isinstance(labels, CrossTables | AddedTables):
-                weighed, clusters = self._from_tables(labels)
+            if isinstance(patterns, CrossTables | AddedTables):
+                weighed, clusters = self._from_tables(patterns)
             else:
-                weighed, clusters = self._from_patterns(labels)
+                weighed, clusters = self._from_patterns(patterns)
         self._take_results(weighed, clusters)
         return self
 
-    def _from_patterns(self, labels: LabelPatterns | LabelTables) -> tuple[Weighed, Clusters]:
-        if not isinstance(labels, LabelPatterns):
-            labels = LabelPatterns.from_labels(labels)
-        self.patterns_ = patterns = labels.reorder(self.models_)
+    def _from_patterns(self, given: LabelPatterns | LabelTables) -> tuple[Weighed, Clusters]:
+        if not isinstance(given, LabelPatterns):
+            given = LabelPatterns.from_labels(given)
+        self.patterns_ = patterns = given.reorder(self.models_)
         if not patterns.n_patients:
             raise InputError(
                 "there are no patients to cluster: the tables are empty or every pattern was "
@@ -203,9 +203,9 @@ class Ensemble:
         self.cluster_sizes_ = _size_table(clusters.sizes, patterns.sites)
         return weighed, clusters
 
-    def _from_tables(self, labels: CrossTables | AddedTables) -> tuple[Weighed, Clusters]:
+    def _from_tables(self, given: CrossTables | AddedTables) -> tuple[Weighed, Clusters]:
         one_of(self.method, clustering.FROM_TABLES, "method, where cross-tables are given,")
-        tables = CrossTables.merge([labels]) if isinstance(labels, CrossTables) else labels
+        tables = CrossTables.merge([given]) if isinstance(given, CrossTables) else given
         check_same_names(tables.models, self.models_, "the cross-tables")
         if tables.models != self.models_:
             raise InputError("the models must come in the order of the cross-tables.")

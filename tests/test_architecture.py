@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Container
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -113,12 +116,14 @@ def _modules(names: set[str], known: Container[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_numba_only_in_kernels_and_pyplot_only_inside_functions(path: Path) -> None:
+def test_numba_flower_and_pyplot_only_where_allowed(path: Path) -> None:
     if not path.name.endswith(("_kernels.py", "_compiled.py")):  # the latter readies numba's cache
         assert not from_package(imports(path), "numba")
         at_top = imports(path, top_level_only=True)
         assert not {n for n in at_top if "_kernels" in n or "_compiled" in n}
         assert not from_package(at_top, "matplotlib")
+    if relative(path) != "font/exchange/flower.py":
+        assert not from_package(imports(path), "flwr")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -146,6 +151,18 @@ def test_help_is_light() -> None:
         "print([m for m in heavy if m in sys.modules])"
     )
     assert _python(code).splitlines()[-1] == "[]"
+
+
+def test_paths_and_dependencies_that_contributing_names_are_true() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = {name for name in re.findall(r"`([\w./-]+)`", page) if "/" in name}
+    assert len(paths) > 40
+    assert not [name for name in paths if not (ROOT / name).exists()]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
+    listed = {name for row in re.findall(r"^\| ([^|]+) \|", page, re.M) for name in row.split(", ")}
+    named = {re.split(r"[\[<>=]", name)[0] for name in needed} - {"mmlca", "sqlglot"}
+    assert named <= listed
 
 
 # Names that programs outside this repository call; they stay.

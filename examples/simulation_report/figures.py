@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from font.checks import one_of, some
+from font.checks import counted, one_of, some
 from font.errors import InputError
 from font.simulation.tables import simulation_table
 
@@ -137,9 +137,10 @@ def plot_weight_correlation(results: pd.DataFrame, measure: str = "correlation")
     }
     axes[0, 0].set_ylabel(names[measure], fontsize=_TEXT, linespacing=1.5)
     low, high = axes[0, 0].get_ylim()  # an interval may reach beyond, what it is of may not
-    axes[0, 0].set_ylim(
-        *((max(low, -1.03), min(high, 1.03)) if measure != "angle" else (-0.04 * high, high))
-    )
+    if measure == "angle":
+        axes[0, 0].set_ylim(-0.04 * high, high)
+    else:
+        axes[0, 0].set_ylim(max(low, -1.03), min(high, 1.03))
     _legend(figure, axes, len(variances))
     return figure
 
@@ -196,7 +197,7 @@ def _label(ax: Any, row: int, column: int, name: str, n_sites: int, variances: l
     for edge in np.arange(len(variances) - 1) + 0.5:
         ax.axvline(edge, color=GRID, lw=0.8, zorder=0)
     if row == 0:
-        ax.set_title(f"{n_sites} site{'s' * (n_sites != 1)}", fontsize=_TEXT)
+        ax.set_title(counted(n_sites, "site", "sites"), fontsize=_TEXT)
     if column == 0:
         ax.set_ylabel(_capital(name), fontsize=_TEXT)
     _tidy(ax)

@@ -12,6 +12,7 @@ from simulation_report.claims import simulation_claims
 from simulation_report.figures import plot_simulation, plot_weight_correlation
 from simulation_report.questions import QUESTIONS
 
+from font.checks import counted
 from font.simulation.tables import simulation_table
 
 _NOTE = (
@@ -51,7 +52,7 @@ def simulation_text(
     for n_init, table in results.items():
         se = simulation_table(table).xs("se", axis=1, level=1).max().max()
         parts += [
-            f"## Local models from {n_init} {'start' if n_init == 1 else 'starts'}",
+            f"## Local models from {counted(n_init, 'start', 'starts')}",
             _NOTE.format(se=se),
             markdown(_means(table)),
             _VERDICT_NOTE,

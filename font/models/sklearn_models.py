@@ -128,7 +128,7 @@ class SklearnModel:
     def log_likelihoods(self, data: ArrayLike) -> NDArray[np.float64]:
         """Log density of each patient in each class, (n, K).
 
-        K-means stands for Gaussians that share one variance, equal in all directions.
+        K-means is read as Gaussians that share one variance, equal in all directions.
         """
         points, form = self._points(data), self._form()
         if form == "equal":

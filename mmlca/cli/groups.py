@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from types import NoneType
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
 
-from ehr_prep.settings import Reading, Rules
+from ehr_prep.settings import Reading, RecordColumns, Rules
 from font.settings import Settings, about
 from mmlca.model.settings import ClassSettings, ModelSettings
 
@@ -26,6 +26,18 @@ ReadingOptions = Annotated[dict[str, Any], Reading, ("drugs", "drug_names")]
 """Those of `Reading` but the drug map, which several commands share as files."""
 ModelOptions = Annotated[dict[str, Any], ModelSettings]
 CriterionOptions = Annotated[dict[str, Any], ClassSettings, ("number", "candidates", "stability")]
+
+
+class PerSite(NamedTuple):
+    """Settings of `Reading` that may be given for one site, as in --date-column MGB=Datum."""
+
+    names: tuple[str, ...]
+
+
+SiteReading = Annotated[
+    dict[str, list[str]],
+    PerSite((*RecordColumns.model_fields, "date_format", "encoding", "delimiter", "decimal")),
+]
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -66,6 +78,8 @@ def _options_in(group: Any) -> tuple[list[inspect.Parameter], Callable[..., Any]
         options = [_parameter(f.name, types[f.name], f.default) for f in fields(group)]
         return options, typing.cast(Callable[..., Any], group)
     kind, *left_out = getattr(group, "__metadata__", None) or [None]
+    if isinstance(kind, PerSite):
+        return [_parameter(name, _per_site(name), None) for name in kind.names], _given
     if not (isinstance(kind, type) and issubclass(kind, Settings)):
         return [], None
     options = [
@@ -85,9 +99,24 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
+def _option(name: str, field: FieldInfo) -> str:
+    return about(field, "option") or f"--{name.replace('_', '-')}"
+
+
+def _per_site(name: str) -> Any:
+    field = Reading.model_fields[name]
+    option = typer.Option(
+        _option(name, field),
+        metavar="[SITE=]TEXT",
+        help=field.description,
+        show_default="as the files show",
+    )
+    return Annotated[(list[str] | None, option)]
+
+
 def _annotation(kind: type[Settings], name: str, field: FieldInfo) -> Any:
     """What typer needs to know of a setting; pydantic checks the value in any case."""
-    option = about(field, "option") or f"--{name.replace('_', '-')}"
+    option = _option(name, field)
     default, example = field.default, about(field, "example")
     shown: Any = default is not None
     if kind is Rules and shown:

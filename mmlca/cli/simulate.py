@@ -123,7 +123,7 @@ def _means(results: dict[int, Any]) -> str:
             f"Mean adjusted Rand index, local models from {n} {'start' if n == 1 else 'starts'}; "
             f"the largest standard error is {se.max().max():.3f}."
         )
-        parts.append(means.to_string(float_format="{:.3f}".format))
+        parts.append(means.rename_axis(columns=None).to_string(float_format="{:.3f}".format))
     return "\n\n".join(parts)
 
 

@@ -12,6 +12,7 @@ import typer
 from font.errors import InputError
 from font.spelling import option_name, spelled
 from mmlca.cli.display import say, working
+from mmlca.cli.groups import SiteReading, with_groups
 from mmlca.cli.options import (
     PLAIN,
     DrugMap,
@@ -113,7 +114,9 @@ def _by(what: str, text: str) -> Any:
 
 
 @study_app.command("init")
+@with_groups
 def study_init(
+    *,
     path: Annotated[
         Path, typer.Argument(help="File to write.", metavar="STUDY_FILE", dir_okay=False)
     ] = Path("study.toml"),
@@ -136,15 +139,7 @@ def study_init(
     ] = None,
     drugs: DrugMap = None,
     drug_names: DrugNames = None,
-    patient_column: Annotated[list[str] | None, _by("COLUMN", "Column of the patient id.")] = None,
-    date_column: Annotated[list[str] | None, _by("COLUMN", "Column of the date.")] = None,
-    drug_column: Annotated[list[str] | None, _by("COLUMN", "Column of the drug.")] = None,
-    end_column: Annotated[
-        list[str] | None, _by("COLUMN", "Column of the last day covered, if any.")
-    ] = None,
-    supply_column: Annotated[
-        list[str] | None, _by("COLUMN", "Column of the days supplied, if any.")
-    ] = None,
+    reading: SiteReading,
     file_column: FileColumn = None,
     patients_column: Annotated[
         list[str] | None,
@@ -152,18 +147,6 @@ def study_init(
     ] = None,
     labs_column: Annotated[
         list[str] | None, _by("WHAT=COLUMN", "Column of the labs, such as value=Wert.")
-    ] = None,
-    date_format: Annotated[
-        list[str] | None, _by("FORMAT", "Format of dates, such as %d/%m/%Y.")
-    ] = None,
-    encoding: Annotated[
-        list[str] | None, _by("NAME", "Encoding of the files, such as latin-1.")
-    ] = None,
-    delimiter: Annotated[
-        list[str] | None, _by("SIGN", "Sign between two fields, or the word tab.")
-    ] = None,
-    decimal: Annotated[
-        list[str] | None, _by("SIGN", "Decimal sign of supplies and lab values, . or ,")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the study.")] = "Treatment courses",
     preset: Preset = None,
@@ -182,23 +165,10 @@ def study_init(
 
     if path.exists() and not force:
         raise InputError(f"{path} exists; choose another name, or replace it with --force.")
-    columns = {
-        "patient": patient_column,
-        "date": date_column,
-        "drug": drug_column,
-        "end": end_column,
-        "supply": supply_column,
-    }
-    written = {
-        "date_format": date_format,
-        "encoding": encoding,
-        "delimiter": delimiter,
-        "decimal": decimal,
-    }
     tables = {"patients_columns": patients_column, "labs_columns": labs_column}
     if not records:
         belonging = {"patients": patients, "labs": labs, "drugs": drugs, "drug_names": drug_names}
-        belonging |= {**columns, **written, **tables, "file_columns": file_column}
+        belonging |= {**reading, **tables, "file_columns": file_column}
         for option, given in belonging.items():
             if given:
                 raise InputError(f"{option_name(option)} goes with --records; give both.")
@@ -218,7 +188,7 @@ def study_init(
     known = chosen_map(drugs, preset)
     shared_options = {"drugs": known, "drug_names": drug_names}
     options: dict[str, dict[str, Any]] = {k: {"": v} for k, v in shared_options.items() if v}
-    options |= {key: _values(texts) for key, texts in (columns | written).items() if texts}
+    options |= {key: _values(texts) for key, texts in reading.items()}
     options |= {key: _roles(texts, key) for key, texts in tables.items() if texts}
     if file_column:
         options["file_columns"] = {"": by_file(file_column)}
@@ -297,7 +267,7 @@ def _by_site(texts: list[str] | None, option: str) -> dict[str, list[Path]]:
         for path in files_of(file.strip()):
             if not path.is_file():
                 raise InputError(
-                    f"there is no file {str(path)!r} ({option} {text}); mend the path, or write "
+                    f"there is no file {str(path)!r} ({option} {text}); correct the path, or write "
                     "the site and the file as in MGB=mgb.csv."
                 )
             check_regular(path)

@@ -353,6 +353,9 @@ def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
 
 NO_RESULT = ("n_jobs", "sensitivity", "centre")
 """Sections of a study file that change no result of a study."""
+FOR_REPORT: tuple[str, ...] = ("name", "synthetic", "labs", "inference", "covariates", "outcomes")
+FOR_REPORT += ("outputs", "table_one", "published")
+"""Those that change neither models nor clusters."""
 
 
 def settings_key(study: Study, *irrelevant: str) -> str:

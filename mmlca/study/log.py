@@ -11,41 +11,59 @@ import os
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from logging.handlers import MemoryHandler
 from pathlib import Path
 
-from font.errors import ReportWarning
+from font.errors import InputError, ReportWarning
 
 _log = logging.getLogger(__name__)
 _PACKAGES = ("mmlca", "font", "ehr_prep")
+_FORMAT = "%(asctime)s UTC %(levelname)s %(name)s: %(message)s"
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
 
 
 @contextmanager
-def run_log(path: Path) -> Iterator[None]:
-    """Write what the packages log to a file, in place of what an earlier run logged there."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK
-    loggers = {name: logging.getLogger(name) for name in _PACKAGES}
-    levels = {name: logger.level for name, logger in loggers.items()}
-    with open(path, "w", encoding="utf-8", opener=lambda name, _: os.open(name, flags)) as file:
-        handler = logging.StreamHandler(file)
-        handler.formatter = logging.Formatter("%(asctime)s UTC %(levelname)s %(name)s: %(message)s")
-        handler.formatter.converter = time.gmtime
-        for logger in loggers.values():
-            logger.addHandler(handler)
+def run_log(path: Path) -> Iterator[Callable[[], None]]:
+    """Log what the packages do, and write it to a file from the call of what is yielded.
+
+    Until then a study may be refused for a mistake of the user, and leaves no file behind. What an
+    earlier run logged is replaced.
+    """
+    loggers = [logging.getLogger(name) for name in _PACKAGES]
+    levels = [logger.level for logger in loggers]
+    waiting = MemoryHandler(capacity=10**6, flushLevel=logging.CRITICAL + 1)
+    with ExitStack() as files:
+
+        def write() -> None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK
+            file = files.enter_context(
+                open(path, "w", encoding="utf-8", opener=lambda name, _: os.open(name, flags))
+            )
+            handler = logging.StreamHandler(file)
+            handler.formatter = logging.Formatter(_FORMAT)
+            handler.formatter.converter = time.gmtime
+            waiting.setTarget(handler)
+            waiting.flush()
+            waiting.capacity = 0  # from now on nothing waits
+
+        for logger in loggers:
+            logger.addHandler(waiting)
             logger.setLevel(logging.INFO)
         try:
-            yield
+            yield write
         except BaseException as error:
             places = traceback.extract_tb(error.__traceback__)
             where = "\n".join(f"  {p.filename}, line {p.lineno}, in {p.name}" for p in places)
             _log.error("stopped by %s\n%s", type(error).__name__, where)
+            if waiting.target is None and not isinstance(error, InputError | OSError):
+                write()
             raise
         finally:
-            for name, logger in loggers.items():
-                logger.removeHandler(handler)
-                logger.setLevel(levels[name])
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.removeHandler(waiting)
+                logger.setLevel(level)
 
 
 @contextmanager

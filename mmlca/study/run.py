@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from font.files import hold
 from mmlca.study import steps
-from mmlca.study.cache import Progress, open_results
+from mmlca.study.cache import FOR_REPORT, Progress, open_results
 from mmlca.study.log import report_warnings, run_log
 from mmlca.study.processes import Processes
-from mmlca.study.report.page import settings_text
 from mmlca.study.settings import Study
+from mmlca.study.study_file import settings_text
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +42,7 @@ class Step(NamedTuple):
 
 
 _BOTH = ("sequences", "resamples")
-_FOR_REPORT = ("name", "synthetic", "labs", "inference", "covariates", "outcomes", "outputs")
-_AFTER_SUGGEST = (*_FOR_REPORT, "table_one", "privacy", "published")
+_AFTER_SUGGEST = (*FOR_REPORT, "privacy")
 _AFTER_FITS = (*_AFTER_SUGGEST, "ensemble")
 
 STEPS = (
@@ -103,11 +102,11 @@ def run_study(
     with hold(out), processes or Processes(study.n_jobs) as used:
         tell("Reading", 0.0)
         results, key = open_results(study, out)
-        with run_log(results.log_file()):
-            return _do_steps(steps.Run(study, results, tell, used, key))
+        with run_log(results.log_file()) as write_log:
+            return _do_steps(steps.Run(study, results, tell, used, key), write_log)
 
 
-def _do_steps(run: steps.Run) -> dict[str, Any]:
+def _do_steps(run: steps.Run, write_log: Callable[[], None]) -> dict[str, Any]:
     software, settings = run.results.about["software"], run.results.about["settings"]
     _log.info(", ".join(f"{name} {version}" for name, version in software.items()))
     _log.info("settings\n%s", settings_text(settings))
@@ -120,6 +119,8 @@ def _do_steps(run: steps.Run) -> dict[str, Any]:
         with report_warnings() as texts:
             result = step.do(run, **{name: made[name] for name in step.needs})
         run.results.warn(texts)
+        if step is STEPS[0]:  # the data can be used: what is wrong with them is found there
+            write_log()
         if step.makes is not None:
             made[step.makes] = result
     run.finish()

@@ -21,7 +21,14 @@ from font.metrics import compare_clusterings, match_labels
 from mmlca.study import analysis as analyse
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
-from mmlca.study.cache import Progress, make_key, open_results, plain_records, settings_key
+from mmlca.study.cache import (
+    FOR_REPORT,
+    Progress,
+    make_key,
+    open_results,
+    plain_records,
+    settings_key,
+)
 from mmlca.study.findings import compare_sites
 from mmlca.study.headline import headline
 from mmlca.study.processes import Processes
@@ -244,14 +251,9 @@ def _changed(study: Study, choices: Mapping[str, Any]) -> Study:
     return study.validated(settings)
 
 
-_IRRELEVANT = (
-    *("name", "synthetic", "labs", "inference", "covariates", "outcomes", "outputs", "published"),
-)
-
-
 def _key_of(study: Study, key: str) -> str:
     """The key of an analysis: the data and all settings less those that it does not depend on."""
-    return make_key(key, settings_key(study, *_IRRELEVANT), secret_key(study))
+    return make_key(key, settings_key(study, *FOR_REPORT), secret_key(study))
 
 
 # --- analyses ----------------------------------------------------------------------------

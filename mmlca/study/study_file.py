@@ -327,6 +327,29 @@ def _first_sentence(kind: type[Settings]) -> str:
     return str(kind.__doc__).split("\n\n")[0].replace("\n", " ").strip()
 
 
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings as a study file has them, without comments.
+
+    >>> print(settings_text({"name": "RA", "rules": {"months": 3, "ties": "first"}}))
+    name = "RA"
+    <BLANKLINE>
+    [rules]
+    months = 3
+    ties = "first"
+    """
+    return "\n".join(_plain_lines(settings, ())).strip("\n")
+
+
+def _plain_lines(part: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    own = {k: v for k, v in part.items() if not isinstance(v, Mapping) and v is not None}
+    if path and own:
+        yield f"\n[{'.'.join(path)}]"
+    yield from (f"{_key(name)} = {to_toml(value)}" for name, value in own.items())
+    for name, value in part.items():
+        if isinstance(value, Mapping):
+            yield from _plain_lines(value, (*path, _key(name)))
+
+
 def to_toml(value: Any) -> str:
     """A value as a study file writes it.
 

@@ -1,5 +1,6 @@
 import json
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,10 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 import font
+from font import weights as weighing
 from font.clustering import LINKAGES, METHODS
 from font.labels import distinct_rows
+from font.settings import EnsembleSettings
 from font.solve import positions
 
 KMEANS_LIKE = ("kmeans", "kmeans-distance", "spectral")
@@ -451,6 +454,14 @@ def test_wrong_models_are_refused(models, message):
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         font.Ensemble(**settings)
+
+
+def test_the_settings_of_a_study_offer_what_the_ensemble_knows():
+    fields = EnsembleSettings.model_fields
+    offered = {name: set(get_args(fields[name].annotation)) for name in fields}
+    assert offered["weights"] | {"prior"} == set(weighing.METHODS)  # reliabilities cannot be set
+    assert offered["distance"] == set(weighing.DISTANCES)
+    assert offered["method"] | {"latent"} == set(METHODS)
 
 
 def test_prior_weights_need_reliabilities(make_case):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from gzip import compress
@@ -16,6 +15,7 @@ from mmlca.sequences.checks import listed
 from mmlca.study.cache import table_text
 from mmlca.study.report.content import Item, Report
 from mmlca.study.report.tables import Cell, Table, label, lay_out, number, unbroken
+from mmlca.study.study_file import settings_text
 
 _VIEWS = {
     "ensemble": ("Ensemble", "Clusters of the ensemble"),
@@ -167,35 +167,6 @@ def _picture(content: bytes, dpi: int) -> dict[str, Any]:
 
 
 # --- provenance ---------------------------------------------------------------------------
-
-
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Settings as a study file has them.
-
-    >>> print(settings_text({"name": "RA", "rules": {"months": 3, "ties": "first"}}))
-    name = "RA"
-    <BLANKLINE>
-    [rules]
-    months = 3
-    ties = "first"
-    """
-    return "\n".join(_lines(settings, ())).strip("\n")
-
-
-def _lines(part: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    own = {k: v for k, v in part.items() if not isinstance(v, Mapping) and v is not None}
-    if path and own:
-        yield f"\n[{'.'.join(path)}]"
-    for name, value in own.items():
-        yield f"{_key(name)} = {json.dumps(value, ensure_ascii=False)}"
-    for name, value in part.items():
-        if isinstance(value, Mapping):
-            yield from _lines(value, (*path, _key(name)))
-
-
-def _key(name: str) -> str:
-    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if bare else json.dumps(name, ensure_ascii=False)
 
 
 def _provenance_tables(provenance: Mapping[str, Any]) -> Iterator[Table]:

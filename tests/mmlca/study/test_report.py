@@ -22,7 +22,7 @@ import mmlca
 from mmlca.study import steps as steps_module
 from mmlca.study.report.charts import sunburst
 from mmlca.study.report.content import Report
-from mmlca.study.report.page import render_report, settings_text
+from mmlca.study.report.page import render_report
 from mmlca.study.report.tables import (
     MOST_ROWS,
     SHOW,
@@ -34,7 +34,7 @@ from mmlca.study.report.tables import (
 )
 from mmlca.study.run import run_study
 from mmlca.study.sections.digits import shown_fits
-from mmlca.study.study_file import read_study
+from mmlca.study.study_file import read_study, settings_text
 from mmlca.tables.treatment_lines import treatment_paths
 
 STUDY = """

@@ -162,9 +162,11 @@ SEQUENCES = {
     "sites.A.sequences": "sequences.csv",
 }
 PERIODS = {"sites.A.observation": "periods.csv", "rules.follow_up": "observation"}
+CLEAN = {"sites.A.records": "clean.csv", "sites.B.records": "clean.csv"}
 BOTH: dict[str, dict[str, Any]] = {
+    "records.strict": CLEAN,
+    "sites.A.strict": CLEAN,
     "sites.A.columns": SEQUENCES,
-    "sites.A.file_columns": {},
     "rules.max_carry": {"rules.impute": "carry_forward_max"},
     "rules.gap_days": COMBINATIONS,
     "rules.combination_days": COMBINATIONS,
@@ -194,7 +196,6 @@ BOTH: dict[str, dict[str, Any]] = {
 WITH: dict[str, dict[str, Any]] = {
     "sites.A.sequences": SEQUENCES,
     "privacy.release": {"privacy.min_count": 11},
-    "outputs.lab": {},
 }
 """What the changed study needs as well."""
 DATABASE = {"omop", "warehouse", "cdm_schema", "condition", "cohort", "table", "concepts"}
@@ -246,6 +247,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "place": np.where(who < 50, "here", "there"),
             }
         ).to_csv(folder / f"{site}.csv", index=False)
+    records = pd.read_csv(folder / "a.csv")
+    records.drop_duplicates(["id", "date", "drug"]).to_csv(folder / "clean.csv", index=False)
     born = np.datetime64("1960-01-01") + rng.integers(-4000, 4000, n)
     end = np.datetime64("2012-01-01") + rng.integers(0, 300, n)
     died = pd.Series(end).where(ids % 5 == 0)
@@ -276,7 +279,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         labs |= {"value": rng.normal(30, 5, len(who)), "second": rng.normal(20, 5, len(who))}
         labs |= {"test": "CRP", "name": "CRP", "unit": "mg/l", "sort": "mg/dl"}
         pd.DataFrame(labs).to_csv(folder / f"{name}.csv", index=False)
-    maps = {"name": ["Humira", "Orencia", "Actemra"], "class": ["X", "Y", "TNFi"]}
+    classes = ["TNFi", "CTLA4-Ig", "IL6R", "JAK", "anti-CD20"]  # those of the built-in map
+    maps = {"name": ["Orencia", "Humira", "Actemra", "Olumiant", "Rituxan"], "class": classes}
     pd.DataFrame(maps).to_csv(folder / "drugs.csv", index=False)
     codes = {"code": ["Humira", "Other"], "name": ["Orencia", "Humira"]}
     pd.DataFrame(codes).to_csv(folder / "names.csv", index=False)
