@@ -17,7 +17,7 @@ from mmlca.study.release import count_note, rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.sections.section import Section
-from mmlca.study.words import counted, group_name, groups_word, sentences
+from mmlca.study.words import counted, group_name, sentences
 from mmlca.tables.disclosure import Rounding, is_small, show_counts
 from mmlca.tables.moves import Moves, count_moves
 
@@ -106,8 +106,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             "refined_differences",
             "Differences between sites, by the ensemble and refined",
-            "Mean norms of the differences between sites within groups (see the section on sites). "
-            "A common rule often lowers them, whether or not it is a good one.",
+            "Mean norms of the differences between sites within clusters (see the section on "
+            "sites). A common rule often lowers them, whether or not it is a good one.",
             difference_table(findings),
             Plain(n_keys=3),
         )
@@ -115,15 +115,15 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     if truth:
         yield Item(
             "refined_accuracy",
-            "Against the simulated classes",
+            "Agreement with the simulated classes",
             "Adjusted Rand index with the classes from which these patients were simulated.",
             accuracy_table(analysis, truth),
         )
         yield Item(
             "refined_reliability",
             "Are the probabilities right?",
-            "Patients grouped by the probability of their refined group: the mean probability, and "
-            "the share who are in the simulated class that corresponds to the group.",
+            "Patients grouped by the probability of their refined cluster: the mean probability, "
+            "and the share who are in the simulated class that corresponds to the cluster.",
             reliability_table(analysis, truth, min_count, rounding),
             Plain(shares=("from", "to", "probability", "right", "se")),
             note=count_note(study),
@@ -133,14 +133,14 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 def _moves(
     study: Study, analysis: Analysis, moves: Moves, same: pd.Series, rounding: Rounding | None
 ) -> Iterator[Item]:
-    """Sizes before and after, and the patients who changed group."""
+    """Sizes before and after, and the patients who changed cluster."""
     assert analysis.refined is not None
     note = count_note(study)
     steps = counted(analysis.refined.n_steps_, "step")
     hidden = "Refined sizes that differ from those of the ensemble by few patients are not shown."
     yield Item(
         "refined_sizes",
-        f"Sizes of the {groups_word(study)}, by the ensemble and refined",
+        "Sizes of the clusters, by the ensemble and refined",
         sentences(
             f"Patients of each site. The refined model ({steps} of EM across the sites) estimates "
             "the courses from all sites' patients together and lets every site have its own "
@@ -153,17 +153,17 @@ def _moves(
     )
     yield Item(
         "refined_moved",
-        "Who moved",
-        "Patients of all sites by group of the ensemble (rows) and refined group (columns).",
+        "Who changed cluster",
+        "Patients of all sites by cluster of the ensemble (rows) and refined cluster (columns).",
         moved_table(study, analysis, moves),
         note=note,
     )
     yield Item(
         "refined_by_site",
-        "Patients who moved, by site",
-        "Patients whose refined group is not that of the ensemble; the mean probability of the "
-        "refined group over all patients of the site, which is correct if the model is; and the "
-        "share of patients with the same group by the site's own model, which does not need "
+        "Patients who changed cluster, by site",
+        "Patients whose refined cluster is not that of the ensemble; the mean probability of the "
+        "refined cluster over all patients of the site, which is correct if the model is; and the "
+        "share of patients with the same cluster under the site's own model, which does not need "
         "courses that sites share. Where that share is much lower, the probability is too high.",
         site_table(analysis, moves, same),
         Plain(shares=("share", "same by own model")),

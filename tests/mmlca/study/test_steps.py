@@ -303,7 +303,7 @@ def test_sequences_instead_of_records(cohort: Path, tmp_path: Path) -> None:
         lines += [f'labs = "{(cohort / site / "labs.csv").as_posix()}"']
     path = tmp_path / "study.toml"
     more = SMALL.replace('["age", "sex"]', '["sex"]')
-    more = more.replace("[outputs]", '[outputs]\nfigures = false\ntime = "Month"')
+    more = more.replace("dpi = 60", 'figures = false\ntime = "Month"')
     path.write_text("\n".join(lines) + more)
     content = run_study(read_study(path), tmp_path / "out")
     assert "for up to 16 months, fall" in content["summary"][0]
