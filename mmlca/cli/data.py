@@ -121,7 +121,11 @@ def fit(
     private_folder(out)
     model.save(files["model.json"])
     if n_empty := int((summary["patients"] == 0).sum()):
-        note(quiet, f"{n_empty} of {classes} classes are no patient's likeliest; ask for fewer.")
+        note(
+            quiet,
+            f"{n_empty} of {classes} classes are not the most probable class of any patient; ask "
+            "for fewer.",
+        )
     write_table(summary.reset_index(), files["summary.csv"])
     write_table(model.posterior_, files["patients.csv"], private=True)
     write_table(model.starts_, files["starts.csv"])

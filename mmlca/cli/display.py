@@ -30,7 +30,9 @@ def working(text: str, *, quiet: bool = False, resumes: bool = False) -> Iterato
 
     console = Console(stderr=True)
     bar = Progress(
-        *(BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)),
+        BarColumn(24),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
         console=console,
         transient=True,
         disable=quiet or not console.is_terminal,

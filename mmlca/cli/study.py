@@ -62,7 +62,7 @@ def demo(
 ) -> None:
     """See a whole study at work, on a synthetic cohort.
 
-    Makes up rheumatoid arthritis patients of two hospitals and runs the study on them. The study
+    Simulates rheumatoid arthritis patients of two hospitals and runs the study on them. The study
     file is left beside the data, to be changed and run again.
     """
     from font.files import hold
@@ -70,17 +70,17 @@ def demo(
 
     candidates = whole_numbers(classes, "--classes")
     with hold(out), Processes() as processes:
-        processes.start()  # they load while the patients are made up
-        study = _made_up_study(out / "cohort", seed, scale, candidates, stability, omop)
+        processes.start()  # they load while the patients are simulated
+        study = _synthetic_study(out / "cohort", seed, scale, candidates, stability, omop)
         _run(study, out, no_progress, quiet, as_json, processes)
 
 
-def _made_up_study(
+def _synthetic_study(
     folder: Path, seed: int, scale: float, candidates: list[int], stability: bool, omop: bool
 ) -> Study:
     """A study file and the files of its synthetic patients, written to a folder."""
-    from ehr_prep.synthetic.cohort import ra_cohort
     from ehr_prep.synthetic.omop import omop_files, write_omop
+    from ehr_prep.synthetic.ra import ra_cohort
     from mmlca.study.study_file import read_study, write_study_file
 
     try:

@@ -82,7 +82,7 @@ class Analysis:
     memberships: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     def n_patients(self) -> dict[str, float]:
-        """The number of patients behind each model."""
+        """The number of patients that each model was fitted to."""
         return {n: m.n_sequences_ for n, m in (*self.models.items(), *self.own.items())}
 
 
@@ -255,13 +255,13 @@ def combine(
     return analysis if rules.refine == "none" else refined(analysis, rules.refine, study.seed)
 
 
-def refined(analysis: Analysis, rounds: int | str, seed: int) -> Analysis:
+def refined(analysis: Analysis, steps: int | str, seed: int) -> Analysis:
     """The same with the refinement of the ensemble, which leads in the patients' files."""
     data = analysis.sequences
     begin = {site: part.to_numpy() - 1 for site, part in analysis.clusters.items()}
     n_clusters = max(int(part.max()) for part in begin.values()) + 1
     template = check_family(analysis.models)
-    result = refine_clusters(template, data, begin, n_clusters, rounds, seed)
+    result = refine_clusters(template, data, begin, n_clusters, steps, seed)
     members = {site: result.predict_proba(part, site) for site, part in data.items()}
     clusters = {site: result.predict(part, site) + 1 for site, part in data.items()}
     patients = {}

@@ -53,7 +53,7 @@ _YEAR = 365.25
 _MONTH = _YEAR / 12
 _NO_ESTIMATE = (
     "left out: too few patients or events in a group, or no finite solution; the functions of the "
-    "library say more inside the hospital."
+    "library give the reason inside the hospital."
 )
 
 
@@ -223,7 +223,10 @@ def _class_tests(study: Study, model: Any, data: Any) -> pd.DataFrame:
     k, rules, rows = model.params_.n_classes, study.inference, []
     for larger in range(max(k, 2), min(k + 1, data.n_distinct) + 1):
         test = bootstrap_lrt(
-            *(data, larger, rules.blrt, study.seed),
+            data,
+            larger,
+            rules.blrt,
+            study.seed,
             n_jobs=study.n_jobs or -1,
             prior=study.model.reported_prior,
         )
@@ -281,7 +284,7 @@ class _ThirdStep:
         n, min_count = int(missing.sum()), self.study.privacy.min_count
         if n:
             shown = f"{n:,}"
-            if hides(min_count):  # the exact number would tell what Table 1 hides or rounds
+            if hides(min_count):  # the exact number would reveal what Table 1 hides or rounds
                 shown = few_text(min_count) if is_small(n, min_count) else f"at least {min_count}"
             self.notes.append(
                 f"Patients who lack {what} are left out of what concerns it ({shown})."

@@ -58,7 +58,7 @@ def check_floor(study: Study) -> None:
     if is_small(min_count, floor):
         raise InputError(
             f"privacy.min_count is {min_count}, but this hospital shows nothing that rests on "
-            f"fewer than {floor} patients{' in public' * is_public(study)}; raise "
+            f"fewer than {floor} patients{' in public' if is_public(study) else ''}; raise "
             "privacy.min_count, or let the hospital change its floor (the environment variable "
             f"{FLOOR})."
         )
@@ -113,7 +113,7 @@ def count_note(study: Study) -> str:
 
 def count_text(study: Study, count: float) -> str:
     """A number of patients in a sentence: "1,234", or "about 1,232"."""
-    return f"{'about ' * is_public(study)}{count:,.0f}"
+    return f"about {count:,.0f}" if is_public(study) else f"{count:,.0f}"
 
 
 # --- the secret ---------------------------------------------------------------------------

@@ -50,14 +50,10 @@ Name = Annotated[str, Field(pattern=r"^[\w][\w .-]*$", max_length=60)]
 _FILES = {"records", "sequences", "patients", "labs", "observation", "truth", "drugs", "drug_names"}
 
 # what belongs to files, what an OMOP database says itself, and what belongs to databases
-_FILES_ONLY = (
-    *("columns", "patients", "observation", "drug_names", "date_format", "encoding", "delimiter"),
-    *("decimal", "strict", "labs_columns", "file_columns"),
-)
-_NOT_OMOP = (
-    *("patient", "date", "drug", "end", "supply", "default_supply", "where"),
-    *("records_columns", "patients_columns", "observation_columns"),
-)
+_FILES_ONLY: tuple[str, ...] = ("columns", "patients", "observation", "drug_names", "date_format")
+_FILES_ONLY += ("encoding", "delimiter", "decimal", "strict", "labs_columns", "file_columns")
+_NOT_OMOP: tuple[str, ...] = (*RecordColumns.model_fields, "default_supply", "where")
+_NOT_OMOP += ("records_columns", "patients_columns", "observation_columns")
 _OMOP_ONLY = ("condition", "cohort")
 _WAREHOUSE_ONLY = ("patients_table", "observation_table")
 _WRONG = {
@@ -359,7 +355,7 @@ class Study(Settings):
         "Processor cores to use; default: all. Results do not depend on it.",
         example=2,
     )
-    synthetic: bool = setting(False, "Made-up patients; the report says so.")
+    synthetic: bool = setting(False, "Synthetic patients; the report says so.")
     sites: Annotated[dict[Name, Site], Field(min_length=1)]
     records: AllReading = AllReading()
     patients: Patients = Patients()

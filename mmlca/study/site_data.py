@@ -270,7 +270,7 @@ def event_times(patients: pd.DataFrame, event: str, competing: str | None) -> pd
     if n_early:
         raise InputError(
             f"{n_early:,} dates of {event!r} or {competing!r} lie before the patient's first "
-            "treatment; mend them, or empty them where the event does not count."
+            "treatment; correct them, or empty them where the event does not count."
         )
     first = pd.DataFrame(dates).min(axis=1)
     happened = first.notna() & (first <= end)
@@ -285,10 +285,11 @@ def _dates(patients: pd.DataFrame, name: str) -> pd.Series:
     """A column of dates; what cannot be read is refused, not taken as "did not happen"."""
     values = patients[name].replace("", None)
     dates = pd.to_datetime(values, errors="coerce", format="ISO8601")
-    odd = dates.isna() & values.notna()
-    if odd.any():
+    unread = dates.isna() & values.notna()
+    if unread.any():
         raise InputError(
-            f"the column {name!r} of the patients' table holds {odd.sum():,} values that are no "
-            f"dates such as 2019-07-31 ({some(values[odd])}); mend them, or leave them empty."
+            f"the column {name!r} of the patients' table holds {unread.sum():,} values that are "
+            f"not dates such as 2019-07-31 ({some(values[unread])}); correct them, or leave them "
+            "empty."
         )
     return dates

@@ -436,7 +436,7 @@ def _existing(path: Path, key: str, given: Any) -> Any:
             called = os.path.relpath(file, path.parent)
             raise InputError(
                 f"{path.name}: {key} is {called!r}, and the folder of {path.name} has no such "
-                "file; mend the path."
+                "file; correct the path."
             )
     return found[0] if len(found) == 1 else tuple(found)
 

@@ -100,7 +100,7 @@ def _patients(count: float, share: float) -> str:
     """Patients and their share of a group; the share alone where the number may not be shown."""
     if np.isnan(count):
         return percent_text(share)
-    return f"{count:,.0f} patient{'s' * (round(count) != 1)} ({percent_text(share)})"
+    return f"{count:,.0f} {'patient' if round(count) == 1 else 'patients'} ({percent_text(share)})"
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:

@@ -273,7 +273,7 @@ def test_covariates_inside_the_model_and_tests_of_the_number(cohort: Path, tmp_p
         ({"outcomes": {"columns": ("weight",)}}, "outcomes.columns names weight"),
         ({"covariates": {"columns": ("weight",)}}, "covariates.columns names weight"),
         ({"outcomes": {"event": "relapse"}}, "outcomes names the dates relapse"),
-        ({"outcomes": {"event": "remission", "columns": ()}}, "are no dates such as"),
+        ({"outcomes": {"event": "remission", "columns": ()}}, "are not dates such as"),
         ({"outcomes": {"landmark": 0.5}}, "lies inside the windows"),
     ],
 )

@@ -71,7 +71,7 @@ OTHER: dict[str, Any] = {
     "n_jobs": 1,
     "synthetic": True,
     "sites.A.records": "b.csv",
-    "sites.A.sequences": "sequences.csv",
+    "sites.A.sequences": "sequences2.csv",
     "sites.A.columns": "1:3",
     "sites.A.patients": "people2.csv",
     "sites.A.labs": "labs2.csv",
@@ -156,16 +156,16 @@ EVENT = {"outcomes.event": "event", "rules.max_windows": 4}
 COMBINATIONS = {"rules.states": "combinations"}
 COVARIATES = {"covariates.columns": ("sex",)}
 CHOSEN = {"classes.number": "vote", "classes.candidates": (2, 3)}
-SEQUENCES = {
-    "sites.A.records": NO_SUCH,
-    "sites.A.labs": NO_SUCH,
-    "sites.A.sequences": "sequences.csv",
-}
-PERIODS = {"sites.A.observation": "periods.csv", "rules.follow_up": "observation"}
+SEQUENCES: dict[str, Any] = {"sites.A.labs": NO_SUCH}
+SEQUENCES |= {f"sites.{site}.records": NO_SUCH for site in "AB"}
+SEQUENCES |= {f"sites.{site}.sequences": "sequences.csv" for site in "AB"}
+PERIODS = {f"sites.{site}.observation": "periods.csv" for site in "AB"}
+PERIODS |= {"rules.follow_up": "observation"}
 CLEAN = {"sites.A.records": "clean.csv", "sites.B.records": "clean.csv"}
 BOTH: dict[str, dict[str, Any]] = {
     "records.strict": CLEAN,
     "sites.A.strict": CLEAN,
+    "sites.A.sequences": SEQUENCES,
     "sites.A.columns": SEQUENCES,
     "rules.max_carry": {"rules.impute": "carry_forward_max"},
     "rules.gap_days": COMBINATIONS,
@@ -193,10 +193,7 @@ BOTH: dict[str, dict[str, Any]] = {
     **{f"sites.A.observation_columns.{role}": PERIODS for role in COLUMNS["observation"]},
 }
 """What both studies have besides, so that the setting matters."""
-WITH: dict[str, dict[str, Any]] = {
-    "sites.A.sequences": SEQUENCES,
-    "privacy.release": {"privacy.min_count": 11},
-}
+WITH: dict[str, dict[str, Any]] = {"privacy.release": {"privacy.min_count": 11}}
 """What the changed study needs as well."""
 DATABASE = {"omop", "warehouse", "cdm_schema", "condition", "cohort", "table", "concepts"}
 DATABASE |= {"patients_table", "observation_table"}
@@ -288,6 +285,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     states = rng.choice(["TNFi", "CTLA4-Ig", "IL6R"], (n, 6))
     wide = pd.DataFrame(states, ids, list("123456")).rename_axis("id").reset_index()
     wide.to_csv(folder / "sequences.csv", index=False)
+    wide.iloc[::-1].assign(id=ids).to_csv(folder / "sequences2.csv", index=False)
     return folder
 
 
