@@ -244,9 +244,9 @@ def test_sums_of_sites_add_up_to_those_of_all() -> None:
 def test_input_that_cannot_be_refined() -> None:
     data = two_sites()
     ensemble, models = ensemble_of(data)
-    with pytest.raises(ValueError, match="steps"):
+    with pytest.raises(ValueError, match="rounds"):
         font.refine(ensemble, models, data, rounds=-1)
-    with pytest.raises(ValueError, match="steps"):
+    with pytest.raises(ValueError, match="rounds"):
         font.refine(ensemble, models, data, rounds="forever")
     with pytest.raises(TypeError, match="dict"):
         font.refine(ensemble, models, data["A"])
