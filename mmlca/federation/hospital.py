@@ -439,6 +439,14 @@ class Hospital:
             out,
         )
 
+    def header(self) -> Header:
+        """What this site's files say of themselves, and what files from others must fit."""
+        from font.exchange.header import Header
+
+        return Header(
+            study=self.study, site=self.site, round=self.round, software=SOFTWARE, keys=self.keys
+        )
+
     def ledger(self) -> Ledger:
         """The record of what left this site, in `folder`."""
         from mmlca.federation.ledger import Ledger
@@ -573,14 +581,6 @@ class Hospital:
         if secure is None:
             return {}
         return read_mask_keys(secure, self.header(), min_count=self.min_count)
-
-    def header(self) -> Header:
-        """What this site's files say of themselves, and what files from others must fit."""
-        from font.exchange.header import Header
-
-        return Header(
-            study=self.study, site=self.site, round=self.round, software=SOFTWARE, keys=self.keys
-        )
 
     def _sequences(self) -> Sequences:
         from mmlca.sequences.type import Sequences
