@@ -24,6 +24,6 @@ from .records import read_sites as read_sites
 from .settings import PRESETS as PRESETS
 from .settings import Rules as Rules
 from .synthetic.cohort import SyntheticCohort as SyntheticCohort
-from .synthetic.cohort import ra_cohort as ra_cohort
 from .synthetic.diabetes import DiabetesCohort as DiabetesCohort
 from .synthetic.diabetes import diabetes_cohort as diabetes_cohort
+from .synthetic.ra import ra_cohort as ra_cohort

@@ -378,7 +378,7 @@ def find_lines(
                 era[2][kept] = min(era[2][e], until)
                 kept += 1
         n = find_segments(era, kept, segment)
-        # overlaps that are too short are no combination: from the back, so that the regimen
+        # overlaps that are too short are not a combination: from the back, so that the regimen
         # that follows is known; then from the front, for those with nothing after them
         short = np.zeros(n, dtype=np.bool_)
         for g in range(n - 1, -1, -1):

@@ -128,12 +128,12 @@ def check_records(records: Records, rules: Rules) -> None:
         )
     check_rules(rules, records.states)
     if rules.combine:
-        need_supply(records, option("states", "combinations"))
+        check_has_supply(records, option("states", "combinations"))
     if rules.impute == "carry_forward_supplied":
-        need_supply(records, option("impute", rules.impute))
+        check_has_supply(records, option("impute", rules.impute))
 
 
-def need_supply(records: Records, what: str) -> None:
+def check_has_supply(records: Records, what: str) -> None:
     if records.end is None:
         raise InputError(
             f"{what} needs to know how long a record lasts, and the records have neither end dates "

@@ -104,7 +104,7 @@ def guess_columns(
     """
     absent = {r: c for r, c in named.items() if c is not None and c not in columns}
     if absent:
-        _refuse_title(rows, named, needed, name)
+        _check_header_first(rows, named, needed, name)
         raise InputError(_absent_text(absent, columns, name, rows, (about, file)))
     by_column = {column: role for role, column in named.items() if column is not None}
     for role, column in named.items():
@@ -124,8 +124,8 @@ def guess_columns(
             roles[role] = column
     missing = [role for role in needed if role in named and role not in roles]
     if missing:
-        _refuse_title(rows, named, needed, name)
-        _refuse_taken(missing, columns, by_column, name)
+        _check_header_first(rows, named, needed, name)
+        _check_not_taken(missing, columns, by_column, name)
         free = [c for c in columns if c not in taken]
         raise InputError(_missing_text(missing, columns, free, name, rows, (about, file)))
     return roles
@@ -311,7 +311,7 @@ def _closest(near: Mapping[str, list[Any]]) -> str:
     return f"the closest {shown}; "
 
 
-def _refuse_title(
+def _check_header_first(
     rows: list[list[Any]] | None, named: Mapping[str, Any], needed: tuple[str, ...], name: str
 ) -> None:
     """An error if the header seems to stand further down, below a title."""
@@ -327,7 +327,7 @@ def _refuse_title(
             )
 
 
-def _refuse_taken(
+def _check_not_taken(
     missing: list[str], columns: list[Any], by_column: Mapping[Any, str], name: str
 ) -> None:
     """An error if the column of a role was named as another one."""

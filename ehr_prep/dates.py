@@ -185,7 +185,7 @@ class _Texts(NamedTuple):
 
 
 def _decide(texts: _Texts, where: str, needed: bool) -> DateFormat | None:
-    """The format that reads most; None if day and month cannot be told apart."""
+    """The format that reads most; None if day and month cannot be distinguished."""
     total = int(texts.n.sum())
     read = {f: texts.read_by(f) for f in (ISO, *_FORMATS)}
     rows = {f: int(texts.n[mask].sum()) for f, mask in read.items()}
@@ -238,7 +238,7 @@ def _decide(texts: _Texts, where: str, needed: bool) -> DateFormat | None:
     if texts.n[lost].sum() > max(_TOLERATED * total, _FEW):
         raise InputError(
             f"{texts.n[lost].sum():,} of the {total:,} {where} cannot be read, such as "
-            f"{texts.some(lost)}; the others are written as {best}: mend these, or empty them."
+            f"{texts.some(lost)}; the others are written as {best}: correct these, or empty them."
         )
     return DateFormat(best, why)
 
@@ -278,14 +278,14 @@ def _as_others(texts: _Texts, decided: list[DateFormat], name: str) -> DateForma
     formats = [f for f in _FORMATS if texts.n[texts.read_by(f)].sum() == texts.n.sum()]
     advice = [option("date_format", f) for f in formats[:2] or ["%d/%m/%Y", "%m/%d/%Y"]]
     raise InputError(
-        f"nothing tells whether day or month comes first in the {texts.n.sum():,} dates of {name} "
+        f"nothing shows whether day or month comes first in the {texts.n.sum():,} dates of {name} "
         f"({texts.some(texts.n > 0)}): none has a number above 12; state it, as in "
         f"{' or '.join(advice)}."
     )
 
 
 def _swapped(date_format: str) -> str | None:
-    """The same format with day and month in the other order; None where they are told apart."""
+    """The same format with day and month in the other order; None where their order is clear."""
     if not re.match(r"%[dm].%[dm].%[yY]", date_format):
         return None
     return date_format.translate(str.maketrans("dm", "md"))

@@ -170,7 +170,7 @@ def drug_map(source: Drugs | None) -> DrugMap:
 
     A drug that ends in "*" is a prefix: "L04AB*" means all ATC codes that begin so. A fixed
     combination under one name has its classes joined with " + ", such as "biguanide + DPP-4"
-    for Janumet. Texts that match a pattern of class "-" are no drugs, whatever they name.
+    for Janumet. Texts that match a pattern of class "-" are not drugs, whatever they name.
 
     Examples
     --------
@@ -257,7 +257,7 @@ def _checked(table: pd.DataFrame, name: str) -> DrugMap:
             re.compile(pattern)
         except re.error as error:
             raise InputError(
-                f"{name} has the pattern {pattern!r}, which is no regular expression: {error}."
+                f"{name} has the pattern {pattern!r}, which is not a regular expression: {error}."
             ) from None
     vocabulary = table["vocabulary"].map(plain)
     guessed = texts.map(

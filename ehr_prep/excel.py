@@ -21,7 +21,7 @@ EXCEL = (".xlsx", ".xlsm")
 
 _PIECE = 1 << 20
 _LARGE = 50 * 2**20  # bytes of XML below which nothing is refused
-_MOST_PACKED = 200  # times that honest XML shrinks at most; 10 to 50 are usual
+_MOST_PACKED = 200  # times that ordinary XML shrinks at most; 10 to 50 are usual
 _MANY_CELLS = 5_000_000
 _MOST_EMPTY = 50  # cells of the table for each one that is filled
 _CELL = re.compile(rb'<c\b[^>]{0,200}?\br="([A-Z]{1,3})([0-9]{1,7})"')
@@ -82,7 +82,7 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, sheet: 
             size += len(piece)
             if size > _LARGE and size > _MOST_PACKED * max(entry.compress_size, 1):
                 raise InputError(
-                    f"{name} unpacks to more than {_MOST_PACKED} times its size, which no honest "
+                    f"{name} unpacks to more than {_MOST_PACKED} times its size, which no ordinary "
                     "Excel file does; open it, and save the table as CSV."
                 )
             if not sheet:

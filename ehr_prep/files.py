@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
         Rows with the wrong number of fields.
     written : dict
         How the file is written: its name, encoding and delimiter, or its sheet.
-    odd_text : str, optional
+    doubtful_text : str, optional
         A text with letters that another encoding would show otherwise, where the encoding was
         neither stated nor UTF-8.
     """
@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
     roles: dict[str, Any]
     n_broken: int
     written: dict[str, str]
-    odd_text: str | None = None
+    doubtful_text: str | None = None
 
 
 def files_of(source: Any) -> list[Path]:
@@ -55,7 +55,7 @@ def files_of(source: Any) -> list[Path]:
     --------
     >>> files_of("no_such_folder/*.csv")
     Traceback (most recent call last):
-    font.errors.InputError: no file matches 'no_such_folder/*.csv'; mend the path.
+    font.errors.InputError: no file matches 'no_such_folder/*.csv'; correct the path.
     """
     if not isinstance(source, (str, os.PathLike)):
         paths = [path for part in source for path in files_of(part)]
@@ -76,7 +76,7 @@ def files_of(source: Any) -> list[Path]:
         return [path]
     matches = sorted(Path(name) for name in glob.glob(str(source)) if Path(name).is_file())
     if not matches:
-        raise InputError(f"no file matches {str(source)!r}; mend the path.")
+        raise InputError(f"no file matches {str(source)!r}; correct the path.")
     return matches
 
 
@@ -213,10 +213,10 @@ def _load_text(path: Path, choose: Choose, encoding: str | None, delimiter: str 
         "delimiter": DELIMITERS.get(text.delimiter, text.delimiter),
     }
     guessed = text.detected and used == FALLBACK
-    return Loaded(table, roles, len(broken), written, _odd_text(table) if guessed else None)
+    return Loaded(table, roles, len(broken), written, _first_not_ascii(table) if guessed else None)
 
 
-def _odd_text(table: Any) -> str | None:
+def _first_not_ascii(table: Any) -> str | None:
     """The first name or text of a table that is not plain ASCII."""
     import pyarrow as pa
 

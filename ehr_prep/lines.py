@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.build import check_eligible, need_supply
+from ehr_prep.build import check_eligible, check_has_supply
 from ehr_prep.cohort import choose_cohort
 from ehr_prep.dates import NO_DATE, to_dates, to_days
 from ehr_prep.records import Records
@@ -90,10 +90,10 @@ def patient_lines(records: Records, *, min_era_days: int = 1, **rules: Any) -> p
             f"{type(records).__name__}; read them first."
         )
     whole_number(min_era_days, 1, "min_era_days")
-    need_supply(records, "patient_lines")
+    check_has_supply(records, "patient_lines")
     if len(records.states) > MOST_CLASSES:
         raise InputError(
-            f"lines of more than {MOST_CLASSES} classes cannot be told apart, the drug map has "
+            f"lines of more than {MOST_CLASSES} classes cannot be distinguished, the drug map has "
             f"{len(records.states)}; map drugs to fewer classes."
         )
     cohort = choose_cohort(records, checked)

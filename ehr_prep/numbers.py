@@ -39,7 +39,7 @@ def decimal_sign(values: Iterable[Any], name: str) -> str:
         return "."
     if all(_THOUSANDS.fullmatch(text) for text in commas):
         raise InputError(
-            f"nothing tells whether the comma in {some(commas)} of {name} is a decimal comma or "
+            f"nothing shows whether the comma in {some(commas)} of {name} is a decimal comma or "
             f"sets thousands apart; state it, as in {option('decimal', ',')} or "
             f"{option('decimal', '.')}."
         )

@@ -89,7 +89,7 @@ def read_table(
     def choose(
         columns: list[Any], rows: list[list[Any]], name: str, path: Path | None = None
     ) -> Any:
-        _need_unique(columns, name)
+        _check_unique(columns, name)
         own = named if path is None else columns_of_file(path, named, file_columns or {})
         file = name if len(paths) > 1 else None
         roles = guess_columns(columns, own, needed, name, rows, about, file)
@@ -110,7 +110,7 @@ def read_table(
             for path in paths
         ]
         for part in parts:
-            _tell_encoding(part)
+            _warn_of_encoding(part)
         files = [part.written for part in parts]
         unique = len({path.name for path in paths}) == len(paths)
         names = [path.name if unique else f"{path.parent.name}/{path.name}" for path in paths]
@@ -119,13 +119,13 @@ def read_table(
     return _filtered(table, kept, name, all_columns) if kept else table
 
 
-def _tell_encoding(part: Loaded) -> None:
-    """Warn of texts that may be misread, since nothing in a file tells which encoding it has."""
-    if part.odd_text is None:
+def _warn_of_encoding(part: Loaded) -> None:
+    """Warn of texts that may be misread, since nothing in a file shows which encoding it has."""
+    if part.doubtful_text is None:
         return
     public = f"{part.written['file']} is not UTF-8 and was read as {part.written['encoding']}"
     warning = ReportWarning(
-        f"{public}, in which it holds {part.odd_text!r}; state the encoding, as in "
+        f"{public}, in which it holds {part.doubtful_text!r}; state the encoding, as in "
         f"{option('encoding', 'latin-1')}.",
         f"{public}; state its encoding.",
     )
@@ -148,7 +148,7 @@ def _filtered(table: Table, where: Mapping[str, str], name: str, everything: boo
     return table._replace(frame=frame)
 
 
-def _need_unique(columns: list[Any], name: str) -> None:
+def _check_unique(columns: list[Any], name: str) -> None:
     if len(set(columns)) < len(columns):
         twice = [c for i, c in enumerate(columns) if c in columns[:i]]
         raise InputError(f"{name} has several columns called {some(twice)}; rename them.")
@@ -178,13 +178,13 @@ def encode_ids(column: pd.Series) -> tuple[NDArray[np.int32], pd.Index, NDArray[
     "01" makes all of them text), and text otherwise.
     """
     codes, values = factorize(column)
-    odd = None
+    other_type = None
     if values.dtype.kind not in "iu":
         raw = values.tolist()
         texts = [_id_text(value) for value in raw]
         is_text = np.array([isinstance(value, str) for value in raw], dtype=bool)
         if is_text.any() and not is_text.all():
-            odd = np.append(~is_text, False)[codes]
+            other_type = np.append(~is_text, False)[codes]
         whole = all(_WHOLE.fullmatch(text) for text in texts if text)
         again, unique = pd.factorize(pd.Series([t or None for t in texts], dtype=object))
         codes = np.append(again, -1)[codes]
@@ -194,7 +194,7 @@ def encode_ids(column: pd.Series) -> tuple[NDArray[np.int32], pd.Index, NDArray[
     rank[order] = np.arange(len(values), dtype=np.int32)
     rank[-1] = -1
     ids = values[order]
-    return rank[codes], ids.astype(np.int64 if ids.dtype.kind in "iu" else str), odd
+    return rank[codes], ids.astype(np.int64 if ids.dtype.kind in "iu" else str), other_type
 
 
 def _id_text(value: Any) -> str:

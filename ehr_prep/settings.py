@@ -23,7 +23,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 def _as_day(value: Any) -> Any:
-    """A date from what Python, a command line or a study file may hold; "none" is no date."""
+    """A date from what Python, a command line or a study file may hold; "none": without one."""
     if isinstance(value, dt.datetime):
         return value.date()
     if type(value).__name__ == "datetime64":  # numpy's, which this module need not load

@@ -112,8 +112,8 @@ def check_rules(rules: Rules, classes: tuple[str, ...]) -> None:
     if rules.combine:
         if len(classes) > MOST_CLASSES:
             raise InputError(
-                f"combinations of more than {MOST_CLASSES} classes cannot be told apart, the drug "
-                f"map has {len(classes)}; map drugs to fewer classes."
+                f"combinations of more than {MOST_CLASSES} classes cannot be distinguished, the "
+                f"drug map has {len(classes)}; map drugs to fewer classes."
             )
         joined = [name for name in classes if "+" in name]
         if joined:

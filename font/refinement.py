@@ -87,7 +87,7 @@ class Refined:
         Whether further steps would change nothing; False where a fixed number was asked for and
         the last one still gained.
     held_out_path_ : array
-        With steps="held-out": mean log-likelihood of a held-out patient after 0, 1, … steps on
+        With rounds="held-out": mean log-likelihood of a held-out patient after 0, 1, … steps on
         the others, up to the first fall; else empty.
 
     Notes
@@ -153,7 +153,7 @@ def refine(
     ensemble: Any,
     models: Models,
     data: Mapping[Any, Any],
-    steps: int | str = 1,
+    rounds: int | str = 1,
     *,
     seed: int | np.random.Generator | None = None,
 ) -> Refined:
@@ -169,10 +169,11 @@ def refine(
         form of the covariances) hold for the clusters too.
     data : {site: data}
         The patients of each site: what the models' `predict` takes.
-    steps : int, "converge" or "held-out"
-        0 gives the parameters of the ensemble's clusters as they are, and each site's proportions
-        under these; each step is one more exchange of sums. "converge" goes on until nothing
-        changes; the result is a maximum of the likelihood of all patients with proportions by site.
+    rounds : int, "converge" or "held-out"
+        Number of steps. 0 gives the parameters of the ensemble's clusters as they are, and each
+        site's proportions under these; each step is one more exchange of sums. "converge" goes on
+        until nothing changes; the result is a maximum of the likelihood of all patients with
+        proportions by site.
         "held-out" makes as many steps as are best for patients who take no part in them: a fifth
         of each site's patients is held out, steps on the others end where the likelihood of those
         held out falls, and all patients then make that number of steps.
@@ -195,18 +196,18 @@ def refine(
     ...          for s, n in (("A", 60), ("B", 6))}
     >>> models = {s: KMeans(2, n_init=5, random_state=1).fit(x) for s, x in sites.items()}
     >>> ensemble = Ensemble(2, seed=1).fit(models, {s: label(models, x) for s, x in sites.items()})
-    >>> result = refine(ensemble, models, sites, steps="converge")
+    >>> result = refine(ensemble, models, sites, rounds="converge")
     >>> result.proportions_.max(axis=1).round(1).tolist()
     [0.5, 0.9]
     """
-    if steps not in ("converge", "held-out"):
-        steps = whole_number(steps, 0, 'steps, unless "converge" or "held-out",')
+    if rounds not in ("converge", "held-out"):
+        rounds = whole_number(rounds, 0, 'rounds, unless "converge" or "held-out",')
     template = check_family(models)
     _check_ensemble(ensemble, models)
     sites = _checked_sites(data)
     table = {site: label(models, part) for site, part in sites.items()}
     clusters = {site: ensemble.predict(t).to_numpy() for site, t in table.items()}
-    return refine_clusters(template, sites, clusters, int(ensemble.n_clusters_), steps, seed)
+    return refine_clusters(template, sites, clusters, int(ensemble.n_clusters_), rounds, seed)
 
 
 def refine_clusters(

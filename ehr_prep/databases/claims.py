@@ -187,7 +187,7 @@ def _ids(column: Any) -> Any:
 
 
 def _dates(database: Database, column: Any, name: str) -> Any:
-    """A column as dates; a text that is no date such as 2015-03-31 is missing."""
+    """A column as dates; a text that is not a date such as 2015-03-31 is missing."""
     import ibis
     import ibis.expr.operations as ops
 

@@ -212,7 +212,7 @@ def _from_items(sets: Mapping[str, tuple[list[Item], list[str]]]) -> tuple[DrugM
 def _atlas_sets(path: Path) -> dict[str, list[Item]]:
     """The concept sets of a file that Atlas exported: one set, or those of a cohort definition."""
     if not path.is_file():
-        raise InputError(f"there is no concept set file {str(path)!r}; mend the path.")
+        raise InputError(f"there is no concept set file {str(path)!r}; correct the path.")
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
         if isinstance(content, dict) and "ConceptSets" in content:
@@ -235,7 +235,7 @@ def _atlas_sets(path: Path) -> dict[str, list[Item]]:
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(
-            f"{path.name} is no concept set of Atlas: it needs items, each with "
+            f"{path.name} is not a concept set of Atlas: it needs items, each with "
             "concept.CONCEPT_ID; export it again as JSON."
         ) from None
 
@@ -271,7 +271,7 @@ def _targets(database: Database, known: DrugMap, items: list[Item]) -> dict[int,
             atc = plain(row.concept_code) if row.vocabulary_id == "ATC" else ""
             texts = [plain(row.concept_code), plain(row.concept_name)]
             if row.vocabulary_id in _RXNORM and texts[0] not in rxcuis:
-                texts = texts[1:]  # a number of RxNorm is no code of another vocabulary
+                texts = texts[1:]  # a number of RxNorm is not a code of another vocabulary
             named = [by_text[text] for text in texts if text in by_text][:1]
             if not named and atc:
                 longest = max((p for p in prefixes if atc.startswith(p)), key=len, default=None)

@@ -159,7 +159,7 @@ class Database:
         except (TableNotFound, KeyboardInterrupt, MemoryError):
             raise
         except Exception as error:
-            raise _sentence(error, self.name, purpose) from None
+            raise _one_sentence(error, self.name, purpose) from None
 
     def _no_table(self, name: str) -> str:
         where = f"{self.name} has no table {name}"
@@ -231,7 +231,7 @@ def check_url(url: str) -> str:
     'parquet'
     >>> check_url("postgrsql://host/cdm")
     Traceback (most recent call last):
-    font.errors.InputError: 'postgrsql' is no kind of database; did you mean 'postgresql'?
+    font.errors.InputError: 'postgrsql' is not a kind of database; did you mean 'postgresql'?
     """
     kind, colon, rest = url.partition(":")
     kind = "postgresql" if kind == "postgres" else kind
@@ -245,9 +245,9 @@ def check_url(url: str) -> str:
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"examples are {EXAMPLES}."
-        raise InputError(f"{kind!r} is no kind of database; {hint}")
+        raise InputError(f"{kind!r} is not a kind of database; {hint}")
     if kind in ("postgresql", "spark") and not rest.startswith("//"):
-        raise InputError(f"a URL of {kind} begins with {kind}://, found {kind}:…; mend it.")
+        raise InputError(f"a URL of {kind} begins with {kind}://, found {kind}:…; correct it.")
     try:
         parts = urlsplit(re.sub(r"^spark://local\[[\d*]+\]", "spark://local", url))
         password = parts.password or dict(parse_qsl(parts.query)).get("password")
@@ -308,7 +308,7 @@ def _open(url: str, texts: bool) -> tuple[Any, str]:
     except (ValueError, OSError):
         raise
     except Exception as error:
-        raise _sentence(error, hide_secrets(url), "connecting") from None
+        raise _one_sentence(error, hide_secrets(url), "connecting") from None
 
 
 def _lacks(extra: str) -> str:
@@ -329,7 +329,7 @@ def _open_postgres(ibis: Any, url: str) -> tuple[Any, str]:
 def _open_duckdb(ibis: Any, url: str) -> tuple[Any, str]:
     path = local_path(url)
     if path is None or not path.is_file():
-        raise InputError(f"there is no DuckDB file {str(path)!r}; mend the URL.")
+        raise InputError(f"there is no DuckDB file {str(path)!r}; correct the URL.")
     con = ibis.duckdb.connect(path, read_only=True)
     _spill_privately(con)
     return con, path.name
@@ -353,7 +353,7 @@ def _open_files(ibis: Any, url: str, texts: bool) -> tuple[Any, str]:
 def _table_files(path: Path, ends: tuple[str, ...]) -> dict[str, str]:
     """{table: file or pattern of files} of a folder; a file is one table."""
     if not path.exists():
-        raise InputError(f"there is no folder or file {str(path)!r}; mend the URL.")
+        raise InputError(f"there is no folder or file {str(path)!r}; correct the URL.")
     tables = {}
     for entry in sorted(path.iterdir()) if path.is_dir() else [path]:
         if entry.is_dir() and any(p.name.endswith(ends) for p in entry.iterdir()):
@@ -362,7 +362,7 @@ def _table_files(path: Path, ends: tuple[str, ...]) -> dict[str, str]:
             tables[entry.name[: -len(end)].lower()] = str(entry)
     if not tables:
         holds = f"the folder {path.name!r} holds" if path.is_dir() else f"{path.name!r} is"
-        raise InputError(f"{holds} no {ends[0]} file; mend the URL.")
+        raise InputError(f"{holds} no {ends[0]} file; correct the URL.")
     return tables
 
 
@@ -393,7 +393,7 @@ def _open_spark(ibis: Any, url: str) -> tuple[Any, str]:
     return ibis.pyspark.connect(session), f"Spark at {place}"
 
 
-def _sentence(error: Exception, name: str, purpose: str) -> Exception:
+def _one_sentence(error: Exception, name: str, purpose: str) -> Exception:
     """What a driver says, in one sentence of ours."""
     kind = type(error).__name__
     text = " ".join(str(error).split())

@@ -235,6 +235,9 @@ def _raw(database: Database, rows: Any, exposures: Exposures, checks: Checks) ->
     codes, drugs = pd.factorize(frame.pop("drug"))
     text = np.array([exposures.text_of[drug] for drug in drugs.tolist()], dtype=np.int32)
     dates = {role: frame[role] for role in ("date", "end") if role in frame}
-    days, _ = read_dates(dates, None, checks.name)
+    if len(frame):
+        days, _ = read_dates(dates, None, checks.name)
+    else:  # that no drug has a class is said with the flow
+        days = {role: np.zeros(0, dtype=np.int32) for role in dates}
     columns = {role: role for role in frame.columns}
     return Raw(frame, columns, who, text[codes], days)

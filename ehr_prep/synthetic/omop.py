@@ -11,16 +11,15 @@ import numpy as np
 import pandas as pd
 
 from ehr_prep.dates import NO_DATE, to_days
-from ehr_prep.drugs import RA_DRUGS
+from ehr_prep.drugs import DrugMap, drug_map
 from ehr_prep.synthetic.cohort import NOTE, SyntheticCohort, SyntheticSite, write_csv
+from font.errors import InputError
 from font.files import atomic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _OWN = 2_000_000_000  # ids from here on are free for concepts of one's own
-_RA = 80809
-_ESR = 3015183
 _NO_CONCEPT = (
     0,
     "No matching concept",
@@ -32,8 +31,6 @@ _NO_CONCEPT = (
 )
 _FIXED = (
     _NO_CONCEPT,
-    (_RA, "Rheumatoid arthritis", "Condition", "SNOMED", "Disorder", "S", "69896004"),
-    (_ESR, "Erythrocyte sedimentation rate", "Measurement", "LOINC", "Lab Test", "S", "30341-2"),
     (8507, "MALE", "Gender", "Gender", "Gender", "S", "M"),
     (8532, "FEMALE", "Gender", "Gender", "Gender", "S", "F"),
     (8527, "White", "Race", "Race", "Race", "S", "5"),
@@ -49,7 +46,7 @@ def write_omop(
     """Write a synthetic cohort as tables of the OMOP common data model 5.4. SYNTHETIC.
 
     Drug texts become concepts of their own with the ingredient above them; texts that the drug map
-    does not know, such as misspelt ones, get concept 0. Dates that are no dates stay empty.
+    does not know, such as misspelt ones, get concept 0. Unreadable dates stay empty.
     `person_source_value` has the patient id of the cohort; `person_id` counts from 1.
 
     Parameters
@@ -99,9 +96,16 @@ def omop_files(site: str) -> dict[str, str]:
 
 def omop_tables(site: SyntheticSite, *, ancestors: bool = True) -> dict[str, pa.Table]:
     """The tables of one site, as `write_omop` writes them."""
+    if site.concepts is None:
+        raise InputError(
+            "this cohort has no OMOP concepts; take one that has, such as ra_cohort's."
+        )
+    disease, test = site.concepts.condition, site.concepts.test
     ids = site.patients["patient_id"].to_numpy()
     number = {text: i for i, text in enumerate(ids, start=1)}
-    concepts, of_text, ingredient_of = _drug_concepts(site.records["drug"])
+    concepts, of_text, ingredient_of = _drug_concepts(
+        site.records["drug"], drug_map(site.concepts.drugs)
+    )
     above = ingredient_of if ancestors else {}
     own = {i: i for i in above.values()} | {i: i for i in above}
     links = [*above.items(), *own.items()]
@@ -113,7 +117,7 @@ def omop_tables(site: SyntheticSite, *, ancestors: bool = True) -> dict[str, pa.
     n = len(site.records)
     frames = {
         "cdm_source": {"cdm_source_name": [NOTE], "cdm_version": ["5.4"]},
-        "concept": _concepts([*_FIXED, *concepts]),
+        "concept": _concepts([*_FIXED, disease, test, *concepts]),
         "concept_ancestor": {
             "ancestor_concept_id": _whole([b for _, b in links]),
             "descendant_concept_id": _whole([a for a, _ in links]),
@@ -143,8 +147,8 @@ def omop_tables(site: SyntheticSite, *, ancestors: bool = True) -> dict[str, pa.
             "drug_era_start_date": _dates(_whole([])),
             "drug_era_end_date": _dates(_whole([])),
         },
-        "condition_occurrence": _conditions(site, number, (who, start)),
-        "measurement": _measurements(site.labs, lab_who, lab_day),
+        "condition_occurrence": _conditions(disease[0], len(number), (who, start)),
+        "measurement": _measurements(test[0], site.labs, lab_who, lab_day),
     }
     return {name: _table(columns) for name, columns in frames.items()}
 
@@ -210,10 +214,10 @@ def _concepts(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def _drug_concepts(
-    drugs: pd.Series,
+    drugs: pd.Series, known_drugs: DrugMap
 ) -> tuple[list[tuple[Any, ...]], dict[str, int], dict[int, int]]:
     """Concepts of all ingredients and texts, {text: concept} and {concept: ingredient}."""
-    table = RA_DRUGS.table
+    table = known_drugs.table
     rows = table[table["vocabulary"] == "omop"]
     number = {i: int(d) for i, d in zip(rows["ingredient"], rows["drug"], strict=True)}
     codes = table[table["vocabulary"] == "rxcui"].set_index("ingredient")["drug"]
@@ -222,11 +226,11 @@ def _drug_concepts(
         for name, concept in number.items()
     ]
     texts = sorted(drugs.unique())
-    classified = RA_DRUGS.classify(texts)
+    classified = known_drugs.classify(texts)
     known = set(drugs[~drugs.duplicated(keep=False)])  # a text seen once is a slip of the pen
     of_text, ingredient_of = {}, {}
     for i, (text, ingredient) in enumerate(zip(texts, classified["ingredient"], strict=True)):
-        if ingredient is None and (text in known or RA_DRUGS.nearest(text) is not None):
+        if ingredient is None and (text in known or known_drugs.nearest(text) is not None):
             of_text[text] = 0
             continue
         of_text[text] = _OWN + i
@@ -277,12 +281,9 @@ def _deaths(patients: pd.DataFrame) -> dict[str, Any]:
     return {"person_id": dead + 1, "death_date": _dates(day[dead])}
 
 
-def _conditions(
-    site: SyntheticSite, number: Mapping[str, int], exposures: tuple[Any, Any]
-) -> dict[str, Any]:
+def _conditions(disease: int, n: int, exposures: tuple[Any, Any]) -> dict[str, Any]:
     """Everybody has the disease, on record since the first drug record."""
     who, day = exposures
-    n = len(number)
     first = np.full(n, np.iinfo(np.int32).max, dtype=np.int32)
     known = day != NO_DATE
     np.minimum.at(first, who[known] - 1, day[known])
@@ -290,12 +291,12 @@ def _conditions(
     return {
         "condition_occurrence_id": np.arange(1, len(have) + 1),
         "person_id": have + 1,
-        "condition_concept_id": np.full(len(have), _RA),
+        "condition_concept_id": np.full(len(have), disease),
         "condition_start_date": _dates(first[have]),
     }
 
 
-def _measurements(labs: pd.DataFrame, who: Any, day: Any) -> dict[str, Any]:
+def _measurements(test: int, labs: pd.DataFrame, who: Any, day: Any) -> dict[str, Any]:
     text = labs["value"].astype(str).str.strip()
     sign = text.str[:1].map(_OPERATORS)
     value = pd.to_numeric(text.str.lstrip("<>"), errors="coerce").to_numpy(float)
@@ -303,7 +304,7 @@ def _measurements(labs: pd.DataFrame, who: Any, day: Any) -> dict[str, Any]:
     return {
         "measurement_id": np.arange(1, n + 1),
         "person_id": who,
-        "measurement_concept_id": np.full(n, _ESR),
+        "measurement_concept_id": np.full(n, test),
         "measurement_date": _dates(day),
         "operator_concept_id": sign.fillna(0).to_numpy(np.int64),
         "value_as_number": np.ma.masked_invalid(value),

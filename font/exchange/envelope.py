@@ -149,7 +149,7 @@ def write_file(
             content["signature"] = sign(content, header.signing_key)
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         data = text.encode() + b"\n"
-    except InputError:
+    except InputError:  # of the key to sign with
         raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{origin} cannot be written as JSON: {error}.") from None

@@ -29,7 +29,7 @@ class Strict(BaseModel):
 def size(least: int, most: int) -> Any:
     """How many entries a list may have, for `Annotated`.
 
-    Reading ends with the first wrong entry: a file of wrong entries would else need much more
+    Reading ends with the first wrong entry: a file of wrong entries would otherwise need much more
     memory for what is said of each than it has itself.
     """
     return Field(min_length=least, max_length=most, fail_fast=True)

@@ -93,7 +93,7 @@ def round_report(
         _markdown(shown, "cluster"),
         "These numbers are estimates from counts that were rounded at random "
         + ("after they were added up, under masks" if summed else "before they left their sites")
-        + f"; those below {min_count} do not show. Each site knows its own exactly once "
+        + f"; those below {min_count} do not show. Each site knows its own exactly when "
         "it has placed its patients with the ensemble file.",
         "## Weights of the models",
         _markdown(weights, "model"),

@@ -203,7 +203,7 @@ def site_votes(models: Mapping[str, ModelFile]) -> Votes:
     """The sites' vote on the number of clusters, each weighted by its patients; see `font.vote`.
 
     A site votes for the number of classes that most of its models say: of lowest BIC where the site
-    compared, else the model's own.
+    compared, otherwise the model's own.
     """
     own: dict[str, list[ModelFile]] = {}
     for model in models.values():

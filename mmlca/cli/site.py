@@ -7,9 +7,10 @@ follow: every site sends sums to the centre, the centre a shared model to all, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -39,15 +40,18 @@ from mmlca.cli.site_input import (
     Without,
     all_inputs,
     list_unmapped,
-    nobody,
+    no_patients,
     open_hospital,
     read_keys_file,
     site_data,
 )
 
+if TYPE_CHECKING:
+    from mmlca.federation.hospital import Hospital
+
 site_app = typer.Typer(
     name="site",
-    help="What a hospital does: keys, fit, mask-key, label, assign, refine, effects.",
+    help="What a hospital does: keys, fit, mask-key, label, assign, refine, answer, effects.",
     **PLAIN,
 )
 
@@ -69,6 +73,14 @@ def site_fit(
     classes: Annotated[
         int | None,
         from_study("the best of --try", "--classes", "-k", min=1, help="Number of classes."),
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            help="Family of the models, such as k-means or latent-class-model; SEQUENCES is then a "
+            "table of an id and the columns to look at.",
+            show_default="mixture-of-markov-chains",
+        ),
     ] = None,
     also_try: Annotated[
         str | None,
@@ -102,7 +114,8 @@ def site_fit(
     if classes is None and also_try is None and home.study_file is None:
         raise InputError("the number of classes is missing; give --classes, or --try several.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, quiet=quiet), release),
+        *(home, site_data(sequences, patients, family=family, quiet=quiet), release),
+        family=family,
         n_classes=classes,
         candidates=None if also_try is None else whole_numbers(also_try, "--try"),
         pseudo_sites=pseudo_sites,
@@ -122,12 +135,12 @@ def site_fit(
     them = paths[0].name if len(paths) == 1 else f"all {len(paths)}"
     say(
         quiet,
-        f"{hospital.sequences}",
+        f"{hospital.sequences}" if family is None else f"{len(hospital.sequences):,} patients.",
         f"{len(paths)} model{'s' if len(paths) > 1 else ''} with {sizes} "
         f"class{'' if sizes == '1' else 'es'}.",
         wrote(paths),
-        "Withheld: everything but counts by class, first state and step, each rounded at random to "
-        f"a multiple of {hospital.min_count}; {hospital.ledger().path} keeps what was released.",
+        "Withheld: everything but what `mmlca exchange check` lists, every count rounded at random "
+        f"to a multiple of {hospital.min_count}; {hospital.ledger().path} keeps what was released.",
         f"Next: look at each file with `mmlca exchange check`, then send {them} to all sites and "
         "the centre; when you have everyone's, run `mmlca site label`.",
     )
@@ -143,7 +156,7 @@ def site_mask_key(
     quiet: Quiet = False,
 ) -> None:
     """Write this site's public key for secure sums, for all sites."""
-    patients = None if home.study_file is not None else nobody()
+    patients = None if home.study_file is not None else no_patients()
     hospital = open_hospital(home, patients, release)
     path = hospital.mask_key(out)
     say(
@@ -189,9 +202,7 @@ def site_label(
 ) -> None:
     """Label this site's patients with all models and write the counts for the centre."""
     from font.exchange.disclosure import label_unit
-    from font.exchange.envelope import file_name
     from font.exchange.messages.model import list_fingerprint, read_models
-    from font.files import keep_inputs
 
     key_files, lists = _split_keys(models, secure)
     if not lists:
@@ -202,9 +213,7 @@ def site_label(
         without=listed_sites(without),
         keys=read_keys_file(keys, home.study_file),
     )
-    place = home.folder / "to_centre" if out is None else out
-    kind = "masked labels" if secure else "labels"
-    keep_inputs([place / file_name(hospital.site, kind)], models)
+    _keep_apart(hospital, "masked labels" if secure else "labels", out, models)
     path = hospital.label(lists, out, secure=key_files if secure else None)
     agreed_on = list_fingerprint(read_models(lists))
     withheld = (
@@ -292,7 +301,6 @@ def site_refine(
     quiet: Quiet = False,
 ) -> None:
     """Take part in a step of the refinement: sums for the centre, probabilities for patients."""
-    from font.exchange.envelope import file_name
     from font.exchange.messages.shared import read_step
     from font.files import keep_inputs
 
@@ -308,11 +316,10 @@ def site_refine(
         without=listed_sites(without),
         keys=read_keys_file(keys, home.study_file),
     )
-    place = home.folder / "to_centre" if out is None else out
+    clusters, inputs = home.folder / "clusters.csv", all_inputs(home, patients, *files, sequences)
+    keep_inputs([clusters], inputs)
     step = read_step(file, hospital.header()).step
-    kind = f"masked sums {step}" if secure else f"sums {step}"
-    sums, clusters = place / file_name(hospital.site, kind), home.folder / "clusters.csv"
-    keep_inputs([sums, clusters], all_inputs(home, patients, *files, sequences))
+    _keep_apart(hospital, f"masked sums {step}" if secure else f"sums {step}", out, inputs)
     result = hospital.refine(file, out, secure=key_files if secure else None)
     lines = []
     if result.clusters is not None:
@@ -322,6 +329,7 @@ def site_refine(
     if result.sums is None:
         lines.append(f"The refinement ended with step {result.step}; nothing more is to be sent.")
     else:
+        option, and_keys = (" --secure", " and the key files") if secure else ("", "")
         withheld = (
             "everything: the sums by cluster are exact but masked, and the centre reads only what "
             f"they add up to over the {len(key_files)} sites"
@@ -336,10 +344,45 @@ def site_refine(
             *([_set_fingerprint(result.sums)] if secure else []),
             f"Next: look at it with `mmlca exchange check {result.sums}`, then send "
             f"{result.sums.name} to the centre, which answers with shared-{result.step}.json; run "
-            f"`mmlca site refine{' --secure' * secure}` with that file"
-            f"{' and the key files' * secure}.",
+            f"`mmlca site refine{option}` with that file{and_keys}.",
         ]
     say(quiet, *lines)
+
+
+@site_app.command("answer")
+@with_groups
+def site_answer(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of message, such as sums.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The centre's ensemble file or its last shared file.", **FILE
+        ),
+    ],
+    *,
+    sequences: SiteSequences = None,
+    home: Home,
+    release: Release,
+    patients: Patients,
+    keys: KeysFile = None,
+    out: SiteOut = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one message for the centre, of any kind that answers its file."""
+    from font.exchange.messages.shared import read_step
+
+    data = site_data(sequences, patients, file, quiet=quiet)
+    hospital = open_hospital(home, data, release, keys=read_keys_file(keys, home.study_file))
+    step = read_step(file, hospital.header()).step
+    _keep_apart(hospital, f"{kind} {step}", out, all_inputs(home, patients, file, sequences))
+    path = hospital.answer(kind, file, out)
+    say(
+        quiet,
+        wrote([path]),
+        f"{hospital.ledger().path} keeps what was released.",
+        f"Next: look at it with `mmlca exchange check {path}`, then send {path.name} to the "
+        "centre.",
+    )
 
 
 @site_app.command("effects")
@@ -367,16 +410,13 @@ def site_effects(
     quiet: Quiet = False,
 ) -> None:
     """Write how membership in the clusters depends on covariates here, for the centre."""
-    from font.exchange.envelope import file_name
     from font.exchange.messages.effects import read_effects
-    from font.files import keep_inputs
     from mmlca.sequences.files import read_table
 
     data = site_data(sequences, patients, file, quiet=quiet)
     hospital = open_hospital(home, data, release, keys=read_keys_file(keys, home.study_file))
-    place = home.folder / "to_centre" if out is None else out
     inputs = all_inputs(home, patients, file, covariates, sequences)
-    keep_inputs([place / file_name(hospital.site, "effects")], inputs)
+    _keep_apart(hospital, "effects", out, inputs)
     path = hospital.effects(file, read_table(covariates), out)
     table = read_effects(path).table
     table["cluster"] += 1
@@ -400,7 +440,7 @@ def make_key_pair(
     ] = Path(),
     quiet: Quiet = False,
 ) -> None:
-    """Make a pair of keys, so that others can tell who wrote a file."""
+    """Make a pair of keys, so that others can see who wrote a file."""
     from font.exchange.signatures import KEY_FILE, PUBLIC_FILE, make_keys
     from font.files import hold
 
@@ -414,6 +454,17 @@ def make_key_pair(
         "adds it to the study file (key, under this site or under [centre]) or to a file for "
         "--keys.",
     )
+
+
+def _keep_apart(
+    hospital: Hospital, entry: str, out: Path | None, inputs: Sequence[Path | None]
+) -> None:
+    """Refuse to write a file for the centre over one of those that the command reads."""
+    from font.exchange.envelope import file_name
+    from font.files import keep_inputs
+
+    place = hospital.folder / "to_centre" if out is None else out
+    keep_inputs([place / file_name(hospital.site, entry)], inputs)
 
 
 def _split_keys(files: list[Path], secure: bool) -> tuple[list[Path], list[Path]]:

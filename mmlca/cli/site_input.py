@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -36,6 +36,7 @@ from mmlca.cli.options import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from font.exchange.families.registry import ModelFamily
     from mmlca.federation.hospital import Hospital
     from mmlca.sequences.type import Sequences
 
@@ -69,7 +70,7 @@ Floor = Annotated[
 Override = Annotated[
     str | None,
     typer.Option(
-        help="Why something else should leave for the same study and round, in words.",
+        help="Why something other than before should leave for the same study and round, in words.",
         show_default="refused",
     ),
 ]
@@ -198,12 +199,14 @@ def site_data(
     patients: Patients,
     exchange_file: Path | None = None,
     *,
+    family: str | None = None,
     quiet: bool = False,
 ) -> Sequences | pd.DataFrame | None:
     """The site's patients as the options name them; None leaves them to the study file.
 
-    An exchange file with models of another kind than Markov chains says which columns of a table
-    to read. Records become sequences as `mmlca prep` makes them, and the rules are printed.
+    Families of models that look at the columns of a table read one: those columns that the models
+    in an exchange file need, or all, if `family` names the one to fit. Records become sequences as
+    `mmlca prep` makes them, and the rules are printed.
     """
     records = patients.records
     if sequences is not None and records:
@@ -231,8 +234,13 @@ def site_data(
         return built
     if sequences is None:
         return None
-    if exchange_file is not None and (variables := _variables(exchange_file)):
-        return _table(sequences, variables)
+    from font.exchange.families.registry import family_named
+
+    model = None if exchange_file is None else _model_in(exchange_file)
+    if model is not None and model.family.data == "table":
+        return _table(sequences, model.columns)
+    if family is not None and family_named(family).data == "table":
+        return _table(sequences)
     return read_sequences(sequences, patients.columns, patients.states)
 
 
@@ -256,8 +264,8 @@ def _rules_text(settings: dict[str, Any]) -> str:
     return f"Rules for the sequences: {whose} ({values}); for other rules run `mmlca prep` first."
 
 
-def nobody() -> pd.DataFrame:
-    """No patients, where none are needed."""
+def no_patients() -> pd.DataFrame:
+    """An empty table, where no patients are needed."""
     import pandas as pd
 
     return pd.DataFrame()
@@ -282,25 +290,35 @@ def list_unmapped(sequences: Any, path: Path, inputs: list[Path | None]) -> None
         warnings.warn(caution, stacklevel=2)
 
 
-def _variables(path: Path) -> list[str]:
-    """The columns that the models in an exchange file look at; none if they are Markov chains."""
+class _ModelIn(NamedTuple):
+    """The family of the first model in an exchange file, and what it looks at."""
+
+    family: ModelFamily
+    columns: list[str]
+
+
+def _model_in(path: Path) -> _ModelIn | None:
     from font.exchange.envelope import read_file
     from font.exchange.families.registry import family_of
 
     payload = read_file(path).payload
     content = (payload["models"][0] if "models" in payload else payload).get("model")
-    if content is None or "states" in content:
-        return []
-    return list(family_of(content["format"]).variables(content))
+    if content is None:
+        return None
+    family = family_of(content["format"])
+    return _ModelIn(family, list(family.variables(content)))
 
 
-def _table(path: Path, columns: list[str]) -> pd.DataFrame:
-    import pandas as pd
-
+def _table(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
+    """The columns of a table by patient; all of them if none are named."""
     from font.checks import some
+    from mmlca.sequences.files import read_table
 
-    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    lacking = [name for name in ["id", *columns] if name not in table.columns]
+    table = read_table(path)
+    lacking = [name for name in ["id", *(columns or [])] if name not in table.columns]
     if lacking:
-        raise InputError(f"{path} lacks the columns {some(lacking)}; add them or mend the names.")
-    return table.set_index("id")[columns]
+        raise InputError(
+            f"{path} lacks the columns {some(lacking)}; add them or correct the names."
+        )
+    table = table.set_index("id")
+    return table if columns is None else table[columns]

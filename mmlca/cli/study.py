@@ -79,8 +79,8 @@ def _synthetic_study(
     folder: Path, seed: int, scale: float, candidates: list[int], stability: bool, omop: bool
 ) -> Study:
     """A study file and the files of its synthetic patients, written to a folder."""
-    from ehr_prep.synthetic.cohort import ra_cohort
     from ehr_prep.synthetic.omop import omop_files, write_omop
+    from ehr_prep.synthetic.ra import ra_cohort
     from mmlca.study.study_file import read_study, write_study_file
 
     try:

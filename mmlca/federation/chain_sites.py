@@ -60,7 +60,7 @@ def simulate_chains(
     ----------
     setting : "homogeneous", "imbalanced" or "contaminated"
         Equal class proportions; proportions of each site from a Dirichlet distribution; the
-        same with patients at some sites whose chains are nobody else's.
+        same with patients at some sites who each have chains of their own.
     n_sites, quarters : int
         Sites, and the length of every sequence.
     seed : int or Generator
@@ -124,7 +124,9 @@ class ChainSource:
         return simulate_chains(**scenario, seed=rng)
 
     def fit(self, data: Sequences, n_classes: int, n_init: int, seed: int) -> Any:
-        with warnings.catch_warnings():  # a maximum found once is no news in a thousand fits
+        with (
+            warnings.catch_warnings()
+        ):  # a maximum found by one start only is usual in a thousand fits
             warnings.simplefilter("ignore", UserWarning)
             return MixtureMarkov(n_classes, n_init=n_init, prior=PRIOR_OF_SENT_FITS, seed=seed).fit(
                 data

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from font.errors import InputError
 from font.probabilities import PRIOR_OF_SENT_FITS
 
 if TYPE_CHECKING:
+    from font.exchange.families.registry import ModelFamily
     from mmlca.federation.hospital import Hospital
-    from mmlca.model.estimator import MixtureMarkov
-    from mmlca.sequences.type import Sequences
 
 _STATES = 6  # up to which the prior holds
-_NOBODY = 2.0  # expected patients below which a class is as good as empty
+_HARDLY_ANY = 2.0  # expected patients below which a class is as good as empty
+_SETTINGS = {  # of a family's fit, and what they are called at a hospital
+    "n_init": "starts",
+    "search": "search",
+    "prior": "prior",
+    "n_jobs": "n_jobs",
+    "seed": "seed",
+}
 
 
 def local_prior(n_states: int) -> float:
@@ -35,33 +43,28 @@ def local_prior(n_states: int) -> float:
 
 
 def fit_models(
-    hospital: Hospital, data: Sequences
-) -> tuple[dict[str, tuple[MixtureMarkov, Sequences]], dict[int, float]]:
-    """The site's models with the patients behind them, and BIC by number of classes."""
-    from ehr_prep.bootstrap import pseudo_sites
-    from mmlca.model.selection import select_n_classes, vote
-
-    bic, n_classes = {}, hospital.n_classes
-    settings: dict[str, Any] = {
-        "n_init": hospital.starts,
-        "search": hospital.search,
-        "prior": hospital.used_prior,
-        "n_jobs": hospital.n_jobs,
-        "seed": hospital.seed,
-    }
+    hospital: Hospital, family: ModelFamily, data: Any
+) -> tuple[dict[str, tuple[Any, Any]], dict[int, float]]:
+    """The site's models with the patients they were fitted to, and BIC by number of classes."""
+    settings, n_classes = _settings(hospital, family), hospital.n_classes
+    bic: dict[int, float] = {}
     if hospital.candidates:
-        table = select_n_classes(
-            data,
-            hospital.candidates,
-            criterion=hospital.criterion,  # type: ignore[arg-type]
-            **settings,
-        )
-        bic = dict(zip(table["classes"], table["bic"], strict=True))
-        n_classes = vote(table) if n_classes is None else n_classes
+        if family.compare is None:
+            raise InputError(
+                f"numbers of classes of a {family.name} cannot be compared; give one number."
+            )
+        bic, best = family.compare(data, hospital.candidates, hospital.criterion, **settings)
+        n_classes = best if n_classes is None else n_classes
     if n_classes is None:
         raise InputError("the number of classes is missing; give it, or candidates to try.")
     parts = {hospital.site: data}
     if hospital.pseudo_sites:
+        from ehr_prep.bootstrap import pseudo_sites
+
+        if family.data != "sequences":
+            raise InputError(
+                f"resamples are drawn of treatment sequences, not of the table of a {family.name}."
+            )
         parts = pseudo_sites(
             parts,
             n_per_site=hospital.pseudo_sites,
@@ -69,36 +72,55 @@ def fit_models(
             seed=hospital.seed,
         )
     fits = {
-        name: (_fit_one(hospital, part, n_classes, settings), part) for name, part in parts.items()
+        name: (_fit_one(hospital, family, part, n_classes, settings), part)
+        for name, part in parts.items()
     }
     return fits, bic
 
 
+def _settings(hospital: Hospital, family: ModelFamily) -> dict[str, Any]:
+    """The settings that the family's fit takes; others must not have been changed."""
+    from font.spelling import option
+
+    if family.fit is None:
+        raise InputError(f"a {family.name} is not fitted by this program; release a fitted one.")
+    known = inspect.signature(family.fit).parameters
+    defaults = {field.name: field.default for field in fields(hospital)}
+    for name, attribute in _SETTINGS.items():
+        value = getattr(hospital, attribute)
+        if name not in known and value != defaults[attribute]:
+            raise InputError(f"a {family.name} does not use {option(name, value)}; leave it out.")
+    return {name: getattr(hospital, said) for name, said in _SETTINGS.items() if name in known}
+
+
 def _fit_one(
-    hospital: Hospital, data: Sequences, n_classes: int, settings: dict[str, Any]
-) -> MixtureMarkov:
+    hospital: Hospital, family: ModelFamily, data: Any, n_classes: int, settings: dict[str, Any]
+) -> Any:
     """A model with as many of the classes as have patients, or with `fewer_classes` enough."""
     from font.spelling import option
-    from mmlca.federation.markov_kind import expected_counts
-    from mmlca.model.estimator import MixtureMarkov
 
-    model = MixtureMarkov(n_classes, **settings).fit(data)
-    # counted as the model file counts them: the prior makes the model's weights a little more even
-    smallest = expected_counts(model, data).patients.min()
+    assert family.fit is not None  # `_settings` has checked it
+    model = family.fit(data, n_classes, **settings)
+    smallest = family.sizes(model, data).min()
     if smallest >= hospital.min_count or n_classes == 1:
         return model
     if not hospital.fewer_classes:
         fewer = option("n_classes", n_classes - 1)
-        if smallest >= _NOBODY:
+        if smallest >= _HARDLY_ANY:
             raise InputError(
                 f"the smallest of {n_classes} classes has fewer than {hospital.min_count} "
                 f"patients, so that the model may not leave; ask for fewer ({fewer}), or let the "
                 f"fit find how many it can have ({option('fewer_classes', True)})."
             )
+        lower = (
+            f", or lower the prior, which is {hospital.used_prior:.3g} (`prior` under [model] of "
+            "the study file)"
+            if "prior" in settings
+            else ""
+        )
         warnings.warn(
             f"one of {n_classes} classes was left with hardly any patients, and the model was "
-            f"fitted with {n_classes - 1}; ask all sites for fewer ({fewer}), or lower the prior, "
-            f"which is {settings['prior']:.3g} (`prior` under [model] of the study file).",
+            f"fitted with {n_classes - 1}; ask all sites for fewer ({fewer}){lower}.",
             stacklevel=2,
         )
-    return _fit_one(hospital, data, n_classes - 1, settings)
+    return _fit_one(hospital, family, data, n_classes - 1, settings)

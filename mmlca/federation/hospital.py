@@ -71,8 +71,11 @@ class Hospital:
         ledger and clusters stay.
     round : int
         Of the study, from 1.
+    family : str
+        Of the models that `fit` makes: the name of a registered family in small letters with
+        hyphens, such as "k-means" or "latent-class-model".
     n_classes : int, optional
-        Else the number of `candidates` with the lowest criterion.
+        If not given, the number of `candidates` with the lowest criterion.
     candidates : list of int
         Numbers of classes to compare; differences of their BIC are sent along, for the vote.
     criterion : str
@@ -97,7 +100,7 @@ class Hospital:
     signing_key : path, optional
         The private key to sign with; default: `signing.key` in `folder`, if it is there.
     override : str, optional
-        Why something else than before should leave for the same study and round, in words.
+        Why something other than before should leave for the same study and round, in words.
     prior : float, optional
         Pseudo-count of each probability, see `MixtureMarkov`. Default: half a patient, with more
         than six states less (`mmlca.federation.fitting.local_prior`). That serves ensembles,
@@ -117,6 +120,7 @@ class Hospital:
     sequences: Sequences | pd.DataFrame = field(repr=False)
     folder: Path = Path()
     round: int = 1
+    family: str = "mixture-of-markov-chains"
     n_classes: int | None = None
     candidates: Sequence[int] = ()
     criterion: str = "bic"
@@ -199,15 +203,19 @@ class Hospital:
 
         The same request gets the same files again, from the ledger, without another fit.
         """
+        from font.exchange.families.registry import family_named
         from mmlca.federation.fitting import fit_models
         from mmlca.federation.ledger import request_of
 
-        request = request_of(
-            self._sequences(),
-            **{name: getattr(self, name) for name in _DECIDES},
-            prior=self.used_prior,
-        )
-        return self._release_models(request, lambda: fit_models(self, self._sequences()), out)
+        family = family_named(self.family)
+        decides = {name: getattr(self, name) for name in _DECIDES}
+        if family.data == "sequences":
+            data: Any = self._sequences()
+            decides["prior"] = self.used_prior
+        else:
+            data, decides["family"] = self._table(), self.family
+        request = request_of(data, **decides)
+        return self._release_models(request, lambda: fit_models(self, family, data), out)
 
     @_alone
     def release(self, models: Mapping[str, Any], out: Path | None = None) -> list[Path]:
@@ -431,6 +439,14 @@ class Hospital:
             out,
         )
 
+    def header(self) -> Header:
+        """What this site's files say of themselves, and what files from others must fit."""
+        from font.exchange.header import Header
+
+        return Header(
+            study=self.study, site=self.site, round=self.round, software=SOFTWARE, keys=self.keys
+        )
+
     def ledger(self) -> Ledger:
         """The record of what left this site, in `folder`."""
         from mmlca.federation.ledger import Ledger
@@ -566,14 +582,6 @@ class Hospital:
             return {}
         return read_mask_keys(secure, self.header(), min_count=self.min_count)
 
-    def header(self) -> Header:
-        """What this site's files say of themselves, and what files from others must fit."""
-        from font.exchange.header import Header
-
-        return Header(
-            study=self.study, site=self.site, round=self.round, software=SOFTWARE, keys=self.keys
-        )
-
     def _sequences(self) -> Sequences:
         from mmlca.sequences.type import Sequences
 
@@ -581,9 +589,16 @@ class Hospital:
             raise TypeError("fitting needs treatment sequences; found a table of columns.")
         return self.sequences
 
+    def _table(self) -> pd.DataFrame:
+        from mmlca.sequences.type import Sequences
+
+        if isinstance(self.sequences, Sequences):
+            raise TypeError(f"a {self.family} is fitted to a table of columns; found sequences.")
+        return self.sequences
+
     @property
     def used_prior(self) -> float:
-        """The prior, or else the default for as many states."""
+        """The prior that was given, or the default for as many states."""
         from mmlca.federation.fitting import local_prior
 
         return local_prior(self._sequences().n_states) if self.prior is None else self.prior

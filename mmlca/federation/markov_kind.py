@@ -3,7 +3,7 @@
 A model file has for each class the expected numbers of patients, of patients by first state, and of
 steps from each state to each, every number rounded at random to a multiple of min_count. One
 patient may make several steps in one cell of the last table. So a cell that fewer than min_count
-different patients stand behind is rounded as patients, to 0 or min_count, and multiplied by the
+different patients make is rounded as patients, to 0 or min_count, and multiplied by the
 mean number of steps per patient in all such cells of the site.
 
 Besides what all models have (`font.exchange.spec`), the content is:
@@ -13,8 +13,8 @@ format              "mmlca markov counts"
 states              S state labels, in order
 prior               pseudo-count that receivers add to every cell of first and steps
 first               patients by class and first state (K × S)
-steps               steps by class, from and to (K × S × S); a cell behind which stand fewer than
-                    min_count different patients is 0 or min_count × steps_per_patient
+steps               steps by class, from and to (K × S × S); a cell that fewer than
+                    min_count different patients make is 0 or min_count × steps_per_patient
 steps_per_patient   mean number of steps per patient in such cells of the site
 =================== =========================================================================
 
@@ -24,7 +24,7 @@ steps from each state to each (1 + S + S × S).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ from font.exchange.fields import (
     size,
 )
 from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
+from mmlca.federation.fitting import local_prior
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -135,7 +136,9 @@ def _observed(patterns: Patterns, membership: Floats) -> Floats:
     return support
 
 
-def _behind_few(patterns: Patterns, expected: Expected, few: NDArray[np.bool_]) -> float:
+def _patients_of_rare_steps(
+    patterns: Patterns, expected: Expected, few: NDArray[np.bool_]
+) -> float:
     """How many different patients make any of the steps that few of their class make."""
     k = len(expected.patients)
     rare = (_seen(patterns) @ few.reshape(k, -1).T.astype(float)) > 0  # (U, K)
@@ -143,7 +146,7 @@ def _behind_few(patterns: Patterns, expected: Expected, few: NDArray[np.bool_]) 
 
 
 def markov_support(model: MixtureMarkov, sequences: Sequences, membership: Floats) -> Floats:
-    """How many different patients stand behind each sum of `MixtureMarkov.statistics`."""
+    """How many different patients contribute to each sum of `MixtureMarkov.statistics`."""
     sums = model.statistics(sequences, membership)[:, : 1 + len(sequences.states)]
     return np.hstack([sums, _observed(sequences.patterns, _people(sequences, membership))])
 
@@ -204,7 +207,9 @@ def markov_content(
     enough_patients(expected.patients, min_count)
     few = expected.support < min_count
     mean = 1.0
-    if _behind_few(sequences.patterns, expected, few) >= min_count:  # else one patient's habit
+    if (
+        _patients_of_rare_steps(sequences.patterns, expected, few) >= min_count
+    ):  # fewer are one patient's habit
         mean = expected.steps[few].sum() / expected.support[few].sum()
     patients = round_counts(expected.patients, min_count, draws)
     first = round_counts(expected.first, min_count, draws)
@@ -240,6 +245,44 @@ def markov_model(content: Content) -> MixtureMarkov:
     model._set_params_(params, tuple(content["states"]))
     model.n_sequences_ = float(patients.sum())
     return model
+
+
+def _fit(
+    sequences: Sequences,
+    n_classes: int,
+    *,
+    n_init: int,
+    search: Any,
+    prior: float | None,
+    n_jobs: int,
+    seed: int,
+) -> MixtureMarkov:
+    from mmlca.model.estimator import MixtureMarkov
+
+    model = MixtureMarkov(
+        n_classes,
+        n_init=n_init,
+        search=search,
+        prior=local_prior(sequences.n_states) if prior is None else prior,
+        n_jobs=n_jobs,
+        seed=seed,
+    )
+    return model.fit(sequences)
+
+
+def _compare(
+    sequences: Sequences,
+    candidates: Iterable[int],
+    criterion: Any,
+    *,
+    prior: float | None,
+    **settings: Any,
+) -> tuple[dict[int, float], int]:
+    from mmlca.model.selection import select_n_classes, vote
+
+    settings["prior"] = local_prior(sequences.n_states) if prior is None else prior
+    table = select_n_classes(sequences, candidates, criterion=criterion, **settings)
+    return dict(zip(table["classes"], table["bic"], strict=True)), vote(table)
 
 
 def _find_misfit(content: Content, min_count: int) -> str | None:
@@ -282,6 +325,11 @@ MARKOV = ModelFamily(
     recognises=lambda model: type(model).__name__ == "MixtureMarkov" and hasattr(model, "params_"),
     write=markov_content,
     read=markov_model,
+    # counted as the model file counts them: the prior makes the weights a little more even
+    sizes=lambda model, sequences: expected_counts(model, sequences).patients,
+    fit=_fit,
+    compare=_compare,
+    data="sequences",
     explain=_explain,
     support=markov_support,
     shares=markov_shares,

@@ -52,7 +52,10 @@ def make_answer(
 
     message, header = message_of(kind), hospital.header()
     if message.answer is None:
-        raise InputError(f"a {kind} file does not answer the centre's ensemble or shared file.")
+        raise InputError(
+            f"the kind {kind!r} does not answer the centre's ensemble or shared file; `mmlca site "
+            "--help` lists the commands for the others."
+        )
     model, membership = step_memberships(hospital, step)
     draws = ledger.draws(kind)  # the same at all steps
     question = Question(

@@ -177,7 +177,7 @@ def _least_total(sent: bytes, ledger: Ledger) -> Floats:
     """What the total of all sites is at least, (K·P,), given what this site sent.
 
     Rounded sums simply add up. The total of masked ones is rounded by the centre: it lies at most
-    one unit lower, and may be anything where few patients stand behind it.
+    one unit lower, and may be anything where few patients contribute to it.
     """
     import numpy as np
 

@@ -32,15 +32,9 @@ def headline(
     shared: SharedChains | None = None,
 ) -> list[Number]:
     """All headline numbers of a study."""
-    numbers, rounding = [], rounding_of(study, analysis.clusters)
-    for site, data in analysis.sequences.items():
-        counts: dict[Kind, float] = {Kind.PATIENTS: len(data), Kind.DISTINCT: data.n_distinct}
-        if rounding is not None:
-            counts[Kind.PATIENTS] = rounding(len(data), site)
-            counts[Kind.DISTINCT] = rounding(data.n_distinct, site, EVERYONE, "distinct")
-        numbers += [Number(kind, count, site) for kind, count in counts.items()]
+    rounding = rounding_of(study, analysis.clusters)
     n_clusters = len({c for part in analysis.clusters.values() for c in part.unique()})
-    numbers.append(Number(Kind.CLUSTERS, n_clusters))
+    numbers = [*_patients(analysis, rounding), Number(Kind.CLUSTERS, n_clusters)]
     if choice is not None:
         sites, resamples = (part == n_clusters for part in votes(study, choice))
         numbers.append(Number(Kind.VOTES, int(sites.sum())))
@@ -50,26 +44,40 @@ def headline(
     numbers.append(Number(Kind.CONFIRMED, confirmed))
     numbers += _sizes(study, analysis.clusters, rounding)
     if analysis.ensemble is not None:
-        vote_share = np.concatenate([part["vote_share"] for part in analysis.certainty.values()])
-        numbers.append(Number(Kind.VOTE_SHARE, float(vote_share.mean())))
-        doubtful = np.array([(vote_share < DOUBTFUL).sum(), (vote_share >= DOUBTFUL).sum()], float)
-        if rounding is not None:
-            kinds = ("doubtful", "not doubtful")
-            doubtful[:] = [
-                rounding(n, EVERYONE, EVERYONE, kind)
-                for n, kind in zip(doubtful, kinds, strict=True)
-            ]
-        elif is_small(doubtful, study.privacy.min_count).any():
-            doubtful[:] = np.nan
-        numbers.append(Number(Kind.DOUBTFUL, float(doubtful[0] / max(doubtful.sum(), 1))))
+        numbers += _vote_shares(study, analysis, rounding)
     if differences is not None:
         numbers += [_difference(study, row) for row in differences.norms.to_dict("records")]
     if shared is not None:
         numbers += _shared(shared)
     numbers += compared_with_truth(study, analysis)
-    if not hides(study.privacy.min_count):
-        return numbers
-    return [_coarse(number) for number in numbers]
+    return [_coarse(number) for number in numbers] if hides(study.privacy.min_count) else numbers
+
+
+def _patients(analysis: Analysis, rounding: Rounding | None) -> Iterator[Number]:
+    """The patients of each site, and their distinct sequences."""
+    for site, data in analysis.sequences.items():
+        patients, distinct = float(len(data)), float(data.n_distinct)
+        if rounding is not None:
+            patients = rounding(patients, site)
+            distinct = rounding(distinct, site, EVERYONE, "distinct")
+        yield Number(Kind.PATIENTS, patients, site)
+        yield Number(Kind.DISTINCT, distinct, site)
+
+
+def _vote_shares(study: Study, analysis: Analysis, rounding: Rounding | None) -> list[Number]:
+    """The mean vote share, and the share of patients with a small one."""
+    vote_share = np.concatenate([part["vote_share"] for part in analysis.certainty.values()])
+    doubtful = float((vote_share < DOUBTFUL).sum())
+    others = len(vote_share) - doubtful
+    if rounding is not None:
+        doubtful = rounding(doubtful, EVERYONE, EVERYONE, "doubtful")
+        others = rounding(others, EVERYONE, EVERYONE, "not doubtful")
+    elif is_small([doubtful, others], study.privacy.min_count).any():
+        doubtful = np.nan
+    return [
+        Number(Kind.VOTE_SHARE, float(vote_share.mean())),
+        Number(Kind.DOUBTFUL, doubtful / max(doubtful + others, 1)),
+    ]
 
 
 def _coarse(number: Number) -> Number:

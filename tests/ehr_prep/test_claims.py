@@ -117,6 +117,14 @@ def test_texts_in_csv_files_are_read_as_in_files(tmp_path: Path) -> None:
     assert counts[0] == counts[1]
 
 
+def test_texts_without_a_known_drug_are_refused_for_that_reason(tmp_path: Path) -> None:
+    (tmp_path / "claims.csv").write_text("patient_id,date,drug\n1,2010-01-05,aspirin\n")
+    with pytest.raises(
+        ValueError, match=r"1 were dropped: drug not in the map \(1\); the drugs are"
+    ):
+        ehr_prep.read_warehouse(f"csv:{tmp_path / 'claims.csv'}", drugs="ra", latest=LATEST)
+
+
 def test_what_is_wrong_with_the_tables() -> None:
     tables = frames(n=5)
     con = connect(tables)

@@ -114,7 +114,7 @@ def test_a_view_that_fails_is_no_bug_of_the_program(server: Any, tmp_path: Path)
     who, rest = "CAST(1 / (person_id * 0) AS text)", "DATE '2020-01-01' AS date, 'alpha' AS drug"
     view = f"CREATE VIEW tiny.broken AS SELECT {who} AS patient_id, {rest} FROM tiny.person"
     connection.execute(view.encode())
-    table = ("--schema", "tiny", "--table", "broken", "--out", tmp_path / "o.csv")
+    table = ("--schema", "tiny", "--table", "broken", "--drugs", "ra", "--out", tmp_path / "o.csv")
     said = refusal("prep", "--warehouse", url, *table)
     assert "cannot answer" in said
     assert "division by zero" in said

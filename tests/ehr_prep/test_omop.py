@@ -278,7 +278,7 @@ def test_conditions_of_atlas(tmp_path: Path) -> None:
 def test_other_files_are_no_concept_sets(tmp_path: Path, text: str) -> None:
     path = tmp_path / "set.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"set\.json is no concept set|includes no concept"):
+    with pytest.raises(ValueError, match=r"set\.json is not a concept set|includes no concept"):
         read_sets({"A": [path]})
 
 
@@ -440,5 +440,7 @@ def test_the_tables_of_a_cohort(tmp_path: Path) -> None:
     assert len(con.table("drug_exposure", database="mgb").to_pyarrow()) == len(exposures)
     with pytest.raises(TypeError, match="must come from ra_cohort"):
         write_omop(cohort["MGB"].records, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="this cohort has no OMOP concepts"):
+        write_omop(ehr_prep.diabetes_cohort(1, 0.01)["Boston"], tmp_path)
     with pytest.raises(TypeError, match="folder or an Ibis connection"):
         write_omop(cohort["MGB"], 7)

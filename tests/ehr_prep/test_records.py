@@ -294,7 +294,7 @@ def test_datetime_columns_keep_their_calendar_date(unit: str) -> None:
         assert to_days(stamps.dt.tz_localize(zone)).tolist() == expected
 
 
-# --- what is dropped, and what is odd --------------------------------------------------------
+# --- what is dropped, and what is unusual ----------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:only .* patients of the table are in")

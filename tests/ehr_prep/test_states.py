@@ -262,7 +262,7 @@ def test_a_gap_in_observation_is_missing_and_records_in_it_are_counted() -> None
         build(records, min_history_days=51)
 
 
-def test_odd_periods_are_counted() -> None:
+def test_invalid_periods_are_counted() -> None:
     periods = pd.DataFrame(
         {
             "id": [1, 1, 1, 9],

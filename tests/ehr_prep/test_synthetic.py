@@ -14,7 +14,8 @@ from sklearn.metrics import adjusted_rand_score
 
 import ehr_prep
 import mmlca
-from ehr_prep.synthetic.cohort import SyntheticCohort, ra_cohort
+from ehr_prep.synthetic.cohort import SyntheticCohort
+from ehr_prep.synthetic.ra import ra_cohort
 from ehr_prep.synthetic.simulate import parameters
 
 PARAMETERS = parameters()
@@ -97,11 +98,11 @@ def test_no_drug_is_recorded_before_its_class_was_approved(
 def test_the_dirt_has_its_rates_and_nobody_eligible_is_lost(
     cohort: SyntheticCohort, records: dict[str, Any], sequences: dict[str, Any], site: str
 ) -> None:
-    data, odd = cohort[site], records[site].issues.set_index("issue")["n"]
+    data, issues = cohort[site], records[site].issues.set_index("issue")["n"]
     treatment = len(records[site])
-    assert odd["date missing or unreadable"] / treatment == pytest.approx(0.002, rel=0.25)
-    assert odd["end before start"] / treatment == pytest.approx(0.002, rel=0.25)
-    assert odd["repeats another record"] / treatment == pytest.approx(0.01, rel=0.15)
+    assert issues["date missing or unreadable"] / treatment == pytest.approx(0.002, rel=0.25)
+    assert issues["end before start"] / treatment == pytest.approx(0.002, rel=0.25)
+    assert issues["repeats another record"] / treatment == pytest.approx(0.01, rel=0.15)
     misspelt = ehr_prep.drug_report(records[site]).dropna(subset="did_you_mean")
     assert misspelt["records"].sum() / treatment == pytest.approx(0.003, rel=0.35)
     assert 1 - len(data.truth) / len(data.patients) == pytest.approx(0.06, abs=0.001)
@@ -143,7 +144,7 @@ def test_each_drug_keeps_its_rhythm() -> None:
         assert set(supply) == {facts["supply"]}
 
 
-def test_a_clean_cohort_has_nothing_odd() -> None:
+def test_a_clean_cohort_has_nothing_unusual() -> None:
     data = ra_cohort(seed=2, scale=0.1, dirt=False)["VA"]
     assert not len(
         ehr_prep.read_records(data.records, drugs="ra", patients=data.patients, strict=True).issues

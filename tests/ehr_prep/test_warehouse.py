@@ -162,7 +162,7 @@ def check_random(*place: Any) -> None:
 
 
 def check_cohort_at(*place: Any, folder: Path) -> None:
-    records = ehr_prep.read_omop(*place, labs="ESR", latest="2024-01-01")
+    records = ehr_prep.read_omop(*place, drugs="ra", labs="ESR", latest="2024-01-01")
     for rules in RULES:
         check_cohort(records, folder, **rules)
 

@@ -126,7 +126,7 @@ def test_steps_by_a_naive_version() -> None:
             joint = pi[site] * density
             member = joint / joint.sum(axis=1, keepdims=True)
             pi = np.array([member[site == s].mean(axis=0) for s in (0, 1)])
-        result = font.refine(ensemble, models, data, steps=steps)
+        result = font.refine(ensemble, models, data, rounds=steps)
         assert result.class_parameters_ == pytest.approx(centres)
         assert result.proportions_.to_numpy() == pytest.approx(pi, abs=1e-6)
         assert result.loglik_path_[-1] == pytest.approx(np.log(joint.sum(axis=1)).sum())
@@ -138,13 +138,13 @@ def test_steps_by_a_naive_version() -> None:
 def test_the_likelihood_never_falls_and_sites_keep_their_proportions(form: str) -> None:
     data = two_sites(far=2.5)
     ensemble, models = ensemble_of(data, mixture(form))
-    result = font.refine(ensemble, models, data, steps="converge")
+    result = font.refine(ensemble, models, data, rounds="converge")
     assert (np.diff(result.penalised_path_) > -1e-7).all()
     assert result.converged_
     assert result.n_steps_ == len(result.loglik_path_) - 1
     assert result.proportions_.loc["A"].max() < 0.65
     assert result.proportions_.loc["B"].max() > 0.8
-    further = font.refine(ensemble, models, data, steps=result.n_steps_ + 5)
+    further = font.refine(ensemble, models, data, rounds=result.n_steps_ + 5)
     assert further.class_parameters_ == pytest.approx(result.class_parameters_, abs=1e-3)
 
 
@@ -152,13 +152,13 @@ def test_held_out_patients_choose_the_number_of_steps() -> None:
     """Against a naive version: every number of steps by itself, likelihoods by scipy."""
     data = two_sites(far=1.5)
     ensemble, models = ensemble_of(data, mixture("spherical"))
-    result = font.refine(ensemble, models, data, steps="held-out", seed=4)
+    result = font.refine(ensemble, models, data, rounds="held-out", seed=4)
     rng = np.random.default_rng(4)
     out = {site: rng.permutation(len(x)) < round(0.2 * len(x)) for site, x in data.items()}
     inside = {site: x[~out[site]] for site, x in data.items()}
     path = []
     for steps in range(len(result.held_out_path_)):
-        refined = font.refine(ensemble, models, inside, steps=steps)
+        refined = font.refine(ensemble, models, inside, rounds=steps)
         inner, total = refined.model_.estimator, 0.0
         for site, x in data.items():
             density = sum(
@@ -174,13 +174,13 @@ def test_held_out_patients_choose_the_number_of_steps() -> None:
     best = int(np.argmax(path))
     assert 0 < best == len(path) - 2  # one step more lowered it
     assert result.n_steps_ == best < font.refine(ensemble, models, data, "converge").n_steps_
-    same = font.refine(ensemble, models, data, steps=best)
+    same = font.refine(ensemble, models, data, rounds=best)
     pd.testing.assert_frame_equal(result.proportions_, same.proportions_)
-    again = font.refine(ensemble, models, data, steps="held-out", seed=4)
+    again = font.refine(ensemble, models, data, rounds="held-out", seed=4)
     assert (again.held_out_path_ == result.held_out_path_).all()
     assert len(same.held_out_path_) == 0
     with pytest.raises(ValueError, match='unless "converge" or "held-out"'):
-        font.refine(ensemble, models, data, steps="best")
+        font.refine(ensemble, models, data, rounds="best")
 
 
 def test_latent_classes_converge_to_one_fit_where_sites_are_alike() -> None:
@@ -191,7 +191,7 @@ def test_latent_classes_converge_to_one_fit_where_sites_are_alike() -> None:
     )
     data = {"A": answers[:300], "B": answers[300:]}
     ensemble, models = ensemble_of(data, lambda x: font.LatentClass(2, n_init=3, seed=1).fit(x))
-    result = font.refine(ensemble, models, {"all": answers}, steps="converge")
+    result = font.refine(ensemble, models, {"all": answers}, rounds="converge")
     pooled = font.LatentClass(2, seed=1, tol=1e-12, max_iter=5000).fit(answers)
     order = np.argsort(-result.proportions_.loc["all"].to_numpy())
     assert result.class_parameters_[order] == pytest.approx(pooled.class_parameters_, abs=1e-3)
@@ -244,10 +244,10 @@ def test_sums_of_sites_add_up_to_those_of_all() -> None:
 def test_input_that_cannot_be_refined() -> None:
     data = two_sites()
     ensemble, models = ensemble_of(data)
-    with pytest.raises(ValueError, match="steps"):
-        font.refine(ensemble, models, data, steps=-1)
-    with pytest.raises(ValueError, match="steps"):
-        font.refine(ensemble, models, data, steps="forever")
+    with pytest.raises(ValueError, match="rounds"):
+        font.refine(ensemble, models, data, rounds=-1)
+    with pytest.raises(ValueError, match="rounds"):
+        font.refine(ensemble, models, data, rounds="forever")
     with pytest.raises(TypeError, match="dict"):
         font.refine(ensemble, models, data["A"])
     with pytest.raises(ValueError, match=r"'C'.*no patients"):
@@ -271,7 +271,7 @@ def test_refinement_that_runs_out_of_steps_says_so(monkeypatch: pytest.MonkeyPat
     data = two_sites()
     ensemble, models = ensemble_of(data)
     with pytest.warns(UserWarning, match="not converged after 1 steps"):
-        font.refine(ensemble, models, data, steps="converge")
+        font.refine(ensemble, models, data, rounds="converge")
 
 
 def test_a_step_that_lowers_the_likelihood_is_taken_back() -> None:
@@ -290,11 +290,11 @@ def test_a_step_that_lowers_the_likelihood_is_taken_back() -> None:
     data = two_sites()
     ensemble, models = ensemble_of(data, lambda x: Drifting(mixture("full")(x)))
     with pytest.warns(UserWarning, match="step 2 lowered the log-likelihood from"):
-        result = font.refine(ensemble, models, data, steps=5)
+        result = font.refine(ensemble, models, data, rounds=5)
     assert result.n_steps_ == 1
     assert result.loglik_path_[1] > result.loglik_path_[0]
     plain = {site: model.estimator for site, model in models.items()}
-    right = font.refine(ensemble, plain, data, steps=1)
+    right = font.refine(ensemble, plain, data, rounds=1)
     assert result.class_parameters_ == pytest.approx(right.class_parameters_)
 
 

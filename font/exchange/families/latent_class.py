@@ -14,6 +14,7 @@ The sums of a refinement have for each cluster the patients, then those who gave
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -69,10 +70,29 @@ class LatentClassPart(Strict):
     ]
 
 
+def _fit_latent(data: Any, n_classes: int, *, n_init: int, seed: int) -> LatentClass:
+    return LatentClass(n_classes, n_init=n_init, seed=seed).fit(pd.DataFrame(data))
+
+
+def _compare_latent(
+    data: Any, candidates: Sequence[int], criterion: str, *, n_init: int, seed: int
+) -> tuple[dict[int, float], int]:
+    if criterion != "bic":
+        raise InputError(f"latent class models are compared by bic; found {criterion!r}.")
+    frame = pd.DataFrame(data)
+    settings = {"n_init": n_init, "seed": seed}
+    bic = {k: _fit_latent(frame, k, **settings).bic(len(frame)) for k in candidates}
+    return bic, min(bic, key=lambda k: (bic[k], k))
+
+
+def _sizes(model: LatentClass, data: Any) -> Floats:
+    return np.asarray(model.predict_proba(data).sum(axis=0))
+
+
 def _write_latent(model: LatentClass, data: Any, min_count: int, draws: Draws) -> dict[str, Any]:
     frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(np.asarray(data))
     shares = model.predict_proba(frame)
-    sizes = enough_patients(shares.sum(axis=0), min_count)
+    sizes = enough_patients(_sizes(model, frame), min_count)
     blocks = []
     for item, categories in model.categories_.items():
         answers = pd.Index(categories).get_indexer(pd.Index(frame[item]))
@@ -159,6 +179,9 @@ LATENT_CLASS = ModelFamily(
     recognises=lambda model: isinstance(model, LatentClass),
     write=_write_latent,
     read=_read_latent,
+    sizes=_sizes,
+    fit=_fit_latent,
+    compare=_compare_latent,
     explain=_latent_words,
     support=_latent_support,
     shares=_latent_support,

@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 
-from font.checks import Floats
+from font.checks import Floats, some
+from font.errors import InputError
 from font.exchange.disclosure import Draws, precision, round_counts
 from font.exchange.families.checks import (
     Content,
@@ -102,11 +103,50 @@ def _to_precision(means: Floats, steps: list[float]) -> list[list[float]]:
     return [[round(float(v), d) for v, d in zip(row, digits, strict=True)] for row in means]
 
 
+def _fit_kmeans(data: Any, n_classes: int, *, n_init: int, seed: int) -> SklearnModel:
+    from sklearn.cluster import KMeans
+
+    inner = KMeans(n_classes, n_init=n_init, random_state=seed)
+    return SklearnModel(inner).fit(_numbers(data, n_classes))
+
+
+def _fit_gaussian(data: Any, n_classes: int, *, n_init: int, seed: int) -> SklearnModel:
+    from sklearn.mixture import GaussianMixture
+
+    inner = GaussianMixture(n_classes, n_init=n_init, random_state=seed)
+    return SklearnModel(inner).fit(_numbers(data, n_classes))
+
+
+def _numbers(data: Any, n_classes: int) -> Floats:
+    """The table as numbers, without gaps and with enough rows."""
+    frame = pd.DataFrame(data)
+    numbers = frame.apply(pd.to_numeric, errors="coerce")
+    wrong = frame.columns[~np.isfinite(numbers.to_numpy(dtype=float)).all(axis=0)]
+    if len(wrong):
+        raise InputError(
+            f"the columns {some(wrong)} have missing values or texts; this family of models needs "
+            "a number for each patient in every column."
+        )
+    if len(numbers) < n_classes:
+        raise InputError(f"{len(numbers)} patients are too few for {n_classes} classes.")
+    return np.asarray(numbers, dtype=float)
+
+
+def _sizes_of_kmeans(model: Any, data: Any) -> Floats:
+    kmeans = _estimator(model)
+    labels = kmeans.predict(np.asarray(data, dtype=float))
+    return np.bincount(labels, minlength=len(kmeans.cluster_centers_)).astype(float)
+
+
+def _sizes_of_gaussian(model: Any, data: Any) -> Floats:
+    shares = _estimator(model).predict_proba(np.asarray(data, dtype=float))
+    return np.asarray(shares.sum(axis=0))
+
+
 def _write_kmeans(model: Any, data: Any, min_count: int, draws: Draws) -> dict[str, Any]:
     kmeans = _estimator(model)
     centres = np.asarray(kmeans.cluster_centers_, dtype=float)
-    labels = kmeans.predict(np.asarray(data, dtype=float))
-    sizes = enough_patients(np.bincount(labels, minlength=len(centres)), min_count)
+    sizes = enough_patients(_sizes_of_kmeans(model, data), min_count)
     columns = _columns(data, centres)
     return {
         "format": "font k-means",
@@ -120,8 +160,7 @@ def _write_kmeans(model: Any, data: Any, min_count: int, draws: Draws) -> dict[s
 def _write_gaussian(model: Any, data: Any, min_count: int, draws: Draws) -> dict[str, Any]:
     mixture = _estimator(model)
     means = np.asarray(mixture.means_, dtype=float)
-    shares = mixture.predict_proba(np.asarray(data, dtype=float))
-    sizes = enough_patients(shares.sum(axis=0), min_count)
+    sizes = enough_patients(_sizes_of_gaussian(model, data), min_count)
     columns = _columns(data, means)
     shape = _covariance_shape(mixture.covariance_type, *means.shape)
     flat = [float(f"{value:.{_DIGITS}g}") for value in np.ravel(mixture.covariances_)]
@@ -232,6 +271,8 @@ K_MEANS = ModelFamily(
     recognises=lambda model: _is_sklearn("KMeans", model),
     write=_write_kmeans,
     read=_read_kmeans,
+    sizes=_sizes_of_kmeans,
+    fit=_fit_kmeans,
     explain=_words_of_means,
 )
 GAUSSIAN = ModelFamily(
@@ -242,5 +283,7 @@ GAUSSIAN = ModelFamily(
     recognises=lambda model: _is_sklearn("GaussianMixture", model),
     write=_write_gaussian,
     read=_read_gaussian,
+    sizes=_sizes_of_gaussian,
+    fit=_fit_gaussian,
     explain=_words_of_means,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from font.errors import InputError
 
@@ -43,8 +43,15 @@ class ModelFamily:
         What may leave: counts rounded at random, and what rests on at least min_count patients.
     read : content → model with `predict` and `class_parameters_`
     explain : content → what it contains, what it reveals: two lists of sentences
-    fit : data, number of classes, seed → fitted model, optional
-        For `mmlca site fit --family`. The data are a table of columns.
+    sizes : fitted model, data → (K,)
+        Expected number of patients by class.
+    fit : data, number of classes, settings by name → fitted model, optional
+        For `mmlca site fit --family`; takes those of `n_init`, `search`, `prior`, `n_jobs` and
+        `seed` that it names.
+    compare : data, numbers of classes, criterion, the same settings → {K: BIC}, best K; optional
+        For `mmlca site fit --try`.
+    data : "table" or "sequences"
+        What a site's patients are to the family: rows of columns, or `mmlca.Sequences`.
     support : model, data, membership → (K, P), optional
         For families whose `statistics` are counts, and that can therefore be refined between
         sites: how many different patients contribute to each.
@@ -64,7 +71,10 @@ class ModelFamily:
     write: Callable[[Any, Any, int, Draws], dict[str, Any]]
     read: Callable[[Content], Any]
     explain: Callable[[Content], tuple[list[str], list[str]]]
-    fit: Callable[[Any, int, int], Any] | None = None
+    sizes: Callable[[Any, Any], Any]
+    fit: Callable[..., Any] | None = None
+    compare: Callable[..., tuple[dict[int, float], int]] | None = None
+    data: Literal["table", "sequences"] = "table"
     support: Callable[[Any, Any, Any], Any] | None = None
     shares: Callable[[Any, Any, Any], Any] | None = None
     blocks: Callable[[Content], Any] | None = None
@@ -101,6 +111,19 @@ def family_of(format: object) -> ModelFamily:
     if isinstance(family, str):
         family = _FAMILIES[str(format)] = pkgutil.resolve_name(family)
     return family
+
+
+def family_named(name: str) -> ModelFamily:
+    """The family that a command calls "k-means" or "latent-class-model"; see `family_names`."""
+    families = dict(zip(family_names(), all_families().values(), strict=True))
+    if name not in families:
+        raise InputError(f"the family is {name!r}; choose one of {', '.join(families)}.")
+    return families[name]
+
+
+def family_names() -> list[str]:
+    """What commands call the families, in the order in which they were registered."""
+    return [family.name.lower().replace(" ", "-") for family in all_families().values()]
 
 
 def all_families() -> dict[str, ModelFamily]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from font.errors import InputError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -27,7 +29,7 @@ _MESSAGES = {
     "masked sums": "font.exchange.messages.masked_sums",
     "effects": "font.exchange.messages.effects",
 }
-KINDS = tuple(_MESSAGES)
+KINDS = _MESSAGES.keys()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,9 @@ class Message:
 
 
 def message_of(kind: str) -> Message:
-    """The message of a kind, which must be one of `KINDS`."""
+    """The message of a kind."""
+    if kind not in KINDS:
+        raise InputError(f"the kind {ascii(kind)[:60]} is unknown; known are {', '.join(KINDS)}.")
     message: Message = pkgutil.resolve_name(f"{_MESSAGES[kind]}:MESSAGE")
     return message
 

@@ -14,7 +14,9 @@ import pytest
 from site_fakes import NAMES, SmallSite, in_process, sites_in
 
 import font
+from font.exchange.envelope import write_file
 from font.exchange.masked import read_masked
+from font.exchange.messages import registry
 from font.exchange.messages.masked_labels import sum_of_labels
 from font.exchange.rounds import Round
 
@@ -65,9 +67,9 @@ def play(folder: Path, site: Callable[[Context], SmallSite], **said: Any) -> tup
     nodes = {i + 1: {"site": name} | more.get(name, {}) for i, name in enumerate(NAMES)}
     grid = FakeGrid(flower.client_app(site), nodes, said.pop("silent", ()))
     kept: list[Round] = []
-    app = flower.server_app(done=kept.append)
     run = {"study": "ra", "sites": "north, south,west", "timeout": 0.5, "out": str(folder / "c")}
     run |= said.pop("run", {})
+    app = flower.server_app(done=kept.append, **said)
     app(grid, context({}, **run))
     return kept[0], grid
 
@@ -115,6 +117,28 @@ def test_secure_sums_are_those_of_the_files(tmp_path: Path) -> None:
     sent = font.write_ensemble(None, ensemble, result.models, font.Header(study="ra"))
     payload = json.loads(sent)["payload"]
     assert json.loads((tmp_path / "c" / "ensemble.json").read_bytes())["payload"] == payload
+
+
+def test_any_message_that_answers_the_centre_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a message of the tests' own, which the registry names."""
+    monkeypatch.setitem(registry._MESSAGES, "sizes", "sizes_message")
+    asked = []
+
+    class Answering(SmallSite):
+        def answer(self, kind: str, source: bytes) -> Path:
+            asked.append((kind, json.loads(source)["kind"]))
+            payload = {"of": "0" * 64, "min_count": 11, "patients": [110, 88]}
+            path = self.folder / "answer.json"
+            write_file(path, kind, payload, self.header)
+            return path
+
+    homes = {name: Answering(name, tmp_path) for name in NAMES}
+    play(tmp_path, lambda at: homes[str(at.node_config["site"])], answers=["sizes"])
+    assert asked == [("sizes", "ensemble")] * 3
+    kept = {path.name for path in (tmp_path / "c" / "sizes").iterdir()}
+    assert kept == {f"{name}.sizes.json" for name in NAMES}
 
 
 @pytest.mark.parametrize("said", [{}, {"secure": False}, {"secure": "yes"}])

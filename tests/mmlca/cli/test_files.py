@@ -118,7 +118,7 @@ def test_library_calls_do_not_work_in_one_folder(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(STUDY)
     study, out = read_study(tmp_path / "s.toml"), tmp_path / "out"
     site = mmlca.Hospital(study="s", site="A", sequences=data, folder=out, n_classes=1, starts=2)
-    models = [font.write_model(None, fitted(data), data, study="s", site="A").data]
+    models = [font.write_model(None, fitted(data), data, font.Header(study="s", site="A")).data]
     with held_elsewhere(out):
         for call in (
             lambda: run_study(study, out),
@@ -156,6 +156,6 @@ def test_a_refused_command_leaves_no_empty_folder(
     data.write(tmp_path / "clusters.csv")
     (tmp_path / "bad.csv").write_text("id,1,2\n")
     (tmp_path / "bad.toml").write_text(STUDY.replace("clusters.csv", "bad.csv"))
-    font.write_model("m.json", fitted(data), data, study="s", site="A")
+    font.write_model("m.json", fitted(data), data, font.Header(study="s", site="A"))
     refusal(*command)
     assert not (tmp_path / "a").exists()

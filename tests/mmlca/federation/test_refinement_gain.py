@@ -122,7 +122,7 @@ def gains(n_sites: int, sizes: tuple[int, int], concentration: float, seed: int)
     ensemble = font.Ensemble(K, seed=1).fit(models, font.LabelPatterns.from_labels(labels))
     result = {"FONT": score(truth, {s: ensemble.predict(t) for s, t in labels.items()})}
     for name, rounds in {"refit": 0, "+1": 1, "+2": 2, "converge": "converge"}.items():
-        refined = font.refine(ensemble, models, data, steps=rounds)  # type: ignore[arg-type]
+        refined = font.refine(ensemble, models, data, rounds=rounds)  # type: ignore[arg-type]
         result[name] = score(truth, {s: refined.predict(part, s) for s, part in data.items()})
     width = max(part.codes.shape[1] for part in data.values())
     codes = [
@@ -190,7 +190,7 @@ def small_sites(n: int, n_large: int, large: tuple[int, int], seed: int) -> dict
             ensemble, _ = font.combine(models, parts, n_clusters=K)
         clusters = {site: ensemble.predict(table) for site, table in labels.items()}
         try:
-            refined = font.refine(ensemble, local, data, steps=1)
+            refined = font.refine(ensemble, local, data, rounds=1)
             placed = {site: refined.predict(part, site) for site, part in data.items()}
         except InputError:  # a cluster without patients: the ensemble stays as it is
             placed = clusters

@@ -49,7 +49,7 @@ def test_three_folders_give_the_in_process_result(
     result = font.read_ensemble(root / "ensemble.json")
     models = {name: file.model for name, file in result.models.items()}
     data = {site: sequences_of(site) for site in SITES}
-    together = font.refine(result.ensemble, models, data, steps=rounds)
+    together = font.refine(result.ensemble, models, data, rounds=rounds)
     assert by_files["shared"].step == rounds
     assert by_files["shared"].model.class_parameters_ == pytest.approx(
         together.class_parameters_, abs=1e-7
@@ -69,7 +69,7 @@ def test_rounding_costs_little_and_is_what_the_rule_says(study: Path) -> None:
     result = font.read_ensemble(study / "ensemble.json")
     models = {name: file.model for name, file in result.models.items()}
     data = {site: sequences_of(site) for site in SITES}
-    exact = font.refine(result.ensemble, models, data, steps=1)
+    exact = font.refine(result.ensemble, models, data, rounds=1)
     shared = read_shared(study / "shared-1.json")
     assert shared.last
     off = np.abs(shared.model.class_parameters_ - exact.class_parameters_)

@@ -86,7 +86,7 @@ def test_refining_to_convergence_is_one_fit_with_groups(prior: float) -> None:
     models = {s: MixtureMarkov(2, n_init=6, prior=prior, seed=1).fit(x) for s, x in sites.items()}
     labels = {site: font.label(models, x) for site, x in sites.items()}
     ensemble = font.Ensemble(2, seed=1).fit(models, labels)
-    refined = font.refine(ensemble, models, sites, steps="converge")
+    refined = font.refine(ensemble, models, sites, rounds="converge")
     data, group = joined(sites)
     model = MixtureMarkov(2, n_init=6, prior=prior, seed=2, tol=1e-9).fit(data, groups=group)
     order = np.argsort(-refined.params_.weights)
