@@ -20,7 +20,7 @@ FIT = (
 PREP = (
     "import pandas as pd, ehr_prep;"
     "records = {'id': [1, 1], 'date': ['2010-01-01', '2010-06-01'], 'drug': ['Humira', 'Orencia']};"
-    "ehr_prep.build_sequences(ehr_prep.read_records(pd.DataFrame(records)))"
+    "ehr_prep.build_sequences(ehr_prep.read_records(pd.DataFrame(records), 'ra'))"
 )
 LOOP = (  # what numba itself needs: one loop that sums an array
     "import numba, numpy as np;"

@@ -177,6 +177,8 @@ def test_a_hidden_size_does_not_follow_from_its_levels(seed: int) -> None:
 # --- a whole study -----------------------------------------------------------------------------
 
 RICH = """
+[records]
+drugs = "ra"
 [rules]
 first_on_or_after = 2008-01-01
 impute = "carry_forward"
