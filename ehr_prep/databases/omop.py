@@ -257,7 +257,10 @@ def _labs(
     tests = _tests(database, labs)
     name_of = {concept: name for name, concepts in tests.items() for concept in concepts}
     table = database.table(
-        *("measurement", "person_id", "measurement_concept_id", "measurement_date"),
+        "measurement",
+        "person_id",
+        "measurement_concept_id",
+        "measurement_date",
         "value_as_number",
         optional=("operator_concept_id",),
     )

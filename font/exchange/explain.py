@@ -80,7 +80,7 @@ def _signed(about: Mapping[str, Any]) -> str:
         return "It is not signed: nothing in it shows who sent it."
     return (
         f"It is signed with the key {about['signature']['key']}; compare this with the key that "
-        f"{about['site']!r} told you by another way."
+        f"{about['site']!r} gave you separately, for example by telephone."
     )
 
 

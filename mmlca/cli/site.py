@@ -78,7 +78,7 @@ def site_fit(
         str | None,
         typer.Option(
             help="Family of the models, such as k-means or latent-class-model; SEQUENCES is then a "
-            "table of an id and the columns to look at.",
+            "table with an id and the columns that the model uses.",
             show_default="mixture-of-markov-chains",
         ),
     ] = None,
@@ -249,7 +249,8 @@ def site_assign(
     out: Annotated[
         Path | None,
         typer.Option(
-            *("--out", "-o"),
+            "--out",
+            "-o",
             dir_okay=False,
             help="File for the patients' clusters, .csv; it stays.",
             show_default="clusters.csv in the folder",
@@ -425,7 +426,7 @@ def site_effects(
         "Log-odds of each cluster against cluster 1, as they leave:",
         table.to_string(index=False),
         wrote([path]),
-        f"Withheld: effects that rest on fewer than {hospital.min_count} patients of a cluster, "
+        f"Withheld: effects based on fewer than {hospital.min_count} patients of a cluster, "
         f"and digits beyond the precision; {hospital.ledger().path} keeps what was released.",
         f"Next: look at it with `mmlca exchange check {path}`, then send {path.name} to the "
         "centre.",
@@ -450,7 +451,7 @@ def make_key_pair(
         quiet,
         f"Wrote {folder / KEY_FILE}, which is private: it stays here and signs what leaves.",
         f"Wrote {folder / PUBLIC_FILE}, the public key: {public}",
-        "Next: tell the others this key by another way than the files, such as the telephone; each "
+        "Next: give the others this key apart from the files, for example by telephone; each "
         "adds it to the study file (key, under this site or under [centre]) or to a file for "
         "--keys.",
     )

@@ -51,7 +51,7 @@ def demo(
     ] = "1-5",
     stability: Annotated[
         bool,
-        typer.Option("--stability", help="Choose a number at each resample too; takes longer."),
+        typer.Option("--stability", help="Choose a number for each resample too; slower."),
     ] = False,
     omop: Annotated[
         bool, typer.Option("--omop", help="Keep the cohort in OMOP tables (Parquet).")
@@ -128,7 +128,7 @@ def study_init(
         list[str] | None,
         typer.Option(
             metavar="[SITE=]FILE",
-            help="Records of a site, to be looked at; repeat it for further files and sites.",
+            help="Records of a site, to inspect; repeat it for further files and sites.",
         ),
     ] = None,
     patients: Annotated[
@@ -199,7 +199,7 @@ def study_init(
     unread = {site: look.problems for site, look in looks.items() if look.records is None}
     if unread:
         problems = " ".join(f"{site}: {text}" for site, part in unread.items() for text in part)
-        raise InputError(f"{path} was not written, since files cannot be read. {problems}")
+        raise InputError(f"{path} was not written, because some files cannot be read. {problems}")
     path.parent.mkdir(parents=True, exist_ok=True)
     relative = {k: Path(os.path.relpath(f, path.parent)).as_posix() for k, f in shared.items() if f}
     if known is not None:

@@ -90,8 +90,11 @@ def plot_residuals(
     bar.set_ticks(np.arange(-_MOST, _MOST + 1, 2))
     few = f", or {few_patients(min_count)}" if hides(min_count) else ""
     chance = "as about one in twenty is by chance"
-    notes = [f"+ and −: beyond {_MARKED:g} standard errors, {chance}"] * any_marked
-    notes += [f"grey: nobody is expected{few}"] * any_grey
+    notes = []
+    if any_marked:
+        notes.append(f"+ and −: beyond {_MARKED:g} standard errors, {chance}")
+    if any_grey:
+        notes.append(f"grey: no patient is expected{few}")
     note = "; ".join(notes)
     figure.supxlabel("\n".join([xlabel, *_lines(note, figure)]), fontsize=TEXT)
     return figure

@@ -102,7 +102,7 @@ def plot_selection(
             ha="center", va="bottom", fontsize=SMALL, color=INK,
         )  # fmt: skip
     ax.set_xlabel("Number of classes (top: chosen)", fontsize=TEXT)
-    ax.set_ylabel(f"{name} above the smallest{' of each' * several}", fontsize=TEXT)
+    ax.set_ylabel(f"{name} above the smallest{' of each' if several else ''}", fontsize=TEXT)
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     if several:
         ax.legend(

@@ -209,7 +209,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         sequences : Sequences, DataFrame (wide) or integer array (n, T) with −1 for missing
         weights : (n,), optional
-            In place of the sequences' own. They count patients: the prior is in their units. Where
+            Instead of the sequences' own. They count patients: the prior is in their units. Where
             their mean is below 1, as that of weights which sum to 1, it is in units of their mean.
         covariates : DataFrame, optional
             What makes classes more or less probable: one row per patient, matched by a column or
@@ -605,7 +605,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self._criteria(n)["bic"]
 
     def sabic(self, n: Count = "sequences") -> float:
-        """BIC adjusted for sample size (Sclove 1987): (n + 2) / 24 in place of n."""
+        """BIC adjusted for sample size (Sclove 1987): (n + 2) / 24 instead of n."""
         return self._criteria(n)["sabic"]
 
     def caic(self, n: Count = "sequences") -> float:

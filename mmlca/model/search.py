@@ -69,20 +69,20 @@ class Fit(NamedTuple):
 
 
 def search_text(n_init: int, thorough: bool) -> str:
-    """How `fit_search` finds a maximum, in two sentences for a methods section."""
+    """How `fit_search` finds a maximum, in sentences for a methods section."""
     share = {kind: KINDS.count(kind) / len(KINDS) for kind in dict.fromkeys(KINDS)}
     agree = "not all" if thorough else "fewer than half"
     more = (_MORE if thorough else 1) * _SEARCHES
     return (
         f"Each search for the maximum began from {n_init} starts ({share['seeded']:.0%} from "
-        f"groups around patients with unlike courses, {share['random']:.0%} from random "
+        f"groups around patients with dissimilar courses, {share['random']:.0%} from random "
         f"probabilities and {share['partition']:.0%} from random groups of patients), of which "
-        f"the best {min(_FOLLOWED, n_init)} were followed to their maxima. Where {agree} of "
-        "these ended at the best one, or where perturbations of it (patients moved between "
-        "classes, classes split, or exchanged with those of another maximum) led to a better one, "
-        f"up to {more} independent searches perturbed their maxima until this brought no further "
-        "gain, and unless all reached the same maximum theirs were put together and searched "
-        "further."
+        f"the best {min(_FOLLOWED, n_init)} were followed to their maxima. If {agree} of "
+        "these ended at the best one, or if perturbing it (moving patients between classes, "
+        "splitting classes, or exchanging them with those of another maximum) led to a better one, "
+        f"up to {more} independent searches perturbed their maxima until there was no further "
+        "gain. Unless all of them reached the same maximum, their maxima were then combined and "
+        "searched further."
     ).replace("%", " %")
 
 

@@ -40,7 +40,7 @@ class ClassSettings(Settings):
         "sequences", "What the criterion counts as n: sequences, or time points as seqHMM does."
     )
     stability: bool = setting(
-        True, "Choose a number at each resample too: shows how stable the choice is, takes longer."
+        True, "Choose a number for each resample too: slower, but shows how stable the choice is."
     )
 
 

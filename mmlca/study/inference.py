@@ -186,7 +186,7 @@ def _intervals(study: Study, model: Any, data: Any, refits: Bootstrap | None) ->
 
 
 def _parameters(study: Study, model: Any, data: Any, refits: Bootstrap | None) -> pd.DataFrame:
-    """Probabilities with their intervals; those that rest on few patients are blank.
+    """Probabilities with their intervals; those based on few patients are blank.
 
     They rest on the patients assigned to the class who begin in the state, or make the step.
     """

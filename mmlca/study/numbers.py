@@ -57,7 +57,7 @@ class Number:
     ----------
     kind : Kind
     value : float
-        NaN if it rests on too few patients to be shown.
+        NaN if it is based on too few patients to be shown.
     sites : str
         A site ("MGB"), a pair ("MGB − VA"), or "all".
     group : str

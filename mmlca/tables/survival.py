@@ -388,7 +388,7 @@ def _cox(cases: Cases) -> pd.DataFrame:
             reason = str(error).split("\n")[0].rstrip(".")
             raise InputError(
                 f"the Cox regression has no solution ({reason}): a group or covariate without any "
-                "event, or covariates that say the same; leave one out."
+                "event, or covariates that determine each other; leave one out."
             ) from None
     summary = model.summary.loc[names]
     event = cases.event == 1

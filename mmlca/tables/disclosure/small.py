@@ -1,6 +1,6 @@
 """What may not show inside a hospital: small numbers, and those from which they would follow.
 
-A number that rests on at least one and fewer than `min_count` different patients is *small*. It is
+A number based on at least one and fewer than `min_count` different patients is *small*. It is
 blank (NaN) in a table, "<11" or "–" in a text, and left out of a figure, which says so. Nothing
 else in the package compares a number with `min_count`. Where numbers add up to totals that are
 shown, some numbers that are not small are hidden with the small ones, because these would follow
@@ -306,13 +306,13 @@ def hide(
 
 
 def count_text(n: float, min_count: int, patients: float | None = None) -> str:
-    """A number as text: "1,234", or "<11" where the patients it rests on are few.
+    """A number as text: "1,234", or "<11" where the patients it is based on are few.
 
     Parameters
     ----------
     n : number to write
     min_count : int
-    patients : number of different patients it rests on, if that is another number
+    patients : number of different patients it is based on, if that is another number
 
     Examples
     --------
@@ -328,7 +328,7 @@ def hidden_note(min_count: int) -> str:
     if min_count < 2:
         return ""
     return (
-        f"Numbers that rest on fewer than {min_count} patients, and those that would reveal them, "
+        f"Numbers based on fewer than {min_count} patients, and those that would reveal them, "
         "are not shown."
     )
 

@@ -140,7 +140,7 @@ def test_concept_sets_in_a_study(cdm: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('omop = "parquet:MGB"\nrecords = "x.csv"', "one of the four"),
+        ('omop = "parquet:MGB"\nrecords = "x.csv"', "exactly one of"),
         (
             'omop = "parquet:MGB"\npatients = "x.csv"',
             "has patients, which does not go with omop",

@@ -184,7 +184,8 @@ def test_methods_describe_the_search_that_was_made() -> None:
     text = search_text(40, thorough=False)
     assert "random starts" not in text
     assert (
-        "began from 40 starts (50 % from groups around patients with unlike courses, 25 %" in text
+        "began from 40 starts (50 % from groups around patients with dissimilar courses, 25 %"
+        in text
     )
     assert "the best 12 were followed" in text
     assert "Where fewer than half of these ended at the best one" in text

@@ -186,7 +186,7 @@ def test_too_many_classes_are_put_in_words() -> None:
     (text,) = [
         t for t in mmlca.diagnose(fixed(twice, data), data, n_sim=5).cautions() if "many" in t
     ]
-    assert text.startswith("3 classes look too many")
+    assert text.startswith("3 classes may be too many")
     assert "nearly the same" in text
     assert "fewer than 5 %" in text
     good, _ = mmlca.simulate(CHAINS, 400, 16, seed=4)
