@@ -35,7 +35,7 @@ RECORD = {
 
 
 class SpectrumChoice(NamedTuple):
-    """Number of clusters read off a spectrum, and how sure that is.
+    """Number of clusters read off a spectrum, and how certain it is.
 
     Parameters
     ----------

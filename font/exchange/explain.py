@@ -1,4 +1,4 @@
-"""Exchange files in plain words, for whoever signs them off."""
+"""Exchange files in plain words, for the person who signs them off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from font.files import content_policy
 
 
 def explain(path: str | PathLike[str]) -> str:
-    """What an exchange file contains and what it reveals, for whoever signs it off."""
+    """What an exchange file contains and what it reveals, for the person who signs it off."""
     about = describe_file(path)
     lines = [
         _head(about),

@@ -220,7 +220,7 @@ def select(
     choosing: CriterionOptions,
     blrt: Annotated[
         bool,
-        typer.Option("--blrt", help="Test each number against one less, by simulation; slow."),
+        typer.Option("--blrt", help="Test each number against one fewer, by simulation; slow."),
     ] = False,
     simulations: Annotated[
         int, typer.Option(min=1, help="Largest number of simulations for each test.")

@@ -60,10 +60,10 @@ def demo(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """See a whole study at work, on a synthetic cohort.
+    """Run a whole study on a synthetic cohort.
 
     Simulates rheumatoid arthritis patients of two hospitals and runs the study on them. The study
-    file is left beside the data, to be changed and run again.
+    file is kept beside the data, so that it can be changed and run again.
     """
     from font.files import hold
     from mmlca.study.processes import Processes
@@ -157,8 +157,8 @@ def study_init(
 
     With --records it looks at the files, writes what it saw (columns, dates, drugs) into the study
     file, and prints a preview: what each column was taken for, the flow so far and ten patients'
-    sequences, without their ids. If a file cannot be read, it says everything that is needed and
-    writes nothing. Options with [SITE=] hold for one site, or for all without it.
+    sequences, without their ids. If a file cannot be read, the command lists
+    all problems and writes nothing. Options with [SITE=] apply to one site, or without it to all.
     """
     from font.files import keep_inputs
     from mmlca.study.study_file import write_study_file
@@ -302,7 +302,7 @@ def study_sensitivity(
 ) -> None:
     """Repeat a study under other choices, and see what changes.
 
-    The choices stand under [sensitivity] in the study file: one at a time, or all combinations.
+    The choices under [sensitivity] in the study file are tried one at a time, or all combined.
     """
     from mmlca.study.sensitivity import run_sensitivity
     from mmlca.study.study_file import read_study

@@ -39,7 +39,7 @@ UNNAMED = "this site"  # where nothing leaves, no name is needed
 
 
 def message_in(entry: str) -> Message:
-    """The message that an entry of the ledger stands for: "labels", "sums 0", "masked sums 1"."""
+    """The message that an entry of the ledger records: "labels", "sums 0", "masked sums 1"."""
     return message_of(re.sub(r" \d+$", "", entry))
 
 

@@ -108,7 +108,7 @@ def plot_stays(
     xlabel: str = "Times",
     figure: Figure | None = None,
 ) -> Figure:
-    """How likely patients leave a state, by how long they have been in it. Draws `result.stays`.
+    """The probability of leaving a state by the time spent in it. Draws `result.stays`.
 
     Dots are the patients, lines what a Markov chain expects: the same share at all durations
     (geometric lengths of stay).

@@ -39,7 +39,7 @@ def plot_selection(
 ) -> Axes:
     """The criterion against the number of classes: one line per site, its choice filled.
 
-    Shown is the difference to the best, since sites differ in size; above 10 the scale is
+    The difference from the best is shown, since sites differ in size; above 10 the scale is
     logarithmic, so that the minimum can be read beside the large values of too few classes.
 
     Parameters

@@ -130,7 +130,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half (in a
         thorough search: all) of the starts that were followed end there, each of them counts as a
         search. Otherwise there are three searches (six if thorough), two in three from random
-        starts and the others from solutions with one class less; none knows what another reached,
+        starts and the others from solutions with one class fewer; none knows what another reached,
         and what they reach together afterwards does not count, so that `n_replicated_` may be 0. A
         high share is evidence that no better maximum exists, not proof: a maximum that attracts
         most starts need not be the best. The fit warns where fewer than two of the searches, or

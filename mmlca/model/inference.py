@@ -1,4 +1,4 @@
-"""How sure the parameters are: standard errors, intervals, and tests of covariates.
+"""How certain the parameters are: standard errors, intervals, and tests of covariates.
 
 `MixtureMarkov` documents what these functions compute. They take a `Fitted` mixture and the
 patients of its fit: sequences in the mixture's states, with the columns of their covariates or the

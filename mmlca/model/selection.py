@@ -192,7 +192,7 @@ def _sentence(table: pd.DataFrame) -> str:
 
 
 def _by_tests(table: pd.DataFrame) -> int:
-    """The last number before the first that is not better than one less, at the level 0.05."""
+    """The last number before the first that is not better than one fewer, at the level 0.05."""
     for k, p in zip(table["classes"], table["blrt_p"], strict=True):
         if k > 1 and not p <= 0.05:
             return int(k) - 1

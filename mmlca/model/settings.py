@@ -69,7 +69,7 @@ class ModelSettings(Settings):
 
 
 class InferenceSettings(Settings):
-    """How sure the models are, and how well they fit."""
+    """How certain the models are, and how well they fit."""
 
     standard_errors: bool = setting(
         True, "Standard errors of the probabilities of each site's own model."

@@ -1,4 +1,4 @@
-"""How sure a study is, and what follows from its clusters: errors, fit, covariates, outcomes."""
+"""How certain results are, and what follows from clusters: errors, fit, covariates, outcomes."""
 
 from __future__ import annotations
 

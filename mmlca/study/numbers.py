@@ -107,7 +107,7 @@ class Number:
 
     @property
     def name(self) -> str:
-        """The number's name for people, unlike that of any other number of the study."""
+        """The number's name for people, unique within the study."""
         first = f"{self.kind} {self.group}".rstrip()
         return ", ".join(filter(None, (first, self.label, self.membership, self.sites)))
 

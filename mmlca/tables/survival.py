@@ -164,7 +164,7 @@ def survival_by_cluster(
         Whether the event happened at `time`: booleans, or 0 and 1; with competing events any
         values, of which `competing` names those that compete.
     clusters : Series by id or array (n,)
-        As assigned; how sure the assignment is does not enter.
+        As assigned, without regard to how certain the assignment is.
     window : float
         Length of the time in which treatments formed the clusters.
     landmark : float, optional

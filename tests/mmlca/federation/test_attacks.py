@@ -382,7 +382,7 @@ def units_of(sums: Any, whole: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def possible_draws(told: list[np.ndarray], steps: list[Any]) -> float:
-    """Log-probability that these tables are written as what was told, all with the same draws."""
+    """Log-probability that these tables are written as `told`, all with the same draws."""
     low, high = np.zeros(told[0].shape), np.ones(told[0].shape)
     bottom, top = 0.0, 1.0  # of the draw that all cells of few patients share
     for shown, (few, values, unit) in zip(told, steps, strict=True):
