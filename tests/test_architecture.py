@@ -128,6 +128,14 @@ def test_numba_flower_and_pyplot_only_where_allowed(path: Path) -> None:
         assert not from_package(imports(path), "flwr")
 
 
+def test_importing_the_settings_of_a_study_is_light() -> None:
+    code = (
+        "import sys, mmlca.study.settings; print([m for m in ('numba', 'matplotlib', 'sklearn',"
+        " 'scipy', 'pandas', 'numpy') if m in sys.modules])"
+    )
+    assert _python(code) == "[]"
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_importing_a_package_is_light(package: str) -> None:
     code = (

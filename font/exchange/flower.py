@@ -284,7 +284,7 @@ def _read(message: Message, node: str) -> Reply:
         if trouble is not None:
             return Reply(node, trouble=f"the step failed there with {ascii(trouble)[:60]}")
         return Reply(node, tuple(_files_in(message)))
-    except ValueError as error:
+    except ValueError as error:  # also of Flower itself, for a message without content
         return Reply(node, trouble=str(error))
 
 

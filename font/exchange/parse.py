@@ -91,7 +91,7 @@ def parse(data: bytes, origin: str) -> Any:
             f"{origin} is not JSON (line {error.lineno}: {error.msg}); ask the sender to send it "
             "again."
         ) from None
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"{origin} {error}; ask the sender to write it again.") from None
 
 

@@ -113,7 +113,7 @@ class Centre:
                 named, part = read(reply.files[0])
                 if named != site:
                     raise InputError(f"it sent a file of {named!r}, but models of {site!r}")
-            except ValueError as error:
+            except InputError as error:
                 self.absent.append(Absent(site, step, str(error)))
                 continue
             yield sender, part
@@ -147,7 +147,7 @@ def collect_models(
             if site in {taken for taken, _ in heard.values()}:
                 raise InputError(f"an earlier sender already uses the name {site!r}")
             read[reply.sender], heard[reply.sender] = models, (site, reply.files)
-        except ValueError as error:
+        except InputError as error:
             centre.absent.append(Absent(reply.sender, "fit", str(error)))
     seen = {sender: {model.states for model in models.values()} for sender, models in read.items()}
     wanted = tuple(states) if states is not None else _most_common(*seen.values())

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from functools import cache, partial
+from multiprocessing import current_process
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -30,12 +31,11 @@ class Processes:
     """
 
     def __init__(self, n_jobs: int | None = None) -> None:
-        from joblib import effective_n_jobs
+        import loky
 
-        self.n = int(effective_n_jobs(n_jobs)) if n_jobs else min(effective_n_jobs(-1), _MOST)
+        self.n = n_jobs or min(loky.cpu_count(), _MOST)
         self._executor: Any = None
         self._compiled: Any = None
-        self._tasks: list[Any] = []
 
     @property
     def running(self) -> bool:
@@ -43,12 +43,12 @@ class Processes:
 
     def start(self) -> None:
         """Start the processes; they load what they need while this one goes on."""
-        from joblib.externals.loky import ProcessPoolExecutor
+        import loky
 
-        if self.n == 1 or self.running:
+        if self.n == 1 or self.running or current_process().daemon:  # which may start none
             return
         try:
-            executor = ProcessPoolExecutor(self.n, initializer=_load)
+            executor = loky.ProcessPoolExecutor(self.n, initializer=_load)
             self._compiled = executor.submit(_compile)  # by one of them; others read it
         except OSError:  # a computer that does not allow it: this process does everything
             return
@@ -69,7 +69,6 @@ class Processes:
             task = self._executor.submit(_observed, spelling(), call, args)
         except BrokenExecutor:
             return cache(here)
-        self._tasks.append(task)
 
         def result() -> T:
             try:
@@ -91,15 +90,9 @@ class Processes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self.running:
-            return
-        for task in self._tasks:
-            task.cancel()
-        workers = list(self._executor._processes.values())
-        self._executor.shutdown(wait=False)
-        for worker in workers:  # its own way of ending them fails while tasks wait
-            worker.terminate()
-        self._executor = None
+        if self.running:
+            self._executor.shutdown(kill_workers=True)
+            self._executor = None
 
 
 def _observed(

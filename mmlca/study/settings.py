@@ -43,7 +43,7 @@ from mmlca.model.settings import (
     ModelSettings,
     OutcomeSettings,
 )
-from mmlca.tables.table_one import TableOneSettings
+from mmlca.tables.settings import TableOneSettings
 
 Key = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[\w][\w .-]*$", max_length=60)]

@@ -7,22 +7,21 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import Field
 
 from font.checks import some
 from font.errors import InputError
-from font.settings import Settings, change, setting
+from font.settings import change
 from font.spelling import option
-from mmlca.model.settings import Columns, Text
 from mmlca.sequences.checks import looks_like_dates, match_ids
 from mmlca.sequences.type import Labels
 from mmlca.tables.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
 from mmlca.tables.disclosure import Rounding, check_min_count, count_note
+from mmlca.tables.settings import TableOneSettings
 from mmlca.tables.table_one_counts import (
     SiteNumbers,
     Variable,
@@ -53,26 +52,6 @@ _HEADINGS = {"p": "p", "smd": "SMD"}
 def _markdown(text: str) -> str:
     """A text without HTML: a level may be called anything, and Markdown passes tags on."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
-
-
-class TableOneSettings(Settings):
-    """Table 1: its rows, and its columns beside those of the clusters."""
-
-    variables: Columns | dict[Text, Text] | None = setting(
-        None,
-        "Columns of the patients' table, or labels by column; default: all but dates. Numbers with "
-        "more than two values are continuous, everything else is a category.",
-        example=["age", "sex", "race"],
-    )
-    columns: Annotated[tuple[Literal["all", "p", "smd"], ...], Field(strict=False)] = setting(
-        ("all",),
-        "Columns after those of the clusters: all patients; p: p-values (analysis of variance, or "
-        "Kruskal–Wallis for medians; chi-squared for categories); smd: standardised mean "
-        "difference, averaged over all pairs of clusters.",
-    )
-    continuous: Literal["mean", "median"] = setting(
-        "mean", "Continuous variables: mean (SD), or median [quartiles]."
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,7 +158,7 @@ def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
         raise misfit(origin, "its votes are for clusters that it does not have")
     try:
         Ensemble.from_dict(part)
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"{origin}: {error}") from None
 
 

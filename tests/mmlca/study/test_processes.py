@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
+from multiprocessing import current_process
 from typing import Any
 
 import matplotlib as mpl
@@ -29,6 +31,20 @@ def both() -> list[Processes]:
         one.start()
     assert [one.running for one in processes] == [False, True]
     return processes
+
+
+def workers_of(processes: Processes) -> set[int]:
+    """The process ids of both workers."""
+
+    def identify() -> int:
+        time.sleep(0.02)
+        return os.getpid()
+
+    found: set[int] = set()
+    while len(found) < 2:
+        found |= {task() for task in [processes.submit(identify) for _ in range(4)]}
+        assert os.getpid() not in found
+    return found
 
 
 def test_the_same_pictures_from_any_number_of_processes() -> None:
@@ -73,22 +89,23 @@ def test_errors_come_from_any_process_in_the_words_of_the_user() -> None:
 def test_whoever_stops_early_leaves_no_process_behind(capfd: pytest.CaptureFixture[str]) -> None:
     with Processes(2) as processes:
         processes.start()
+        workers = workers_of(processes)
         tasks = [processes.submit(to_pictures, lambda: line(1), 60) for _ in range(9)]
         tasks[0]()
-        workers = list(processes._executor._processes.values())
+    assert len(workers) == 2
     for worker in workers:
-        worker.join(60)
-    assert [worker.is_alive() for worker in workers] == [False, False]
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
     assert capfd.readouterr() == ("", "")  # nor a message of theirs
 
 
 def test_tasks_of_a_process_that_was_killed_are_done_all_the_same() -> None:
     with Processes(2) as processes:
         processes.start()
-        assert processes.submit(int, "1")() == 1  # both are at work
+        workers = workers_of(processes)
         tasks = [processes.submit(to_pictures, lambda: line(1), 60) for _ in range(9)]
-        for worker in list(processes._executor._processes.values()):
-            os.kill(worker.pid, signal.SIGKILL)
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
         assert {task()["png"] for task in tasks} == {to_pictures(lambda: line(1), 60)["png"]}
         assert processes.submit(int, "3")() == 3
 
@@ -97,13 +114,20 @@ def test_a_computer_without_processes_computes_alone(monkeypatch: pytest.MonkeyP
     def refuse(*args: object, **settings: object) -> None:
         raise PermissionError("no semaphores here")
 
-    monkeypatch.setattr("joblib.externals.loky.ProcessPoolExecutor", refuse)
+    monkeypatch.setattr("loky.ProcessPoolExecutor", refuse)
     with Processes(2) as processes:
         processes.start()
         assert not processes.running
         assert processes.submit(int, "3")() == 3
 
 
+def test_a_worker_of_another_program_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(current_process(), "daemon", True)
+    with Processes(2) as processes:
+        processes.start()
+        assert not processes.running
+
+
 def test_a_large_computer_is_not_filled_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joblib.effective_n_jobs", lambda n: 64 if n == -1 else n)
+    monkeypatch.setattr("loky.cpu_count", lambda: 64)
     assert (Processes().n, Processes(3).n, Processes(32).n) == (8, 3, 32)

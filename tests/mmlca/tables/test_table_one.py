@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mmlca.tables.table_one import TableOneSettings, table_one
+from mmlca.tables.settings import TableOneSettings
+from mmlca.tables.table_one import table_one
 
 PATIENTS = pd.DataFrame(
     {
