@@ -471,7 +471,7 @@ def test_long_tables_of_shares_become_grids() -> None:
         "fewer than 11, or would reveal so few",
         "nobody",
     ]
-    assert "rest on fewer than 11 patients" in " ".join(table.notes)
+    assert "based on fewer than 11 patients" in " ".join(table.notes)
     shown = lay_out(frame[:2], RATES, "Shares", "shares.csv", 1)
     assert "fewer" not in " ".join(shown.notes)
 
