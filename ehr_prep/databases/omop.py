@@ -126,7 +126,14 @@ def read_omop(
     if labs is not None:
         tests = _labs(database, patients, seen.ids, seen.others, labs, span)
     checks = Checks(
-        *(database.name, seen.ids, texts, resolved.drugs, span, people, periods, entered),
+        database.name,
+        seen.ids,
+        texts,
+        resolved.drugs,
+        span,
+        people,
+        periods,
+        entered,
         duplicates=duplicates,
         suggest=False,
     )

@@ -7,7 +7,7 @@ nor do differences of counts, and a patient more or less changes a published num
 probability 1/m only. The draws are made once, from a secret that stays in the site's ledger:
 whoever asks again gets the same file, so that nothing can be averaged.
 
-What is not a count (means and covariances of Gaussian mixtures, centres of K-means) rests on at
+What is not a count (means and covariances of Gaussian mixtures, centres of K-means) is based on at
 least m patients and is written with a stated precision.
 
 What someone who knows every other patient of the site could still work out from a file, and what no

@@ -114,7 +114,9 @@ def site_fit(
     if classes is None and also_try is None and home.study_file is None:
         raise InputError("the number of classes is missing; give --classes, or --try several.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, family=family, quiet=quiet), release),
+        home,
+        site_data(sequences, patients, family=family, quiet=quiet),
+        release,
         family=family,
         n_classes=classes,
         candidates=None if also_try is None else whole_numbers(also_try, "--try"),
@@ -208,7 +210,9 @@ def site_label(
     if not lists:
         raise InputError("there are no model files among these; give those of all sites.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, lists[0], quiet=quiet), release),
+        home,
+        site_data(sequences, patients, lists[0], quiet=quiet),
+        release,
         agreed=agreed,
         without=listed_sites(without),
         keys=read_keys_file(keys, home.study_file),
@@ -313,7 +317,9 @@ def site_refine(
         )
     file = answered[0]
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, file, quiet=quiet), release),
+        home,
+        site_data(sequences, patients, file, quiet=quiet),
+        release,
         without=listed_sites(without),
         keys=read_keys_file(keys, home.study_file),
     )

@@ -26,7 +26,7 @@ def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
 
 
 def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
-    """The same and the refined clusters, for what rests on rounded counts alone."""
+    """The same and the refined clusters, for what is computed from rounded counts alone."""
     more = [("refined", analysis.refined_clusters)] if analysis.refined is not None else []
     return [*views(analysis), *more]
 

@@ -1,6 +1,6 @@
 """How much the courses of the same cluster differ between sites.
 
-Everything rests on counts: how often the patients of a site and cluster begin in each
+Everything is computed from counts: how often the patients of a site and cluster begin in each
 state and step from each state to each other one. `mmlca.tables.norms` has the norms of their
 differences, with intervals, and `mmlca.tables.norm_texts` puts them into words. Whether sites
 differ at all is tested in `mmlca.tables.shared_chains`, without assigning anybody to a cluster.

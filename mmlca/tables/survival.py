@@ -70,7 +70,7 @@ class Survival:
     competing: bool
 
     def shown(self, min_count: int, rounding: Rounding | None = None) -> Survival:
-        """The same without what rests on, or would reveal, fewer than `min_count` patients.
+        """The same without what is based on, or would reveal, fewer than `min_count` patients.
 
         Curves are shown only at round times, between which nobody or at least `min_count` patients
         have the event, and nobody or as many leave; with three digits. A curve that ends because

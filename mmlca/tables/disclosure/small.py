@@ -388,7 +388,7 @@ def not_shown(n: int, noun: str, min_count: int, others: int = 0) -> str:
 
 
 def coarse_times(counts: ArrayLike, min_count: int) -> NDArray[np.intp]:
-    """The times at which a curve may show its value, so that no stretch rests on few patients.
+    """The times at which a curve may show its value, so that no stretch comes from few patients.
 
     Each step of a survival curve shows how many had the event or left, as may the numbers at risk.
     Between two times shown, and after the last before the end, each kind of event and leaving is
