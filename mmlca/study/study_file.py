@@ -188,7 +188,7 @@ _HEAD = """# A study: its data, its rules and its results. Run it with
 _SITES = """
 # --- data, by site ---------------------------------------------------------------------
 # Paths are relative to this file. A site has records, sequences made by `mmlca prep`, or a
-# database. Any setting of [records] may stand here too, for this site alone, and columns in
+# database. Any setting of [records] may be given here too, for this site alone, and columns in
 # [sites.NAME.records_columns], [sites.NAME.patients_columns] and so on; those of one of several
 # files of records in [sites.NAME.file_columns."b.csv"]."""
 _PUBLISHED = {

@@ -171,7 +171,7 @@ WRONG = {
     "two sources": (
         "records = ",
         'sequences = "a.csv"\nrecords = ',
-        "sites.MGB needs either records, sequences, omop or warehouse",
+        "sites.MGB needs exactly one of records",
     ),
     "no name": ("name = ", "title = ", "name is missing (1 more at fault)"),
     "unknown section": ("[privacy]", "[privcy]", "privcy is not known; did you mean privacy?"),
