@@ -122,7 +122,9 @@ def study_init(
     ] = Path("study.toml"),
     site: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a site; repeat it for each.", show_default="MGB and VA"),
+        typer.Option(
+            help="Name of a site; repeat it for each.", show_default="hospital_1 and hospital_2"
+        ),
     ] = None,
     records: Annotated[
         list[str] | None,
@@ -173,7 +175,7 @@ def study_init(
             if given:
                 raise InputError(f"{option_name(option)} goes with --records; give both.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_study_file(path, site or ("MGB", "VA"), name=name, preset=preset)
+        write_study_file(path, site or ("hospital_1", "hospital_2"), name=name, preset=preset)
         say(quiet, f"Wrote {path}. Change the paths in it, then: {_next(path)}")
         return
     if site:

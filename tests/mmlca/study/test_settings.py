@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / site).mkdir()
         for name in ("medications", "patients", "labs"):
             (tmp_path / site / f"{name}.csv").touch()
-    write_study_file(tmp_path / "study.toml")
+    write_study_file(tmp_path / "study.toml", ["MGB", "VA"])
     return tmp_path
 
 
