@@ -34,8 +34,16 @@ _TOLERATED = 0.01  # share of dates that may be unreadable in a stated format, o
 _FEW = 5  # unreadable dates that are dropped and counted in any table
 _FORMATS = (
     *(f"%{a}{sign}%{b}{sign}%Y" for sign in "/.-" for a, b in ("dm", "md")),
-    *("%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d %b %Y", "%d%b%Y", "%d-%b-%y"),
-    *("%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y"),
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%d-%b-%Y",
+    "%d %b %Y",
+    "%d%b%Y",
+    "%d-%b-%y",
+    "%b %d, %Y",
+    "%b %d %Y",
+    "%d %B %Y",
+    "%B %d, %Y",
 )
 _SHORT_YEARS = tuple(
     f"%{a}{sign}%{b}{sign}%{c}" for sign in "/.-" for a, b, c in ("dmy", "mdy", "ymd")
@@ -259,7 +267,7 @@ def _check_stated(texts: _Texts, stated: str, where: str) -> DateFormat:
                 )
         return DateFormat(stated, "stated")
     if stated != ISO and texts.n[~texts.read_by(ISO)].sum() <= _TOLERATED * total:
-        return DateFormat(ISO, f"the dates are written so, not as {stated!r}")
+        return DateFormat(ISO, f"the dates are written that way, not as {stated!r}")
     fitting = [
         f for f in (ISO, *_FORMATS) if texts.n[~texts.read_by(f)].sum() <= _TOLERATED * total
     ]

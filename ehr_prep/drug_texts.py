@@ -92,7 +92,7 @@ def read_coded(
         try:
             return read_table(source, {**named, "drug": "drug_concept_id"}, needed, **reading)
         except ValueError:
-            pass  # the codes are in another column, or what is wrong is told below
+            pass  # the codes are in another column, or the error is raised below
     return read_table(source, named, needed, **reading)
 
 

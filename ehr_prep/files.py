@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pandas as pd
 
 from ehr_prep.excel import EXCEL, read_excel
-from font.checks import some
+from font.checks import counted, some
 from font.errors import InputError
 from font.sniff import DELIMITERS, FALLBACK, not_text, open_bytes, sniff
 
@@ -86,7 +86,7 @@ def source_name(source: Any) -> str:
     if isinstance(source, (str, os.PathLike)):
         return Path(source).name
     first, *others = source
-    more = f" and {len(others)} other file{'s' * (len(others) > 1)}" if others else ""
+    more = f" and {counted(len(others), 'other file', 'other files')}" if others else ""
     return f"{Path(first).name}{more}"
 
 

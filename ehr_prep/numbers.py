@@ -69,7 +69,7 @@ def read_numbers(values: Iterable[Any], decimal: str | None, name: str) -> NDArr
 
 
 def to_numbers(values: Iterable[Any], decimal: str) -> NDArray[np.float64]:
-    """Texts as numbers, NaN where they are none; the other sign may set thousands apart.
+    """Texts as numbers, NaN where they are not; the other sign may separate thousands.
 
     Examples
     --------

@@ -239,9 +239,9 @@ def check_matched(
         )
         raise InputError(
             f"none of the {len(ids):,} patients of {name} are in {other}: {examples}; write them "
-            f"alike{zeros}."
+            f"in the same way{zeros}."
         )
-    advice = "check that both write them alike."
+    advice = "check that both write them in the same way."
     warning = ReportWarning(
         f"only {matched.sum():,} of {len(ids):,} patients of {name} are in {other}: {examples}; "
         f"{advice}",

@@ -215,7 +215,7 @@ def read_records(
     end, supply : column names, optional
         The last day covered, or the number of days supplied; guessed likewise.
     date_format : str, optional
-        Such as "%m/%d/%Y". Default: ISO dates, or what the dates themselves tell, see
+        Such as "%m/%d/%Y". Default: ISO dates, or what the dates themselves show, see
         `ehr_prep.dates.read_dates`; `.settings["dates"]` has the format and the reason. A year of
         two digits is the latest one that is not in the future.
     encoding, delimiter : str, optional

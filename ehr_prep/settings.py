@@ -139,12 +139,14 @@ class Reading(RecordColumns):
     )
     date_format: Text | None = setting(None, "Format of dates.", example="%d/%m/%Y")
     encoding: Text | None = setting(None, "Encoding of the files.", example="latin-1")
-    delimiter: Text | None = setting(None, "Sign between two fields, or the word tab.", example=";")
+    delimiter: Text | None = setting(
+        None, "Character between fields, or the word tab.", example=";"
+    )
     decimal: Literal[".", ","] | None = setting(
-        None, "Decimal sign of supplies and lab values.", example=","
+        None, "Decimal mark of supplies and lab values.", example=","
     )
     duplicates: Literal["drop", "keep"] | None = setting(
-        None, "What becomes of repeated records; default: drop.", example="keep"
+        None, "What to do with repeated records; default: drop.", example="keep"
     )
     latest: OptionalDay = setting(
         None, "Later dates count as mistakes; default: today.", example=dt.date(2024, 12, 31)
@@ -264,7 +266,7 @@ class Rules(Settings):
         alternatives=Alternatives("window (months)", (2, 6)),
     )
     days: float | None = setting(
-        None, "Length of a window in days, in place of months.", example=91.3125, ge=1
+        None, "Length of a window in days, instead of months.", example=91.3125, ge=1
     )
     max_windows: int = setting(16, "Largest number of windows.", option="--windows", ge=1)
     states: Literal["most_frequent", "combinations"] = setting(
@@ -302,7 +304,7 @@ class Rules(Settings):
     )
     combinations: Texts | None = setting(
         None,
-        "Combinations that are states, in place of the most frequent ones; several sites need the "
+        "Combinations that are states, instead of the most frequent ones; several sites need the "
         "same.",
         example=("A+B",),
         option="--combination",

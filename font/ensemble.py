@@ -395,7 +395,7 @@ class Ensemble:
         return f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
 
     def _counted(self) -> str:
-        """What the ensemble rests on, in words."""
+        """The data that the ensemble is based on, in words."""
         n, n_sites = int(self.cluster_sizes_.to_numpy().sum()), self.cluster_sizes_.shape[1]
         at = f"at {counted(n_sites, 'site', 'sites')}"
         if self.patterns_ is None or self.clusters_ is None:
@@ -409,7 +409,7 @@ class Ensemble:
 
         What the spectrum says about their number (unless better evidence is at hand, see
         `font.suggest_n_clusters`), what the centred weights say about the models, which site's
-        models agree with nobody's, and, where several models come from one site, what the
+        models agree with no other site's, and, where several models come from one site, what the
         patients' vote shares cannot say.
         """
         cautions = [self._spectrum_in_words()] if about_number else []
@@ -428,15 +428,16 @@ class Ensemble:
         text = (
             f"The spectrum suggests {choice.n_clusters} clusters; this is {choice.sure}: any "
             f"threshold between {choice.low:.3f} and {choice.high:.3f} of the largest eigenvalue "
-            "says the same."
+            "gives the same number."
         )
         if choice.n_clusters != self.n_clusters_:
             text += f" The ensemble has {self.n_clusters_}."
         if classes[0] > choice.n_clusters:
             return f"{text} The models have more classes than that. {RECORD[choice.sure]}"
         return (
-            f"{text} But models with {' or '.join(map(str, classes))} classes partly impose that "
-            "number: ask models with 1 to 3 classes more (font.suggest_n_clusters)."
+            f"{text} However, models with {' or '.join(map(str, classes))} classes lead to that "
+            "number partly by construction: check it with models of 1 to 3 more classes "
+            "(font.suggest_n_clusters)."
         )
 
     def _weights_in_words(self) -> str:
@@ -450,11 +451,11 @@ class Ensemble:
             for name in doubted[:5]
         )
         return (
-            f"Centred weights disagree with the weights used: they trust {shown}"
-            f"{', …' if len(doubted) > 5 else ''} far less, because these labels agree with the "
-            "other models' little more than chance would. Compare with "
-            f"{option('weights', 'centred')}, and see in the agreement between the models whether "
-            "those it trusts are copies of each other."
+            f"Centred weights disagree with the weights used: they are far lower for {shown}"
+            f"{', …' if len(doubted) > 5 else ''}, because the labels of these models agree with "
+            "those of the others little more than by chance. Compare with "
+            f"{option('weights', 'centred')}, and check in the agreement between the models "
+            "whether those with high centred weights are copies of each other."
         )
 
     # --- files ----------------------------------------------------------------------------

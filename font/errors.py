@@ -17,7 +17,7 @@ class ReportWarning(UserWarning):
     ----------
     text : str
     public : str, optional
-        What the report shows in place of a text that shows patients; "" for nothing. Whoever runs
+        What the report shows instead of a text that shows patients; "" for nothing. Whoever runs
         the study sees the text itself.
     """
 

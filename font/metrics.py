@@ -1,4 +1,4 @@
-"""How alike two clusterings are, and which of their groups correspond."""
+"""How similar two clusterings are, and which of their groups correspond."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cross_table(first: Clustering, second: Clustering) -> pd.DataFrame:
 
 
 def compare_clusterings(first: Clustering, second: Clustering) -> pd.Series:
-    """How alike two clusterings of the same patients are.
+    """How similar two clusterings of the same patients are.
 
     Returns
     -------

@@ -37,7 +37,7 @@ def vote(
     """
     named = dict(choices) if isinstance(choices, Mapping) else dict(enumerate(choices))
     if not named:
-        raise InputError("nobody voted: give at least one site's number of clusters.")
+        raise InputError("there are no votes; give at least one site's number of clusters.")
     bad = [
         v
         for v in named.values()
@@ -60,9 +60,10 @@ def suggest_n_clusters(
 ) -> pd.DataFrame:
     """What the spectrum suggests for local models with more classes than clusters are expected.
 
-    Models with K classes each partly impose the number K. Models with K + 1 to K + 3 classes
-    leave the spectrum free; all of them in one ensemble are the best evidence, where what they
-    suggest is "clear" or "fair". `read_spectrum` says how often each was right in simulations.
+    Models with K classes each lead to K clusters partly by construction. Models with K + 1 to
+    K + 3 classes do not restrict the spectrum; all of them in one ensemble are the best evidence
+    if what they suggest is "clear" or "fair". `read_spectrum` says how often each was right in
+    simulations.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ def patient_ids(data: Any) -> pd.Index:
 
 
 def own_weights(data: Any) -> NDArray[np.float64]:
-    """The case weights that data bring along, else ones, (n,); a column is none."""
+    """The case weights that data bring along, else ones, (n,); a column of data is not one."""
     weights = None if hasattr(data, "columns") else getattr(data, "weights", None)
     return np.ones(n_patients(data)) if weights is None else np.asarray(weights, dtype=float)
 
@@ -68,7 +68,7 @@ def predict_labels(
     """The labels (n,) that a model gives, checked."""
     if not hasattr(model, "predict"):
         raise TypeError(f"the model {name!r} ({type(model).__name__}) has no method predict(data).")
-    if not n:  # many models refuse an empty table, but a site without patients is no error
+    if not n:  # many models refuse an empty table, but a site without patients is not an error
         return np.zeros(0, dtype=np.int8)
     if proportions == "model":
         labels = np.asarray(model.predict(data))

@@ -138,7 +138,7 @@ def check_delimiter(delimiter: str) -> str:
     sign = called.get(delimiter.casefold(), delimiter)
     if len(sign) != 1 or sign.isalnum() or sign in '"\n\r':
         raise InputError(
-            f"{option_name('delimiter')} must be one sign such as ';' or the word tab, "
+            f"{option_name('delimiter')} must be one character such as ';' or the word tab, "
             f"found {delimiter!r}."
         )
     return sign

@@ -35,7 +35,7 @@ RECORD = {
 
 
 class SpectrumChoice(NamedTuple):
-    """Number of clusters read off a spectrum, and how sure that is.
+    """Number of clusters read off a spectrum, and how certain it is.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def read_spectrum(values: Iterable[float], threshold: float = 0.1) -> SpectrumCh
     """The number of clusters from the eigenvalues of −HD̃H.
 
     K well-separated clusters give K − 1 large eigenvalues; the rest is noise. Local models with K
-    classes each partly impose the number K, so that what models with 1 to 3 classes more suggest
+    classes each lead to K clusters partly by construction, so what models of 1 to 3 more suggest
     is the better evidence (`suggest_n_clusters`).
 
     *Does it work?* in the documentation says how often the number suggested was the true one: how

@@ -1,4 +1,4 @@
-"""What a result owes to single sites or to chance: leave sites out, resample them or patients."""
+"""How much a result depends on single sites or on chance: leave-one-out and resampling."""
 
 from __future__ import annotations
 

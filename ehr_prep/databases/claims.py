@@ -131,7 +131,13 @@ def read_warehouse(
         periods, more = _periods(database, observation, own, where, (ours, seen.ids))
         issues += more
     checks = Checks(
-        *(f"{name} of {database.name}", seen.ids, texts, known, span, people, periods),
+        f"{name} of {database.name}",
+        seen.ids,
+        texts,
+        known,
+        span,
+        people,
+        periods,
         default_supply=default_supply,
         duplicates=duplicates,
     )

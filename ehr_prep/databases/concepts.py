@@ -28,8 +28,17 @@ _CHUNK = 1000  # ids in one IN list
 _DEPTH = 8  # a branded pack is six steps from its ingredients
 # from a product to what it is made of, as the vocabularies name it
 _UPWARD = (
-    *("RxNorm has ing", "RxNorm is a", "Consists of", "Contains", "Tradename of", "Is a"),
-    *("Quantified form of", "Box of", "Marketed form of", "Maps to", "RxNorm - ATC"),
+    "RxNorm has ing",
+    "RxNorm is a",
+    "Consists of",
+    "Contains",
+    "Tradename of",
+    "Is a",
+    "Quantified form of",
+    "Box of",
+    "Marketed form of",
+    "Maps to",
+    "RxNorm - ATC",
 )
 _RXNORM = ("RxNorm", "RxNorm Extension")
 
@@ -423,7 +432,7 @@ def _check_reached(
 ) -> None:
     """A concept set of which neither a concept nor a descendant is known is a mistake.
 
-    Where only relationships tell, a set that no record uses is none, if its concepts exist.
+    Where only relationships are known, an unused set is not an error if its concepts exist.
     """
     if by_relation:
         concept = database.table("concept", "concept_id")

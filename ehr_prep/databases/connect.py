@@ -34,7 +34,10 @@ _SECRET = re.compile(
 )
 _LONGEST_NAME = 1_000  # of a schema, table or column; databases have at most 255 characters or so
 _LOST = (
-    *("connection is closed", "connection is lost", "terminating connection", "server closed"),
+    "connection is closed",
+    "connection is lost",
+    "terminating connection",
+    "server closed",
     "stopped sparkcontext",
 )
 
@@ -176,7 +179,7 @@ class Database:
         )
 
     def _schemas(self) -> list[str]:
-        """The schemas that users made, or none where the engine does not tell."""
+        """The schemas that users made, or none where the engine does not say."""
         try:
             if self.con.name == "duckdb":  # Ibis 12 cannot list them with DuckDB 2
                 asked = "SELECT DISTINCT schema_name FROM information_schema.schemata"
@@ -251,7 +254,7 @@ def check_url(url: str) -> str:
     try:
         parts = urlsplit(re.sub(r"^spark://local\[[\d*]+\]", "spark://local", url))
         password = parts.password or dict(parse_qsl(parts.query)).get("password")
-        parts.port  # noqa: B018 - raises if it is no number
+        parts.port  # noqa: B018 - raises if it is not a number
     except ValueError:
         raise InputError(
             f"the URL of the {kind} database cannot be read; its port must be a number, and "

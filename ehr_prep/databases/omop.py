@@ -126,7 +126,14 @@ def read_omop(
     if labs is not None:
         tests = _labs(database, patients, seen.ids, seen.others, labs, span)
     checks = Checks(
-        *(database.name, seen.ids, texts, resolved.drugs, span, people, periods, entered),
+        database.name,
+        seen.ids,
+        texts,
+        resolved.drugs,
+        span,
+        people,
+        periods,
+        entered,
         duplicates=duplicates,
         suggest=False,
     )
@@ -257,7 +264,10 @@ def _labs(
     tests = _tests(database, labs)
     name_of = {concept: name for name, concepts in tests.items() for concept in concepts}
     table = database.table(
-        *("measurement", "person_id", "measurement_concept_id", "measurement_date"),
+        "measurement",
+        "person_id",
+        "measurement_concept_id",
+        "measurement_date",
         "value_as_number",
         optional=("operator_concept_id",),
     )

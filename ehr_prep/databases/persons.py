@@ -64,7 +64,8 @@ def _persons(database: Database, patients: Any) -> pd.DataFrame:
     sources = tuple(f"{kind}_source_value" for kind in _KINDS)
     person = database.table(
         "person",
-        *("person_id", "year_of_birth"),
+        "person_id",
+        "year_of_birth",
         *(f"{kind}_concept_id" for kind in _KINDS),
         optional=("month_of_birth", "day_of_birth", "birth_datetime", *sources),
     )

@@ -7,7 +7,7 @@ nor do differences of counts, and a patient more or less changes a published num
 probability 1/m only. The draws are made once, from a secret that stays in the site's ledger:
 whoever asks again gets the same file, so that nothing can be averaged.
 
-What is not a count (means and covariances of Gaussian mixtures, centres of K-means) rests on at
+What is not a count (means and covariances of Gaussian mixtures, centres of K-means) is based on at
 least m patients and is written with a stated precision.
 
 What someone who knows every other patient of the site could still work out from a file, and what no
@@ -281,12 +281,13 @@ def unrounded_sums(
     if min_count == 1:
         return None
     if scale != _SCALE:
-        return f"the scale {scale} in place of {_SCALE}"
+        return f"the scale {scale} instead of {_SCALE}"
     few = values == round(min_count * per_patient * _SCALE)
     unusual = ~few & (values % (min_count * _SCALE) != 0)
     if not unusual.any():
         return None
-    return f"the sum {values[unusual].flat[0] / scale:g}, no multiple of its min_count {min_count}"
+    first = values[unusual].flat[0] / scale
+    return f"the sum {first:g}, not a multiple of its min_count {min_count}"
 
 
 def label_unit(min_count: int, n_models: int) -> int:
@@ -354,7 +355,7 @@ def unrounded(counts: ArrayLike, min_count: int) -> str | None:
     exact = values[values % min_count != 0]
     if not exact.size:
         return None
-    return f"the count {exact.flat[0]:g}, no multiple of its min_count {min_count}"
+    return f"the count {exact.flat[0]:g}, not a multiple of its min_count {min_count}"
 
 
 def precision(values: NDArray[np.float64]) -> float:
@@ -377,6 +378,6 @@ def hints_of_counts(unit: int) -> list[str]:
         f"never the size of a group of fewer than {unit}: a count of 0 may stand for up to "
         f"{unit - 1} patients, and a count of {unit} for a single one",
         "to someone who knows every other patient of the site: with each count a slight hint "
-        "whether a certain patient is among them, since one patient more changes what is written "
+        "whether a certain patient is among them, since one more patient changes what is written "
         f"in 1 of {unit} cases",
     ]

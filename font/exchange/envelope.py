@@ -177,7 +177,7 @@ def check_content(content: Any, origin: str, kind: str | None = None) -> Envelop
         raise InputError(f"{origin} is a file of the kind {file.kind!r}; give one of {kind!r}.")
     try:
         mark = fingerprint(file.payload)
-    except ValueError:  # 1e999 becomes infinite; half a surrogate pair is no text
+    except ValueError:  # 1e999 becomes infinite; half a surrogate pair is not text
         raise InputError(
             f"{origin} has a number or a text that JSON cannot hold; ask the sender to write it "
             "again."

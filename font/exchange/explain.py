@@ -1,4 +1,4 @@
-"""Exchange files in plain words, for whoever signs them off."""
+"""Exchange files in plain words, for the person who signs them off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from font.files import content_policy
 
 
 def explain(path: str | PathLike[str]) -> str:
-    """What an exchange file contains and what it reveals, for whoever signs it off."""
+    """What an exchange file contains and what it reveals, for the person who signs it off."""
     about = describe_file(path)
     lines = [
         _head(about),
@@ -80,7 +80,7 @@ def _signed(about: Mapping[str, Any]) -> str:
         return "It is not signed: nothing in it shows who sent it."
     return (
         f"It is signed with the key {about['signature']['key']}; compare this with the key that "
-        f"{about['site']!r} told you by another way."
+        f"{about['site']!r} gave you separately, for example by telephone."
     )
 
 

@@ -146,7 +146,7 @@ def _answer(site: Site, step: str, received: list[bytes]) -> list[bytes]:
     if step == "label":
         return [Path(site.label(files, **options)).read_bytes()]
     if len(files) != 1:
-        raise InputError(f"the centre sent {len(files)} files in place of one.")
+        raise InputError(f"the centre sent {len(files)} files instead of one.")
     if step == "refine":
         sums = site.refine(files[0], **options).sums
         return [] if sums is None else [Path(sums).read_bytes()]

@@ -185,7 +185,7 @@ def check_length(total: MaskedTotal, expected: int, command: str) -> None:
     """Refuse masked files of more or fewer numbers than expected."""
     if len(total.values) != expected:
         raise InputError(
-            f"the masked files have {len(total.values):,} numbers in place of {expected:,}; have "
+            f"the masked files have {len(total.values):,} numbers instead of {expected:,}; have "
             f"the sites run `{command}` again."
         )
 

@@ -109,7 +109,7 @@ class Centre:
             site = senders[sender][0]
             try:
                 if len(reply.files) != 1:
-                    raise InputError(f"it sent {len(reply.files)} files in place of one")
+                    raise InputError(f"it sent {len(reply.files)} files instead of one")
                 named, part = read(reply.files[0])
                 if named != site:
                     raise InputError(f"it sent a file of {named!r}, but models of {site!r}")
@@ -126,7 +126,7 @@ class Centre:
     def reasons(self) -> str:
         """Why sites are absent, in words."""
         shown = [f"{who.site}: {who.reason.rstrip('.')}" for who in self.absent[:5]]
-        return "; ".join(shown) or "nobody came"
+        return "; ".join(shown) or "no site replied"
 
 
 def collect_models(
@@ -145,7 +145,7 @@ def collect_models(
             models = _models_of(reply, centre, sites)
             site = next(iter(models.values())).site
             if site in {taken for taken, _ in heard.values()}:
-                raise InputError(f"it calls itself {site!r}, as a sender before it did")
+                raise InputError(f"an earlier sender already uses the name {site!r}")
             read[reply.sender], heard[reply.sender] = models, (site, reply.files)
         except InputError as error:
             centre.absent.append(Absent(reply.sender, "fit", str(error)))
@@ -156,7 +156,7 @@ def collect_models(
         wrong = None
         if seen[sender] != {wanted}:
             other = next(iter(seen[sender] - {wanted}))
-            wrong = f"its models have the states {some(other)} in place of {some(wanted)}"
+            wrong = f"its models have the states {some(other)} instead of {some(wanted)}"
         elif not unequal and len(files) != number:
             wrong = f"it sent {len(files)} models, most sites sent {number}"
         if wrong is not None:
@@ -169,7 +169,7 @@ def collect_models(
 
 def _models_of(reply: Reply, centre: Centre, sites: Sequence[str]) -> dict[str, ModelFile]:
     if not 0 < len(reply.files) <= _MOST_FILES:
-        raise InputError(f"it sent {len(reply.files)} files in place of 1 to {_MOST_FILES}")
+        raise InputError(f"it sent {len(reply.files)} files instead of 1 to {_MOST_FILES}")
     models = read_models(reply.files, centre.header, min_count=centre.min_count)
     named = {model.site for model in models.values()}
     if len(named) > 1:
@@ -292,7 +292,7 @@ def collect_masked(
             unit = centre.min_count
             part = read_masked(data, centre.header, kind=request.kind, min_count=unit)
             if (part.of, part.keys) != (request.of, keys):
-                raise InputError("it masked another table than the one asked for, or other sites")
+                raise InputError("it masked a different table from the one requested")
             return part.site, part
 
         sent = [*request.files, *(key_files[sender][1] for sender in going)]

@@ -128,8 +128,8 @@ def _small_clusters(total: pd.Series, min_count: int) -> list[str]:
     small = total.index[total < min_count] + 1
     if not len(small):
         return []
-    names = f"Cluster{'s' * (len(small) > 1)} {', '.join(map(str, small))}"
-    have = "have" if len(small) > 1 else "has"
+    noun, have = ("Cluster", "has") if len(small) == 1 else ("Clusters", "have")
+    names = f"{noun} {', '.join(map(str, small))}"
     least = "no patients" if not total[small - 1].any() else f"fewer than {min_count} patients"
     fewer = max(len(total) - len(small), 1)
     return [

@@ -224,9 +224,9 @@ def combine(
 ) -> tuple[Ensemble, AddedTables]:
     """The ensemble of models and cross-tables as they came in files, and the sum of the tables.
 
-    The tables are added up as they come, and their order does not matter. Sites count alike: the
-    models of a site share its weight, no site's patients count more than those of all the others
-    together, and without `n_clusters` they vote (`site_votes`).
+    The tables are added up as they come, and their order does not matter. All sites have equal
+    weight, which the models of a site share; no site's patients count more than those of all the
+    others together, and without `n_clusters` they vote (`site_votes`).
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def sign(envelope: Mapping[str, Any], path: Path_) -> dict[str, str]:
 
 
 def sign_file(data: bytes, path: Path_) -> bytes:
-    """An exchange file of this site with its signature, in place of an earlier one."""
+    """An exchange file of this site with its signature, instead of an earlier one."""
     content = parse(data, "the file to sign")
     content["signature"] = sign(content, path)
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -131,7 +131,7 @@ def verify(envelope: Mapping[str, Any], site: str, keys: Keys, origin: str) -> N
     if pinned is not None and signature["key"] != pinned:
         raise InputError(
             f"{origin} is signed with the key {signature['key'][:16]}…, but that of {site!r} is "
-            f"{pinned[:16]}…; ask {site!r} by another way whether it sent this file."
+            f"{pinned[:16]}…; ask {site!r} by telephone whether it sent this file."
         )
     try:
         ed25519, _ = _library()

@@ -51,10 +51,10 @@ What a file could still reveal:
   the curve of such a test of 0.54 from one model, 0.69 from four and 0.77 from twenty (0.94 if the
   unit stayed 11). Patients whom the models label differently are exposed most, and few models per
   site protect better than many.
-- Means and centres rest on at least min_count patients; who knows all but one of them can work out
-  that one's value to the written precision times their number.
+- Means and centres are based on at least min_count patients; anyone who knows all but one of them
+  can work out the value of that patient to the written precision times their number.
 - Sums of several steps count nearly the same patients. All steps use one draw for each cell, and
-  one draw for all cells that rest on few patients, so that a patient whom a model singles out shows
+  one draw for all cells based on few patients, so that a patient whom a model singles out shows
   in 1 of min_count cases, at all steps together. A site answers a shared model only if its own sums
   are part of it.
 - Two studies, or two rounds, of the same patients are two draws. The ledger of `mmlca.Hospital`

@@ -75,7 +75,7 @@ def _one_sentence() -> Iterator[None]:
     except RecursionError:
         sentence = "a file is nested too deeply to be read; ask its sender for another."
     except MemoryError:
-        sentence = "the memory of this computer is too small for this; give it less data."
+        sentence = "this computer has too little memory for this; use less data."
     except KeyboardInterrupt as error:
         code, sentence = 1, f"{error}" or STOPPED
     except Exception as error:

@@ -300,7 +300,7 @@ def centre_effects(
             index=False, float_format="{:.3g}".format
         ),
         wrote(places),
-        "Withheld: nothing more; the sites left out what rests on few patients.",
+        "Withheld: nothing more; the sites left out what is based on few patients.",
     )  # fmt: skip
 
 

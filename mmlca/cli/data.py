@@ -59,7 +59,7 @@ def fit(
         typer.Option(help="Covariates that enter, such as 'age * sex'.", show_default="all"),
     ] = None,
     missing: Annotated[
-        Literal["error", "drop"], typer.Option(help="What becomes of patients without covariates.")
+        Literal["error", "drop"], typer.Option(help="What to do with patients without covariates.")
     ] = "error",
     se: Annotated[
         bool, typer.Option("--se", help="Write standard errors and intervals of all probabilities.")
@@ -220,10 +220,10 @@ def select(
     choosing: CriterionOptions,
     blrt: Annotated[
         bool,
-        typer.Option("--blrt", help="Test each number against one less, by simulation; slow."),
+        typer.Option("--blrt", help="Test each number against one fewer, by simulation; slow."),
     ] = False,
     simulations: Annotated[
-        int, typer.Option(min=1, help="Simulations of each test, at most.")
+        int, typer.Option(min=1, help="Largest number of simulations for each test.")
     ] = 99,
     out: Out = Path("selection"),
     seed: Seed = 1,

@@ -41,7 +41,7 @@ SiteReading = Annotated[
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of each group in place of the group, for typer."""
+    """The command with the options of each group instead of the group, for typer."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
@@ -72,7 +72,7 @@ def option_names(kind: type[Settings]) -> dict[str, str]:
 
 
 def _options_in(group: Any) -> tuple[list[inspect.Parameter], Callable[..., Any] | None]:
-    """The options of a group and what makes the group of their values; None if it is no group."""
+    """The options of a group and what makes the group of their values; None for other types."""
     if is_dataclass(group):
         types = get_type_hints(group, include_extras=True)
         options = [_parameter(f.name, types[f.name], f.default) for f in fields(group)]

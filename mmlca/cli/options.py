@@ -63,7 +63,7 @@ RecordsFiles = Annotated[
     list[Path] | None,
     Option(
         "--records",
-        help="Medication records in place of sequences, one or several files; see `mmlca prep`.",
+        help="Medication records instead of sequences, one or several files; see `mmlca prep`.",
         **FILE,
     ),
 ]
@@ -151,7 +151,7 @@ KeysFile = Annotated[
 _SEED: dict[str, Any] = {"min": 0, "help": "The same seed gives the same result."}
 _MODEL = {name: field.description for name, field in ModelSettings.model_fields.items()}
 _N_JOBS: dict[str, Any] = {"min": 1, "help": "Number of threads; it does not change the result."}
-_MIN_COUNT: dict[str, Any] = {"min": 1, "help": "Fewest patients that a shared number rests on."}
+_MIN_COUNT: dict[str, Any] = {"min": 1, "help": "Smallest patient count behind a shared number."}
 
 Classes = Annotated[int, Option("--classes", "-k", min=1, help="Number of classes.")]
 Seed = Annotated[int, Option("--seed", **_SEED)]

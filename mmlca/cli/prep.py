@@ -51,7 +51,7 @@ def prep(
         str | None,
         typer.Option(
             metavar="URL",
-            help="OMOP database in place of records, such as postgresql://host/database, "
+            help="OMOP database instead of records, such as postgresql://host/database, "
             "duckdb:///file.duckdb or parquet:folder/; without a password.",
         ),
     ] = None,
@@ -59,7 +59,7 @@ def prep(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Database that is not OMOP in place of records, such as claims; a URL likewise.",
+            help="Database that is not OMOP instead of records, such as claims; a URL likewise.",
         ),
     ] = None,
     schema: Annotated[
@@ -159,9 +159,7 @@ def prep(
     for_databases = {"schema": schema, "table": table}
     records = records or []
     if sum([bool(records), omop is not None, warehouse is not None]) != 1:
-        raise InputError(
-            "give either a file of records, --omop URL or --warehouse URL, one of the three."
-        )
+        raise InputError("give exactly one of a file of records, --omop URL and --warehouse URL.")
     wrong: dict[str, Any]
     if omop is not None:
         wrong, kind = {**for_files, **for_columns, **for_tables}, "--omop"

@@ -36,12 +36,15 @@ def simulate(
         ),
     ] = None,
     n_init: Annotated[
-        str, typer.Option(help="Numbers of random starts of local models, each a study.")
+        str,
+        typer.Option(help="Numbers of random starts of local models; each is a separate study."),
     ] = "10,1",
     seed: Seed = 1,
     n_jobs: NJobs = 1,
     out: Out = Path("simulation"),
-    resume: Annotated[bool, typer.Option(help="Keep replicates that are in the folder.")] = True,
+    resume: Annotated[
+        bool, typer.Option(help="Keep replicates that are already in the folder.")
+    ] = True,
     quiet: Quiet = False,
 ) -> None:
     """Compare the ensemble with its competitors on simulated sites.

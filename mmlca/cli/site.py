@@ -78,7 +78,7 @@ def site_fit(
         str | None,
         typer.Option(
             help="Family of the models, such as k-means or latent-class-model; SEQUENCES is then a "
-            "table of an id and the columns to look at.",
+            "table with an id and the columns that the model uses.",
             show_default="mixture-of-markov-chains",
         ),
     ] = None,
@@ -114,7 +114,9 @@ def site_fit(
     if classes is None and also_try is None and home.study_file is None:
         raise InputError("the number of classes is missing; give --classes, or --try several.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, family=family, quiet=quiet), release),
+        home,
+        site_data(sequences, patients, family=family, quiet=quiet),
+        release,
         family=family,
         n_classes=classes,
         candidates=None if also_try is None else whole_numbers(also_try, "--try"),
@@ -208,7 +210,9 @@ def site_label(
     if not lists:
         raise InputError("there are no model files among these; give those of all sites.")
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, lists[0], quiet=quiet), release),
+        home,
+        site_data(sequences, patients, lists[0], quiet=quiet),
+        release,
         agreed=agreed,
         without=listed_sites(without),
         keys=read_keys_file(keys, home.study_file),
@@ -249,7 +253,8 @@ def site_assign(
     out: Annotated[
         Path | None,
         typer.Option(
-            *("--out", "-o"),
+            "--out",
+            "-o",
             dir_okay=False,
             help="File for the patients' clusters, .csv; it stays.",
             show_default="clusters.csv in the folder",
@@ -312,7 +317,9 @@ def site_refine(
         )
     file = answered[0]
     hospital = open_hospital(
-        *(home, site_data(sequences, patients, file, quiet=quiet), release),
+        home,
+        site_data(sequences, patients, file, quiet=quiet),
+        release,
         without=listed_sites(without),
         keys=read_keys_file(keys, home.study_file),
     )
@@ -425,7 +432,7 @@ def site_effects(
         "Log-odds of each cluster against cluster 1, as they leave:",
         table.to_string(index=False),
         wrote([path]),
-        f"Withheld: effects that rest on fewer than {hospital.min_count} patients of a cluster, "
+        f"Withheld: effects based on fewer than {hospital.min_count} patients of a cluster, "
         f"and digits beyond the precision; {hospital.ledger().path} keeps what was released.",
         f"Next: look at it with `mmlca exchange check {path}`, then send {path.name} to the "
         "centre.",
@@ -450,7 +457,7 @@ def make_key_pair(
         quiet,
         f"Wrote {folder / KEY_FILE}, which is private: it stays here and signs what leaves.",
         f"Wrote {folder / PUBLIC_FILE}, the public key: {public}",
-        "Next: tell the others this key by another way than the files, such as the telephone; each "
+        "Next: give the others this key apart from the files, for example by telephone; each "
         "adds it to the study file (key, under this site or under [centre]) or to a file for "
         "--keys.",
     )

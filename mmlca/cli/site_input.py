@@ -57,7 +57,7 @@ SiteFolder = Annotated[
 ]
 SiteOut = Annotated[
     Path | None,
-    typer.Option(*("--out", "-o"), help="Folder for the files.", show_default="in the folder"),
+    typer.Option("--out", "-o", help="Folder for the files.", show_default="in the folder"),
 ]
 Floor = Annotated[
     int,
@@ -70,7 +70,7 @@ Floor = Annotated[
 Override = Annotated[
     str | None,
     typer.Option(
-        help="Why something other than before should leave for the same study and round, in words.",
+        help="Reason for sending something different for the same study and round, in words.",
         show_default="refused",
     ),
 ]
@@ -84,8 +84,8 @@ Without = Annotated[
     str | None,
     typer.Option(
         metavar="SITES",
-        help="Sites that dropped out of a secure sum, as you have confirmed with them; answer once "
-        "more without them.",
+        help="Sites that dropped out of a secure sum, as you have confirmed with them; answer "
+        "again without them.",
         show_default="none",
     ),
 ]

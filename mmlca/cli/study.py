@@ -51,7 +51,7 @@ def demo(
     ] = "1-5",
     stability: Annotated[
         bool,
-        typer.Option("--stability", help="Choose a number at each resample too; takes longer."),
+        typer.Option("--stability", help="Choose a number for each resample too; slower."),
     ] = False,
     omop: Annotated[
         bool, typer.Option("--omop", help="Keep the cohort in OMOP tables (Parquet).")
@@ -60,10 +60,10 @@ def demo(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """See a whole study at work, on a synthetic cohort.
+    """Run a whole study on a synthetic cohort.
 
     Simulates rheumatoid arthritis patients of two hospitals and runs the study on them. The study
-    file is left beside the data, to be changed and run again.
+    file is kept beside the data, so that it can be changed and run again.
     """
     from font.files import hold
     from mmlca.study.processes import Processes
@@ -122,13 +122,15 @@ def study_init(
     ] = Path("study.toml"),
     site: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a site; repeat it for each.", show_default="MGB and VA"),
+        typer.Option(
+            help="Name of a site; repeat it for each.", show_default="hospital_1 and hospital_2"
+        ),
     ] = None,
     records: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[SITE=]FILE",
-            help="Records of a site, to be looked at; repeat it for further files and sites.",
+            help="Records of a site, to inspect; repeat it for further files and sites.",
         ),
     ] = None,
     patients: Annotated[
@@ -157,8 +159,8 @@ def study_init(
 
     With --records it looks at the files, writes what it saw (columns, dates, drugs) into the study
     file, and prints a preview: what each column was taken for, the flow so far and ten patients'
-    sequences, without their ids. If a file cannot be read, it says everything that is needed and
-    writes nothing. Options with [SITE=] hold for one site, or for all without it.
+    sequences, without their ids. If a file cannot be read, the command lists
+    all problems and writes nothing. Options with [SITE=] apply to one site, or without it to all.
     """
     from font.files import keep_inputs
     from mmlca.study.study_file import write_study_file
@@ -173,7 +175,7 @@ def study_init(
             if given:
                 raise InputError(f"{option_name(option)} goes with --records; give both.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_study_file(path, site or ("MGB", "VA"), name=name, preset=preset)
+        write_study_file(path, site or ("hospital_1", "hospital_2"), name=name, preset=preset)
         say(quiet, f"Wrote {path}. Change the paths in it, then: {_next(path)}")
         return
     if site:
@@ -199,7 +201,7 @@ def study_init(
     unread = {site: look.problems for site, look in looks.items() if look.records is None}
     if unread:
         problems = " ".join(f"{site}: {text}" for site, part in unread.items() for text in part)
-        raise InputError(f"{path} was not written, since files cannot be read. {problems}")
+        raise InputError(f"{path} was not written, because some files cannot be read. {problems}")
     path.parent.mkdir(parents=True, exist_ok=True)
     relative = {k: Path(os.path.relpath(f, path.parent)).as_posix() for k, f in shared.items() if f}
     if known is not None:
@@ -302,7 +304,7 @@ def study_sensitivity(
 ) -> None:
     """Repeat a study under other choices, and see what changes.
 
-    The choices stand under [sensitivity] in the study file: one at a time, or all combinations.
+    The choices under [sensitivity] in the study file are tried one at a time, or all combined.
     """
     from mmlca.study.sensitivity import run_sensitivity
     from mmlca.study.study_file import read_study

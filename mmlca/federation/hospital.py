@@ -617,8 +617,16 @@ class Hospital:
 
 
 _DECIDES = (
-    *("n_classes", "candidates", "criterion", "fewer_classes", "pseudo_sites", "fraction"),
-    *("min_count", "starts", "search", "seed"),
+    "n_classes",
+    "candidates",
+    "criterion",
+    "fewer_classes",
+    "pseudo_sites",
+    "fraction",
+    "min_count",
+    "starts",
+    "search",
+    "seed",
 )
 
 

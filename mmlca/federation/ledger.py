@@ -39,7 +39,7 @@ UNNAMED = "this site"  # where nothing leaves, no name is needed
 
 
 def message_in(entry: str) -> Message:
-    """The message that an entry of the ledger stands for: "labels", "sums 0", "masked sums 1"."""
+    """The message that an entry of the ledger records: "labels", "sums 0", "masked sums 1"."""
     return message_of(re.sub(r" \d+$", "", entry))
 
 
@@ -100,7 +100,7 @@ class Ledger:
         if alike:
             raise InputError(
                 f"{self.path} has a study {alike[0]!r}, which looks like {self.study!r}; use the "
-                "name under which files have left already, or one that nobody takes for it."
+                "name under which files have left already, or one that cannot be mistaken for it."
             )
         other = {release.site for release in self._content.releases} - {self.site}
         if other and self.site != UNNAMED:

@@ -152,7 +152,7 @@ def markov_support(model: MixtureMarkov, sequences: Sequences, membership: Float
 
 
 def markov_shares(model: MixtureMarkov, sequences: Sequences, membership: Floats) -> Floats:
-    """The patients by first state, and each divided evenly among the different steps he makes."""
+    """The patients by first state, and each divided evenly among the different steps they make."""
     sums = model.statistics(sequences, membership)[:, : 1 + len(sequences.states)]
     seen = _seen(sequences.patterns)
     n_steps = np.maximum(seen.sum(axis=1), 1)  # different ones, of each pattern

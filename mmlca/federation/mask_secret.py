@@ -22,11 +22,11 @@ from pathlib import Path
 from font.files import atomic, private_folder
 
 WITHIN = 2 * 10**9  # nanoseconds between the two writes of a time
-_AT, _NONE = "at ", "-"  # what a line with the time begins with; in place of requests
+_AT, _NONE = "at ", "-"  # what a line with the time begins with; instead of requests
 
 
 def make_mask_secret(path: Path) -> None:
-    """Write a file with a new secret, in place of one that was not used."""
+    """Write a file with a new secret, instead of one that was not used."""
     private_folder(path.parent)
     with atomic(path, private=True) as file:
         content = {"inode": os.fstat(file.fileno()).st_ino, "secret": secrets.token_hex(32)}

@@ -33,7 +33,7 @@ def refuse_foreign_models(
         raise InputError(
             f"{ledger.site} has sent no model for round {ledger.round} of the study "
             f"{ledger.study!r} (there is no note of it in {ledger.path}); a site labels only with "
-            "a list of models that its own are part of, or whose fingerprint it was told: fit "
+            "a list of models that its own are part of, or whose fingerprint it was given: fit "
             "first, in the same folder, or, to take part without a model, say which list the sites "
             "agreed on."
         )

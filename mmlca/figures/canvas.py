@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from font.checks import counted
 from font.errors import InputError
 from mmlca.figures.colours import INK, MISSING
 from mmlca.sequences.type import Sequences
@@ -105,7 +106,7 @@ class Page:
     def left_out(self, few: int, empty: int) -> None:
         """Note how many groups had too few patients or none."""
         if empty:
-            self.notes.append(f"{empty} group{'s' * (empty > 1)} without patients left out")
+            self.notes.append(f"{counted(empty, 'group', 'groups')} without patients left out")
         self.hidden(few, "group")
 
     def finish(
@@ -255,7 +256,7 @@ def lay_out(
     unsized = sum(not panel.sized(table) for panel in page.panels)
     if unsized:
         sizes = "size of 1 group" if unsized == 1 else f"sizes of {unsized} groups"
-        page.notes.append(f"{sizes} not shown, from which that of a smaller one would follow")
+        page.notes.append(f"{sizes} not shown, because that of a smaller one would follow")
     for row, column in set(np.ndindex(grid.shape)) - set(places):
         grid[row, column].set_axis_off()
     page.left_out(few, empty)

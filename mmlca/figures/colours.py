@@ -1,7 +1,7 @@
 """The colours of all figures: one for each state and each group, and of text on them.
 
 Okabe & Ito's and Tol's colours can be distinguished by people with any kind of colour vision. The
-first groups have none of the colours of the drug classes, so that a cluster is not taken for one.
+first groups have none of the colours of the first states, so that a cluster is not taken for one.
 """
 
 from __future__ import annotations
@@ -30,18 +30,7 @@ _GROUPS = [
     "#6699CC",
     "#CC6677",
 ]
-_DRUG_CLASSES = {
-    "tnfi": "#0072B2",
-    "tnfinhibitor": "#0072B2",
-    "ctla4ig": "#E69F00",
-    "il6r": "#009E73",
-    "il6rinhibitor": "#009E73",
-    "jak": "#CC79A7",
-    "jaki": "#CC79A7",
-    "jakinhibitor": "#CC79A7",
-    "anticd20": "#D55E00",
-}
-# lighter than any drug class: to the colour-blind, and in grey print, a middle grey is JAK's pink
+# lighter than the first colours: to the colour-blind, and in grey print, a middle grey is pink
 _ABSENT = {"none": "#BBBBBB", "notreatment": "#BBBBBB", "missing": "#DDDDDD", "unknown": "#DDDDDD"}
 _ORDER = [
     "#0072B2",
@@ -68,9 +57,9 @@ _ORDER = [
 def state_colours(states: Iterable[str], colours: Colours | None = None) -> dict[str, Any]:
     """One colour per state, the same in every figure.
 
-    The drug classes of rheumatoid arthritis have fixed colours however they are spelled
-    (CTLA4-Ig, CTLA4_Ig); "none" and "missing" are grey; other states take the colours of
-    Okabe & Ito and of Tol in the order of `states`, and further ones after these.
+    The states take the colours of Okabe & Ito and of Tol in the order of `states`, and further
+    ones after these; "none" and "missing" are grey. Records have the drug classes in the order of
+    the drug map, so that a class has the same colour at every site that uses this map.
 
     Parameters
     ----------
@@ -82,20 +71,16 @@ def state_colours(states: Iterable[str], colours: Colours | None = None) -> dict
 
     Examples
     --------
-    >>> state_colours(["TNFi", "JAK_inhibitor", "other", "none"], {"other": "black"})
-    {'TNFi': '#0072B2', 'JAK_inhibitor': '#CC79A7', 'other': 'black', 'none': '#BBBBBB'}
+    >>> state_colours(["TNFi", "JAK", "other", "none"], {"other": "black"})
+    {'TNFi': '#0072B2', 'JAK': '#E69F00', 'other': 'black', 'none': '#BBBBBB'}
     """
     names = list(dict.fromkeys(states))
-    plain = {name: "".join(c for c in name.lower() if c.isalnum()) for name in names}
-    wanted = _wanted(names, colours)
-    chosen: dict[str, Any] = {}
+    chosen = _wanted(names, colours)
     for name in names:
-        known = _DRUG_CLASSES.get(plain[name]) or _ABSENT.get(plain[name])
-        if name in wanted or known:
-            chosen[name] = wanted.get(name, known)
-    taken = {str(colour).upper() for colour in chosen.values()}
-    if any(key in _DRUG_CLASSES for key in plain.values()):
-        taken |= set(_DRUG_CLASSES.values())
+        plain = "".join(c for c in name.lower() if c.isalnum())
+        if name not in chosen and plain in _ABSENT:
+            chosen[name] = _ABSENT[plain]
+    taken = {str(chosen[name]).upper() for name in names if name in chosen}
     free = (colour for colour in _endless_colours() if colour not in taken)
     return {name: chosen[name] if name in chosen else next(free) for name in names}
 

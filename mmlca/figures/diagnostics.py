@@ -90,8 +90,11 @@ def plot_residuals(
     bar.set_ticks(np.arange(-_MOST, _MOST + 1, 2))
     few = f", or {few_patients(min_count)}" if hides(min_count) else ""
     chance = "as about one in twenty is by chance"
-    notes = [f"+ and −: beyond {_MARKED:g} standard errors, {chance}"] * any_marked
-    notes += [f"grey: nobody is expected{few}"] * any_grey
+    notes = []
+    if any_marked:
+        notes.append(f"+ and −: beyond {_MARKED:g} standard errors, {chance}")
+    if any_grey:
+        notes.append(f"grey: no patient is expected{few}")
     note = "; ".join(notes)
     figure.supxlabel("\n".join([xlabel, *_lines(note, figure)]), fontsize=TEXT)
     return figure
@@ -105,7 +108,7 @@ def plot_stays(
     xlabel: str = "Times",
     figure: Figure | None = None,
 ) -> Figure:
-    """How likely patients leave a state, by how long they have been in it. Draws `result.stays`.
+    """The probability of leaving a state by the time spent in it. Draws `result.stays`.
 
     Dots are the patients, lines what a Markov chain expects: the same share at all durations
     (geometric lengths of stay).

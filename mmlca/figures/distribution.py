@@ -3,8 +3,8 @@
 Functions that draw one panel per site and group take `ax` (for one panel) or `figure` (for all
 of them), and return an Axes for a single `Sequences` without groups or where `ax` was given,
 otherwise the Figure. The others take `ax` and return it. Where a table was computed already,
-`table=` draws it; it must be that of the same sequences and groups. What rests on fewer patients
-than `min_count` is not shown, and the figure says so.
+`table=` draws it; it must be that of the same sequences and groups. Numbers of fewer than
+`min_count` patients are not shown, and the figure says so.
 """
 
 from __future__ import annotations

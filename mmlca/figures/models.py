@@ -39,7 +39,7 @@ def plot_selection(
 ) -> Axes:
     """The criterion against the number of classes: one line per site, its choice filled.
 
-    Shown is the difference to the best, since sites differ in size; above 10 the scale is
+    The difference from the best is shown, since sites differ in size; above 10 the scale is
     logarithmic, so that the minimum can be read beside the large values of too few classes.
 
     Parameters
@@ -102,7 +102,7 @@ def plot_selection(
             ha="center", va="bottom", fontsize=SMALL, color=INK,
         )  # fmt: skip
     ax.set_xlabel("Number of classes (top: chosen)", fontsize=TEXT)
-    ax.set_ylabel(f"{name} above the smallest{' of each' * several}", fontsize=TEXT)
+    ax.set_ylabel(f"{name} above the smallest{' of each' if several else ''}", fontsize=TEXT)
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
     if several:
         ax.legend(

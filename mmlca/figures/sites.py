@@ -46,7 +46,7 @@ def plot_site_differences(
     Parameters
     ----------
     result : SiteDifferences
-        Drawn are `result.differences` and `result.norms`.
+        `result.differences` and `result.norms` are drawn.
     figure : Figure, optional
         Where to draw; by default a new one, 7.2 inches wide for up to four clusters.
     sites : str, optional

@@ -58,7 +58,7 @@ def plot_transitions(
 ) -> Axes | Figure:
     """Transition rates as a heat map, with their values. Draws `transition_counts`.
 
-    At the right of each row is the number of transitions it rests on, with a star if it is below
+    At the right of each row is the number of transitions it is based on, with a star if it is below
     `min_support`; a state that nothing follows is grey.
 
     For a fitted model instead of sequences the figure shows the *estimated* matrices, one panel
@@ -158,7 +158,7 @@ def colour_bar(image: Any, axes: list[Axes], label: str, beyond: bool = False) -
 class _Heat:
     """A panel's rates (S, S), NaN where hidden or never left, and n of each row.
 
-    `hidden` are all rates that are not shown, `small` those that rest on few patients; instead of
+    `hidden` are all rates that are not shown, `small` those based on few patients; instead of
     those that are `bounded` a lower bound is shown.
     """
 

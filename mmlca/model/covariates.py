@@ -352,13 +352,13 @@ def _parse(formula: str | None, columns: Iterable[str]) -> tuple[list[tuple[str,
             if name not in known:
                 raise InputError(
                     f"the formula {formula!r} names {name!r}, which is not a column of the "
-                    f"covariates ({some(known)}); a formula holds {_FORMULA}."
+                    f"covariates ({some(known)}); a formula may contain {_FORMULA}."
                 )
             if label:
                 labels.add(name)
             names.append(name)
         if len(set(names)) != len(names) or (crossed and ":" in part):
-            raise InputError(f"the formula {formula!r} is not understood; it holds {_FORMULA}.")
+            raise InputError(f"the formula {formula!r} is invalid; it may contain {_FORMULA}.")
         sizes = range(1, len(names) + 1) if crossed else [len(names)]
         for size in sizes:
             terms += [t for t in combinations(names, size) if not _has(terms, t)]
@@ -378,7 +378,9 @@ def _numbers(name: str, values: pd.Series) -> Floats:
             f"the covariate {name} is a number in the model, but holds {some(texts.unique())}."
         ) from None
     if np.isinf(numbers).any():
-        raise InputError(f"the covariate {name} holds infinite numbers; correct or leave out.")
+        raise InputError(
+            f"the covariate {name} holds infinite numbers; correct them or leave it out."
+        )
     return np.asarray(numbers, dtype=float)
 
 
@@ -410,6 +412,6 @@ def separation(matrix: Floats, columns: list[str], coefficients: Floats) -> str:
         return ""
     return (
         f"the covariate column {some(separating)} separates classes almost without exception, so "
-        "that its odds ratios grow without end and their intervals mean little; merge rare levels "
-        "or leave it out."
+        "its odds ratios grow without bound and their intervals mean little; merge rare levels or "
+        "leave it out."
     )

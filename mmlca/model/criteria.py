@@ -20,7 +20,7 @@ def information_criteria(loglik: Any, n_parameters: Any, n: Any, entropy: Any) -
     """The criteria of `CRITERIA` from numbers or arrays of them; smaller is better.
 
     With p parameters and n sequences, BIC = −2 log L + p log n, AIC = −2 log L + 2p, SABIC is BIC
-    with (n + 2) / 24 in place of n (Sclove 1987), CAIC = BIC + p (Bozdogan 1987), and ICL = BIC +
+    with (n + 2) / 24 instead of n (Sclove 1987), CAIC = BIC + p (Bozdogan 1987), and ICL = BIC +
     2·entropy of the memberships (Biernacki et al. 2000).
 
     Examples

@@ -135,7 +135,7 @@ def e_step(
 ) -> EStep:
     """Likelihoods, class probabilities and expected visits of patterns, given the parameters.
 
-    `shares` (H, K) are proportions by group, in place of the parameters' own.
+    `shares` (H, K) are proportions by group, instead of the parameters' own.
     """
     from mmlca.model import _kernels
 

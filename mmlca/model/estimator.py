@@ -130,7 +130,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half (in a
         thorough search: all) of the starts that were followed end there, each of them counts as a
         search. Otherwise there are three searches (six if thorough), two in three from random
-        starts and the others from solutions with one class less; none knows what another reached,
+        starts and the others from solutions with one class fewer; none knows what another reached,
         and what they reach together afterwards does not count, so that `n_replicated_` may be 0. A
         high share is evidence that no better maximum exists, not proof: a maximum that attracts
         most starts need not be the best. The fit warns where fewer than two of the searches, or
@@ -209,7 +209,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         sequences : Sequences, DataFrame (wide) or integer array (n, T) with −1 for missing
         weights : (n,), optional
-            In place of the sequences' own. They count patients: the prior is in their units. Where
+            Instead of the sequences' own. They count patients: the prior is in their units. Where
             their mean is below 1, as that of weights which sum to 1, it is in units of their mean.
         covariates : DataFrame, optional
             What makes classes more or less probable: one row per patient, matched by a column or
@@ -605,7 +605,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self._criteria(n)["bic"]
 
     def sabic(self, n: Count = "sequences") -> float:
-        """BIC adjusted for sample size (Sclove 1987): (n + 2) / 24 in place of n."""
+        """BIC adjusted for sample size (Sclove 1987): (n + 2) / 24 instead of n."""
         return self._criteria(n)["sabic"]
 
     def caic(self, n: Count = "sequences") -> float:

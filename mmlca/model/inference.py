@@ -1,4 +1,4 @@
-"""How sure the parameters are: standard errors, intervals, and tests of covariates.
+"""How certain the parameters are: standard errors, intervals, and tests of covariates.
 
 `MixtureMarkov` documents what these functions compute. They take a `Fitted` mixture and the
 patients of its fit: sequences in the mixture's states, with the columns of their covariates or the
@@ -180,7 +180,7 @@ def _covariance(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
     if clarity < OVERLAP:
         warnings.warn(
             f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so that "
-            "intervals from standard errors may be too narrow; those of the bootstrap are "
+            "intervals from standard errors may be too narrow; bootstrap intervals are "
             "safer (mmlca.bootstrap, or --bootstrap 500 of `mmlca fit`).",
             OverlapWarning,
             stacklevel=4,

@@ -105,7 +105,7 @@ def three_step(
     sequences : Sequences, optional
         The patients that the model was fitted to, where `posterior` is a model.
     names : list of K names, optional
-        What the classes are called, in place of the columns of `posterior`.
+        What the classes are called, instead of the columns of `posterior`.
 
     Returns
     -------
@@ -222,7 +222,7 @@ def _model_and_data(
             )
         return posterior, in_states(sequences, posterior.states_)
     if sequences is not None:
-        raise InputError("sequences= belong to a model; give the model in place of posterior.")
+        raise InputError("sequences= belong to a model; give the model instead of posterior.")
     return None, None
 
 
@@ -234,9 +234,9 @@ def _overlap(step: _Step) -> str:
     if clarity >= OVERLAP:
         return ""
     return (
-        f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so that corrected "
-        "estimates lean towards each other and their intervals are too narrow in small samples; "
-        "read small differences with caution, or use fewer classes."
+        f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so corrected "
+        "estimates are biased towards each other and their intervals are too narrow in small "
+        "samples; read small differences with caution, or use fewer classes."
     )
 
 
@@ -336,9 +336,10 @@ def _solve(model: list[Part], step: _Step) -> tuple[list[Floats], float]:
     moved = float(np.average(was != now, weights=step.used[used]))
     if moved > _SHIFT:
         warnings.warn(
-            f"the classes shift: {100 * moved:.0f} % of the patients have another most probable "
-            "class once the outcome or the covariates are in the likelihood, so that the estimates "
-            f"may be of other classes than those of the model; use {option('correction', 'BCH')}.",
+            f"the classes shift: {100 * moved:.0f} % of the patients have a different most "
+            "probable class when the outcome or the covariates are in the likelihood, so the "
+            "estimates may describe other classes than those of the model; use "
+            f"{option('correction', 'BCH')}.",
             ReportWarning,
             stacklevel=3,
         )

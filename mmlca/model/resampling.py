@@ -156,8 +156,8 @@ def bootstrap(
                 progress(done, n)
     if len(ends) < 2:
         raise InputError(
-            f"{n - len(ends)} of {n} refits lost a class, so that nothing can be said; ask for "
-            "fewer classes."
+            f"{n - len(ends)} of {n} refits lost a class, so too few are left to summarise; ask "
+            "for fewer classes."
         )
     numbers = partial(_numbers, point=point, design=design, n_groups=len(names), n_times=n_times)
     replicates = np.array([numbers(end.cells, end.coefficients) for end in ends])

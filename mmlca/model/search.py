@@ -42,7 +42,7 @@ _KEPT, _NEAR = 24, 5.0  # most maxima in the list of a search; how far below the
 _TURN = 0.06  # log-likelihood by which each kick puts a maximum back in the order of its turn
 _NOTHING = 3  # rounds without gain that a round without any new maximum counts for
 _ALONE, _TOGETHER = 0.75, 2.25  # patience of searches, in rounds without gain per start
-_FEWER, _GROWN = 0.75, 3  # the same with one class less; how many of its maxima are grown from
+_FEWER, _GROWN = 0.75, 3  # the same with one class fewer; how many of its maxima are grown from
 _MORE, _MOST = 2, 12  # in a thorough search: times the searches and their patience; joint search
 _ROUNDS = 0.4  # most rounds, as a part of the patience
 _AGREED = 0.75  # part of it that is enough for searches that agree with each other
@@ -69,20 +69,20 @@ class Fit(NamedTuple):
 
 
 def search_text(n_init: int, thorough: bool) -> str:
-    """How `fit_search` finds a maximum, in two sentences for a methods section."""
+    """How `fit_search` finds a maximum, in sentences for a methods section."""
     share = {kind: KINDS.count(kind) / len(KINDS) for kind in dict.fromkeys(KINDS)}
     agree = "not all" if thorough else "fewer than half"
     more = (_MORE if thorough else 1) * _SEARCHES
     return (
         f"Each search for the maximum began from {n_init} starts ({share['seeded']:.0%} from "
-        f"groups around patients with unlike courses, {share['random']:.0%} from random "
+        f"groups around patients with dissimilar courses, {share['random']:.0%} from random "
         f"probabilities and {share['partition']:.0%} from random groups of patients), of which "
-        f"the best {min(_FOLLOWED, n_init)} were followed to their maxima. Where {agree} of "
-        "these ended at the best one, or where perturbations of it (patients moved between "
-        "classes, classes split, or exchanged with those of another maximum) led to a better one, "
-        f"up to {more} independent searches perturbed their maxima until this brought no further "
-        "gain, and unless all reached the same maximum theirs were put together and searched "
-        "further."
+        f"the best {min(_FOLLOWED, n_init)} were followed to their maxima. If {agree} of "
+        "these ended at the best one, or if perturbing it (moving patients between classes, "
+        "splitting classes, or exchanging them with those of another maximum) led to a better one, "
+        f"up to {more} independent searches perturbed their maxima until there was no further "
+        "gain. Unless all of them reached the same maximum, their maxima were then combined and "
+        "searched further."
     ).replace("%", " %")
 
 
@@ -112,7 +112,7 @@ def fit_search(
        their maxima. If half of them end at the best one, and a few kicks lead to none that is
        better, the search is over.
     2. Otherwise they begin the first of three searches that know nothing of each other. The
-       second has `n_init` starts of its own; the third begins at maxima with one class less,
+       second has `n_init` starts of its own; the third begins at maxima with one class fewer,
        from a short search of its own, to which a class is added. Each search makes rounds of
        kicks, and ends sooner if they bring nothing new.
     3. Unless all reached the same, their maxima are put together and searched further.
@@ -214,7 +214,7 @@ def _fewer(
     more: int,
     rng: np.random.Generator,
 ) -> list[Maximum]:
-    """The best maxima of a short search with one class less."""
+    """The best maxima of a short search with one class fewer."""
     starter = Starter(patterns, n_classes, rng)
     kinds = [KINDS[i % len(KINDS)] for i in range(n_init)]
     search, followed, _ = _begin(starter, runs, kinds, [starter.draw(kind) for kind in kinds])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from font.checks import listed, whole_number
+from font.checks import counted, listed, whole_number
 from font.errors import InputError, ReportWarning
 from mmlca.model.checks import AnySequences, as_sequences
 from mmlca.model.criteria import CRITERIA, Count, Criterion
@@ -180,17 +180,19 @@ def _sentence(table: pd.DataFrame) -> str:
     edge = ", the largest number tried: try more" if most in choices and len(table) > 1 else ""
     if len(choices) == 1:
         number = next(iter(choices))
-        return f"All criteria choose {number} class{'es' * (number > 1)}{edge}."
+        return f"All criteria choose {counted(number, 'class', 'classes')}{edge}."
     parts: list[str] = []
     for number, names in sorted(choices.items()):
-        verb = f" choose{'s' * (len(names) == 1)}" if not parts else ""
-        noun = f" class{'es' * (number > 1)}" if not parts else ""
-        parts.append(f"{listed(names)}{verb} {number}{noun}{edge if number == most else ''}")
+        choice, verb = str(number), ""
+        if not parts:
+            choice = counted(number, "class", "classes")
+            verb = " chooses" if len(names) == 1 else " choose"
+        parts.append(f"{listed(names)}{verb} {choice}{edge if number == most else ''}")
     return f"{', '.join(parts)}."
 
 
 def _by_tests(table: pd.DataFrame) -> int:
-    """The last number before the first that is not better than one less, at the level 0.05."""
+    """The last number before the first that is not better than one fewer, at the level 0.05."""
     for k, p in zip(table["classes"], table["blrt_p"], strict=True):
         if k > 1 and not p <= 0.05:
             return int(k) - 1

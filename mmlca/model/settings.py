@@ -40,7 +40,7 @@ class ClassSettings(Settings):
         "sequences", "What the criterion counts as n: sequences, or time points as seqHMM does."
     )
     stability: bool = setting(
-        True, "Choose a number at each resample too: shows how stable the choice is, takes longer."
+        True, "Choose a number for each resample too: slower, but shows how stable the choice is."
     )
 
 
@@ -69,7 +69,7 @@ class ModelSettings(Settings):
 
 
 class InferenceSettings(Settings):
-    """How sure the models are, and how well they fit."""
+    """How certain the models are, and how well they fit."""
 
     standard_errors: bool = setting(
         True, "Standard errors of the probabilities of each site's own model."

@@ -64,7 +64,7 @@ class Starter:
         return self._from_memberships(np.eye(self.n_classes)[classes], 1.0)
 
     def grow(self, posterior: Memberships) -> Start:
-        """From a maximum with one class less: the new class is a pattern and some that share
+        """From a maximum with one class fewer: the new class is a pattern and some that share
         a rare step with it."""
         rng = self.rng
         memberships = np.hstack([posterior, np.zeros((len(self.weights), 1))])

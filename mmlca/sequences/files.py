@@ -174,7 +174,7 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, str | None]:
 
     try:
         arrow = pq.read_table(path)
-    except (pa.ArrowException, OSError, ValueError):  # its metadata may be no JSON, for one
+    except (pa.ArrowException, OSError, ValueError):  # its metadata may not be JSON, for one
         raise InputError(
             f"{path} is not a Parquet file that can be read; write it again."
         ) from None

@@ -373,7 +373,7 @@ class Sequences(HasAccount):
             if leaves.any():
                 raise InputError(
                     f"{leaves.sum():,} patients leave the state {state!r} (patients "
-                    f"{some(self.ids[leaves])}), which absorbs; correct these or leave it out."
+                    f"{some(self.ids[leaves])}), which is absorbing; correct these or leave it out."
                 )
         return replace(self, absorbing=tuple(s for s in self.states if s in states))
 

@@ -26,7 +26,7 @@ def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
 
 
 def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
-    """The same and the refined clusters, for what rests on rounded counts alone."""
+    """The same and the refined clusters, for what is computed from rounded counts alone."""
     more = [("refined", analysis.refined_clusters)] if analysis.refined is not None else []
     return [*views(analysis), *more]
 
@@ -91,7 +91,7 @@ def with_cluster_names(
     table: pd.DataFrame | None,
     columns: tuple[str, ...] = ("class", "group", "test", "pair"),
 ) -> pd.DataFrame | None:
-    """A table with "1: TNFi persisters" in place of "cluster 1".
+    """A table with "1: TNFi persisters" instead of "cluster 1".
 
     The names come in last: numbers keep the order of the clusters, and so the first one as that
     which the others are compared with.

@@ -1,4 +1,4 @@
-"""How sure a study is, and what follows from its clusters: errors, fit, covariates, outcomes."""
+"""How certain results are, and what follows from clusters: errors, fit, covariates, outcomes."""
 
 from __future__ import annotations
 
@@ -186,9 +186,9 @@ def _intervals(study: Study, model: Any, data: Any, refits: Bootstrap | None) ->
 
 
 def _parameters(study: Study, model: Any, data: Any, refits: Bootstrap | None) -> pd.DataFrame:
-    """Probabilities with their intervals; those that rest on few patients are blank.
+    """Probabilities with their intervals; those based on few patients are blank.
 
-    They rest on the patients assigned to the class who begin in the state, or make the step.
+    They are based on the patients assigned to the class who begin in the state, or make the step.
     """
     table = _intervals(study, model, data, refits).drop(columns=["boundary", "note"])
     k, classes = model.params_.n_classes, pd.Series(model.predict(data) + 1, data.ids)

@@ -57,7 +57,7 @@ class Number:
     ----------
     kind : Kind
     value : float
-        NaN if it rests on too few patients to be shown.
+        NaN if it is based on too few patients to be shown.
     sites : str
         A site ("MGB"), a pair ("MGB − VA"), or "all".
     group : str
@@ -107,7 +107,7 @@ class Number:
 
     @property
     def name(self) -> str:
-        """The number's name for people, unlike that of any other number of the study."""
+        """The number's name for people, unique within the study."""
         first = f"{self.kind} {self.group}".rstrip()
         return ", ".join(filter(None, (first, self.label, self.membership, self.sites)))
 

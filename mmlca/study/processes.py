@@ -132,4 +132,4 @@ def _load() -> None:
     import mmlca.model._kernels  # noqa: F401
 
     plt.close(plt.figure())
-    gc.freeze()  # what was imported is no garbage; figures are, and it is looked for often
+    gc.freeze()  # imported modules are not garbage; figures are, and collections are frequent

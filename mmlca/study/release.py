@@ -57,7 +57,7 @@ def check_floor(study: Study) -> None:
         floor = _FLOOR_OF_PUBLIC if is_public(study) else 0
     if is_small(min_count, floor):
         raise InputError(
-            f"privacy.min_count is {min_count}, but this hospital shows nothing that rests on "
+            f"privacy.min_count is {min_count}, but this hospital shows nothing based on "
             f"fewer than {floor} patients{' in public' if is_public(study) else ''}; raise "
             "privacy.min_count, or let the hospital change its floor (the environment variable "
             f"{FLOOR})."
@@ -90,7 +90,7 @@ def statement(study: Study) -> str:
             "Public release: every count on this page is rounded at random to a multiple of "
             f"{min_count}, up or down, so that it may differ from the true count by up to "
             f"{min_count - 1}, and shares are those of the rounded counts. Rounded counts need not "
-            "add up to their rounded totals. Other numbers rest on at least "
+            "add up to their rounded totals. Other numbers are based on at least "
             f"{min_count} patients and have two or three digits."
         )
     if not hides(min_count):

@@ -209,8 +209,8 @@ def variants(study: Study) -> list[Variant]:
 
 def _too_many(n: int) -> str:
     return (
-        f"sensitivity.crossed asks for {n:,} analyses, at most {_MOST} are done; shorten the lists "
-        "of [sensitivity], or set some to []."
+        f"sensitivity.crossed asks for {n:,} analyses, but at most {_MOST} are possible; shorten "
+        "the lists of [sensitivity], or set some to []."
     )
 
 
@@ -245,7 +245,7 @@ def _changed(study: Study, choices: Mapping[str, Any]) -> Study:
         "gap_days": rules["states"] != "combinations"
         and rules["impute"] != "carry_forward_supplied",
     }
-    for key, nothing in idle.items():  # what does nothing is no other choice
+    for key, nothing in idle.items():  # a choice without effect is not another choice
         if nothing:
             rules[key] = getattr(study.rules, key)
     return study.validated(settings)

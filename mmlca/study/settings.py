@@ -103,13 +103,13 @@ class Site(Reading):
         None, "Medication records: .csv, .parquet or .xlsx, one or several.", example="records.csv"
     )
     sequences: File | None = setting(
-        None, "Sequences made by `mmlca prep`, in place of records.", example="sequences.parquet"
+        None, "Sequences made by `mmlca prep`, instead of records.", example="sequences.parquet"
     )
     omop: Text | None = setting(
-        None, "OMOP database in place of records.", example="postgresql://host/database"
+        None, "OMOP database instead of records.", example="postgresql://host/database"
     )
     warehouse: Text | None = setting(
-        None, "Database that is not OMOP in place of records.", example="duckdb:///file.duckdb"
+        None, "Database that is not OMOP instead of records.", example="duckdb:///file.duckdb"
     )
     cdm_schema: Text | None = setting(
         None, "Schema of the tables of the database.", example="cdm", alias="schema"
@@ -174,7 +174,7 @@ class Site(Reading):
     def _one_source(self) -> Site:
         sources = (self.records, self.sequences, self.omop, self.warehouse)
         if sum(source is not None for source in sources) != 1:
-            raise InputError("needs either records, sequences, omop or warehouse, one of the four")
+            raise InputError("needs exactly one of records, sequences, omop and warehouse")
         kind = "omop" if self.omop else "warehouse" if self.warehouse else "files"
         fields = type(self).model_fields
         if extra := [
@@ -231,7 +231,7 @@ class Outputs(Settings):
         twice = [text for text in dict.fromkeys(given) if given.count(text) > 1]
         if twice:
             what = "two names for the course" if several else "twice the name"
-            raise InputError(f"has {what} {twice[0]!r} in names; each may stand there once")
+            raise InputError(f"has {what} {twice[0]!r} in names; give each only one")
         return self
 
 
@@ -308,7 +308,7 @@ class Crossed(Settings):
     """Other choices to try; each list holds alternatives to a setting of the study."""
 
     crossed: bool = setting(
-        False, "Try all combinations of the alternatives, in place of one at a time."
+        False, "Try all combinations of the alternatives, instead of one at a time."
     )
 
 

@@ -87,7 +87,7 @@ def read_study(
 
 def write_study_file(
     path: str | os.PathLike[str],
-    sites: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("MGB", "VA"),
+    sites: Sequence[str] | Mapping[str, Mapping[str, Any]] = ("hospital_1", "hospital_2"),
     *,
     name: str = "Treatment courses",
     seed: int = 1,
@@ -104,7 +104,8 @@ def write_study_file(
     ----------
     path : path
     sites : names, or {name: settings}
-        Settings as a study file has them under `[sites.NAME]`; default: files to be named.
+        Settings as a study file has them under `[sites.NAME]`; default: two sites and files that
+        are to be named.
     name, seed, synthetic
         See `Study`.
     preset : str, optional
@@ -187,7 +188,7 @@ _HEAD = """# A study: its data, its rules and its results. Run it with
 _SITES = """
 # --- data, by site ---------------------------------------------------------------------
 # Paths are relative to this file. A site has records, sequences made by `mmlca prep`, or a
-# database. Any setting of [records] may stand here too, for this site alone, and columns in
+# database. Any setting of [records] may be given here too, for this site alone, and columns in
 # [sites.NAME.records_columns], [sites.NAME.patients_columns] and so on; those of one of several
 # files of records in [sites.NAME.file_columns."b.csv"]."""
 _PUBLISHED = {

@@ -72,7 +72,7 @@ def dead_included(data: Mapping[str, Sequences]) -> str:
 
 
 def share_of_patients(study: Study, share: float) -> str:
-    """A share of the patients, which is NaN if it rests on too few."""
+    """A share of the patients, which is NaN if it is based on too few."""
     if np.isnan(share):
         return few_patients(study.privacy.min_count)
     return f"{percent_text(share)} of the patients"

@@ -103,7 +103,7 @@ class SiteEffects(NamedTuple):
     """Effects at one site, with what decides whether they may leave it.
 
     `table`: `cluster` (from 0), `term`, `estimate`; `covariance` of its rows; `columns` (n, q) of
-    the covariates and `clusters` (n,) of the patients they rest on; `variables`: {name: levels}.
+    the covariates and `clusters` (n,) of the patients used; `variables`: {name: levels}.
     """
 
     table: pd.DataFrame
@@ -177,7 +177,7 @@ def hide_outcomes(
     min_count: int,
     known_hidden: Collection[tuple[str, str]] = (),
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table and the tests of an outcome without what rests on few patients.
+    """The table and the tests of an outcome without what is based on few patients.
 
     An estimate is blank where few patients of the class have an outcome, or few are in one of its
     categories; then the differences from that class are blank too, since it would follow from them.
@@ -225,7 +225,7 @@ def hide_effects(
     reference: Hashable,
     min_count: int,
 ) -> pd.DataFrame:
-    """Effects of covariates on membership without those that rest on few patients.
+    """Effects of covariates on membership without those based on few patients.
 
     An effect compares a class with the first one. It is blank where one of the two has few
     patients, or few with or without the trait.

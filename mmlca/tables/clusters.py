@@ -252,7 +252,7 @@ class Course(StrEnum):
 def course_of(row: Mapping[Any, Any]) -> Course:
     """The kind of course of a cluster, from its row of `describe_clusters`.
 
-    Every number that a name would rest on has to bear it out: the share of the path, and those of
+    Every number that a name is based on has to support it: the share of the path, and those of
     the states in which it begins and ends. In exact numbers the latter follow from the former; in
     rounded ones they may not.
     """

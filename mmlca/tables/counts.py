@@ -1,4 +1,4 @@
-"""Counts that the tables rest on: patients by time and state, and steps from state to state.
+"""Counts that the tables are based on: patients by time and state, and steps from state to state.
 
 A *step* goes from the state at one time to the state `lag` times later, both observed. Step
 i·S + j goes from state i to state j; where first states are counted too, S·S + j is "begins in j".

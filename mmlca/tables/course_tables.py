@@ -1,6 +1,6 @@
 """Tables of courses as people may see them: exact without small numbers, or rounded.
 
-*Inside* a hospital the numbers are exact. One that rests on fewer than `min_count` patients is
+*Inside* a hospital the numbers are exact. One based on fewer than `min_count` patients is
 blank, and so is what would reveal it inside the same row. In a *public* release every count is
 rounded at random (`mmlca.tables.disclosure`), and shares are those of the rounded counts; nothing
 else need be hidden, whichever tables are put side by side.

@@ -47,14 +47,13 @@ _HALVES = ("first half", "second half")
 N_TESTS = 4
 _WORDS = {
     "memory beyond one step": "The next state depends on more than the present one and the class "
-    "({}): chains of first order are a simplification, or there are more classes.",
-    "length of stays": "How likely patients leave a state changes with the time they have been in "
-    "it ({}); the model takes it as constant, so that lengths of treatment follow from it only "
-    "roughly.",
+    "({}): first-order chains are a simplification, or there are more classes.",
+    "length of stays": "The probability of leaving a state changes with the time spent in it ({}); "
+    "the model assumes that it is constant, so it describes lengths of treatment only roughly.",
     "states over time": "The shares of the states over time differ from what the chains expect of "
     "those still observed ({}).",
-    "steps by half": "Steps are not as likely in the second half of the time as in the first ({}); "
-    "the model takes them as equally likely throughout.",
+    "steps by half": "Transition probabilities differ between the first and the second half of the "
+    "time ({}); the model assumes that they are constant.",
 }
 Floats = NDArray[np.float64]
 
@@ -103,27 +102,29 @@ class Diagnostics:
     n_sim: int
 
     def cautions(self) -> list[str]:
-        """What speaks against the model, in words; empty if nothing does."""
+        """Evidence against the model, in sentences; empty if there is none."""
         table = self.classification.drop(columns="patients").to_numpy()
         right = np.diag(table)
         notes = []
         reasons = []
         if (right < _LOW).any():
-            low = [f"{k + 1} ({right[k]:.2f})" for k in np.flatnonzero(right < _LOW)]
-            reasons.append(f"patients assigned to class {listed(low)} belong there hardly")
+            low = [f"{right[k]:.2f} in class {k + 1}" for k in np.flatnonzero(right < _LOW)]
+            reasons.append(f"the mean probability of the assigned class is low ({listed(low)})")
         if (self.shares < _SMALL).any():
             small = [f"{k + 1}" for k in np.flatnonzero(self.shares < _SMALL)]
-            reasons.append(f"class {listed(small)} has fewer than {100 * _SMALL:.0f} % of all")
+            have = "class {} has" if len(small) == 1 else "classes {} have"
+            few = f"fewer than {100 * _SMALL:.0f} % of the patients"
+            reasons.append(f"{have.format(listed(small))} {few}")
         if self.alike < _ALIKE:
             reasons.append(f"two classes are nearly the same (distance {self.alike:.2f})")
         mixed = np.argwhere((table > _CONFUSED) & ~np.eye(len(table), dtype=bool))
         if len(mixed):
             pairs = [f"{a + 1} with {b + 1}" for a, b in mixed]
-            reasons.append(f"classes are confused ({listed(pairs)})")
+            reasons.append(f"classes are hard to distinguish ({listed(pairs)})")
         if reasons:
             notes.append(
-                f"{len(table)} classes look too many: {listed(reasons)}; compare a model with one "
-                "class less."
+                f"{len(table)} classes may be too many: {listed(reasons)}; compare with a model "
+                "that has one class fewer."
             )
         tests = self.tests.set_index("test")
         for name in tests.index[tests["p_holm"] <= _DOUBT]:
@@ -133,9 +134,9 @@ class Diagnostics:
         return notes
 
     def shown(self, min_count: int) -> Diagnostics:
-        """The same without numbers that rest on, or would reveal, fewer than `min_count`.
+        """The same without numbers that are based on, or would reveal, fewer than `min_count`.
 
-        Shares have two decimals, and the columns of memberships and patients are gone.
+        Shares have two decimals, and the columns of memberships and patients are dropped.
         """
         if not hides(min_count):
             return self
@@ -173,8 +174,8 @@ def _hide_shares(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataF
     """A table of shares without small ones.
 
     In a row without patients half a membership or less counts as 0. The number of memberships in
-    each row is not shown: it changes from one time to the next by few patients. Nor is a row shown
-    that rests on few of them.
+    each row is not shown: it changes from one time to the next by few patients. Rows based on few
+    patients are not shown either.
     """
     count = table["observed"].fillna(0) * table["n"]
     nobody = (table["patients"] == 0) & (count < 0.5)

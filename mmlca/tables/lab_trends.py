@@ -78,12 +78,12 @@ class Trend:
         `loglik`, restricted.
     counts : DataFrame
         `site`, `group`, `reason`, `patients`, `labs`: the labs used, and those dropped by
-        reason (no group: not known); they add up to the input. Blank where they rest on fewer
+        reason (no group: not known); they add up to the input. Blank where they are based on fewer
         than `min_count` patients, or would reveal such a number by subtraction.
     censored : DataFrame
         `site`, `patients`, `labs`: values that were given only as a limit ("<2", ">130") and
         therefore dropped, among those of patients with a group in the years studied. Blank where
-        they rest on fewer than `min_count` patients.
+        they are based on fewer than `min_count` patients.
     support : DataFrame
         `site`, `group`, `patients` and the years `begin` and `end` of the curve: so many patients
         of the group have values before `begin` and after `end`, or within a month of them.
@@ -115,10 +115,10 @@ class Trend:
         scale = "the logarithm of the value" if self.log else "the value"
         percent = f"{100 * self.level:g} %"
         what = {
-            "pointwise": f"The bands are pointwise: at any one time the band holds the mean in "
-            f"{percent} of studies, the whole curve less often.",
-            "simultaneous": f"The bands are simultaneous: they hold the whole curve of a group in "
-            f"{percent} of studies.",
+            "pointwise": f"The bands are pointwise: at any one time the band contains the mean "
+            f"in {percent} of studies, and the whole curve less often.",
+            "simultaneous": f"The bands are simultaneous: they contain the whole curve of a group "
+            f"in {percent} of studies.",
         }
         fewest = self.support["patients"].min()
         sentences = [
@@ -186,7 +186,7 @@ def trend(
     which are below the arithmetic ones. A value that is only a limit ("<2", ">130") is dropped
     and counted in `.censored`. A group is one of the whole follow-up,
     such as a cluster of treatment sequences: labs before the index date are grouped by
-    *later* treatment, so that a difference there is no effect of treatment.
+    *later* treatment, so that a difference there is not an effect of treatment.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def trend(
     steps : int
         Number of points of each curve.
     min_count : int
-        A group of fewer patients at a site has no curve, and numbers in `.counts` that rest on
+        A group of fewer patients at a site has no curve, and numbers in `.counts` based on
         fewer are blank.
     rounding : Rounding, optional
         Of the groups: round all numbers in `.counts` and `.censored` instead of hiding some.

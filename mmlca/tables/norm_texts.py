@@ -46,7 +46,7 @@ def cautions_of_pairs(pairs: list[pd.DataFrame]) -> list[str]:
     )
     return [
         _about_common_rules(pairs),
-        "The plain norm is dominated by rarely visited states" + rows * (left_out[-1] > 0) + ".",
+        f"The plain norm is dominated by rarely visited states{rows if left_out[-1] else ''}.",
     ]
 
 
@@ -98,7 +98,7 @@ def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
             pair = f"{norms['sites'].iloc[0]}: " if len(pairs) > 1 else ""
             shown.append(f"{pair}{values}, local {norm['local']:.3f}")
             holds = holds and bool((everywhere < norm["local"]).all())
-    text += "" if holds else ", though not each does"
+    text += "" if holds else ", though not every one does"
     if shown:
         more = f"; and {len(shown) - _MOST_PAIRS} more pairs" if len(shown) > _MOST_PAIRS else ""
         text += f" (here {'; '.join(shown[:_MOST_PAIRS])}{more})"

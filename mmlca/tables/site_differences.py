@@ -1,6 +1,6 @@
 """How much the courses of the same cluster differ between sites.
 
-Everything rests on counts: how often the patients of a site and cluster begin in each
+Everything is computed from counts: how often the patients of a site and cluster begin in each
 state and step from each state to each other one. `mmlca.tables.norms` has the norms of their
 differences, with intervals, and `mmlca.tables.norm_texts` puts them into words. Whether sites
 differ at all is tested in `mmlca.tables.shared_chains`, without assigning anybody to a cluster.
@@ -57,7 +57,7 @@ class SiteDifferences:
         many the norm averages over).
     matrices : DataFrame
         membership, site, cluster, quantity, from (missing for first states), to, `probability`
-        (NaN in a row never visited), `count`, `count_patients` (different patients it rests on),
+        (NaN in a row never visited), `count`, `count_patients` (different patients it is based on),
         `n` and `patients` (those of the whole row) and `supported` (n is at least `min_support`).
     differences : DataFrame
         membership, sites, cluster, quantity, from, to, `difference` (NaN if the row is never
@@ -85,7 +85,7 @@ class SiteDifferences:
         return f"{table}\n{sentences}"
 
     def shown(self, min_count: int) -> pd.DataFrame:
-        """`differences` without the numbers that rest on fewer than `min_count` patients.
+        """`differences` without the numbers based on fewer than `min_count` patients.
 
         With n known, a difference of two fractions gives both numerators. So it is blank where
         few patients are behind a numerator, a row or, by subtraction, another numerator. Clusters
@@ -335,7 +335,7 @@ def _of_hidden_size(matrices: pd.DataFrame, min_count: int) -> NDArray[np.bool_]
 
 
 class _Rows:
-    """One site's clusters: `count` and `count_patients`, those it rests on, (K, S + 1, S).
+    """One site's clusters: `count` and `count_patients`, those it is based on, (K, S + 1, S).
 
     `n` and `patients` are those of each row, (K, S + 1).
     """

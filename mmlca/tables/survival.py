@@ -70,7 +70,7 @@ class Survival:
     competing: bool
 
     def shown(self, min_count: int, rounding: Rounding | None = None) -> Survival:
-        """The same without what rests on, or would reveal, fewer than `min_count` patients.
+        """The same without what is based on, or would reveal, fewer than `min_count` patients.
 
         Curves are shown only at round times, between which nobody or at least `min_count` patients
         have the event, and nobody or as many leave; with three digits. A curve that ends because
@@ -164,7 +164,7 @@ def survival_by_cluster(
         Whether the event happened at `time`: booleans, or 0 and 1; with competing events any
         values, of which `competing` names those that compete.
     clusters : Series by id or array (n,)
-        As assigned; how sure the assignment is does not enter.
+        As assigned, without regard to how certain the assignment is.
     window : float
         Length of the time in which treatments formed the clusters.
     landmark : float, optional
@@ -388,7 +388,7 @@ def _cox(cases: Cases) -> pd.DataFrame:
             reason = str(error).split("\n")[0].rstrip(".")
             raise InputError(
                 f"the Cox regression has no solution ({reason}): a group or covariate without any "
-                "event, or covariates that say the same; leave one out."
+                "event, or covariates that determine each other; leave one out."
             ) from None
     summary = model.summary.loc[names]
     event = cases.event == 1

@@ -110,8 +110,8 @@ def checked_landmark(window: float, landmark: float | None, time: NDArray[np.flo
     if at < window:
         raise InputError(
             f"the landmark at {at:g} lies inside the window of {window:g} that forms the clusters: "
-            "who has the event in the window cannot be in the clusters of those who do not, which "
-            "would look like an effect; set the landmark to the end of the window or later."
+            "patients with the event in the window cannot be in the same clusters as the others, "
+            "which would look like an effect; set the landmark to the end of the window or later."
         )
     if not (time > at).any():
         raise InputError(

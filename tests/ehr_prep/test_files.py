@@ -441,7 +441,7 @@ def test_a_delimiter_and_an_encoding_may_be_stated(tmp_path: Path) -> None:
     path.write_text(GOOD.to_csv(index=False, sep="\t"))
     assert sniff(path, delimiter="tab").delimiter == sniff(path).delimiter == "\t"
     for wrong in ("", "ab", "x", '"'):
-        with pytest.raises(ValueError, match="delimiter must be one sign"):
+        with pytest.raises(ValueError, match="delimiter must be one character"):
             ehr_prep.read_records(path, drugs="ra", delimiter=wrong)
 
 

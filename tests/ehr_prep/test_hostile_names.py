@@ -2,7 +2,7 @@
 
 The attacker chooses the names: in a study file that someone else sent, or as the owner of another
 schema of the same server. He wants a statement of his own to run, a message that floods or forges
-the log, or another schema to be read in place of the one named.
+the log, or another schema to be read instead of the one named.
 """
 
 from __future__ import annotations

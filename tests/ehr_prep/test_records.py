@@ -228,7 +228,7 @@ def test_ids_of_another_form_are_an_error_or_a_warning(tmp_path: Path) -> None:
     people = pd.DataFrame({"id": [f"{i:04d}" for i in range(1, 41)], "sex": "F"})
     message = (
         "none of the 40 patients of the table are in the patients' table: the table has ids such "
-        "as '1', '2', '3', the patients' table has '0001', '0002', '0003'; write them alike, with"
+        "as '1', '2', '3', the patients' table has '0001', '0002', '0003';"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         read(frame, patients=people)

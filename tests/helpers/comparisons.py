@@ -42,7 +42,7 @@ def compare() -> Compare:
 
 
 def write(folder: Path, row: dict[str, Any]) -> None:
-    """Put a row into the JSON file and the page, in place of one of the same task and program."""
+    """Put a row into the JSON file and the page, instead of one of the same task and program."""
     file = folder / "benchmarks.json"
     before = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
     merged = {(row["task"], row["peer"]): row for row in [*before, row]}

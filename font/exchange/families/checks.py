@@ -40,7 +40,7 @@ def misfit_of_shape(values: Any, part: str, shape: tuple[int, ...]) -> str | Non
         actual = np.array(values, dtype=float).shape
     except ValueError:
         return f"its {part} have rows of unequal length"
-    return None if actual == shape else f"its {part} have the shape {actual} in place of {shape}"
+    return None if actual == shape else f"its {part} have the shape {actual} instead of {shape}"
 
 
 def first_misfit(*wrongs: str | None) -> str | None:

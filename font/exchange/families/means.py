@@ -257,9 +257,9 @@ def _words_of_means(content: Content) -> tuple[list[str], list[str]]:
     if "covariances" in content:
         contains.append(f"how the patients of each class spread around them, to {_DIGITS} digits")
     return contains, [
-        "the averages of each class, each of which rests on at least the smallest number of "
-        "patients; who knows all but one of a class's patients and their exact number can work "
-        "that one's values out as precisely as the averages are written, times that number"
+        "the averages of each class, each based on at least the smallest number of patients; "
+        "anyone who knows all but one of a class's patients and their exact number can "
+        "work out the values of that patient to the precision of the averages times that number"
     ]
 
 

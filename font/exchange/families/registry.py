@@ -40,7 +40,7 @@ class ModelFamily:
         None
     recognises : fitted model → bool
     write : fitted model, data, min_count, draws → content
-        What may leave: counts rounded at random, and what rests on at least min_count patients.
+        What may leave: counts rounded at random, and what is based on at least min_count patients.
     read : content → model with `predict` and `class_parameters_`
     explain : content → what it contains, what it reveals: two lists of sentences
     sizes : fitted model, data → (K,)

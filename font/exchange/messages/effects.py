@@ -171,7 +171,7 @@ def write_effects(
     min_count: int = MIN_COUNT,
     draws: Draws | None = None,
 ) -> EffectsFile:
-    """Write a site's effects, without those that rest on few patients.
+    """Write a site's effects, without those based on few patients.
 
     Parameters
     ----------
@@ -310,7 +310,7 @@ def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
     size = len(payload["terms"]) * len(payload["clusters"])
     for part in ("estimates", "errors"):
         if len(payload[part]) != size:
-            raise misfit(origin, f"it has {len(payload[part]):,} {part} in place of {size:,}")
+            raise misfit(origin, f"it has {len(payload[part]):,} {part} instead of {size:,}")
     for value, error in zip(payload["estimates"], payload["errors"], strict=True):
         if error not in ERRORS:
             raise misfit(origin, f"the standard error {error:g} may not be written")
@@ -328,8 +328,8 @@ def _explain(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     ]
     reveals = [
         "how much more probable each cluster is for patients who differ in a covariate; roughly, "
-        "through the standard errors, how many patients it rests on",
-        f"nothing that rests on fewer than {unit} patients of a cluster, with or without a trait",
+        "through the standard errors, how many patients it is based on",
+        f"nothing based on fewer than {unit} patients of a cluster, with or without a trait",
     ]
     return contains, reveals
 

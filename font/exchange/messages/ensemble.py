@@ -85,7 +85,7 @@ class EnsemblePart(Strict):
 
 
 class EnsemblePayload(Strict):
-    """The centre's result and the models it rests on."""
+    """The centre's result and the models it is based on."""
 
     models: Annotated[list[ModelPayload], size(1, MOST_MODELS)]
     ensemble: EnsemblePart

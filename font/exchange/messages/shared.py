@@ -336,7 +336,7 @@ def check_rounds(rounds: Rounds) -> int:
         return MOST_STEPS
     number = whole_number(rounds, 0, 'rounds, unless "converge",')
     if number > MOST_STEPS:
-        raise InputError(f"rounds is {number}, between sites at most {MOST_STEPS} are possible.")
+        raise InputError(f"rounds is {number}; at most {MOST_STEPS} are possible between sites.")
     return number
 
 
@@ -391,7 +391,7 @@ def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
         raise misfit(origin, f"a {family.name} cannot be refined by exchanging files")
     sums, width = sums_table(payload, origin), family.n_statistics(content)
     if sums.shape[1] != width:
-        raise misfit(origin, f"it has {sums.shape[1]} sums per cluster in place of {width}")
+        raise misfit(origin, f"it has {sums.shape[1]} sums per cluster instead of {width}")
     if sums.shape[0] ** 2 * width > MOST_WORK:
         raise misfit(origin, f"{len(sums)} clusters are more than can be compared")
     if (sums[:, 0] <= 0).any():

@@ -33,7 +33,7 @@ class Item:
     view : "ensemble", "local", "refined" or None
         The membership it shows, where the report can switch between several.
     chart : function, optional
-        The figure as HTML with SVG, which the page shows in place of the picture.
+        The figure as HTML with SVG, which the page shows instead of the picture.
     note : str
         What is hidden or rounded; it ends the caption.
     section : str

@@ -85,7 +85,7 @@ class Plain:
         Elsewhere fewer the larger the numbers of a column are.
     labels : {column: what the page calls it}
     shown : DataFrame, optional
-        What the page shows in place of the table in the file, with the same numbers.
+        What the page shows instead of the table in the file, with the same numbers.
     """
 
     shares: tuple[str, ...] = ()

@@ -100,7 +100,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
 
 
 def memberships(findings: Findings) -> str:
-    """Which probabilities an analysis after classification rests on."""
+    """Which probabilities an analysis after classification uses."""
     if findings.analysis.ensemble is None:
         return (
             "Classification errors are those that the model's memberships imply, and the "

@@ -1,4 +1,4 @@
-"""Few digits: many digits of numbers that rest on all patients would reveal counts."""
+"""Few digits: many digits of numbers based on all patients would reveal counts."""
 
 from __future__ import annotations
 

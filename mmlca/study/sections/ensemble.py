@@ -1,4 +1,4 @@
-"""The ensemble: how models were combined, and how much it rests on each site and model."""
+"""The ensemble: how models were combined, and how much each site and model contributes."""
 
 from __future__ import annotations
 

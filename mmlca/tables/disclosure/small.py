@@ -1,6 +1,6 @@
 """What may not show inside a hospital: small numbers, and those from which they would follow.
 
-A number that rests on at least one and fewer than `min_count` different patients is *small*. It is
+A number based on at least one and fewer than `min_count` different patients is *small*. It is
 blank (NaN) in a table, "<11" or "–" in a text, and left out of a figure, which says so. Nothing
 else in the package compares a number with `min_count`. Where numbers add up to totals that are
 shown, some numbers that are not small are hidden with the small ones, because these would follow
@@ -306,13 +306,13 @@ def hide(
 
 
 def count_text(n: float, min_count: int, patients: float | None = None) -> str:
-    """A number as text: "1,234", or "<11" where the patients it rests on are few.
+    """A number as text: "1,234", or "<11" where the patients it is based on are few.
 
     Parameters
     ----------
     n : number to write
     min_count : int
-    patients : number of different patients it rests on, if that is another number
+    patients : number of different patients it is based on, if that is another number
 
     Examples
     --------
@@ -328,7 +328,7 @@ def hidden_note(min_count: int) -> str:
     if min_count < 2:
         return ""
     return (
-        f"Numbers that rest on fewer than {min_count} patients, and those that would reveal them, "
+        f"Numbers based on fewer than {min_count} patients, and those that would reveal them, "
         "are not shown."
     )
 
@@ -388,7 +388,7 @@ def not_shown(n: int, noun: str, min_count: int, others: int = 0) -> str:
 
 
 def coarse_times(counts: ArrayLike, min_count: int) -> NDArray[np.intp]:
-    """The times at which a curve may show its value, so that no stretch rests on few patients.
+    """The times at which a curve may show its value, so that no stretch comes from few patients.
 
     Each step of a survival curve shows how many had the event or left, as may the numbers at risk.
     Between two times shown, and after the last before the end, each kind of event and leaving is

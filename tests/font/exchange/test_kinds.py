@@ -144,7 +144,7 @@ HOSTILE = {
     "infinite": ("k-means", {"centres": [[1e300, 0.0, 0.0]] * 3}, "payload.model.centres"),
     "column twice": ("k-means", {"variables": ["a", "a", "b"]}, "with repeats"),
     "small class": ("k-means", {"patients": [0, 11, 11]}, "0 patients, fewer"),
-    "exact class": ("k-means", {"patients": [132, 134, 121]}, "count 134, no multiple"),
+    "exact class": ("k-means", {"patients": [132, 134, 121]}, "count 134, not a multiple"),
     "no precision": ("k-means", {"precision": [1.0, 1.0, 0.0]}, "payload.model.precision"),
     "short precision": ("k-means", {"precision": [1.0]}, "precision have the shape"),
     "not positive": ("full", {"covariances": [[[0.0] * 3] * 3] * 3}, "not positive definite"),
@@ -159,7 +159,7 @@ HOSTILE = {
         {"covariances": [[[1.0, 0.0, 1.0]]] * 3},
         "variance not above 0",
     ),
-    "answers": ("latent class", {"answers": [[5] * 7] * 2}, "count 5, no multiple"),
+    "answers": ("latent class", {"answers": [[5] * 7] * 2}, "count 5, not a multiple"),
     "one class": ("latent class", {"answers": [[11] * 7]}, "shape"),
     "work": (
         "k-means",

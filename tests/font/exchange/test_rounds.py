@@ -87,7 +87,7 @@ BAD_MODELS = {
         lambda r: r._replace(files=(changed(r.files[0], site="moon", name="moon"),)),
         "'moon' is not one of the sites",
     ),
-    "other columns": (other_columns, "has|have the states 'age', 'x2' in place of 'x1', 'x2'"),
+    "other columns": (other_columns, "has|have the states 'age', 'x2' instead of 'x1', 'x2'"),
 }
 
 
@@ -116,7 +116,7 @@ def test_who_claims_a_name_second_does_not_evict_the_first(tmp_path: Path) -> No
     result = play(tmp_path, twist)
     assert only(result) == ["north", "south"]
     (refused,) = [who for who in result.absent if who.site == "node 2"]
-    assert "it calls itself 'north', as a sender before it did" in refused.reason
+    assert "earlier sender already uses the name 'north'" in refused.reason
     own = font.read_model(tmp_path / "north" / "north.model.json")
     assert result.models["north"].fingerprint == own.fingerprint
 
@@ -134,11 +134,11 @@ def test_one_odd_site_does_not_decide_the_states(tmp_path: Path) -> None:
 
 BAD_COUNTS = {
     "late": (lambda r: Reply(r.sender, trouble="it did not answer within 5 s"), "within 5 s"),
-    "a model": (lambda r: r._replace(files=()), "0 files in place of one"),
+    "a model": (lambda r: r._replace(files=()), "0 files instead of one"),
     "nonsense": (lambda r: r._replace(files=(b"[]",)), "not an exchange file"),
     "small cell": (
         lambda r: r._replace(files=(changed(r.files[0], classes=[[1, 1]] * 3),)),
-        "count 1, no multiple",
+        "count 1, not a multiple",
     ),
     "lowered threshold": (
         lambda r: r._replace(files=(changed(r.files[0], min_count=1),)),
@@ -194,7 +194,7 @@ def test_who_did_not_confirm_the_ensemble_is_named(tmp_path: Path) -> None:
 
 
 def test_nobody_at_all_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nobody came"):
+    with pytest.raises(InputError, match="no site replied"):
         font.run_round(lambda *_: [], font.Header(study="ra"), out=tmp_path / "centre")
     silent = {"label": "it is gone"}
     with pytest.raises(InputError, match=r"no site sent counts .*north: it is gone"):

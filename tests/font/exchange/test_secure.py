@@ -328,7 +328,7 @@ def test_sums_that_do_not_fit_are_refused(study: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="does not fit together"):
         sum_of_labels([spoilt, *parts[1:]], study["models"])
     short = [masked(s, [1], of=parts[0].of) for s in KEYS]
-    with pytest.raises(InputError, match="1 numbers in place of"):
+    with pytest.raises(InputError, match="1 numbers instead of"):
         sum_of_labels(short, study["models"])
     with pytest.raises(InputError, match="made with other models than those given"):
         write_masked_labels(

@@ -165,7 +165,7 @@ MISTAKES = {
     "prep serial.csv -o s.csv": "are day numbers of Excel (found '40179', ",
     "prep records.csv -o s.csv --patients zeros.csv": "with or without leading zeros, which Excel",
     "prep records.csv -o s.csv --delimiter ;": "leave --delimiter out, or state it",
-    "prep records.csv -o s.csv --delimiter semi": "--delimiter must be one sign",
+    "prep records.csv -o s.csv --delimiter semi": "--delimiter must be one character",
     "prep records.csv -o s.csv --decimal x": "'x' is not one of '.', ','",
     "prep records.csv -o s.csv --date-column Date": "the closest are 'date', ",
     "prep records.csv -o s.csv --patients zeros.csv --patients-column Geb": "as in patient=PatNr",

@@ -382,7 +382,7 @@ def units_of(sums: Any, whole: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def possible_draws(told: list[np.ndarray], steps: list[Any]) -> float:
-    """Log-probability that these tables are written as what was told, all with the same draws."""
+    """Log-probability that these tables are written as `told`, all with the same draws."""
     low, high = np.zeros(told[0].shape), np.ones(told[0].shape)
     bottom, top = 0.0, 1.0  # of the draw that all cells of few patients share
     for shown, (few, values, unit) in zip(told, steps, strict=True):
@@ -399,7 +399,7 @@ def possible_draws(told: list[np.ndarray], steps: list[Any]) -> float:
     return float(np.log(np.maximum(high - low, 1e-9)).sum() + np.log(max(top - bottom, 1e-9)))
 
 
-def test_the_steps_of_a_refinement_hardly_tell_who_is_at_the_site() -> None:
+def test_the_steps_of_a_refinement_hardly_show_who_is_at_the_site() -> None:
     """The attacker is the centre: it sees a site's sums at every step, and knows all its patients
     but one, all shared models and which draws are alike. With units of 11 events, of which one
     patient has a dozen, it knew nearly always."""

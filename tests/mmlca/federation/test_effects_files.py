@@ -261,7 +261,7 @@ def test_how_many_stand_behind_a_column() -> None:
         ({"estimates": [0.123456, 0.1], "errors": [0.1, 0.1]}, "0.123456 is not a multiple"),
         ({"estimates": [1e5, 0.1], "errors": [1e-6, 0.1]}, "is not a multiple"),
         ({"correlations": [0.1]}, "payload.correlations"),
-        ({"errors": [0.1]}, "1 errors in place of 2"),
+        ({"errors": [0.1]}, "1 errors instead of 2"),
         ({"terms": ["a", "a"]}, "with repeats"),
         ({"clusters": [0]}, "payload.clusters.0"),
         ({"errors": [0.0, 0.1]}, "payload.errors.0"),

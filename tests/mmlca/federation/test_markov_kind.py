@@ -146,9 +146,9 @@ def test_reading_needs_nothing_but_both_packages(
 
 
 HOSTILE = {
-    "exact first state": (("first", 0, 0), 3, "count 3, no multiple"),
-    "exact step": (("steps", 0, 0, 1), 3.0, "count 3, no multiple"),
-    "part of a step": (("steps", 0, 0, 1), 0.5, "no multiple"),
+    "exact first state": (("first", 0, 0), 3, "count 3, not a multiple"),
+    "exact step": (("steps", 0, 0, 1), 3.0, "count 3, not a multiple"),
+    "part of a step": (("steps", 0, 0, 1), 0.5, "not a multiple"),
     "negative": (("steps", 0, 0, 1), -11.0, "payload.model.steps"),
     "steps not in a list": (("steps", 0, 0), 11.0, "payload.model.steps"),
     "short row": (("steps", 0, 0), [11.0], "unequal length"),
@@ -187,7 +187,7 @@ def test_a_hostile_model_is_refused_in_one_sentence(
 
 
 def test_the_mean_number_of_steps_is_not_that_of_one_patient() -> None:
-    """One patient who makes many rare steps, each several times, would be all that it rests on."""
+    """One patient who makes many rare steps, each several times, would determine it alone."""
     codes = np.zeros((60, 40), dtype=np.int8)
     codes[0] = np.tile([1, 2, 3, 4, 1, 3, 2, 4, 3, 1], 4)
     data = mmlca.Sequences.from_codes(codes, list("ABCDE"))

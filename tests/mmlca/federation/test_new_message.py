@@ -56,7 +56,7 @@ def test_counts_that_were_not_rounded_are_refused(study: Path, tmp_path: Path) -
     content["payload"]["patients"][0] += 1
     content["sha256"] = fingerprint(content["payload"])
     (tmp_path / "bad.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="no multiple of its min_count 11"):
+    with pytest.raises(InputError, match="not a multiple of its min_count 11"):
         read_file(tmp_path / "bad.json")
 
 

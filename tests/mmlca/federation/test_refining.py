@@ -168,13 +168,13 @@ def spoiled(path: Path, out: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sums": [[1100, 500] + [0] * 11] * 2}, "no multiple of its min_count"),
+        ({"sums": [[1100, 500] + [0] * 11] * 2}, "not a multiple of its min_count"),
         ({"sums": [[1100] * 13, [1100] * 12]}, "unequal length"),
         ({"sums": [[-1100] * 13] * 2}, "does not fit the specification"),
         ({"sums": [[1.5] * 13] * 2}, "does not fit the specification"),
         ({"sums": [[10**16] * 13] * 2}, "does not fit the specification"),
         ({"sums": [[1100] * 13] * 101}, "does not fit the specification"),
-        ({"scale": 7}, "scale 7 in place of 100"),
+        ({"scale": 7}, "scale 7 instead of 100"),
         ({"step": 51}, "does not fit the specification"),
         ({"step": True}, "does not fit the specification"),
         ({"per_patient": 0.5}, "does not fit the specification"),
@@ -200,7 +200,7 @@ def test_hostile_sums_are_refused(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sums": [[1100] * 12] * 2}, "12 sums per cluster in place of 13"),
+        ({"sums": [[1100] * 12] * 2}, "12 sums per cluster instead of 13"),
         ({"sums": [[0] * 13] * 2}, "cluster without patients"),
         ({"sites": ["west", "west"]}, "repeats"),
         ({"model": {"format": "font k-means"}}, "does not fit the specification"),
@@ -274,7 +274,7 @@ def swollen(path: Path, out: Path, factor: int) -> Path:
 
 
 def test_a_site_cannot_claim_more_patients_than_it_labelled(study: Path, tmp_path: Path) -> None:
-    """3,300 patients claimed in place of 300 dragged all honest sites' clusters along."""
+    """3,300 patients claimed instead of 300 dragged all honest sites' clusters along."""
     before = read_step(study / "ensemble.json")
     parts = {site: study / site / "to_centre" / f"{site}.sums-0.json" for site in SITES}
     parts["south hospital"] = next((study / "south hospital" / "to_centre").glob("*sums-0*"))

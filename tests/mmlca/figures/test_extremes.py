@@ -181,7 +181,7 @@ def test_residuals_beyond_two_have_their_sign_and_the_scale_says_that_it_ends(
     assert sorted(t.get_text() for t in figure.axes[0].texts) == ["+", "−"]
     words = " ".join(t.get_text() for t in texts(figure))
     assert "+ and −: beyond 2 standard errors" in words
-    assert "nobody is expected" in words
+    assert "no patient is expected" in words
     assert figure.axes[0].images[0].colorbar.extend == "both"
     plain = mmlca.plot_residuals(dataclasses.replace(fit, states=states.assign(residual=0.5)))
     assert plain.axes[0].images[0].colorbar.extend == "neither"

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from paths import ROOT
 
+import ehr_prep
 import mmlca
 from mmlca import Sequences
 from mmlca.figures.colours import MISSING, PALE
@@ -83,11 +84,23 @@ def words(whole) -> str:
 # --- colours ---------------------------------------------------------------------------
 
 
-def test_a_state_has_the_same_colour_however_it_is_spelled() -> None:
-    colours = mmlca.state_colours(["TNFi", "CTLA4_Ig", "IL6R", "JAK_inhibitor", "Anti-CD20"])
-    assert list(colours.values()) == ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00"]
-    again = mmlca.state_colours(["anti-CD20", "CTLA4-Ig", "JAK"])
-    assert list(again.values()) == ["#D55E00", "#E69F00", "#CC79A7"]
+def test_the_classes_of_the_map_of_rheumatoid_arthritis_keep_their_colours() -> None:
+    colours = {
+        "TNFi": "#0072B2",
+        "CTLA4-Ig": "#E69F00",
+        "IL6R": "#009E73",
+        "JAK": "#CC79A7",
+        "anti-CD20": "#D55E00",
+        "none": "#BBBBBB",
+    }
+    table = pd.DataFrame({"patient_id": [1], "date": ["2010-01-01"], "drug": ["Xeljanz"]})
+    records = ehr_prep.read_records(table, drugs="ra")
+    assert mmlca.state_colours([*records.states, "none"]) == colours
+
+
+def test_no_state_has_a_colour_by_its_name_except_none_and_missing() -> None:
+    first, second = mmlca.state_colours(["JAK", "TNFi"]), mmlca.state_colours(["insulin", "statin"])
+    assert list(first.values()) == list(second.values()) == ["#0072B2", "#E69F00"]
 
 
 def test_colours_for_none_of_the_states_are_refused() -> None:
@@ -606,7 +619,7 @@ def test_one_small_group_takes_no_panel_of_others_away() -> None:
         assert len(unsized) == 3  # the smallest set from which the three do not follow
         note = figure.get_supxlabel().replace("\n", " ")
         assert "1 group of fewer than 11 patients not shown" in note
-        assert "izes of 3 groups not shown, from which that of a smaller one would follow" in note
+        assert "izes of 3 groups not shown, because" in note
         plt.close(figure)
 
 

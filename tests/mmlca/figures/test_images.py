@@ -31,6 +31,7 @@ PARAMS = mmlca.MarkovParams(
     ],
 )
 STATES = ("TNFi", "CTLA4-Ig", "JAK")
+COLOURS = {"JAK": "#CC79A7"}  # as with the whole map of rheumatoid arthritis
 SITES = {s: mmlca.simulate(PARAMS, n, 16, n, states=STATES) for s, n in (("A", 300), ("B", 400))}
 SEQUENCES = {site: made[0] for site, made in SITES.items()}
 CLUSTERS = {site: made[1] for site, made in SITES.items()}
@@ -46,10 +47,12 @@ def esr() -> Figure:
 
 
 FIGURES = {
-    "state_distribution": lambda: mmlca.plot_state_distribution(SEQUENCES, CLUSTERS),
-    "frequencies": lambda: mmlca.plot_frequencies(SEQUENCES, CLUSTERS),
+    "state_distribution": lambda: mmlca.plot_state_distribution(
+        SEQUENCES, CLUSTERS, colours=COLOURS
+    ),
+    "frequencies": lambda: mmlca.plot_frequencies(SEQUENCES, CLUSTERS, colours=COLOURS),
     "transitions": lambda: mmlca.plot_transitions(SEQUENCES, CLUSTERS),
-    "lines": lambda: mmlca.plot_lines(SEQUENCES, CLUSTERS),
+    "lines": lambda: mmlca.plot_lines(SEQUENCES, CLUSTERS, colours=COLOURS),
     "site_differences": lambda: mmlca.plot_site_differences(
         mmlca.site_differences(
             SEQUENCES,

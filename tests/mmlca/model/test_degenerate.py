@@ -29,7 +29,7 @@ def odd_cohort(rng: np.random.Generator) -> Sequences:
     labels = {code: f"s{code}" for code in range(s)}
     table = np.vectorize(labels.get, otypes=[object])(cells)
     weights = rng.choice([0.0, 1e-300, 1e-9, 1.0, 1e9, 1e300], n)
-    kind = rng.integers(4)  # all alike, some without weight, all of one odd size, any
+    kind = rng.integers(4)  # all alike, some without weight, all of one unusual size, any
     if kind == 0:
         weights[:] = 1.0
     elif kind == 1:

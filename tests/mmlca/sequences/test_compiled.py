@@ -117,7 +117,7 @@ def test_a_full_disk_keeps_no_loop_from_running(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", [".nbi", ".nbc"])
 def test_a_file_that_can_be_neither_read_nor_replaced(tmp_path: Path, ending: str) -> None:
-    """As that of another user; a folder in place of the file keeps even the superuser out."""
+    """As that of another user; a folder instead of the file keeps even the superuser out."""
     file = stored(tmp_path, ending)
     file.unlink()
     file.mkdir()

@@ -1,6 +1,6 @@
 """Attacks on the fit of models: do criteria and tests reveal more digits than a study shows?
 
-A log-likelihood is shown as a whole number, because many digits of a number that rests on all
+A log-likelihood is shown as a whole number, because many digits of a number based on all
 patients reveal counts. AIC, BIC and the like are sums of it and of known numbers; each rounded by
 itself is another window on the same number, and all of them together give it to about a quarter.
 """

@@ -63,7 +63,7 @@ def test_prep_from_a_database(cdm: Path, tmp_path: Path) -> None:
         ),
         (["--omop", f"postgresql://a:{SECRET}@127.0.0.1:1/x"], "holds a password"),
         (["--omop", "postgresql://127.0.0.1:1/x"], "cannot connect"),
-        ([], "give either a file of records, --omop URL or --warehouse URL"),
+        ([], "give exactly one of a file of records, --omop URL and --warehouse URL"),
     ],
 )
 def test_refusals_leave_nothing_behind(
@@ -140,7 +140,7 @@ def test_concept_sets_in_a_study(cdm: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('omop = "parquet:MGB"\nrecords = "x.csv"', "one of the four"),
+        ('omop = "parquet:MGB"\nrecords = "x.csv"', "exactly one of"),
         (
             'omop = "parquet:MGB"\npatients = "x.csv"',
             "has patients, which does not go with omop",

@@ -284,7 +284,7 @@ def test_figures_of_the_other_view_have_their_twins_number(made: Made) -> None:
     assert {n: first[n] for n in second} == second
     assert [*map(int, first)] == [*range(1, len(first) + 1)]
     third = dict(re.findall(r"Figure R(\d+)\. ([^.]+)\.", words))
-    assert len(third) == 3  # those that rest on rounded counts
+    assert len(third) == 3  # those based on rounded counts
     assert {n: first[n] for n in third} == third
 
 
@@ -471,7 +471,7 @@ def test_long_tables_of_shares_become_grids() -> None:
         "fewer than 11, or would reveal so few",
         "nobody",
     ]
-    assert "rest on fewer than 11 patients" in " ".join(table.notes)
+    assert "based on fewer than 11 patients" in " ".join(table.notes)
     shown = lay_out(frame[:2], RATES, "Shares", "shares.csv", 1)
     assert "fewer" not in " ".join(shown.notes)
 

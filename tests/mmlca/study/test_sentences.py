@@ -184,13 +184,14 @@ def test_methods_describe_the_search_that_was_made() -> None:
     text = search_text(40, thorough=False)
     assert "random starts" not in text
     assert (
-        "began from 40 starts (50 % from groups around patients with unlike courses, 25 %" in text
+        "began from 40 starts (50 % from groups around patients with dissimilar courses, 25 %"
+        in text
     )
     assert "the best 12 were followed" in text
-    assert "Where fewer than half of these ended at the best one" in text
+    assert "If fewer than half of these ended at the best one" in text
     assert "up to 3 independent searches perturbed their maxima" in text
     thorough = search_text(8, thorough=True)
-    assert "the best 8 were followed to their maxima. Where not all of these" in thorough
+    assert "the best 8 were followed to their maxima. If not all of these" in thorough
     assert "up to 6 independent searches" in thorough
 
 

@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / site).mkdir()
         for name in ("medications", "patients", "labs"):
             (tmp_path / site / f"{name}.csv").touch()
-    write_study_file(tmp_path / "study.toml")
+    write_study_file(tmp_path / "study.toml", ["MGB", "VA"])
     return tmp_path
 
 
@@ -171,7 +171,7 @@ WRONG = {
     "two sources": (
         "records = ",
         'sequences = "a.csv"\nrecords = ',
-        "sites.MGB needs either records, sequences, omop or warehouse",
+        "sites.MGB needs exactly one of records",
     ),
     "no name": ("name = ", "title = ", "name is missing (1 more at fault)"),
     "unknown section": ("[privacy]", "[privcy]", "privcy is not known; did you mean privacy?"),

@@ -593,7 +593,7 @@ def test_init_writes_a_file_and_never_over_another(tmp_path: Path) -> None:
     assert "[sites.North]" in path.read_text()
     assert "replace it with --force" in refusal("study", "init", path)
     assert invoke("study", "init", path, "--force").exit_code == 0
-    assert "[sites.MGB]" in path.read_text()
+    assert "[sites.hospital_1]" in path.read_text()
 
 
 def test_the_command_prints_the_summary_or_json_or_nothing(
@@ -635,7 +635,7 @@ def reference_study(out: Path, seed: int, *, tried: tuple[int, ...]) -> dict[str
     """The headline numbers of the reference study, after the checks that hold for every seed."""
     folder = out / f"cohort{seed}"
     ehr_prep.ra_cohort(seed).write(folder)
-    write_study_file(folder / "study.toml", seed=seed, synthetic=True, preset="ra")
+    write_study_file(folder / "study.toml", ["MGB", "VA"], seed=seed, synthetic=True, preset="ra")
     study = read_study(folder / "study.toml").changed(
         outputs={"figures": False, "bootstrap": 0}, classes={"candidates": tried}
     )

@@ -306,7 +306,7 @@ def test_curves_are_geometric_means_and_the_caption_says_so() -> None:
     ):
         assert words in result.caption()
     whole = trend(labs, groups, starts, knots=knots, bands="simultaneous")
-    assert "they hold the whole curve of a group in 95 % of studies" in whole.caption()
+    assert "they contain the whole curve of a group in 95 % of studies" in whole.caption()
     assert (whole.curves["high"] > result.curves["high"]).all()
     plain = trend(labs, groups, starts, knots=knots, log=False, level=0.9)
     np.testing.assert_allclose(plain.coefficients["estimate"], values.mean(axis=0), rtol=1e-8)

@@ -345,7 +345,7 @@ def test_the_summary_says_so_if_a_common_rule_is_higher() -> None:
         norms.states,
         20,
     )
-    assert "though not each does (here VA everywhere 0.900, local 0.707)" in changed.summary()
+    assert "though not every one does (here VA everywhere 0.900, local 0.707)" in changed.summary()
     assert "no less than with local" in changed.summary()
 
 

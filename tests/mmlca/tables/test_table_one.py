@@ -260,7 +260,7 @@ def test_small_counts_do_not_show() -> None:
     clusters = pd.Series([1] * 11 + [2] * 3, index=range(14))
     table = table_one(patients, clusters, min_count=5)
     (note,) = table.notes
-    assert note.startswith("Numbers that rest on fewer than 5 patients, and those that would")
+    assert note.startswith("Numbers based on fewer than 5 patients, and those that would")
     frame = table.to_frame()
     assert frame["2"].to_list() == ["–", "–", "–", "–"]
     assert frame["1"].to_list() == ["–", "–", "–", "0"]
