@@ -227,7 +227,7 @@ def test_every_public_name_is_there(package: str) -> None:
         module.no_such_name  # noqa: B018
 
 
-def test_no_package_host_and_no_absolute_path_in_the_repository() -> None:
+def test_no_package_host_and_no_merge_conflict_in_the_repository() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -239,6 +239,7 @@ def test_no_package_host_and_no_absolute_path_in_the_repository() -> None:
         if path.is_file() and path.suffix not in {".png", ".parquet"}:
             text = path.read_text(encoding="utf-8")
             assert not [host for host in hosts if host in text], name
+            assert not re.search(r"^(<{7}|>{7}) ", text, re.M), f"{name} has a merge conflict"
 
 
 def _python(code: str) -> str:
