@@ -292,7 +292,9 @@ def collect_masked(
             unit = centre.min_count
             part = read_masked(data, centre.header, kind=request.kind, min_count=unit)
             if (part.of, part.keys) != (request.of, keys):
-                raise InputError("it masked a different table from the one requested")
+                raise InputError(
+                    "it masked a different table from the one requested, or for other sites"
+                )
             return part.site, part
 
         sent = [*request.files, *(key_files[sender][1] for sender in going)]
