@@ -245,7 +245,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             }
         ).to_csv(folder / f"{site}.csv", index=False)
     records = pd.read_csv(folder / "a.csv")
-    records.drop_duplicates(["id", "date", "drug"]).to_csv(folder / "clean.csv", index=False)
+    records = records.drop_duplicates(["id", "date", "drug"]).assign(end_date=records["until"])
+    records.to_csv(folder / "clean.csv", index=False)
     born = np.datetime64("1960-01-01") + rng.integers(-4000, 4000, n)
     end = np.datetime64("2012-01-01") + rng.integers(0, 300, n)
     died = pd.Series(end).where(ids % 5 == 0)
