@@ -192,8 +192,9 @@ def table_one(
     sites = _by_site(patients, clusters)
     everyone = pd.concat([frame for frame, _ in sites.values()], ignore_index=True)
     variables = _variables(everyone, chosen.variables)
-    parts = {
-        site: SiteNumbers(frame, cluster, variables) for site, (frame, cluster) in sites.items()
+    parts = {  # a column that a site lacks is missing for all of its patients
+        site: SiteNumbers(frame.reindex(columns=everyone.columns), cluster, variables)
+        for site, (frame, cluster) in sites.items()
     }
     hidden_together: dict[str, pd.DataFrame] = {}
     if rounding is None:

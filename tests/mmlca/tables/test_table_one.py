@@ -374,3 +374,13 @@ def test_columns_beside_the_clusters_are_chosen_in_order() -> None:
     assert table_one(frame, group, settings).frame.index[1] == ("Score, median [quartiles]", "")
     with pytest.raises(ValueError, match="'all', 'p' or 'smd'"):
         table_one(frame, group, columns=["all", "median"])
+
+
+def test_a_column_that_one_site_lacks_is_missing_there() -> None:
+    patients = {
+        "A": pd.DataFrame({"age": [50, 60], "smoker": ["yes", "no"]}, index=[1, 2]),
+        "B": pd.DataFrame({"age": [40, 70]}, index=[1, 2]),
+    }
+    clusters = {site: pd.Series([1, 1], index=[1, 2]) for site in patients}
+    text = str(table_one(patients, clusters))
+    assert "2 (100.0)" in next(line for line in text.splitlines() if "missing" in line)
