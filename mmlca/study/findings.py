@@ -17,13 +17,15 @@ from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress
-from mmlca.study.groups import all_memberships, named_groups, views
+from mmlca.study.groups import all_memberships, named_groups, own_classes, views
 from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
+from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
+from mmlca.study.results.site import SiteResults, site_results
 from mmlca.study.words import group_name, period, window_name
 from mmlca.tables.clusters import describe_clusters, shown_sizes
 from mmlca.tables.course_tables import (
@@ -53,7 +55,8 @@ class Findings:
     models with more classes suggest (see `free_numbers`); `differences`, `shared` and `influence`
     are None if there is one site; `trends` holds a lab's course by view (see
     `views`); `described` describes the clusters in numbers and words; `inference` is how sure
-    all this is, and what follows from the clusters.
+    all this is, and what follows from the clusters; `results` are those of each site, from which
+    the report is made.
     """
 
     analysis: Analysis
@@ -67,6 +70,7 @@ class Findings:
     influence: pd.DataFrame | None
     trends: dict[str | None, Trend]
     inference: Inference
+    results: dict[str, SiteResults]
     refined_differences: SiteDifferences | None = None
     shared: SharedChains | None = None
 
@@ -90,6 +94,10 @@ def describe(
     shared = processes.submit(compare_chains, study, analysis)
     refined_differences = processes.submit(compare_sites_refined, study, analysis)
     diagnosed = diagnostics(study, analysis, processes)
+    results = {
+        site: processes.submit(site_results, study, site_patients(study, analysis, site))
+        for site in analysis.sequences
+    }
     described = describe_clusters(
         analysis.sequences,
         analysis.clusters,
@@ -118,6 +126,27 @@ def describe(
         refined_differences=refined_differences(),
         shared=shared(),
         inference=inferred,
+        results={site: task() for site, task in results.items()},
+    )
+
+
+def site_patients(study: Study, analysis: Analysis, site: str) -> SitePatients:
+    """The patients of a site in a study in one place."""
+    alone = analysis.ensemble is None
+    groups = {ONLY if alone else ENSEMBLE: analysis.clusters[site]}
+    if not alone:
+        groups[OWN] = own_classes(analysis)[site]
+    if analysis.refined is not None:
+        groups[REFINED] = analysis.refined_clusters[site]
+    return SitePatients(
+        site=site,
+        sequences=analysis.sequences[site],
+        groups=groups,
+        labels=analysis.labels[site],
+        certainty=analysis.certainty[site],
+        own=analysis.own[site],
+        memberships=analysis.memberships.get(site),
+        rounding=rounding_of(study, {site: analysis.clusters[site]}),
     )
 
 
