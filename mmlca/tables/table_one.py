@@ -16,21 +16,32 @@ from numpy.typing import NDArray
 from font.checks import some
 from font.errors import InputError
 from font.settings import change
-from font.spelling import option
-from mmlca.sequences.checks import looks_like_dates, match_ids
+from mmlca.sequences.checks import match_ids
 from mmlca.sequences.type import Labels
-from mmlca.tables.comparisons import N_PERMUTATIONS, p_categories, p_continuous, smd, smd_categories
+from mmlca.tables.comparisons import N_PERMUTATIONS
 from mmlca.tables.disclosure import Rounding, check_min_count, count_note
 from mmlca.tables.settings import TableOneSettings
 from mmlca.tables.table_one_counts import (
     SiteNumbers,
     Variable,
+    all_groups,
+    common_variables,
     hide_numbers,
-    ordered,
-    round_numbers,
+    pool_sites,
+    read_site,
+    variables_of,
+)
+from mmlca.tables.table_one_site import (
+    KNOWN,
+    LEVEL,
+    Tables,
+    chosen_columns,
+    coarse,
+    site_tables,
+    values_of,
 )
 
-_MAX_LEVELS = 30
+ALL_SITES = "all sites"
 _INDENT = "\N{NO-BREAK SPACE}" * 2
 _LATEX = str.maketrans(
     {c: rf"\{c}" for c in "&%$#_{}"}
@@ -43,8 +54,12 @@ _TESTS = {
     f"{N_PERMUTATIONS:,} random tables with the same margins.",
     "smd": "SMD: standardised mean difference, averaged over all pairs of clusters.",
 }
-
-
+_TOGETHER = {
+    "mean": "All sites: sums of the numbers of the sites, and means and standard deviations of all "
+    "patients.",
+    "median": "All sites: sums of the numbers of the sites; medians of all patients do not follow "
+    "from those of the sites.",
+}
 _SUMMARIES = {"mean": "mean (SD)", "median": "median [quartiles]"}
 _HEADINGS = {"p": "p", "smd": "SMD"}
 
@@ -189,36 +204,77 @@ def table_one(
     """
     chosen = change(settings or TableOneSettings(), changes)
     check_min_count(min_count)
-    sites = _by_site(patients, clusters)
-    everyone = pd.concat([frame for frame, _ in sites.values()], ignore_index=True)
-    variables = _variables(everyone, chosen.variables)
-    parts = {  # a column that a site lacks is missing for all of its patients
-        site: SiteNumbers(frame.reindex(columns=everyone.columns), cluster, variables)
-        for site, (frame, cluster) in sites.items()
+    people = _by_site(patients, clusters)
+    _check_columns([frame for frame, _ in people.values()], chosen.variables)
+    sites = {
+        site: site_tables(frame, cluster, chosen, min_count, rounding)
+        for site, (frame, cluster) in people.items()
     }
+    return put_together(
+        sites,
+        chosen,
+        descriptions=descriptions,
+        min_count=min_count,
+        together=together,
+        rounded=rounding is not None,
+    )
+
+
+def put_together(
+    tables: Mapping[str, Tables],
+    settings: TableOneSettings,
+    *,
+    names: Mapping[Any, str] | None = None,
+    descriptions: Mapping[Any, str] | None = None,
+    min_count: int = 0,
+    together: Sequence[str] = (),
+    rounded: bool = False,
+    all_sites: bool = False,
+) -> TableOne:
+    """Table 1 of the numbers of each site.
+
+    Parameters
+    ----------
+    tables : {site: tables of `mmlca.tables.table_one_site.site_tables`}
+        Exact or rounded; only exact numbers are hidden.
+    settings : TableOneSettings
+    names : {cluster: name}, optional
+    descriptions, min_count, together
+        See `table_one`; the clusters of `descriptions` have their names.
+    rounded : bool
+        Whether the numbers are rounded.
+    all_sites : bool
+        Add columns of all sites together, if there are several.
+    """
+    variables, alike = variables_of(tables, settings.variables)
+    sites = {site: read_site(part, variables) for site, part in alike.items()}
+    pooled = pool_sites(sites, variables) if all_sites and len(sites) > 1 else None
     hidden_together: dict[str, pd.DataFrame] = {}
-    if rounding is None:
-        hidden_together = hide_numbers(parts, min_count, together)
-    else:
-        round_numbers(parts, rounding, min_count)
+    if not rounded:
+        hidden_together = hide_numbers(sites, variables, min_count, together, pooled)
+    named = {group: str((names or {}).get(group, group)) for group in all_groups(sites)}
+    named[None] = "all"
+    places = sites if pooled is None else {**sites, ALL_SITES: pooled}
     columns = {
         (site, name): cells
-        for site, part in parts.items()
-        for name, cells in _columns(part, chosen, rounded=rounding is not None)
+        for site, part in places.items()
+        for name, cells in _columns(part, variables, named, settings, rounded, part is pooled)
     }
-    rows = pd.MultiIndex.from_tuples(_row_names(variables, chosen), names=["", "level"])
+    rows = pd.MultiIndex.from_tuples(_row_names(variables, settings), names=["", "level"])
     table = pd.DataFrame(columns, index=rows)
     table.columns = pd.MultiIndex.from_tuples(list(columns), names=["site", "cluster"])
     if list(sites) == [""]:
         table.columns = pd.Index([name for _, name in columns], name="cluster")
-    present = {str(level) for _, cluster in sites.values() for level in cluster}
-    explained = _explain_columns(table, chosen)
+    explained = _explain_columns(table, settings)
+    if pooled is not None:
+        explained.append(_TOGETHER[settings.continuous])
     notes = [
-        *_describe_clusters(descriptions or {}, present),
+        *_describe_clusters(descriptions or {}, {*named.values()} - {"all"}),
         *explained,
-        *filter(None, [count_note(min_count, rounding is not None)]),
+        *filter(None, [count_note(min_count, rounded)]),
     ]
-    legend = " ".join([f"Number (%) or {_SUMMARIES[chosen.continuous]}.", *explained])
+    legend = " ".join([f"Number (%) or {_SUMMARIES[settings.continuous]}.", *explained])
+    hidden_together = {c: mask.rename(columns=named) for c, mask in hidden_together.items()}
     return TableOne(table, tuple(notes), legend, hidden_together)
 
 
@@ -226,11 +282,25 @@ def check_variables(
     patients: Mapping[str, pd.DataFrame], settings: TableOneSettings | None = None
 ) -> None:
     """Refuse what `table_one` would refuse, before there are clusters; patients by site."""
-    everyone = pd.concat(list(patients.values()), ignore_index=True)
-    _variables(everyone, (settings or TableOneSettings()).variables)
+    chosen = (settings or TableOneSettings()).variables
+    _check_columns(list(patients.values()), chosen)
+    sites = {
+        site: {c: values_of(frame[c]) for c in chosen_columns(frame, chosen)}
+        for site, frame in patients.items()
+    }
+    common_variables(sites, chosen)
 
 
 # --- inside ----------------------------------------------------------------------------
+
+
+def _check_columns(
+    frames: Sequence[pd.DataFrame], chosen: Sequence[str] | Mapping[str, str] | None
+) -> None:
+    """Refuse variables that no site has."""
+    known = list(dict.fromkeys(column for frame in frames for column in frame))
+    if absent := [column for column in chosen or () if column not in known]:
+        raise InputError(f"the patients have no column {some(absent)}; they have {some(known)}.")
 
 
 def _by_site(
@@ -279,87 +349,49 @@ def _matched(frame: pd.DataFrame, labels: Labels, whose: str) -> tuple[pd.DataFr
     return frame[known], cluster[known]
 
 
-def _variables(
-    frame: pd.DataFrame, chosen: Sequence[str] | Mapping[str, str] | None
-) -> dict[str, Variable]:
-    """The rows of the table, by column of the patients' table."""
-    columns = [c for c in frame if frame[c].dtype.kind not in "mM"] if chosen is None else chosen
-    absent = [c for c in columns if c not in frame]
-    if absent:
-        raise InputError(
-            f"the patients have no column {some(absent)}; they have {some(frame.columns)}."
-        )
-    labels = columns if isinstance(columns, Mapping) else {}
-    return {
-        column: Variable(
-            labels.get(column, str(column).replace("_", " ")),
-            _levels(frame[column]),
-            bool(frame[column].isna().any()),
-        )
-        for column in columns
-    }
-
-
-def _levels(values: pd.Series) -> list[Any] | None:
-    """The categories in order, or None for a continuous variable."""
-    categories = isinstance(values.dtype, pd.CategoricalDtype)
-    levels = values.cat.categories if categories else values.dropna().unique()
-    is_number = pd.api.types.is_numeric_dtype(values) and values.dtype != bool
-    if is_number and not categories and len(levels) > 2:
-        return None
-    if len(levels) > _MAX_LEVELS:
-        advice = "group them"
-        if looks_like_dates(levels):
-            named = option("patients_columns", {"birth_date": str(values.name)})
-            advice = f"if they are dates of birth, death or the last contact, say so, as in {named}"
-        raise InputError(
-            f"{values.name!r} of the patients' table has {len(levels):,} different values; "
-            f"{advice}; or list the columns of Table 1, without it, with {option('variables')}."
-        )
-    return list(levels) if categories else ordered(np.asarray(levels, dtype=object))
-
-
 def _row_names(
-    variables: Mapping[str, Variable], settings: TableOneSettings
+    variables: Mapping[Any, Variable], settings: TableOneSettings
 ) -> list[tuple[str, str]]:
     rows = [("patients, n (%)", "")]
     summary = _SUMMARIES[settings.continuous]
     for label, levels, has_missing in variables.values():
         title = f"{label}, {summary if levels is None else 'n (%)'}"
-        rows += [(title, "")] if levels is None else [(title, str(level)) for level in levels]
+        rows += [(title, "")] if levels is None else [(title, level) for level in levels]
         rows += [(title, "missing")] if has_missing else []
     return rows
 
 
 def _columns(
-    part: SiteNumbers, settings: TableOneSettings, rounded: bool
+    part: SiteNumbers,
+    variables: Mapping[Any, Variable],
+    names: Mapping[Any, str],
+    settings: TableOneSettings,
+    rounded: bool,
+    pooled: bool,
 ) -> Iterator[tuple[str, list[str]]]:
     """The columns of one site: its clusters, then those of `settings.columns`."""
-    for k, name in enumerate(part.groups):
-        if name != "all" or "all" in settings.columns:
-            cells = [part.describe(column, k, settings.continuous) for column in part.variables]
-            yield name, [part.describe_size(k), *itertools.chain(*cells)]
+    for k, group in enumerate(part.groups):
+        if group is not None or "all" in settings.columns:
+            cells = [
+                part.describe(column, variable, k, settings.continuous)
+                for column, variable in variables.items()
+            ]
+            yield names[group], [part.describe_size(k), *itertools.chain(*cells)]
     for name in settings.columns:
-        if name != "all":
-            cells = [_compare(part, c, name, settings.continuous, rounded) for c in part.variables]
-            yield _HEADINGS[name], ["", *itertools.chain(*cells)]
+        if name != "all" and not pooled:
+            texts = [_compare(part, c, v, name, rounded) for c, v in variables.items()]
+            yield _HEADINGS[name], ["", *itertools.chain(*texts)]
 
 
 def _compare(
-    part: SiteNumbers, column: str, comparison: str, continuous: str, rounded: bool
+    part: SiteNumbers, column: Any, variable: Variable, comparison: str, rounded: bool
 ) -> list[str]:
     """A p-value or a standardised mean difference, in the first row of a variable.
 
     It is coarse where three digits would reveal hidden or rounded numbers.
     """
-    clusters = [members for name, members in part.groups.items() if name != "all"]
-    known = [part.frame[column][members].dropna() for members in clusters]
-    value, permuted = _compare_samples(
-        [sample for sample in known if len(sample)],
-        part.variables[column].levels,
-        comparison,
-        continuous,
-    )
+    row = KNOWN if variable.levels is None else LEVEL
+    value, permuted = part.comparisons.get((column, row, comparison), (np.nan, False))
     if np.isnan(value):
         text = "–"
     elif not rounded and not part.hidden[column].any():
@@ -367,24 +399,9 @@ def _compare(
     elif comparison == "smd":
         text = f"{value:.1f}"
     else:
-        text = next((f"<{p}" for p in (0.001, 0.01, 0.05) if value < p), "≥0.05")
+        bound = value if rounded else coarse(comparison, value)
+        text = f"<{bound:g}" if bound < 1 else "≥0.05"
     return [text + "†" if permuted else text, *[""] * (len(part.counts[column]) - 1)]
-
-
-def _compare_samples(
-    samples: list[pd.Series], levels: list[Any] | None, comparison: str, continuous: str
-) -> tuple[float, bool]:
-    """The comparison, NaN if there is none, and whether it comes from permutations."""
-    if len(samples) < 2:
-        return np.nan, False
-    if levels is None:
-        numbers = [sample.to_numpy(float) for sample in samples]
-        if comparison == "smd":
-            return smd(numbers), False
-        return p_continuous(numbers, continuous), False
-    table = np.array([[(sample == level).sum() for level in levels] for sample in samples], float)
-    table = table[:, table.sum(axis=0) > 0]
-    return (smd_categories(table), False) if comparison == "smd" else p_categories(table)
 
 
 # --- notes ------------------------------------------------------------------------------
