@@ -96,7 +96,7 @@ def describe(
     shared = processes.submit(compare_chains, study, analysis)
     refined_differences = processes.submit(compare_sites_refined, study, analysis)
     diagnosed = diagnostics(study, analysis, processes)
-    results = {
+    tasks = {
         site: processes.submit(site_results, study, site_patients(study, analysis, site))
         for site in analysis.sequences
     }
@@ -112,7 +112,8 @@ def describe(
     tell("Fitting the laboratory values", 0.45)
     trends = lab_trends(study, analysis)
     tell("Standard errors, fit and outcomes", 0.47)
-    table_one = describe_patients(study, analysis, described)
+    results = {site: task() for site, task in tasks.items()}
+    table_one = describe_patients(study, analysis, described, results)
     inferred = infer(study, analysis, diagnosed())
     outcomes = find_outcomes(study, analysis, table_one.hidden_together)
     return Findings(
@@ -130,7 +131,7 @@ def describe(
         shared=shared(),
         inference=inferred,
         outcomes=outcomes,
-        results={site: task() for site, task in results.items()},
+        results=results,
     )
 
 
@@ -324,21 +325,19 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
     return trends
 
 
-def describe_patients(study: Study, analysis: Analysis, described: pd.DataFrame) -> TableOne:
+def describe_patients(
+    study: Study,
+    analysis: Analysis,
+    described: pd.DataFrame,
+    results: Mapping[str, SiteResults],
+) -> TableOne:
     """Table 1: the patients of each cluster."""
-    from mmlca.tables.table_one import table_one
+    from mmlca.study.results.table_one import table_of
 
-    patients = {s: site_data.patients_of(study, s, part) for s, part in analysis.sequences.items()}
-    view, clusters = views(analysis)[0]
-    groups: Any = named_groups(analysis, clusters, view)
     texts = zip(described["cluster"], described["description"], strict=True)
-    (site, *others) = patients
-    return table_one(
-        patients if others else patients[site],
-        groups if others else groups[site],
-        settings=study.table_one,
-        descriptions={group_name(study, c, analysis.names): text for c, text in texts},
-        min_count=study.privacy.min_count,
-        together=study.outcomes.columns,
-        rounding=rounding_of(study, groups),
+    return table_of(
+        study,
+        results,
+        analysis.group_names[views(analysis)[0][0]],
+        {group_name(study, c, analysis.names): text for c, text in texts},
     )

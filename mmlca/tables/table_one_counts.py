@@ -372,11 +372,11 @@ def _hidden_of_all(
     known = np.concatenate([~hidden, np.zeros((1, *hidden.shape[1:]), dtype=bool)])
     if variable.levels is not None:
         cells = np.concatenate([layers, sizes[:, None, :]], axis=1)
-        return _hidden_counts(cells, hidden_sizes, min_count, known)[-1]
+        of_all: Mask = _hidden_counts(cells, hidden_sizes, min_count, known)[-1]
+        return of_all
     rows = range(layers.shape[1])
-    return np.array(
-        [hidden_grid(layers[:, row], min_count, known=known[:, row])[-1] for row in rows]
-    )
+    masks = [hidden_grid(layers[:, row], min_count, known=known[:, row])[-1] for row in rows]
+    return np.array(masks, dtype=bool)
 
 
 def _hidden_counts(
@@ -398,7 +398,8 @@ def _hidden_counts(
     if known is not None:
         shown[..., :-1, :] = known
     small[..., -1, :], shown[..., -1, :] = hidden_sizes, ~hidden_sizes
-    return hidden_grid(cells, min_count, small, known=shown)[..., :-1, :]
+    hidden: Mask = hidden_grid(cells, min_count, small, known=shown)[..., :-1, :]
+    return hidden
 
 
 # --- as texts -------------------------------------------------------------------------------

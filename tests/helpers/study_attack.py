@@ -368,6 +368,11 @@ class PublicAttack(System):
             title = variable.split(",")[0]
             for column in table.columns[2:]:
                 site, group = self._place(column)
+                if site == "all sites":  # known from the others
+                    ours = [c for c in table.columns[2:] if self._place(c)[1] == group]
+                    sums = rows[ours].map(count_of).drop(columns=column).sum(axis=1)
+                    assert (rows[column].map(count_of) == sums).all()
+                    continue
                 for level, cell in zip(rows["level"], rows[column], strict=True):
                     self.shown((title, site, level, group), count_of(cell))
                 size = ("size", self.views[0], site, group)
@@ -574,17 +579,20 @@ def inside_system(out: Path, sites: tuple[str, ...]) -> System:
             continue
         for column in table.columns[2:]:
             site, label = column.split(", ", 1)
-            group = "all" if label == "all" else number(label)
+            site, group = site.removesuffix(" sites"), "all" if label == "all" else number(label)
             if title == "patients":
                 _shown(system, ("size", site, group), count_of(rows[column].iloc[0]), least=1.0)
                 continue
             for level, cell in zip(rows["level"], rows[column], strict=True):
                 _shown(system, (title, site, level, group), count_of(cell), least=1.0)
             system.add([(title, site, v, group) for v in rows["level"]], ("size", site, group))
-        for site in sites:
-            for level in rows["level"] if title != "patients" else ():
+        for level in rows["level"] if title != "patients" else ():
+            for site in [*sites, "all"]:
                 parts = [(title, site, level, g) for g in groups]
                 system.add(parts, (title, site, level, "all"))
+            for group in [*groups, "all"]:
+                parts = [(title, site, level, group) for site in sites]
+                system.add(parts, (title, "all", level, group))
     outcomes = pd.read_csv(out / "tables/outcomes.csv").rename(columns={"class": "group"})
     for row in outcomes[outcomes["term"].str.startswith("share of ")].itertuples(index=False):
         level, group = row.term.removeprefix("share of "), number(row.group)

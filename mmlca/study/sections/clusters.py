@@ -187,7 +187,7 @@ def _sites_below_each_other(frame: pd.DataFrame) -> pd.DataFrame | None:
         return None
     sites = list(dict.fromkeys(frame.columns.get_level_values(0)))
     parts = pd.concat({site: frame[site] for site in sites}, names=["site", "variable", "level"])
-    return parts.reset_index()
+    return parts.fillna("").reset_index()  # of all sites together nothing is compared
 
 
 def _most_frequent(study: Study, view: View) -> Item:

@@ -300,6 +300,12 @@ def people(seed: int) -> tuple[dict[str, pd.DataFrame], dict[str, pd.Series]]:
     return tables, clusters
 
 
+def level_count(shown: pd.DataFrame, name: str, level: str, column: tuple[str, str]) -> float:
+    """A count of a rounded Table 1, which does not name the levels of which it shows nobody."""
+    row = (f"{name}, n (%)", level)
+    return count_of(shown.at[row, column]) if row in shown.index else 0.0
+
+
 def table_one_attack(
     tables: dict[str, pd.DataFrame], clusters: dict[str, pd.Series], secret: bytes
 ) -> tuple[System, dict[tuple[str, ...], int]]:
@@ -322,7 +328,7 @@ def table_one_attack(
         for site in sites:
             for group in [*groups, "all"]:
                 for level in levels:
-                    n = count_of(shown.at[(f"{name}, n (%)", level), (site, group)])
+                    n = level_count(shown, name, level, (site, group))
                     system.unknown((name, site, level, group), n - M + 1, n + M - 1)
                 system.add([(name, site, level, group) for level in levels], ("n", site, group))
             for level in levels:
@@ -372,10 +378,10 @@ def with_draws(
             for group in [*groups, "all"]:
                 names = [(name, site, level, group) for level in levels]
                 for cell in names:
-                    n = count_of(shown.at[(f"{name}, n (%)", cell[2]), (site, group)])
+                    n = level_count(shown, name, cell[2], (site, group))
                     whole = [sizes.at[site, group]]
                     if group != "all":
-                        whole.append(count_of(shown.at[(f"{name}, n (%)", cell[2]), (site, "all")]))
+                        whole.append(level_count(shown, name, cell[2], (site, "all")))
                     system.drawn(cell, n, cell, clipped=n in whole)
                 system.one_of(("n", site, group), [(cell, cell) for cell in names])
             for level in levels:
