@@ -136,7 +136,8 @@ def test_the_schema_describes_the_files(folder: Path) -> None:
     schemas = json_schema()
     models = schemas.pop("models")
     assert {
-        schemas.pop(kind)["title"] for kind in ("key", "masked labels", "masked sums", "effects")
+        schemas.pop(kind)["title"]
+        for kind in ("key", "masked labels", "masked sums", "effects", "requests")
     } == {"Envelope"}
     assert set(schemas) == {"model", "labels", "ensemble", "sums", "shared"}
     for kind, schema in schemas.items():
