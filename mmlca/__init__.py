@@ -8,6 +8,7 @@ import logging
 import lazy_loader
 
 from font.exchange.families.registry import register_family
+from font.exchange.tables import register_tables
 
 __version__ = "0.2.0"
 
@@ -15,5 +16,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
 
 register_family("mmlca markov counts", "mmlca.federation.markov_kind:MARKOV")
+register_tables("mmlca study", "mmlca.study.results.registry:TABLES")
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library prints nothing

@@ -42,7 +42,10 @@ SHARING_A_TYPE = (
     {"mmlca.model.estimator", "mmlca.model.store"},
     {"font.ensemble", "font.store"},
     {f"ehr_prep.{name}" for name in ("drugs", "drug_texts", "records", "unmapped", "warehouse")},
-    {f"mmlca.federation.{name}" for name in ("fitting", "hospital", "refining", "site_effects")},
+    {
+        f"mmlca.federation.{name}"
+        for name in ("fitting", "hospital", "refining", "results", "site_effects")
+    },
 )
 
 
@@ -81,8 +84,9 @@ def test_siblings_are_imported_only_where_allowed(path: Path) -> None:
         assert not from_package(names, "mmlca") | from_package(names, "ehr_prep")
     if here.startswith("mmlca/") and not here.startswith(ROOF):
         assert not from_package(names, "ehr_prep")
-        # mmlca's front door makes mixtures of Markov chains known to the exchange files
-        shared = ("font.exchange.families.registry.",) if here == "mmlca/__init__.py" else SHARED
+        # mmlca's front door makes its models and tables known to the exchange files
+        door = ("font.exchange.families.registry.", "font.exchange.tables.")
+        shared = door if here == "mmlca/__init__.py" else SHARED
         assert all(name.startswith(shared) for name in from_package(names, "font"))
     if here.startswith("ehr_prep/"):
         assert all(name.startswith(SHARED) for name in from_package(names, "font"))

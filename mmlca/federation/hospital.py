@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mmlca.federation.ledger import Ledger
     from mmlca.federation.refining import Notes, Refinement
     from mmlca.sequences.type import Sequences
+    from mmlca.study.settings import Study
 
 SOFTWARE = f"mmlca {__version__}"
 Source = str | os.PathLike[str] | bytes
@@ -437,6 +438,50 @@ class Hospital:
             "effects",
             request,
             lambda ledger: make_effects(self, ledger, data, step, frame, correction),
+            out,
+        )
+
+    @_alone
+    def results(
+        self,
+        study: Study,
+        ensemble: Source,
+        shared: Source | None = None,
+        out: Path | None = None,
+    ) -> Path:
+        """Write this site's results for the report of all sites, for the centre.
+
+        Parameters
+        ----------
+        study : Study
+            As `mmlca.study.study_file.read_study` reads it for this site, with its files.
+        ensemble : the centre's ensemble file
+        shared : the last shared file of the refinement, if there was one
+        out : folder, optional
+            `to_centre` if not given.
+
+        Notes
+        -----
+        Counts are rounded to multiples of `min_count`, whatever the study file says, with draws
+        from the site's ledger; the same patients who are counted again get the same draw.
+        """
+        from font.exchange.messages.ensemble import read_ensemble
+        from font.exchange.messages.shared import read_step
+        from mmlca.federation.results import make_results, request_of_results, study_of
+
+        data, study = self._sequences(), study_of(self, study)
+        file = read_ensemble(ensemble, self.header())
+        step = read_step(ensemble if shared is None else shared, self.header())
+        if step.shared is not None and (not step.shared.last or step.origin != file.fingerprint):
+            raise InputError(
+                "the shared file is not the last of the refinement of this ensemble; give the two "
+                "files that the centre sent last."
+            )
+        self._refuse_foreign_step(step)
+        return self._release_one(
+            "results",
+            request_of_results(self, data, study, step),
+            lambda ledger: make_results(self, ledger, data, study, file, step),
             out,
         )
 

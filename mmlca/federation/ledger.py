@@ -11,6 +11,7 @@ old and new files reveal more than either.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import re
 import secrets
@@ -131,6 +132,10 @@ class Ledger:
         several names could be averaged.
         """
         return SecretDraws(bytes.fromhex(self._content.secret), topic)
+
+    def secret_of(self, topic: str) -> bytes:
+        """32 bytes to draw from by another rule than `draws`, also the same in every round."""
+        return hmac.digest(bytes.fromhex(self._content.secret), topic.encode(), "sha256")
 
     def mask_secret(self) -> bytes:
         """32 bytes, the private key for masks of this study and round; see `font.exchange.masked`.

@@ -22,6 +22,7 @@ from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
+from mmlca.study.outcomes import Outcomes, find_outcomes
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
@@ -55,8 +56,8 @@ class Findings:
     models with more classes suggest (see `free_numbers`); `differences`, `shared` and `influence`
     are None if there is one site; `trends` holds a lab's course by view (see
     `views`); `described` describes the clusters in numbers and words; `inference` is how sure
-    all this is, and what follows from the clusters; `results` are those of each site, from which
-    the report is made.
+    all this is; `outcomes` are what follows from the clusters; `results` are those of each site,
+    from which the report is made.
     """
 
     analysis: Analysis
@@ -70,6 +71,7 @@ class Findings:
     influence: pd.DataFrame | None
     trends: dict[str | None, Trend]
     inference: Inference
+    outcomes: Outcomes
     results: dict[str, SiteResults]
     refined_differences: SiteDifferences | None = None
     shared: SharedChains | None = None
@@ -111,7 +113,8 @@ def describe(
     trends = lab_trends(study, analysis)
     tell("Standard errors, fit and outcomes", 0.47)
     table_one = describe_patients(study, analysis, described)
-    inferred = infer(study, analysis, table_one.hidden_together, diagnosed())
+    inferred = infer(study, analysis, diagnosed())
+    outcomes = find_outcomes(study, analysis, table_one.hidden_together)
     return Findings(
         analysis=analysis,
         choice=choice,
@@ -126,6 +129,7 @@ def describe(
         refined_differences=refined_differences(),
         shared=shared(),
         inference=inferred,
+        outcomes=outcomes,
         results={site: task() for site, task in results.items()},
     )
 

@@ -45,7 +45,7 @@ _BOTH = ("sequences", "resamples")
 _AFTER_SUGGEST = (*FOR_REPORT, "privacy")
 _AFTER_FITS = (*_AFTER_SUGGEST, "ensemble")
 
-STEPS = (
+PATIENTS = (
     # each site prepares its patients' data and fits models to them
     Step("read", steps.read, (), "sequences"),
     Step("resample", steps.resample, ("sequences",), "resamples"),
@@ -54,8 +54,14 @@ STEPS = (
     # the centre combines the models, and every patient gets a cluster
     Step("suggest", steps.suggest, (*_BOTH, "choice"), "suggested", _AFTER_SUGGEST),
     Step("combine", steps.combine, (*_BOTH, "models", "choice"), "analysis"),
-    # what all of them find, and the report of it
+    # what all of them find, and what stays inside the hospital
     Step("describe", steps.find, ("analysis", "choice", "suggested"), "findings"),
+    Step("clusters", steps.write_clusters, ("findings",)),
+    Step("begin", steps.begin_single_courses, ("findings",), "single"),
+)
+"""The steps that see patients."""
+
+REPORT = (
     Step("content", steps.content, ("findings",), "report"),
     Step("tables", steps.write_tables, ("findings", "report")),
     Step("word", steps.write_word, ("findings", "report")),
@@ -64,6 +70,14 @@ STEPS = (
     Step("sections", steps.lay_out, ("report", "drawings"), "sections"),  # while others draw
     Step("figures", steps.write_figures, ("report", "drawings"), "pictures"),
     Step("report", steps.write_page, ("report", "sections", "pictures")),
+)
+"""The steps that make the report of what was found, also where sites exchange files."""
+
+STEPS = (
+    *PATIENTS,
+    *REPORT[:-1],
+    Step(steps.SINGLE, steps.write_single_courses, ("single",)),
+    REPORT[-1],
 )
 
 

@@ -35,6 +35,7 @@ from mmlca.study.cache import (
 from mmlca.study.findings import Findings, describe
 from mmlca.study.groups import course_views
 from mmlca.study.names import courses_of_names
+from mmlca.study.numbers import Kind, pick
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of, secret_key, statement
 from mmlca.study.report.content import Report
@@ -52,7 +53,8 @@ from mmlca.tables.disclosure import hides
 BySite = Mapping[str, Sequences]
 Drawings = dict[str, Callable[[], Pictures]]
 """What waits for the pictures of each figure that is being drawn, by the name of its step."""
-_SINGLE = "single courses"
+SINGLE = "single courses"
+"""The step that writes pictures of single patients' courses."""
 
 
 @dataclass
@@ -285,6 +287,34 @@ def _names_of_courses(run: Run, courses: list[str | None]) -> dict[str, str]:
     return given
 
 
+# --- what stays inside the hospital -------------------------------------------------------
+
+
+def write_clusters(run: Run, findings: Findings) -> None:
+    """The patients' clusters."""
+    with run.files() as needed:
+        for site, table in findings.analysis.certainty.items() if needed else ():
+            run.results.table(f"patients/{site}_clusters.csv", table, index=True)
+
+
+def begin_single_courses(run: Run, findings: Findings) -> Drawings:
+    """Hand over the pictures of single courses, unless an earlier run has drawn them."""
+    study, drawings = run.study, Drawings()
+    if study.outputs.figures and not run.results.is_done(SINGLE, run.present_key()):
+        for site in findings.analysis.sequences:
+            draw = draw_single_courses(study, findings.analysis, site)
+            drawings[site] = run.processes.submit(to_pictures, draw, study.outputs.dpi)
+    return drawings
+
+
+def write_single_courses(run: Run, single: Drawings) -> None:
+    if not run.study.outputs.figures:
+        return
+    with run.files() as needed:
+        for site, drawing in single.items() if needed else ():
+            run.results.write(f"patients/{site}_courses.png", drawing()["png"])
+
+
 # --- the report ---------------------------------------------------------------------------
 
 
@@ -292,12 +322,12 @@ def content(run: Run, findings: Findings) -> Report:
     """What the page shows: texts, tables, and figures that are yet to be drawn."""
     study, analysis = run.study, findings.analysis
     first = next(iter(analysis.sequences.values()))
-    (n_classes, *_) = run.chosen
+    (n_clusters,) = pick(findings.numbers, Kind.CLUSTERS)
     return Report(
         study=study.name,
         synthetic=study.synthetic,
         sites=list(analysis.sequences),
-        n_clusters=n_classes,
+        n_clusters=int(n_clusters.value),
         states=list(first.states),
         views=[view for view, _ in course_views(analysis)],
         min_count=study.privacy.min_count,
@@ -327,8 +357,6 @@ def write_tables(run: Run, findings: Findings, report: Report) -> None:
                 run.results.table(item.data_file, item.table)
         run.results.text("tables/table_one.md", findings.table_one.to_markdown() + "\n")
         run.results.text("tables/table_one.tex", findings.table_one.to_latex() + "\n")
-        for site, table in findings.analysis.certainty.items():
-            run.results.table(f"patients/{site}_clusters.csv", table, index=True)
 
 
 def write_word(run: Run, findings: Findings, report: Report) -> None:
@@ -343,10 +371,6 @@ def write_word(run: Run, findings: Findings, report: Report) -> None:
 def begin_drawing(run: Run, findings: Findings, report: Report) -> Drawings:
     """Hand over the figures that an earlier run has not drawn."""
     outputs, key, drawings = run.study.outputs, run.present_key(), Drawings()
-    if outputs.figures and not run.results.is_done(_SINGLE, key):
-        for site in findings.analysis.sequences:
-            draw = draw_single_courses(run.study, findings.analysis, site)
-            drawings[f"{_SINGLE} {site}"] = run.processes.submit(to_pictures, draw, outputs.dpi)
     formats = ["png", *(f for f in ("svg", "pdf") if f in outputs.formats)]
     undone = [
         item
@@ -378,11 +402,6 @@ def write_figures(run: Run, report: Report, drawings: Drawings) -> dict[str, byt
 
     Each figure is a part of its own, so that an interrupted run loses one.
     """
-    if report.figures:
-        with run.files(_SINGLE) as needed:
-            for site in run.study.sites if needed else ():
-                picture = drawings[f"{_SINGLE} {site}"]()["png"]
-                run.results.write(f"patients/{site}_courses.png", picture)
     pictures, figures = {}, [item for item in report.items if item.draw is not None]
     for number, item in enumerate(figures):
         run.tell(f"Drawing: {item.title}", 0.55 + 0.4 * number / len(figures))

@@ -307,17 +307,11 @@ def _rounded_distribution(
 
 
 def _rounded_transitions(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
-    """Steps: the rounded number of patients who make a step, times the steps of each on average.
-
-    A patient makes many steps, so that a number of steps that is itself rounded to the unit would
-    reveal how many patients make them. Those that few patients make are the number of these.
-    """
     columns = [table[name].astype(str) for name in ("site", "group", "from", "to")]
-    count = []
-    for site, *name, steps, n in zip(*columns, table["count"], table["patients"], strict=True):
-        drawn = rounding.named(n, keys[site or EVERYONE, *name]) if n else 0.0
-        each = 1.0 if is_small(n, rounding.unit) or not n else steps / n
-        count.append(rounding.unit * round(drawn * each / rounding.unit))
+    count = [
+        rounding.steps(steps, n, keys[site or EVERYONE, *name] if n else "")
+        for site, *name, steps, n in zip(*columns, table["count"], table["patients"], strict=True)
+    ]
     count = pd.Series(count, table.index, dtype=float)
     by = ["site", "group", "from"]
     n = count.groupby([table[name] for name in by], sort=False, observed=True).transform("sum")

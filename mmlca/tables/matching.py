@@ -71,31 +71,102 @@ def _matched_local(sites: SequencesBySite, local: LabelsBySite, ensemble: Member
         site: common_membership({site: data}, local, "local classes")
         for site, data in sites.items()
     }
-    first, *others = sites
-    named = _named_after(own[first], ensemble, [first])
-    labels, codes = list(named.labels), dict(named.codes)
-    reference = _class_parameters(sites[first], codes[first], len(labels))
-    for site in others:
-        classes = own[site]
-        at_site = classes.codes[site]
-        parameters = _class_parameters(sites[site], at_site, len(classes.labels))
-        far = np.linalg.norm(reference[:, None] - parameters[None], axis=2)
-        place = _places(far, labels, [(site, label) for label in classes.labels])
-        codes[site] = place[at_site]
-    return Membership(labels, codes)
+    first = next(iter(sites))
+    labels, places = match_classes(
+        ensemble.labels,
+        {site: classes.labels for site, classes in own.items()},
+        _shared(ensemble, own[first], [first]),
+        {
+            site: class_steps(data, own[site].codes[site], len(own[site].labels))
+            for site, data in sites.items()
+        },
+    )
+    return Membership(labels, {site: places[site][own[site].codes[site]] for site in sites})
 
 
 def _named_after(classes: Membership, ensemble: Membership, sites: list[str]) -> Membership:
     """The same groups under the labels of the clusters that they share most patients with."""
-    n, k = len(ensemble.labels), len(classes.labels)
-    shared = np.zeros((n, k))
+    shared = _shared(ensemble, classes, sites)
+    labels, place = match_by_patients(ensemble.labels, classes.labels, shared)
+    return Membership(labels, {site: place[codes] for site, codes in classes.codes.items()})
+
+
+def _shared(ensemble: Membership, classes: Membership, sites: list[str]) -> NDArray[np.float64]:
+    """The number of patients by cluster and class."""
+    shared = np.zeros((len(ensemble.labels), len(classes.labels)))
     for site in sites:
         np.add.at(shared, (ensemble.codes[site], classes.codes[site]), 1)
-    labels = list(ensemble.labels)
-    place = _places(-shared, labels, [("own", label) for label in classes.labels])
-    used = np.unique(place)
-    codes = {site: np.searchsorted(used, place[classes.codes[site]]) for site in classes.codes}
-    return Membership([labels[i] for i in used], codes)
+    return shared
+
+
+# --- from counts alone --------------------------------------------------------------------
+
+
+def match_by_patients(
+    clusters: list[Any], classes: list[Any], shared: NDArray[np.float64]
+) -> tuple[list[Any], NDArray[np.intp]]:
+    """Match classes to the clusters with which they share most patients in total.
+
+    Parameters
+    ----------
+    clusters, classes : lists of K and C labels
+    shared : (K, C)
+        Numbers of patients by cluster and class.
+
+    Returns
+    -------
+    list, (C,) array
+        The labels of the clusters that are matched, in their order, and behind them new ones if
+        there are more classes than clusters; and the position of each class among these.
+
+    Examples
+    --------
+    >>> match_by_patients([1, 2, 3], [1, 2], np.array([[1, 9], [0, 0], [8, 2]]))
+    ([1, 3], array([1, 0]))
+    """
+    labels = list(clusters)
+    place = _places(-shared, labels, [("own", label) for label in classes])
+    used, position = np.unique(place, return_inverse=True)
+    return [labels[i] for i in used], position
+
+
+def match_classes(
+    clusters: list[Any],
+    classes: Mapping[str, list[Any]],
+    shared: NDArray[np.float64],
+    steps: Mapping[str, NDArray[np.float64]],
+) -> tuple[list[Any], dict[str, NDArray[np.intp]]]:
+    """Match the classes of every site's own model to the clusters.
+
+    Those of the first site are matched by the patients that they share with the clusters. Those of
+    each other site are matched to the first site's so that the sum of the distances between
+    transition rates and shares of first states is smallest.
+
+    Parameters
+    ----------
+    clusters : list of K labels
+    classes : {site: list of C labels}
+    shared : (K, C)
+        Numbers of patients of the first site by cluster and class.
+    steps : {site: (C, S + 1, S)}
+        Of each class; from `class_steps`.
+
+    Returns
+    -------
+    list, {site: (C,) array}
+        Labels, and the position of each class among these, as from `match_by_patients`.
+    """
+    first, *others = classes
+    labels, place = match_by_patients(clusters, classes[first], shared)
+    places = {first: place}
+    in_order = np.zeros((len(labels), *steps[first].shape[1:]))
+    in_order[place] = steps[first]
+    reference = _class_parameters(in_order)
+    for site in others:
+        parameters = _class_parameters(steps[site])
+        far = np.linalg.norm(reference[:, None] - parameters[None], axis=2)
+        places[site] = _places(far, labels, [(site, label) for label in classes[site]])
+    return labels, places
 
 
 def _places(
@@ -115,16 +186,25 @@ def _places(
     return place
 
 
-def _class_parameters(
-    data: Sequences, codes: NDArray[np.intp], n_classes: int
+def class_steps(
+    data: Sequences, codes: NDArray[np.intp], n_classes: int, *, patients: bool = False
 ) -> NDArray[np.float64]:
-    """Empirical transitions and first states, one row per class; even where nobody has any."""
+    """Weighted numbers of steps and of first states (the last row) by class, (C, S + 1, S).
+
+    With `patients` those of the patients who make a step at least once.
+    """
     weight = np.zeros((n_classes, len(data.patterns)))
     np.add.at(weight, (codes, data.patterns.inverse), data.weights)
-    count = weight @ pattern_steps(data)
-    share = rates(count.reshape(n_classes, data.n_states + 1, data.n_states))
-    share[np.isnan(share)] = 1 / data.n_states
-    return share.reshape(n_classes, -1)
+    steps = pattern_steps(data)
+    count: NDArray[np.float64] = weight @ (steps > 0 if patients else steps)
+    return count.reshape(n_classes, data.n_states + 1, data.n_states)
+
+
+def _class_parameters(steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Empirical transitions and first states, one row per class; even where nobody has any."""
+    share = rates(steps)
+    share[np.isnan(share)] = 1 / steps.shape[-1]
+    return share.reshape(len(steps), -1)
 
 
 def _checked_models(sites: SequencesBySite, models: Any) -> dict[str, Any]:

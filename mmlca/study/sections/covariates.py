@@ -37,7 +37,7 @@ CORRECTION = {
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Effects by site, and over all sites."""
-    effects, pooled = findings.inference.effects, findings.inference.pooled
+    effects, pooled = findings.outcomes.effects, findings.outcomes.pooled
     if effects is None:
         return
     effects = shown_indices(study, "effects", effects)
@@ -80,7 +80,7 @@ def _in_one_step(study: Study) -> bool:
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """How the effects were estimated."""
-    if findings.inference.effects is None:
+    if findings.outcomes.effects is None:
         return []
     how = f"after classification, {CORRECTION[study.covariates.correction]}"
     if _in_one_step(study):
@@ -90,7 +90,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
             "classes"
         )
     where = ", at each site" if len(study.sites) > 1 else ""
-    pooled = findings.inference.pooled is not None
+    pooled = findings.outcomes.pooled is not None
     together = " and pooled with inverse-variance weights" if pooled else ""
     effects = (
         f"Effects of {listed(list(study.covariates.columns))} on membership are from a multinomial "
@@ -118,7 +118,7 @@ def answers(study: Study, findings: Findings) -> dict[str, str]:
     """Whether the analysis of covariates can be repeated."""
     if not study.covariates.columns:
         return {"8": "does not apply: no covariates were used"}
-    done = findings.inference.effects is not None
+    done = findings.outcomes.effects is not None
     return {"8": f"section “{_TITLE}”, and the methods" if done else NOT_DONE}
 
 

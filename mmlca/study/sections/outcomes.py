@@ -39,7 +39,7 @@ def _shown_survival(study: Study, findings: Findings, full: Survival) -> Surviva
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Outcomes and tests between groups; curves, tests and hazards of the time to an event."""
     yield from _outcomes(study, findings)
-    full = findings.inference.survival
+    full = findings.outcomes.survival
     if full is None:
         return
     shown = _shown_survival(study, findings, full)
@@ -49,7 +49,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 
 
 def _outcomes(study: Study, findings: Findings) -> Iterator[Item]:
-    found, group = findings.inference, group_word(study)
+    found, group = findings.outcomes, group_word(study)
     if found.outcomes is None or found.tests is None:
         return
     together = "" if findings.analysis.ensemble is None else ", all sites together"
@@ -137,7 +137,7 @@ def _survival_tables(study: Study, shown: Survival) -> Iterator[Item]:
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """How groups were compared in outcomes and in the time to an event."""
-    found, text = findings.inference, []
+    found, text = findings.outcomes, []
     if found.outcomes is not None:
         if found.effects is None or study.covariates.method == "one-step":
             text.append(memberships(findings))  # otherwise the methods of covariates have it
@@ -172,7 +172,7 @@ def _survival_methods(study: Study, full: Survival) -> str:
 
 def cautions(study: Study, findings: Findings) -> list[str]:
     """What effects, outcomes and survival do not show, and what could not be estimated."""
-    found, notes = findings.inference, []
+    found, notes = findings.outcomes, []
     if found.effects is not None or found.outcomes is not None:
         notes.append(
             f"Effects and outcomes of the {groups_word(study)} are associations: patients were not "

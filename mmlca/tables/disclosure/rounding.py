@@ -32,7 +32,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.errors import InputError
-from mmlca.tables.disclosure.small import hides
+from mmlca.tables.disclosure.small import hides, is_small
 
 EVERYONE = "all"
 """All groups of a site, or all sites together."""
@@ -122,6 +122,17 @@ class Rounding:
     def part(self, count: float, key: Key, *totals: float) -> float:
         """The number of the patients of a key, rounded; not larger than totals it is part of."""
         return min(self.named(count, key), *totals)
+
+    def steps(self, count: float, n: float, key: Key) -> float:
+        """A number of steps: of the n patients of a key who make them, times the steps of each.
+
+        A patient makes many steps, so that a number of steps that is itself rounded to the unit
+        would reveal how many patients make them. Those that few patients make are the number of
+        these.
+        """
+        drawn = self.named(n, key) if n else 0.0
+        each = 1.0 if is_small(n, self.unit) or not n else count / n
+        return float(self.unit * round(drawn * each / self.unit))
 
     def _round(self, count: ArrayLike, uniform: ArrayLike) -> NDArray[np.float64]:
         rounded: NDArray[np.float64] = self.unit * np.floor(

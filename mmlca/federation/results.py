@@ -1,0 +1,227 @@
+"""The results of a site as an exchange file, and what a site makes them from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from font.errors import InputError
+from font.exchange.envelope import read_file, write_file
+from font.exchange.messages.results import column_part, column_values
+from font.exchange.parse import Source, name_of
+from mmlca.study.results.registry import TABLES
+from mmlca.study.results.site import SiteResults, typed
+
+if TYPE_CHECKING:
+    from font.exchange.header import Header
+    from font.exchange.messages.ensemble import EnsembleFile
+    from font.exchange.messages.shared import Step
+    from mmlca.federation.hospital import Hospital
+    from mmlca.federation.ledger import Ledger
+    from mmlca.model.estimator import MixtureMarkov
+    from mmlca.sequences.type import Sequences
+    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.settings import Study
+
+FORMAT = "mmlca study"
+"""The format of the tables, which `mmlca/__init__.py` registers."""
+_WORDS: dict[str, Callable[[Any], Any]] = {
+    "text": str,
+    "count": int,
+    "whole": int,
+    "number": float,
+    "flag": bool,
+}
+
+
+def write_results(results: SiteResults, header: Header, *, of: str, min_count: int) -> bytes:
+    """The file of a site's results.
+
+    Parameters
+    ----------
+    results : SiteResults
+        Rounded to multiples of `min_count`; exact if that is 1.
+    header : Header
+        The site's.
+    of : str
+        SHA-256 of the payload of the ensemble or shared file whose clusters these are.
+    min_count : int
+    """
+    if results.unit != min_count:
+        raise ValueError(f"counts are multiples of {results.unit}, not of {min_count}")
+    tables = [
+        {
+            "name": table,
+            "columns": [
+                column_part(column.kind, name, _values(results, table, name))
+                for name, column in columns.items()
+            ],
+        }
+        for table, columns in TABLES.items()
+    ]
+    payload = {"format": FORMAT, "of": of, "min_count": min_count, "tables": tables}
+    return write_file(None, "results", payload, header)[1]
+
+
+def _values(results: SiteResults, table: str, name: str) -> list[Any]:
+    """The values of a column as JSON has them, with None for missing ones."""
+    kind = TABLES[table][name].kind
+    convert = _WORDS[kind]
+    values = []
+    for value in results.tables[table][name]:
+        missing = value is None or value != value
+        if not missing and kind in ("count", "whole", "number") and not math.isfinite(value):
+            raise ValueError(f"the column {name} of the table {table} has the value {value}")
+        if not missing and kind in ("count", "whole") and value != int(value):
+            raise ValueError(f"the column {name} of the table {table} has {value}, not whole")
+        values.append(None if missing else convert(value))
+    return values
+
+
+def read_results(
+    source: Source, header: Header | None = None, *, of: str | None = None, min_count: int = 1
+) -> SiteResults:
+    """Read a site's results, with the tables and columns of `mmlca.study.results.registry.TABLES`.
+
+    Parameters
+    ----------
+    source, header, min_count
+        As for `font.exchange.envelope.read_file`.
+    of : str, optional
+        Refuse results of the clusters of another file than the one with this fingerprint.
+    """
+    file = read_file(source, header, kind="results", min_count=min_count)
+    payload = file.payload
+    if payload["format"] != FORMAT:
+        raise InputError(
+            f"{name_of(source)} has results of the format {payload['format']!r}; give files of "
+            f"the format {FORMAT!r}."
+        )
+    if of is not None and payload["of"] != of:
+        raise InputError(
+            f"{name_of(source)} is about the clusters of another ensemble or shared file than the "
+            f"one given; have {file.site} make its results with the file of this study."
+        )
+    tables = {
+        table["name"]: typed(
+            pd.DataFrame({c["name"]: column_values(c) for c in table["columns"]}, dtype=object),
+            TABLES[table["name"]],
+        )
+        for table in payload["tables"]
+    }
+    return SiteResults(file.site, payload["min_count"], {name: tables[name] for name in TABLES})
+
+
+# --- at the site ---------------------------------------------------------------------------
+
+
+def make_results(
+    hospital: Hospital,
+    ledger: Ledger,
+    data: Sequences,
+    study: Study,
+    ensemble: EnsembleFile,
+    step: Step,
+) -> bytes:
+    """The results file of a site for the clusters of an ensemble, or of its refinement."""
+    from mmlca.study.results.site import site_results
+
+    patients = site_patients(hospital, ledger, data, study, ensemble, step)
+    return write_results(
+        site_results(study, patients),
+        hospital.header(),
+        of=step.fingerprint,
+        min_count=hospital.min_count,
+    )
+
+
+def site_patients(
+    hospital: Hospital,
+    ledger: Ledger,
+    data: Sequences,
+    study: Study,
+    ensemble: EnsembleFile,
+    step: Step,
+) -> SitePatients:
+    """The patients of a site with their groups by all rules of the study.
+
+    The site's own model is fitted anew to all its patients, as in a study in one place; there is
+    none if it would have fewer than `min_count` patients per class.
+    """
+    from font.labels import label
+    from font.refinement import site_memberships
+    from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
+    from mmlca.tables.disclosure import Rounding
+
+    labels = label({name: file.model for name, file in ensemble.models.items()}, data)
+    certainty = ensemble.ensemble.confidence(labels)
+    certainty[["cluster", "runner_up"]] += 1
+    groups = {ENSEMBLE: certainty["cluster"]}
+    own = _own_model(hospital, data, study, ensemble.ensemble.n_clusters_)
+    ids = pd.Index(data.ids)
+    if own is not None:
+        groups[OWN] = pd.Series(own.predict(data) + 1, ids)
+    memberships = None
+    if step.shared is not None:
+        memberships = pd.DataFrame(site_memberships(step.shared.model, data), ids)
+        groups[REFINED] = memberships.idxmax(axis=1) + 1
+    rounding = None
+    if hospital.min_count > 1:
+        secret = ledger.secret_of("results")
+        rounding = Rounding(secret, hospital.min_count, {hospital.site: groups[ENSEMBLE]})
+    return SitePatients(
+        site=hospital.site,
+        sequences=data,
+        groups={view: group.rename("cluster") for view, group in groups.items()},
+        labels=labels,
+        certainty=certainty,
+        own=own,
+        memberships=memberships,
+        rounding=rounding,
+    )
+
+
+def _own_model(
+    hospital: Hospital, data: Sequences, study: Study, n_classes: int
+) -> MixtureMarkov | None:
+    """The model of all patients of the site, None if there are too few for one."""
+    from mmlca.study.analysis import fit_models
+    from mmlca.study.processes import Processes
+
+    if len(data) / n_classes < hospital.min_count:
+        return None
+    with Processes(1) as processes:
+        return fit_models(study, {hospital.site: data}, n_classes, processes)[hospital.site]
+
+
+def study_of(hospital: Hospital, study: Study) -> Study:
+    """The study with the rules of privacy of the hospital: what leaves it is rounded."""
+    if hospital.site not in study.sites:
+        raise InputError(
+            f"the study file has no site {hospital.site!r}; it has {', '.join(study.sites)}."
+        )
+    release = "public" if hospital.min_count > 1 else "inside"
+    return study.changed(privacy={"min_count": hospital.min_count, "release": release})
+
+
+def request_of_results(hospital: Hospital, data: Sequences, study: Study, step: Step) -> str:
+    """A fingerprint of all that decides the results: patients, files, settings and clusters."""
+    from mmlca.federation.ledger import request_of
+    from mmlca.study.cache import file_hash, input_files, settings_key
+
+    place = study.sites[hospital.site]
+    here = study.model_copy(update={"sites": {hospital.site: place}})
+    account = data.account
+    return request_of(
+        data,
+        min_count=hospital.min_count,
+        of=step.fingerprint,
+        settings=settings_key(study, "sites", "records"),
+        place=place.options() | {"where": place.where},
+        files={role: file_hash(Path(path)) for role, path in input_files(here).items()},
+        patients=None if account is None else request_of(account.patients.astype(str)),
+    )

@@ -1,0 +1,12 @@
+"""The parts of a site's results: one line for each, and the specification of all tables."""
+
+from __future__ import annotations
+
+from mmlca.study.results import about, overlaps
+from mmlca.study.results.part import Columns, Part
+
+PARTS: tuple[Part, ...] = (about.PART, overlaps.PART)
+
+TABLES: dict[str, Columns] = {
+    name: columns for part in PARTS for name, columns in part.tables.items()
+}

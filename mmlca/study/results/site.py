@@ -1,0 +1,77 @@
+"""The results of one site: made from its patients, and put together with those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from mmlca.study.results.part import Column
+from mmlca.study.results.registry import PARTS, TABLES
+
+if TYPE_CHECKING:
+    from mmlca.study.results.part import Columns
+    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.settings import Study
+
+_SITE = Column("text", "the site")
+_TYPES = {"text": object, "count": float, "whole": float, "number": float, "flag": bool}
+
+
+@dataclass(frozen=True, eq=False)
+class SiteResults:
+    """Every number of a site that the report needs.
+
+    Parameters
+    ----------
+    site : str
+    unit : int
+        All counts are rounded at random to multiples of it; 1: they are exact.
+    tables : {name: DataFrame}
+        Those of `mmlca.study.results.registry.TABLES`, with their columns.
+    """
+
+    site: str
+    unit: int
+    tables: Mapping[str, pd.DataFrame]
+
+    @property
+    def rounded(self) -> bool:
+        return self.unit > 1
+
+
+def site_results(study: Study, patients: SitePatients) -> SiteResults:
+    """The results of a site, from its patients."""
+    tables: dict[str, pd.DataFrame] = {}
+    for part in PARTS:
+        made = part.make(study, patients)
+        if made.keys() != part.tables.keys():
+            raise ValueError(f"a part makes the tables {list(made)}, not {list(part.tables)}")
+        tables |= {name: typed(table, part.tables[name]) for name, table in made.items()}
+    unit = 1 if patients.rounding is None else patients.rounding.unit
+    return SiteResults(patients.site, unit, tables)
+
+
+def typed(table: pd.DataFrame, columns: Columns) -> pd.DataFrame:
+    """The columns of a table in their order and with their types; missing texts are None."""
+    frame = pd.DataFrame(
+        {name: table[name].to_numpy(object) for name in columns}, index=range(len(table))
+    )
+    for name, column in columns.items():
+        values = frame[name].where(frame[name].notna(), None if column.kind == "text" else np.nan)
+        frame[name] = values.astype(_TYPES[column.kind])
+    return frame
+
+
+def stacked(results: Mapping[str, SiteResults], name: str) -> pd.DataFrame:
+    """A table of all sites, one below the other, behind a column "site"."""
+    parts = []
+    for site, result in results.items():
+        frame = result.tables[name].copy()
+        frame.insert(0, "site", site)
+        parts.append(frame)
+    kept = [part for part in parts if len(part)] or parts[:1]
+    return typed(pd.concat(kept, ignore_index=True), {"site": _SITE, **TABLES[name]})

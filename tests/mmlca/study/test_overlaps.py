@@ -1,0 +1,148 @@
+"""Overlaps of groups, and the matching of own classes from them alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mmlca import Sequences
+from mmlca.study.results.matching import classes_everywhere, matched_classes
+from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
+from mmlca.study.results.site import SiteResults, site_results, stacked
+from mmlca.study.settings import Study
+from mmlca.tables.disclosure import Rounding
+from mmlca.tables.matching import memberships
+
+SITES = ("X", "Y", "Z")
+
+
+def study(min_count: int = 1) -> Study:
+    sites = {site: {"records": Path(f"{site}.csv")} for site in SITES}
+    return Study.model_validate(
+        {"name": "overlaps", "sites": sites, "privacy": {"min_count": min_count}}
+    )
+
+
+def patients(
+    seed: int, classes: tuple[int, ...] = (3, 4, 3), rounding: bool = False
+) -> dict[str, SitePatients]:
+    """Three sites whose clusters follow from the courses, as do the classes of their models."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for site in SITES:
+        codes = rng.integers(0, 3, (120, 6))
+        codes[rng.random((120, 6)) < 0.1] = -1
+        data = Sequences.from_lists(
+            [[None if k < 0 else "ABC"[k] for k in row] for row in codes],
+            states=["A", "B", "C"],
+            ids=[f"{site}{i}" for i in range(120)],
+        )
+        score = (codes == 0).sum(axis=1)
+        clusters = pd.Series(1 + np.clip(score, 1, 3) - 1, data.ids)
+        labels = {}
+        for model, k in zip(SITES, classes, strict=True):
+            order = rng.permutation(k)
+            labels[model] = order[np.clip(score + rng.integers(0, 2, 120), 0, k - 1)]
+        table = pd.DataFrame(labels, index=data.ids).assign(**{"X/1": labels["X"]})
+        groups = {ENSEMBLE: clusters, OWN: table[site] + 1}
+        groups[REFINED] = clusters.where(rng.random(120) < 0.9, 1)
+        made[site] = SitePatients(
+            site=site,
+            sequences=data,
+            groups=groups,
+            labels=table,
+            certainty=pd.DataFrame(index=data.ids),
+            rounding=Rounding(b"secret", 11, {site: clusters}) if rounding else None,
+        )
+    return made
+
+
+def results_of(made: dict[str, SitePatients], min_count: int = 1) -> dict[str, SiteResults]:
+    return {site: site_results(study(min_count), part) for site, part in made.items()}
+
+
+@pytest.mark.parametrize("classes", [(3, 3, 3), (3, 4, 2), (2, 4, 3), (4, 5, 3)])
+@pytest.mark.parametrize("seed", range(3))
+def test_exact_counts_match_classes_as_patients_do(classes: tuple[int, ...], seed: int) -> None:
+    made = patients(seed, classes)
+    sites = {site: part.sequences for site, part in made.items()}
+    clusters = {site: part.groups[ENSEMBLE] for site, part in made.items()}
+    models = {m: {site: part.labels[m].to_numpy() for site, part in made.items()} for m in SITES}
+    rules = memberships(sites, clusters, None, models)
+    results = results_of(made)
+    matched, everywhere = matched_classes(results), classes_everywhere(results)
+    for site, part in made.items():
+        found = part.groups[OWN].map(matched[site])
+        rule = rules["local"]
+        assert found.tolist() == [rule.labels[i] for i in rule.codes[site]]
+        for model in SITES:
+            rule = rules[f"{model} everywhere"]
+            found = (part.labels[model] + 1).map(everywhere[model])
+            assert found.tolist() == [rule.labels[i] for i in rule.codes[site]]
+
+
+def test_overlaps_count_every_patient_once() -> None:
+    made = patients(1)
+    results = results_of(made)
+    overlaps = stacked(results, "overlaps")
+    by_pair = overlaps.groupby(["site", "view", "other"])["patients"].sum()
+    assert (by_pair == 120).all()
+    assert len(by_pair) == 9
+    table = stacked(results, "classes_everywhere")
+    assert set(table["model"]) == set(SITES)  # not of the resamples
+    for site, part in made.items():
+        own = table[(table["site"] == site) & (table["model"] == site)]
+        pairs = pd.crosstab(part.groups[ENSEMBLE], part.groups[OWN]).stack()
+        counted = own.set_index(["cluster", "class"])["patients"]
+        assert counted.to_dict() == pairs[pairs > 0].to_dict()
+
+
+def test_a_site_alone_and_one_class_have_nothing_to_match() -> None:
+    part = patients(1)["X"]
+    alone = SitePatients("X", part.sequences, {"": part.groups[OWN]}, part.labels, part.certainty)
+    results = {"X": site_results(study(), alone)}
+    assert matched_classes(results) == {}
+    assert classes_everywhere(results) == {}
+
+
+def test_a_site_without_a_model_of_its_own_is_left_out() -> None:
+    made = patients(1)
+    part = made["X"]
+    groups = {view: group for view, group in part.groups.items() if view != OWN}
+    made["X"] = SitePatients("X", part.sequences, groups, part.labels, part.certainty)
+    assert set(matched_classes(results_of(made))) == {"Y", "Z"}
+
+
+def test_rounded_counts_are_multiples_of_the_unit_and_no_larger_than_their_groups() -> None:
+    made = patients(2, rounding=True)
+    results = results_of(made, min_count=11)
+    for name, count in (
+        ("overlaps", "patients"),
+        ("classes_everywhere", "patients"),
+        ("class_steps", "count"),
+    ):
+        counts = stacked(results, name)[count]
+        assert (counts % 11 == 0).all(), name
+        assert counts.sum() > 0
+    overlaps = stacked(results, "overlaps")
+    for (site, view), rows in overlaps.groupby(["site", "view"]):
+        part = made[str(site)]
+        draw, sizes = part.rounding_of(str(view)), part.groups[str(view)].value_counts()
+        assert draw is not None
+        for group, size in sizes.items():
+            here = rows[rows["group"] == group]
+            assert (here["patients"] <= draw(size, str(site), group)).all()
+    matched = matched_classes(results)
+    assert set(matched) == set(SITES)
+
+
+def test_counts_rest_on_the_patients_of_the_site_alone() -> None:
+    """Other patients elsewhere change nothing in what a site releases."""
+    names = ("overlaps", "classes_everywhere", "class_steps")
+    first = results_of(patients(3))["X"]
+    again = results_of({"X": patients(3)["X"]})["X"]
+    for name in names:
+        pd.testing.assert_frame_equal(first.tables[name], again.tables[name])
