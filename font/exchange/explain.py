@@ -40,8 +40,19 @@ def describe_file(path: str | PathLike[str]) -> dict[str, Any]:
     return head | {"contains": contains, "reveals": reveals, "lacks": _LACKS}
 
 
-def explain_page(path: str | PathLike[str]) -> str:
-    """An HTML page: the explanation, then every value in the file."""
+def explain_page(*paths: str | PathLike[str]) -> str:
+    """An HTML page: for each file the explanation, then every value in it."""
+    parts = "".join(map(_file_in_html, paths))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy(_STYLE))}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>What would leave the site</title>\n<style>{_STYLE}</style></head><body>\n"
+        f"<h1>What would leave the site</h1>\n{parts}</body></html>\n"
+    )
+
+
+def _file_in_html(path: str | PathLike[str]) -> str:
     file, about = read_file(path), describe_file(path)
     fields = {name: value for name, value in file.model_dump().items() if value is not None}
     fields["payload"] = message_of(file.kind).shown(file.payload)
@@ -50,16 +61,10 @@ def explain_page(path: str | PathLike[str]) -> str:
         lines = "".join(f"<li>{escape(line)}</li>" for line in about[part])
         lists += f"<h2>It {part}</h2>\n<ul>{lines}</ul>\n"
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy(_STYLE))}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(file.kind)} file of {escape(file.site)}</title>\n"
-        f"<style>{_STYLE}</style></head><body>\n<h1>What would leave the site</h1>\n"
         f"<p>{escape(_head(about))}</p>\n{lists}<h2>It does not contain</h2>\n"
         f"<p>{escape(about['lacks'])}</p>\n<p>Checked against the specification; the checksum "
         f"matches. {escape(_signed(about))}</p>\n<h2>Everything in the file</h2>\n"
         f"{_as_html(fields, ())}\n"
-        "</body></html>\n"
     )
 
 

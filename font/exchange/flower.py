@@ -32,7 +32,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from font.errors import InputError
 from font.exchange.envelope import claimed_kind
@@ -42,6 +42,7 @@ from font.exchange.parse import FILE_LIMIT
 from font.exchange.replies import Reply
 from font.exchange.rounds import Round, run_round, steps
 from font.exchange.signatures import read_keys
+from font.exchange.site_part import Site, answer_step
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -58,34 +59,6 @@ _RECORD, _FILES, _TROUBLE = "font", "files", "trouble"
 _MOST_FILES = MOST_MODELS + MOST_SITES  # of a message: models, and keys for masks
 _MOST_BYTES = 8 * FILE_LIMIT
 _log = logging.getLogger("flwr")  # what `flwr run --stream` and the SuperNode show
-
-
-class Site(Protocol):
-    """What a hospital does when asked; `mmlca.Hospital` is one."""
-
-    def fit(self) -> Sequence[Path]:
-        """Fit, and return the model files to send."""
-
-    def mask_key(self) -> Path:
-        """The file to send with this site's public key for secure sums."""
-
-    def label(self, models: Sequence[bytes], *, secure: Sequence[bytes] | None = None) -> Path:
-        """Label the patients with all sites' models, and return the labels file to send.
-
-        With the key files `secure` of all sites, that is a masked file.
-        """
-
-    def assign(self, ensemble: bytes) -> None:
-        """Place the patients; the result stays."""
-
-    def refine(self, source: bytes, *, secure: Sequence[bytes] | None = None) -> Any:
-        """Answer an ensemble or a shared model; `sums` of the result is the file to send, or None.
-
-        With key files it is masked, as in `label`. The patients' probabilities stay.
-        """
-
-    def answer(self, kind: str, source: bytes) -> Path:
-        """The message of a kind with which this site answers an ensemble or a shared model."""
 
 
 def client_app(site: Callable[[Context], Site]) -> ClientApp:
@@ -115,8 +88,8 @@ def _handler(site: Callable[[Context], Site], step: str) -> Callable[[Message, C
             files = _files_in(message)
             if step == "key" or any(claimed_kind(file) == "key" for file in files):
                 _check_secure(context)
-            files = _answer(site(context), step, files)
-            record = ConfigRecord({_FILES: files})
+            paths = answer_step(site(context), step, files)
+            record = ConfigRecord({_FILES: [path.read_bytes() for path in paths]})
         except Exception as error:  # whatever it is, its text stays here
             _log.exception("the step %r failed at this site", step)
             record = ConfigRecord({_TROUBLE: type(error).__name__[:60]})
@@ -133,27 +106,6 @@ def _check_secure(context: Context) -> None:
             "site was not started for them; to take part add secure=true to --node-config, or ask "
             "the centre to run the round without secure=true."
         )
-
-
-def _answer(site: Site, step: str, received: list[bytes]) -> list[bytes]:
-    if step == "fit":
-        return [Path(path).read_bytes() for path in site.fit()]
-    if step == "key":
-        return [Path(site.mask_key()).read_bytes()]
-    keys = [file for file in received if claimed_kind(file) == "key"]
-    files = [file for file in received if file not in keys]
-    options: dict[str, Any] = {"secure": keys} if keys else {}
-    if step == "label":
-        return [Path(site.label(files, **options)).read_bytes()]
-    if len(files) != 1:
-        raise InputError(f"the centre sent {len(files)} files instead of one.")
-    if step == "refine":
-        sums = site.refine(files[0], **options).sums
-        return [] if sums is None else [Path(sums).read_bytes()]
-    if step == "assign":
-        site.assign(files[0])
-        return []
-    return [Path(site.answer(step.removeprefix("answer "), files[0])).read_bytes()]
 
 
 def server_app(

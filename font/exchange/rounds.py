@@ -79,6 +79,7 @@ def run_round(
     refine: Rounds | None = None,
     answers: Sequence[str] = (),
     secure: bool = False,
+    absent: list[Absent] | None = None,
     **settings: Any,
 ) -> Round:
     """The centre's part of one round.
@@ -111,15 +112,18 @@ def run_round(
     secure : bool
         Counts and sums come masked, and only what they add up to over all sites is read; at least
         three sites must take part. See `font.exchange.masked`.
+    absent : list of Absent, optional
+        Gets an entry as soon as a reply turns out to be missing or not to be usable.
     seed, settings
         For `Ensemble`: weights, distance, method.
 
     Notes
     -----
+    With the same replies the files are the same, so that a round can be run again from its start.
     A site whose counts are missing still has its models in the ensemble, since the others have
     labelled with them by then.
     """
-    centre = Centre(ask, header, out, min_count)
+    centre = Centre(ask, header, out, min_count, [] if absent is None else absent)
     heard = collect_models(centre, sites, states, unequal)
     files = [data for _, parts in sorted(heard.values()) for data in parts]
     models = read_models(files, header, min_count=min_count)
@@ -149,20 +153,20 @@ def run_round(
         sent = shared.data
     for kind in answers:
         collect_answers(centre, kind, asked, sent)
-    known = {site for site, _ in heard.values()}
+    known = {site for site, _ in heard.values()} | {who.site for who in centre.absent}
     missing = [Absent(s, "fit", "sent no model that can be used") for s in sites if s not in known]
-    absent = (*centre.absent, *missing)
+    centre.absent.extend(missing)
     text = round_report(
         ensemble,
         models,
         tables,
         study=header.study,
-        absent=absent,
+        absent=centre.absent,
         min_count=min_count,
         votes=site_votes(models).by_site if n_clusters is None else None,
     )
     atomic_write(out / "report.md", text.encode())
-    return Round(ensemble, models, tables, absent, text, shared)
+    return Round(ensemble, models, tables, tuple(centre.absent), text, shared)
 
 
 def _refine(

@@ -25,6 +25,7 @@ from mmlca import __version__
 from mmlca.cli.centre import centre_app, exchange_app
 from mmlca.cli.data import fit, select
 from mmlca.cli.display import STOPPED
+from mmlca.cli.network import network_app
 from mmlca.cli.options import PLAIN, as_option
 from mmlca.cli.prep import prep
 from mmlca.cli.simulate import simulate
@@ -40,7 +41,7 @@ class Commands(TyperGroup):
     """All commands, in the order in which a newcomer needs them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        first = ["demo", "study", "prep", "fit", "select", "site", "centre", "exchange"]
+        first = ["demo", "study", "prep", "fit", "select", "site", "centre", "network", "exchange"]
         return [*first, *(name for name in super().list_commands(ctx) if name not in first)]
 
     def make_context(self, *args: Any, **more: Any) -> Any:
@@ -108,7 +109,7 @@ app = typer.Typer(
 )
 for _command in (demo, prep, fit, select, simulate):
     app.command()(_command)
-for _group in (study_app, site_app, centre_app, exchange_app):
+for _group in (study_app, site_app, centre_app, network_app, exchange_app):
     app.add_typer(_group)
 
 

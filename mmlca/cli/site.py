@@ -39,7 +39,6 @@ from mmlca.cli.site_input import (
     SiteSequences,
     Without,
     all_inputs,
-    list_unmapped,
     no_patients,
     open_hospital,
     read_keys_file,
@@ -110,6 +109,7 @@ def site_fit(
 ) -> None:
     """Fit this site's models and write the model files for all sites."""
     from font.exchange.messages.model import read_model
+    from mmlca.federation.site_run import list_unmapped
 
     if classes is None and also_try is None and home.study_file is None:
         raise InputError("the number of classes is missing; give --classes, or --try several.")
@@ -129,8 +129,7 @@ def site_fit(
         n_jobs=n_jobs,
     )
     with working("Fitting (the first fit also compiles)", quiet=quiet):
-        inputs = all_inputs(home, patients)
-        list_unmapped(hospital.sequences, home.folder / "unmapped.csv", inputs)
+        list_unmapped(hospital, all_inputs(home, patients))
         paths = hospital.fit(out)
     written = [read_model(path) for path in paths]
     sizes = ", ".join(map(str, sorted({file.n_classes for file in written})))

@@ -271,25 +271,6 @@ def no_patients() -> pd.DataFrame:
     return pd.DataFrame()
 
 
-def list_unmapped(sequences: Any, path: Path, inputs: list[Path | None]) -> None:
-    """Write the drugs that the map does not know, for this site's eyes."""
-    import warnings
-
-    from ehr_prep.unmapped import unmapped_caution
-    from font.files import keep_inputs, private_folder
-    from mmlca.cli.display import write_table
-
-    account = getattr(sequences, "account", None)
-    if account is None or account.unmapped is None or not len(account.unmapped):
-        return
-    keep_inputs([path], inputs)
-    private_folder(path.parent)
-    write_table(account.unmapped, path, private=True)
-    lost = account.settings["unmapped"]["lost"]
-    if caution := unmapped_caution(account.unmapped, lost, str(path)):
-        warnings.warn(caution, stacklevel=2)
-
-
 class _ModelIn(NamedTuple):
     """The family of the first model in an exchange file, and what it looks at."""
 

@@ -180,6 +180,7 @@ class Hospital:
         fixed = isinstance(study.classes.number, int)
         settings: dict[str, Any] = {
             "study": study.name,
+            "round": study.centre.round,
             "n_classes": study.classes.number if fixed else None,
             "candidates": () if fixed else study.classes.candidates,
             "criterion": study.classes.criterion,

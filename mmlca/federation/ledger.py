@@ -63,6 +63,8 @@ class Release(BaseModel):
     when: str
     override: str | None
     files: dict[str, str]
+    approved_by: str | None = None
+    approved: str | None = None
 
 
 class _Content(BaseModel):
@@ -267,6 +269,19 @@ class Ledger:
             files={name: data.decode() for name, data in files.items()},
         )
         self._content.releases.append(release)
+        self._write()
+
+    def note_approval(self, files: Sequence[str], who: str) -> None:
+        """Note who approved that files of these names leave, in this study and round."""
+        mine = (self.study, self.round, self.site)
+        for release in self._content.releases:
+            is_mine = (release.study, release.round, release.site) == mine
+            if is_mine and release.files.keys() & set(files):
+                release.approved_by = who
+                release.approved = datetime.now(UTC).isoformat(timespec="seconds")
+        self._write()
+
+    def _write(self) -> None:
         atomic_write(self.path, self._content.model_dump_json(indent=1).encode(), private=True)
 
 

@@ -265,6 +265,15 @@ class Centre(Settings):
     key: Key | None = setting(
         None, "Its public key, to refuse an ensemble that it did not sign.", example="64 digits"
     )
+    round: int = setting(
+        1,
+        "Number of this run of the study between hospitals; a later one sends all files anew.",
+        ge=1,
+        le=1000,
+    )
+    secure: bool = setting(
+        False, "Secure sums: the centre reads only what the sites' counts add up to."
+    )
 
 
 class Factor(NamedTuple):

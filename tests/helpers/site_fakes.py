@@ -13,6 +13,7 @@ from font.exchange.envelope import file_name
 from font.exchange.messages.mask_key import read_mask_keys, write_mask_key
 from font.exchange.messages.masked_labels import write_masked_labels
 from font.exchange.replies import Reply
+from font.exchange.site_part import in_memory
 
 NAMES = ("north", "south", "west")
 
@@ -69,16 +70,6 @@ def in_process(
     """Asks the sites one after the other; `twist` may change a reply on its way."""
 
     def ask(step: str, files: Sequence[bytes], senders: Sequence[str] | None) -> list[Reply]:
-        replies = []
-        for sender in senders if senders is not None else sites:
-            sent: tuple[bytes, ...] = ()
-            if step == "fit":
-                sent = tuple(path.read_bytes() for path in sites[sender].fit())
-            elif step == "label":
-                sent = (sites[sender].label(files).read_bytes(),)
-            else:
-                sites[sender].assign(files[0])
-            replies.append(twist(step, Reply(sender, sent)))
-        return replies
+        return [twist(step, reply) for reply in in_memory(sites)(step, files, senders)]
 
     return ask

@@ -28,6 +28,7 @@ _MESSAGES = {
     "masked labels": "font.exchange.messages.masked_labels",
     "masked sums": "font.exchange.messages.masked_sums",
     "effects": "font.exchange.messages.effects",
+    "requests": "font.exchange.messages.requests",
     "results": "font.exchange.messages.results",
 }
 KINDS = _MESSAGES.keys()

@@ -17,10 +17,12 @@ import mmlca
 from mmlca.cli import display
 
 HERE = os.environ | {"PYTHONPATH": str(ROOT)}
-COMMANDS = ["demo", "study", "prep", "fit", "select", "site", "centre", "exchange", "simulate"]
+COMMANDS = ["demo", "study", "prep", "fit", "select", "site", "centre", "network"]
+COMMANDS += ["exchange", "simulate"]
 ALL = [
     *("demo", "study init", "study run", "study sensitivity", "prep", "fit", "select"),
     *("site fit", "site label", "site assign", "centre combine", "exchange check", "simulate"),
+    *("site run", "centre run", "network status"),
 ]
 
 

@@ -13,13 +13,13 @@ from site_folders import duplicate
 import font
 import mmlca
 from font.errors import InputError
-from font.exchange.envelope import claimed_kind
 from font.exchange.masked import read_masked
 from font.exchange.messages.masked_labels import sum_of_labels
 from font.exchange.messages.masked_sums import share_masked
 from font.exchange.messages.shared import read_step
 from font.exchange.replies import Reply
 from font.exchange.rounds import Round, run_round
+from font.exchange.site_part import in_memory
 
 STUDY = "ra switching"
 CHAINS = mmlca.MarkovParams(
@@ -61,28 +61,10 @@ def network(
     homes = {site: home(root, site, without) for site in SIZES}
     times: dict[str, int] = {}
 
-    def answer(site: str, step: str, received: Sequence[bytes]) -> tuple[bytes, ...]:
-        keys = [file for file in received if claimed_kind(file) == "key"]
-        files = [file for file in received if file not in keys]
-        if step == "fit":
-            return tuple(path.read_bytes() for path in homes[site].fit())
-        if step == "key":
-            return (homes[site].mask_key().read_bytes(),)
-        if step == "label":
-            return (homes[site].label(files, secure=keys).read_bytes(),)
-        if step == "assign":
-            homes[site].assign(files[0])
-            return ()
-        sums = homes[site].refine(files[0], secure=keys or None).sums
-        return () if sums is None else (sums.read_bytes(),)
-
     def ask(step: str, files: Sequence[bytes], senders: Sequence[str] | None) -> list[Reply]:
         times[step] = times.get(step, 0) + 1
-        replies = []
-        for site in senders if senders is not None else SIZES:
-            reply = Reply(site, answer(site, step, files))
-            replies.append(twist(step, times[step], reply))
-        return replies
+        replies = in_memory(homes)(step, files, senders)
+        return [twist(step, times[step], reply) for reply in replies]
 
     return ask
 

@@ -144,6 +144,8 @@ OTHER: dict[str, Any] = {
     "privacy.min_count": 5,
     "privacy.release": "public",
     "centre.key": "b" * 64,
+    "centre.round": 2,
+    "centre.secure": True,
     "published.source": "a paper",
     "published.transition_ensemble": 0.4,
     "published.transition_local": 0.4,

@@ -1,0 +1,304 @@
+"""A round whose files go through folders: by e-mail, on a shared drive, on a stick.
+
+The centre's folder has an `inbox` for what the sites sent, an `outbox` with what is to be sent to
+them, and a `private` folder with its notes. `run_round` runs again from its start each time that
+somebody looks whether something has come: `CentreFolder.ask` answers for the sites with what is in
+the inbox, and raises `Waiting` at the first step for which files are missing. A step that all have
+answered is noted together with its files. It is then closed: the same files are used again
+whatever comes later, so that nothing that was sent to the sites changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from font.checks import some
+from font.errors import InputError
+from font.exchange.disclosure import MIN_COUNT
+from font.exchange.envelope import file_names
+from font.exchange.header import Header
+from font.exchange.inbox import Received, read_inbox, read_received
+from font.exchange.messages.registry import masked
+from font.exchange.messages.requests import Request, write_requests
+from font.exchange.parse import read_bytes
+from font.exchange.replies import Reply
+from font.exchange.report import Absent
+from font.files import atomic_write
+
+NOTES, REQUESTS = "centre.json", "requests.json"
+
+
+class Waiting(Exception):
+    """The round stops here until more has come.
+
+    Parameters
+    ----------
+    step : str
+    missing : {site: what is missing}
+    """
+
+    def __init__(self, step: str, missing: Mapping[str, str]) -> None:
+        super().__init__(f"waiting for {some(sorted(missing))}")
+        self.step, self.missing = step, dict(missing)
+
+
+class Closed(BaseModel):
+    """A step that is over: what was asked with which files, and the files that came back."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    step: str
+    files: list[str]
+    replies: dict[str, list[str]]
+    without: dict[str, str]
+
+
+class _Notes(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: Literal["font centre"] = "font centre"
+    version: Annotated[int, Field(ge=1, le=1)] = 1
+    study: str
+    round: int
+    closed: list[Closed] = []
+
+
+class CentreFolder:
+    """The centre's folder, as the carrier of a round.
+
+    Parameters
+    ----------
+    folder : path
+        With `inbox`, `outbox` and `private`.
+    header : Header
+        The centre's.
+    sites : list of str
+        All sites of the study.
+    without : list of str
+        Those to go on without, from the step on that is open now.
+    min_count : int
+    n_models : int
+        Files with which a site answers the step "fit".
+    look : bool
+        Write nothing, and stop at the open step even if all sites have answered.
+
+    Attributes
+    ----------
+    absent : list of Absent
+        For `run_round`: what is noted there about a reply keeps its step open.
+    sent : list of str
+        Files of the outbox that belong to the open step.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        sites: Sequence[str],
+        *,
+        without: Sequence[str] = (),
+        min_count: int = MIN_COUNT,
+        n_models: int = 1,
+        look: bool = False,
+    ) -> None:
+        strange = [site for site in without if site not in sites]
+        if strange:
+            raise InputError(f"the study has no site {strange[0]!r}; it has {some(sites)}.")
+        self.folder, self.header, self.sites = folder, header, list(sites)
+        self.without, self.min_count, self.n_models = list(without), min_count, n_models
+        self.look = look
+        self.closed = read_notes(folder, header)
+        self.inbox = read_inbox(folder / "inbox", header, min_count=min_count, reader="centre")
+        self.absent: list[Absent] = []
+        self.sent: list[str] = []
+        self._step, self._noted = 0, 0  # of closed steps, of those absent
+        self._open: Closed | None = None
+        self._requests: list[Request] = []
+
+    def ask(
+        self, step: str, files: Sequence[bytes], senders: Sequence[str] | None
+    ) -> Iterable[Reply]:
+        """What the sites answered to a step, see `font.exchange.replies.Ask`.
+
+        What is to be sent to them is written to the outbox first.
+        """
+        self.settle()
+        sent = [read_received(data, "", None) for data in files]
+        asked = self.sites if senders is None else list(senders)
+        again = self._step < len(self.closed)
+        step_now = self.closed[self._step] if again else self._begin(step, sent, asked)
+        if (step_now.step, step_now.files) != (step, [file.mark for file in sent]):
+            raise InputError(
+                f"the files of the step {step!r} differ from those that this centre has sent to "
+                "the sites; go on with the study file and the version of mmlca that were used "
+                "then, or begin a new round."
+            )
+        going = [site for site in asked if site not in step_now.without]
+        if sent and going:
+            marks = step_now.files
+            self._requests.append(Request(step=step, files=marks, sites=going))
+        if not again:
+            if sent and not self.look:
+                self._send(sent)
+            step_now.replies = self._gather(step, sent, going)
+        self._open = step_now
+        return [self._reply(site, step_now) for site in asked]
+
+    def settle(self) -> None:
+        """Close the step that was asked last, if everything that came could be used.
+
+        The next step does so; after the last one it is to be called.
+        """
+        step_now, self._open = self._open, None
+        if step_now is None:
+            return
+        new, self._noted = self.absent[self._noted :], len(self.absent)
+        refused = {who.site: who.reason for who in new if who.site not in step_now.without}
+        if self._step == len(self.closed):
+            if refused:
+                raise Waiting(step_now.step, refused)
+            self.closed.append(step_now)
+            _write_notes(self.folder, self.header, self.closed)
+        self._step += 1
+
+    def unused(self) -> list[str]:
+        """A sentence about each file of the inbox that no step used or waits for."""
+        lines = list(self.inbox.refused)
+        gone = {site for step in self.closed for site in step.without}
+        used = {
+            digest for step in self.closed for reply in step.replies.values() for digest in reply
+        }
+        for file in self.inbox.files:
+            if file.site not in self.sites:
+                lines.append(f"{file.name} is of {file.site!r}, which is not a site of the study.")
+            elif file.site in gone and _digest(file.data) not in used:
+                lines.append(f"{file.name} came late: the study went on without {file.site}.")
+        return lines
+
+    def _begin(self, step: str, sent: Sequence[Received], asked: Sequence[str]) -> Closed:
+        gone = {site: reason for before in self.closed for site, reason in before.without.items()}
+        gone |= {site: gone.get(site, "the study went on without it") for site in self.without}
+        if step == "assign":  # asks for no reply
+            gone = {}
+        without = {site: gone[site] for site in asked if site in gone}
+        marks = [file.mark for file in sent]
+        return Closed(step=step, files=marks, replies={}, without=without)
+
+    def _gather(
+        self, step: str, sent: Sequence[Received], going: Sequence[str]
+    ) -> dict[str, list[str]]:
+        """The files with which the sites answer, kept aside; raises `Waiting` if some are missing.
+
+        Several files of a site where one was expected are passed on, for `run_round` to refuse.
+        """
+        no_answer = step == "assign" or any(file.payload.get("last") for file in sent)
+        number = 0 if no_answer else self.n_models if step == "fit" else 1
+        answers = [] if no_answer else list(self._answers(step, sent))
+        came = {site: [file for file in answers if file.site == site] for site in going}
+        missing = {
+            site: "nothing has come" if not files else f"{len(files)} of {number} files have come"
+            for site, files in came.items()
+            if len(files) < number
+        }
+        if missing or self.look:
+            raise Waiting(step, missing)
+        for files in came.values():
+            for file in files:
+                atomic_write(_kept(self.folder, _digest(file.data)), file.data, private=True)
+        return {site: [_digest(file.data) for file in files] for site, files in came.items()}
+
+    def _answers(self, step: str, sent: Sequence[Received]) -> Iterable[Received]:
+        """Files of the inbox that answer a step."""
+        keys = sorted(file.site for file in sent if file.kind == "key")
+        kind = {"fit": "model", "key": "key", "label": "labels", "refine": "sums"}.get(
+            step, step.removeprefix("answer ")
+        )
+        marks = {file.mark for file in sent}
+        for file in self.inbox.of_kind(masked(kind) if keys else kind):
+            of = file.payload.get("of")
+            other_step = step.startswith(("refine", "answer")) and of not in {None, *marks}
+            other_set = keys and [row["site"] for row in file.payload["sites"]] != keys
+            if not other_step and not other_set:
+                yield file
+
+    def _reply(self, site: str, step: Closed) -> Reply:
+        if site in step.without:
+            return Reply(site, trouble=step.without[site])
+        kept = [read_bytes(_kept(self.folder, digest)) for digest in step.replies[site]]
+        return Reply(site, tuple(kept))
+
+    def _send(self, files: Sequence[Received]) -> None:
+        """Write files and the requests to the outbox, but those that are there already."""
+        outbox = self.folder / "outbox"
+        requests = write_requests(None, self._requests, self.header, min_count=self.min_count)
+        names = _sent_names(files)
+        parts = dict(zip(names, (file.data for file in files), strict=True)) | {REQUESTS: requests}
+        for name, data in parts.items():
+            if not _is_there(outbox / name, data):
+                atomic_write(outbox / name, data)
+        self.sent = list(dict.fromkeys([*self.sent, *parts]))
+
+
+def _sent_names(files: Sequence[Received]) -> list[str]:
+    """What files for the sites are called in the outbox, no two alike."""
+    models = file_names([f.payload["name"] for f in files if f.kind == "model"], "model")
+    keys = file_names([file.site for file in files if file.kind == "key"], "key")
+    names = []
+    for file in files:
+        if file.kind == "model":
+            names.append(models[file.payload["name"]])
+        elif file.kind == "key":
+            names.append(keys[file.site])
+        else:
+            step = f"-{file.payload['step']}" if file.kind == "shared" else ""
+            names.append(f"{file.kind}{step}.json")
+    return names
+
+
+def _is_there(path: Path, data: bytes) -> bool:
+    """Whether a file with this payload exists, perhaps of another day or with its signature."""
+    try:
+        here = read_received(read_bytes(path), path.name, None)
+    except (InputError, OSError):
+        return False
+    return here.mark == read_received(data, path.name, None).mark
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _kept(folder: Path, digest: str) -> Path:
+    return folder / "private" / "received" / f"{digest}.json"
+
+
+def read_notes(folder: Path, header: Header) -> list[Closed]:
+    """The steps that are over, from the notes in the centre's folder."""
+    path = folder / "private" / NOTES
+    if not path.exists():
+        return []
+    try:
+        notes = _Notes.model_validate_json(path.read_bytes())
+    except ValidationError:
+        raise InputError(
+            f"{path} is damaged or was not written by this program; restore it from a backup, or "
+            "begin in a new folder with everything that has come in its inbox."
+        ) from None
+    if (notes.study, notes.round) != (header.study, header.round):
+        raise InputError(
+            f"{folder} is the centre's folder for round {notes.round} of the study "
+            f"{notes.study!r}, not for round {header.round} of {header.study!r}; use another "
+            "--folder."
+        )
+    return notes.closed
+
+
+def _write_notes(folder: Path, header: Header, closed: list[Closed]) -> None:
+    notes = _Notes(study=header.study, round=header.round, closed=closed)
+    path = folder / "private" / NOTES
+    atomic_write(path, notes.model_dump_json(indent=1).encode(), private=True)

@@ -1,0 +1,190 @@
+"""The centre's turn in a study whose files go through folders: what `mmlca centre run` does.
+
+The centre's folder has an `inbox` for what the sites sent, an `outbox` with what is to be sent to
+them, a `private` folder for its notes and its signing key, and a `report` folder.
+`font.exchange.rounds` describes the round, `font.exchange.folders` how it goes through folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from font.errors import InputError
+from font.exchange.folders import CentreFolder, Waiting
+from font.exchange.header import Header
+from font.exchange.rounds import Round, run_round
+from font.exchange.signatures import KEY_FILE
+from font.files import atomic_write, hold
+from mmlca.federation.hospital import SOFTWARE
+from mmlca.study.study_file import read_study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mmlca.study.settings import Study
+
+
+class CentreTurn(NamedTuple):
+    """What a turn of the centre did.
+
+    Parameters
+    ----------
+    step : str
+        The step that is open, "" at the end of the round.
+    missing : {site: what is missing}
+        Whose files the step still needs.
+    send : list of str
+        Files of the outbox that are to be sent to all sites.
+    notes : list of str
+        Sentences about files of the inbox that cannot be used.
+    result : Round, optional
+        The whole round, if it is over.
+    """
+
+    step: str
+    missing: dict[str, str]
+    send: list[str]
+    notes: list[str]
+    result: Round | None = None
+
+
+def run_centre(
+    study_file: Path, folder: Path = Path(), *, without: Sequence[str] = ()
+) -> CentreTurn:
+    """Do what comes next at the centre: wait, or send the sites their next files, or report.
+
+    The round is computed again from its start with everything that has come, so that a turn that
+    was interrupted, or that finds nothing new, changes nothing.
+
+    Parameters
+    ----------
+    study_file : path
+        The sites' own files need not exist.
+    folder : path
+    without : list of str
+        Sites to go on without.
+    """
+    study = read_study(study_file, files=False)
+    with hold(folder, private=True):
+        carrier = _open_folder(study, folder, without)
+        try:
+            result = _round(study, carrier, folder / "private" / "round")
+        except Waiting as wait:
+            return CentreTurn(wait.step, wait.missing, carrier.sent, carrier.unused())
+        atomic_write(folder / "report" / "report.md", result.report.encode())
+        return CentreTurn("", {}, carrier.sent, carrier.unused(), result)
+
+
+class Status(NamedTuple):
+    """Who has sent what.
+
+    Parameters
+    ----------
+    table : DataFrame
+        A row for each site, a column for each step up to the open one.
+    step : str
+        The step that is open, "" at the end of the round.
+    missing : list of str
+        Sites that the open step waits for.
+    notes : list of str
+        Sentences about files of the inbox that cannot be used.
+    """
+
+    table: pd.DataFrame
+    step: str
+    missing: list[str]
+    notes: list[str]
+
+
+def network_status(study_file: Path, folder: Path = Path()) -> Status:
+    """Who has sent what, from the centre's folder, in which nothing is changed."""
+    import pandas as pd
+
+    study = read_study(study_file, files=False)
+    carrier = _open_folder(study, folder, look=True)
+    step, missing = "", {}
+    with TemporaryDirectory() as out:
+        try:
+            _round(study, carrier, Path(out))
+        except Waiting as wait:
+            step, missing = wait.step, wait.missing
+    columns: dict[str, dict[str, str]] = {}
+    for closed in carrier.closed:
+        if closed.step != "assign":
+            states = dict.fromkeys(closed.replies, "came")
+            columns[_column(closed.step, columns)] = states | dict.fromkeys(
+                closed.without, "without"
+            )
+    if step not in ("", "assign"):
+        gone = {site for closed in carrier.closed for site in closed.without}
+        states = {site: "came" for site in study.sites if site not in gone}
+        columns[_column(step, columns)] = states | missing
+    table = pd.DataFrame(columns, index=list(study.sites)).fillna("–")
+    return Status(table, step, list(missing), carrier.unused())
+
+
+def answers_of(step: str) -> str:
+    """What the sites' answers to a step are called."""
+    names = {"fit": "models", "key": "keys", "label": "labels", "refine": "sums"}
+    return names.get(step, step.removeprefix("answer "))
+
+
+def _column(step: str, columns: Mapping[str, Any]) -> str:
+    """What the answers to a step are called, with a number if there were some before."""
+    name = answers_of(step)
+    before = sum(column.split(" ")[0] == name for column in columns)
+    return f"{name} {before + 1}" if before else name
+
+
+def _round(study: Study, carrier: CentreFolder, out: Path) -> Round:
+    settings = study.ensemble.model_dump(exclude={"method", "refine"})  # the method of one place
+    result = run_round(
+        carrier.ask,
+        carrier.header,
+        out=out,
+        sites=list(study.sites),
+        n_clusters=study.classes.number if isinstance(study.classes.number, int) else None,
+        min_count=study.privacy.min_count,
+        seed=study.seed,
+        refine=_refinement(study),
+        secure=study.centre.secure,
+        absent=carrier.absent,
+        **settings,
+    )
+    carrier.settle()
+    return result
+
+
+def _refinement(study: Study) -> Any:
+    steps = study.ensemble.refine
+    if steps == "held-out":
+        raise InputError(
+            'ensemble.refine is "held-out", which needs all patients in one place; between '
+            'hospitals give a number of steps, "converge" or "none".'
+        )
+    return None if steps == "none" else steps
+
+
+def _open_folder(
+    study: Study, folder: Path, without: Sequence[str] = (), *, look: bool = False
+) -> CentreFolder:
+    key = folder / "private" / KEY_FILE
+    header = Header(
+        study=study.name,
+        round=study.centre.round,
+        software=SOFTWARE,
+        keys=study.public_keys() or None,
+        signing_key=key if key.exists() else None,
+    )
+    return CentreFolder(
+        folder,
+        header,
+        list(study.sites),
+        without=without,
+        min_count=study.privacy.min_count,
+        n_models=study.pseudo_sites.per_site or 1,
+        look=look,
+    )
