@@ -332,10 +332,10 @@ def describe_patients(
     results: Mapping[str, SiteResults],
 ) -> TableOne:
     """Table 1: the patients of each cluster."""
-    from mmlca.study.results.table_one import table_of
+    from mmlca.study.results.shown_patients import table_one_of
 
     texts = zip(described["cluster"], described["description"], strict=True)
-    return table_of(
+    return table_one_of(
         study,
         results,
         analysis.group_names[views(analysis)[0][0]],

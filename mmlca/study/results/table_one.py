@@ -1,24 +1,20 @@
-"""Table 1: the numbers of a site, and the table of all sites."""
+"""The numbers of Table 1 at a site."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from mmlca.study import site_data
 from mmlca.study.results.part import Column, Part
-from mmlca.tables.table_one import TableOne, put_together
 from mmlca.tables.table_one_site import SUMMARIES, site_tables
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from mmlca.study.results.patients import SitePatients
-    from mmlca.study.results.site import SiteResults
     from mmlca.study.settings import Study
 
-_PREFIX = "table_one_"
-_NAMES = ("variables", "counts", "summaries", "comparisons")
+PREFIX = "table_one_"
 
 
 def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
@@ -31,42 +27,7 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
         study.privacy.min_count,
         patients.rounding,
     )
-    return {f"{_PREFIX}{name}": table for name, table in tables.items()}
-
-
-def table_of(
-    study: Study,
-    results: Mapping[str, SiteResults],
-    names: Mapping[Any, str],
-    descriptions: Mapping[str, str],
-) -> TableOne:
-    """Table 1 of all sites.
-
-    Parameters
-    ----------
-    names : {cluster: name}
-    descriptions : {name: what the cluster is}
-    """
-    several = len(results) > 1
-    return put_together(
-        {site if several else "": _tables(result) for site, result in results.items()},
-        study.table_one,
-        names=names,
-        descriptions=descriptions,
-        min_count=study.privacy.min_count,
-        together=study.outcomes.columns,
-        rounded=any(result.rounded for result in results.values()),
-        all_sites=True,
-    )
-
-
-def _tables(result: SiteResults) -> dict[str, pd.DataFrame]:
-    """The tables of a site as they are computed, without their prefix; clusters are whole."""
-    tables = {name: result.tables[f"{_PREFIX}{name}"] for name in _NAMES}
-    for name in ("counts", "summaries"):
-        groups = [None if pd.isna(g) else int(g) for g in tables[name]["group"]]
-        tables[name] = tables[name].assign(group=pd.Series(groups, dtype=object))
-    return tables
+    return {f"{PREFIX}{name}": table for name, table in tables.items()}
 
 
 _VARIABLE = Column("text", "the variable: a column of the patients' table")

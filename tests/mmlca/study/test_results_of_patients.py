@@ -12,8 +12,9 @@ from mmlca.sequences.type import Sequences
 from mmlca.study import read_study
 from mmlca.study.results.patients import ENSEMBLE, SitePatients
 from mmlca.study.results.registry import TABLES
+from mmlca.study.results.shown_patients import table_one_of
 from mmlca.study.results.site import SiteResults, typed
-from mmlca.study.results.table_one import PART, table_of
+from mmlca.study.results.table_one import PART
 from mmlca.study.settings import Study
 from mmlca.tables.disclosure import Rounding, is_small
 from mmlca.tables.settings import TableOneSettings
@@ -82,7 +83,7 @@ def test_table_one_of_exact_results_is_that_of_all_patients(tmp_path: Path, seed
     study = study_of(tmp_path, tables)
     named = {site: part.map(NAMES) for site, part in clusters.items()}
     expected = table_one(tables, named, study.table_one, min_count=UNIT, descriptions={})
-    found = table_of(study, results_of(study, tables, clusters), NAMES, {})
+    found = table_one_of(study, results_of(study, tables, clusters), NAMES, {})
     pd.testing.assert_frame_equal(found.frame[list(tables)], expected.frame)
 
 
@@ -104,7 +105,7 @@ def test_no_small_number_follows_from_those_of_all_sites(tmp_path: Path, seed: i
     """The sites and all sites together, in one system with the sizes of the clusters."""
     tables, clusters = people(10 + seed)
     study = study_of(tmp_path, tables)
-    frame = table_of(study, results_of(study, tables, clusters), NAMES, {}).frame
+    frame = table_one_of(study, results_of(study, tables, clusters), NAMES, {}).frame
     exact, n_small = pd.concat(tables), 0
     for name in ("sex", "race"):
         levels = {"patients, n (%)": [("", "all")]}
@@ -148,7 +149,7 @@ def test_rounded_counts_are_multiples_and_their_totals_are_sums(tmp_path: Path) 
         assert (summaries["mean"].dropna().round(1) == summaries["mean"].dropna()).all()
         values = result.tables["table_one_comparisons"].query("comparison == 'p'")["value"]
         assert set(values.dropna()) <= {0.001, 0.01, 0.05, 1}
-    frame = table_of(study, results, NAMES, {}).frame
+    frame = table_one_of(study, results, NAMES, {}).frame
     sites = [counts_of(frame[site][[*NAMES.values(), "all"]]) for site in tables]
     pd.testing.assert_frame_equal(counts_of(frame["all sites"]), sum(sites[1:], sites[0]))
 
