@@ -163,6 +163,8 @@ class CentreFolder:
             if refused:
                 raise Waiting(step_now.step, refused)
             self.closed.append(step_now)
+            if any(step_now.replies.values()):  # then its files have been sent before
+                self.sent = []
             _write_notes(self.folder, self.header, self.closed)
         self._step += 1
 
@@ -196,7 +198,8 @@ class CentreFolder:
 
         Several files of a site where one was expected are passed on, for `run_round` to refuse.
         """
-        no_answer = step == "assign" or any(file.payload.get("last") for file in sent)
+        is_last = step == "refine" and any(file.payload.get("last") for file in sent)
+        no_answer = step == "assign" or is_last
         number = 0 if no_answer else self.n_models if step == "fit" else 1
         answers = [] if no_answer else list(self._answers(step, sent))
         came = {site: [file for file in answers if file.site == site] for site in going}
@@ -218,10 +221,10 @@ class CentreFolder:
         kind = {"fit": "model", "key": "key", "label": "labels", "refine": "sums"}.get(
             step, step.removeprefix("answer ")
         )
-        marks = {file.mark for file in sent}
+        source = [file.mark for file in sent if file.kind != "key"][-1:]
         for file in self.inbox.of_kind(masked(kind) if keys else kind):
             of = file.payload.get("of")
-            other_step = step.startswith(("refine", "answer")) and of not in {None, *marks}
+            other_step = step != "label" and of is not None and [of] != source
             other_set = keys and [row["site"] for row in file.payload["sites"]] != keys
             if not other_step and not other_set:
                 yield file

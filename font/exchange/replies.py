@@ -224,15 +224,26 @@ def collect_sums(
     return list(parts.values()), {sender: going[sender] for sender in parts}
 
 
-def collect_answers(centre: Centre, kind: str, senders: Heard, sent: bytes) -> None:
-    """Keep the sites' messages of a kind that answer an ensemble or a shared file."""
+def collect_answers(
+    centre: Centre, kind: str, step: str, senders: Heard, files: Sequence[bytes]
+) -> dict[str, bytes]:
+    """Keep the sites' messages of a kind that answer an ensemble or a shared file, the last given.
+
+    Returns them by site.
+    """
+    of = read_file(files[-1]).sha256
 
     def read(data: bytes) -> tuple[str, bytes]:
-        return read_file(data, centre.header, kind=kind, min_count=centre.min_count).site, data
+        file = read_file(data, centre.header, kind=kind, min_count=centre.min_count)
+        if file.payload.get("of", of) != of:
+            raise InputError(f"its {kind} are about the clusters of another file than was sent")
+        return file.site, data
 
-    replies = centre.ask_each(f"answer {kind}", [sent], senders)
-    parts = dict(centre.usable(f"answer {kind}", replies, senders, read))
-    centre.keep(kind, kind, {senders[sender][0]: data for sender, data in parts.items()})
+    replies = centre.ask_each(step, files, senders)
+    parts = dict(centre.usable(step, replies, senders, read))
+    came = {senders[sender][0]: data for sender, data in parts.items()}
+    centre.keep(kind, kind, came)
+    return came
 
 
 # --- secure sums -------------------------------------------------------------------------

@@ -64,10 +64,10 @@ def round_report(
     shown["all"] = total.map(lambda n: _shown(n, min_count))
     shown["share"] = (total / total.sum()).map("{:.1%}".format)
     shown.index = shown.index + 1
-    missing = [(who.site, _STEP_WORDS[who.step], who.reason.rstrip(".")) for who in absent]
+    missing = [(who.site, _in_words(who.step), who.reason.rstrip(".")) for who in absent]
     silent = [] if summed else [site for site in sites if site not in patients]
     missing += [
-        (site, _STEP_WORDS["label"], "no counts came")
+        (site, _in_words("label"), "no counts came")
         for site in silent
         if not any(site == who for who, *_ in missing)
     ]
@@ -154,13 +154,16 @@ def _cautions(sites: list[str], patients: pd.Series) -> list[str]:
     return lines
 
 
-_STEP_WORDS = {
-    "fit": "models",
-    "key": "keys",
-    "label": "counts",
-    "assign": "ensemble",
-    "refine": "refinement",
-}
+def _in_words(step: str) -> str:
+    """What a step is called in the report."""
+    words = {
+        "fit": "models",
+        "key": "keys",
+        "label": "counts",
+        "assign": "ensemble",
+        "refine": "refinement",
+    }
+    return words.get(step, step.removeprefix("answer "))
 
 
 def _shown(n: Any, min_count: int) -> str:

@@ -49,19 +49,23 @@ from font.n_clusters import vote
 
 
 def steps() -> list[str]:
-    """What the centre may ask of a site: five steps, and each message that answers the centre."""
+    """What the centre may ask of a site: six steps, and each message that answers the centre."""
     answers = [f"answer {kind}" for kind in KINDS if message_of(kind).answer is not None]
-    return ["fit", "key", "label", "assign", "refine", *answers]
+    return ["fit", "key", "label", "assign", "refine", "results", *answers]
 
 
 class Round(NamedTuple):
-    """What came out of a round; `shared` is the last model of a refinement, if there was one."""
+    """What came out of a round.
+
+    `shared` is the last model of a refinement, if there was one; `results` are files, by site.
+    """
 
     ensemble: Ensemble
     models: dict[str, ModelFile]
     tables: AddedTables
     absent: tuple[Absent, ...]
     report: str
+    results: dict[str, bytes]
     shared: SharedFile | None = None
 
 
@@ -77,6 +81,7 @@ def run_round(
     seed: int = 1,
     unequal: bool = False,
     refine: Rounds | None = None,
+    results: bool = False,
     answers: Sequence[str] = (),
     secure: bool = False,
     absent: list[Absent] | None = None,
@@ -106,6 +111,8 @@ def run_round(
         the most common one.
     refine : int or "converge", optional
         Rounds of a refinement that follows, see `font.refine`; none unless given.
+    results : bool
+        Ask the sites for their results, of which the report is made.
     answers : list of str
         Kinds of messages with which the sites answer the ensemble, or the last shared model; they
         are kept in folders of these names.
@@ -145,14 +152,18 @@ def run_round(
     ensemble, tables = combine(
         models, parts, n_clusters=n_clusters, seed=seed, unequal=unequal, **settings
     )
-    sent = write_ensemble(out / "ensemble.json", ensemble, models, header)
+    sent = first = write_ensemble(out / "ensemble.json", ensemble, models, header)
     centre.ask_each("assign", [sent], asked)
     shared = None
     if refine is not None:
         shared, asked = _refine(centre, sent, going, key_files, refine)
         sent = shared.data
     for kind in answers:
-        collect_answers(centre, kind, asked, sent)
+        collect_answers(centre, kind, f"answer {kind}", asked, [sent])
+    came: dict[str, bytes] = {}
+    if results:
+        basis = [first] if shared is None else [first, sent]
+        came = collect_answers(centre, "results", "results", asked, basis)
     known = {site for site, _ in heard.values()} | {who.site for who in centre.absent}
     missing = [Absent(s, "fit", "sent no model that can be used") for s in sites if s not in known]
     centre.absent.extend(missing)
@@ -166,7 +177,7 @@ def run_round(
         votes=site_votes(models).by_site if n_clusters is None else None,
     )
     atomic_write(out / "report.md", text.encode())
-    return Round(ensemble, models, tables, tuple(centre.absent), text, shared)
+    return Round(ensemble, models, tables, tuple(centre.absent), text, came, shared)
 
 
 def _refine(

@@ -40,6 +40,9 @@ class Site(Protocol):
         With key files it is masked, as in `label`. The patients' probabilities stay.
         """
 
+    def results(self, ensemble: bytes, shared: bytes | None = None) -> Path:
+        """The site's results for the report, of the ensemble's clusters or the refined ones."""
+
     def answer(self, kind: str, source: bytes) -> Path:
         """The message of a kind with which this site answers an ensemble or a shared model."""
 
@@ -64,6 +67,8 @@ def answer_step(site: Site, step: str, received: Sequence[bytes]) -> list[Path]:
     options: dict[str, Any] = {"secure": keys} if keys else {}
     if step == "label":
         return [site.label(files, **options)]
+    if step == "results" and 1 <= len(files) <= 2:
+        return [site.results(*files)]
     if len(files) != 1:
         raise InputError(f"the centre sent {len(files)} files instead of one.")
     if step == "refine":

@@ -113,12 +113,12 @@ def network_status(study_file: Path, folder: Path = Path()) -> Status:
             step, missing = wait.step, wait.missing
     columns: dict[str, dict[str, str]] = {}
     for closed in carrier.closed:
-        if closed.step != "assign":
+        if any(closed.replies.values()):
             states = dict.fromkeys(closed.replies, "came")
             columns[_column(closed.step, columns)] = states | dict.fromkeys(
                 closed.without, "without"
             )
-    if step not in ("", "assign"):
+    if step:
         gone = {site for closed in carrier.closed for site in closed.without}
         states = {site: "came" for site in study.sites if site not in gone}
         columns[_column(step, columns)] = states | missing
@@ -150,6 +150,7 @@ def _round(study: Study, carrier: CentreFolder, out: Path) -> Round:
         min_count=study.privacy.min_count,
         seed=study.seed,
         refine=_refinement(study),
+        results=True,
         secure=study.centre.secure,
         absent=carrier.absent,
         **settings,

@@ -72,6 +72,8 @@ class Hospital:
         ledger and clusters stay.
     round : int
         Of the study, from 1.
+    study_file : Study, optional
+        What `from_study` read of this site, which `results` needs.
     family : str
         Of the models that `fit` makes: the name of a registered family in small letters with
         hyphens, such as "k-means" or "latent-class-model".
@@ -121,6 +123,7 @@ class Hospital:
     sequences: Sequences | pd.DataFrame = field(repr=False)
     folder: Path = Path()
     round: int = 1
+    study_file: Study | None = field(default=None, repr=False)
     family: str = "mixture-of-markov-chains"
     n_classes: int | None = None
     candidates: Sequence[int] = ()
@@ -181,6 +184,7 @@ class Hospital:
         settings: dict[str, Any] = {
             "study": study.name,
             "round": study.centre.round,
+            "study_file": study,
             "n_classes": study.classes.number if fixed else None,
             "candidates": () if fixed else study.classes.candidates,
             "criterion": study.classes.criterion,
@@ -443,18 +447,12 @@ class Hospital:
 
     @_alone
     def results(
-        self,
-        study: Study,
-        ensemble: Source,
-        shared: Source | None = None,
-        out: Path | None = None,
+        self, ensemble: Source, shared: Source | None = None, out: Path | None = None
     ) -> Path:
         """Write this site's results for the report of all sites, for the centre.
 
         Parameters
         ----------
-        study : Study
-            As `mmlca.study.study_file.read_study` reads it for this site, with its files.
         ensemble : the centre's ensemble file
         shared : the last shared file of the refinement, if there was one
         out : folder, optional
@@ -469,7 +467,9 @@ class Hospital:
         from font.exchange.messages.shared import read_step
         from mmlca.federation.results import make_results, request_of_results, study_of
 
-        data, study = self._sequences(), study_of(self, study)
+        if self.study_file is None:
+            raise InputError("results need the rules of a study file; use Hospital.from_study.")
+        data, study = self._sequences(), study_of(self, self.study_file)
         file = read_ensemble(ensemble, self.header())
         step = read_step(ensemble if shared is None else shared, self.header())
         if step.shared is not None and (not step.shared.last or step.origin != file.fingerprint):

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ehr_prep.unmapped import unmapped_caution
 from font.checks import some
 from font.errors import InputError
-from font.exchange.envelope import claimed_kind, read_file
+from font.exchange.envelope import claimed_kind
 from font.exchange.explain import explain_page
 from font.exchange.header import Header
 from font.exchange.inbox import Inbox, read_inbox
@@ -123,7 +123,7 @@ def run_site(
             paths = answer_step(hospital, "fit", ())
             paths += answer_step(hospital, "key", ()) if study.centre.secure else []
             _send(hospital, folder, paths, approve, turn)
-            turn.done.append(f"Fitted this site's models to {hospital.sequences}.")
+            turn.done.append(f"Fitted models to the site's {len(hospital.sequences):,} patients.")
             answered.fitted = True
             _write_answered(folder, answered)
         elif hospital.ledger().released("model") is not None:
@@ -142,18 +142,10 @@ def run_site(
             _check_secure(study, data)
             _answer(hospital, folder, request, data, approve, turn)
             answered.steps.append(request)
-            answered.over = _is_last(request, data, study)
+            answered.over = request.step == "results"
             _write_answered(folder, answered)
             turn.waiting = "" if answered.over else turn.waiting
     return turn
-
-
-def _is_last(request: Request, files: Sequence[bytes], study: Study) -> bool:
-    """Whether the centre asks for nothing after this step."""
-    if study.ensemble.refine == "none":
-        return request.step == "assign"
-    last = (read_file(file).payload.get("last", False) for file in files)
-    return request.step == "refine" and any(last)
 
 
 def list_unmapped(hospital: Hospital, inputs: Iterable[Path | None] = ()) -> None:
@@ -185,13 +177,17 @@ def _answer(
     _send(hospital, folder, paths, approve, turn)
     if request.step == "label":
         turn.done.append(f"Labelled {len(hospital.sequences):,} patients with all sites' models.")
-    elif request.step == "assign" or any(claimed_kind(file) == "shared" for file in files):
+    elif request.step == "assign" or (
+        request.step == "refine" and any(claimed_kind(file) == "shared" for file in files)
+    ):
         turn.done.append(
             f"Wrote the patients' clusters to {folder / 'private' / 'clusters.csv'}; the file "
             "names patients and stays here."
         )
     elif request.step == "refine":
         turn.done.append("Added up this site's statistics by cluster.")
+    elif request.step == "results":
+        turn.done.append("Made this site's results for the report.")
     else:
         turn.done.append(f"Made the {request.step.removeprefix('answer ')} of this site.")
 

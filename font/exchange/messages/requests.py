@@ -5,8 +5,8 @@ all of them. A later file of the same round has the steps of the earlier ones fi
 
 =================== =========================================================================
 min_count           that of the study
-steps               list of {step, files, sites}: "label", "assign", "refine" or "answer KIND"; the
-                    SHA-256 of the payload of each file that goes with it; the sites that are asked
+steps               list of {step, files, sites}: "label", "assign", "refine", "results" or "answer
+                    KIND"; the SHA-256 of the payload of each file that goes with it; who is asked
 =================== =========================================================================
 """
 
@@ -27,7 +27,7 @@ from font.exchange.parse import Path_
 class Request(Strict):
     """A step that the centre asks for."""
 
-    step: Annotated[str, Field(pattern="^(label|assign|refine|answer [a-z ]{1,40})$")]
+    step: Annotated[str, Field(pattern="^(label|assign|refine|results|answer [a-z ]{1,40})$")]
     files: Annotated[list[Hash], size(1, MOST_MODELS + MOST_SITES)]
     sites: Annotated[list[Site], size(1, MOST_SITES)]
 

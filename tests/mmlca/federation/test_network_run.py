@@ -116,9 +116,9 @@ def again(fitted: Network, root: Path) -> Network:
 
 @pytest.mark.parametrize(("refine", "turns"), [('"none"', 3), ("0", 4), ("1", 5)])
 def test_a_study_in_folders_is_that_in_memory(refine: str, turns: int, tmp_path: Path) -> None:
-    """And takes so many turns of a site, of which each sends something but the last."""
+    """And takes so many turns of a site."""
     network = Network(tmp_path / "folders", refine)
-    said = network.play(turns - 1)
+    said = network.play(turns)
     assert "The round is over" in said[-1]
     assert all("Waiting for" in text for text in said[:-1])
     for site in SITES:
@@ -138,6 +138,7 @@ def test_a_study_in_folders_is_that_in_memory(refine: str, turns: int, tmp_path:
         sites=list(SITES),
         n_clusters=2,
         refine=None if refine == '"none"' else int(refine),
+        results=True,
     )
     sent = sorted(p.name for p in out.glob("*.json"))
     assert sent == ["ensemble.json", *(f"shared-{i}.json" for i in range(turns - 3))]

@@ -252,17 +252,19 @@ def study_file(root: Path, **changes: Any) -> Study:
 
 
 def test_results_leave_once_and_the_ledger_repeats_them(root: Path) -> None:
-    site, study = hospital(root, "north", 11), study_file(root)
+    study = study_file(root)
+    site = hospital(root, "north", 11, study_file=study)
     files = (root / "ensemble.json", root / "shared-1.json")
-    path = site.results(study, *files)
+    path = site.results(*files)
     assert path.name == "north.results.json"
     assert path.parent.name == "to_centre"
     data = path.read_bytes()
-    assert site.results(study, *files).read_bytes() == data
+    assert site.results(*files).read_bytes() == data
+    other = hospital(root, "north", 11, study_file=study.changed(rules={"months": 6}))
     with pytest.raises(InputError, match="released other results files"):
-        site.results(study.changed(rules={"months": 6}), *files)
+        other.results(*files)
     with pytest.raises(InputError, match="released other results files"):
-        hospital(root, "north", 22).results(study, *files)
+        hospital(root, "north", 22, study_file=study).results(*files)
     read = read_results(data, site.header(), of=read_step(files[1]).fingerprint, min_count=11)
     assert list(read.tables) == list(TABLES)
     assert (read.tables["about"]["patients"] % 11 == 0).all()
@@ -323,11 +325,11 @@ def test_counts_are_rounded_whatever_the_study_file_says(root: Path) -> None:
 
 
 def test_only_the_last_shared_file_of_the_ensemble_is_answered(root: Path, tmp_path: Path) -> None:
-    site, study = hospital(root, "south hospital", 11), study_file(root)
+    site = hospital(root, "south hospital", 11, study_file=study_file(root))
     content = json.loads((root / "shared-1.json").read_bytes())
     content["payload"]["last"] = False
     content["sha256"] = fingerprint(content["payload"])
     (tmp_path / "shared.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="not the last of the refinement"):
-        site.results(study, root / "ensemble.json", tmp_path / "shared.json")
+        site.results(root / "ensemble.json", tmp_path / "shared.json")
     assert site.ledger().released("results") is None
