@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,15 @@ from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress
-from mmlca.study.groups import all_memberships, named_groups, own_classes, views
+from mmlca.study.groups import (
+    all_memberships,
+    class_names,
+    cluster_names,
+    course_views,
+    named_groups,
+    own_classes,
+    views,
+)
 from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import name_groups
@@ -41,11 +49,19 @@ from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 from mmlca.tables.site_differences import SiteDifferences, site_differences
 
 if TYPE_CHECKING:
+    from font.ensemble import Ensemble
     from mmlca.study.settings import Study
     from mmlca.tables.lab_trends import Trend
     from mmlca.tables.table_one import TableOne
 
 _PUBLIC_DECIMALS = 2
+
+
+class Refinement(NamedTuple):
+    """How the clusters of an ensemble were refined."""
+
+    n_steps: int
+    converged: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +74,36 @@ class Findings:
     `views`); `described` describes the clusters in numbers and words; `inference` is how sure
     all this is; `outcomes` are what follows from the clusters; `results` are those of each site,
     from which the report is made.
+
+    Parameters
+    ----------
+    sites : list of str
+    states, times : list of str
+        The drug classes of any site in their order, and the windows of the longest sequences.
+    ensemble : Ensemble or None
+        None if there is one site or one class.
+    refined : Refinement or None
+        How the clusters were refined, if they were.
+    names : {cluster: short name}
+        Of clusters that have one.
+    group_names : {membership: {group: name}}
+        What the groups of every membership are called, see `mmlca.study.names`.
+    class_names : {site: {class: name}}
+        What the classes of a site's own model are called, numbered from 1 as in the model.
+    sizes : {membership: DataFrame}
+        The sizes of the groups that the report shows, as `shown_sizes` gives them.
     """
 
     analysis: Analysis
+    sites: list[str]
+    states: list[str]
+    times: list[str]
+    ensemble: Ensemble | None
+    refined: Refinement | None
+    names: dict[Any, str]
+    group_names: dict[str | None, dict[Any, str]]
+    class_names: dict[str, dict[int, str]]
+    sizes: dict[str | None, pd.DataFrame]
     choice: pd.DataFrame | None
     suggested: pd.DataFrame | None
     numbers: list[Number]
@@ -75,6 +118,11 @@ class Findings:
     results: dict[str, SiteResults]
     refined_differences: SiteDifferences | None = None
     shared: SharedChains | None = None
+
+    @property
+    def cluster_names(self) -> dict[Any, str]:
+        """What the clusters are called, or the classes where there is no ensemble."""
+        return self.group_names[None if self.ensemble is None else "ensemble"]
 
 
 def describe(
@@ -116,8 +164,18 @@ def describe(
     table_one = describe_patients(study, analysis, described, results)
     inferred = infer(study, analysis, diagnosed())
     outcomes = find_outcomes(study, analysis, table_one.hidden_together)
+    refined, data = analysis.refined, analysis.sequences
     return Findings(
         analysis=analysis,
+        sites=list(data),
+        states=list(dict.fromkeys(str(state) for part in data.values() for state in part.states)),
+        times=max(([str(time) for time in part.times] for part in data.values()), key=len),
+        ensemble=analysis.ensemble,
+        refined=None if refined is None else Refinement(refined.n_steps_, refined.converged_),
+        names=analysis.names,
+        group_names=analysis.group_names,
+        class_names={site: class_names(analysis, site) for site in analysis.own},
+        sizes=_sizes(study, analysis),
         choice=choice,
         suggested=suggested,
         numbers=headline(study, analysis, choice, differences(), shared()),
@@ -184,6 +242,14 @@ def shown_clusters(
         return rounded_clusters(described, courses, names, rounding, *words)
     sizes = shown_sizes(analysis.clusters, min_count)
     return guarded_clusters(described, courses, names, sizes, min_count, *words)
+
+
+def _sizes(study: Study, analysis: Analysis) -> dict[str | None, pd.DataFrame]:
+    min_count = study.privacy.min_count
+    return {
+        view: shown_sizes(groups, min_count, rounding_of(study, groups))
+        for view, groups in course_views(analysis)
+    }
 
 
 # --- comparisons --------------------------------------------------------------------------
@@ -338,6 +404,6 @@ def describe_patients(
     return table_one_of(
         study,
         results,
-        analysis.group_names[views(analysis)[0][0]],
+        cluster_names(analysis),
         {group_name(study, c, analysis.names): text for c, text in texts},
     )

@@ -69,6 +69,11 @@ def named_groups(
     return named
 
 
+def cluster_names(analysis: Analysis) -> dict[Any, str]:
+    """What the clusters are called, or the classes where there is no ensemble."""
+    return analysis.group_names[views(analysis)[0][0]]
+
+
 def own_classes(analysis: Analysis) -> dict[str, pd.Series]:
     """The class of each patient by the model of the site, numbered from 1."""
     return {site: labels[site] + 1 for site, labels in analysis.labels.items()}
@@ -87,7 +92,7 @@ def class_names(analysis: Analysis, site: str) -> dict[int, str]:
 
 def with_cluster_names(
     study: Study,
-    analysis: Analysis,
+    cluster_names: Mapping[Any, str],
     table: pd.DataFrame | None,
     columns: tuple[str, ...] = ("class", "group", "test", "pair"),
 ) -> pd.DataFrame | None:
@@ -98,8 +103,7 @@ def with_cluster_names(
     """
     if table is None:
         return None
-    clusters = {c for part in analysis.clusters.values() for c in part.unique()}
-    names = {group_name(study, c): group_name(study, c, analysis.names) for c in clusters}
+    names = {group_name(study, c): name for c, name in cluster_names.items()}
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
 
     def named(value: Any) -> Any:

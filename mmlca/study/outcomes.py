@@ -14,7 +14,7 @@ import pandas as pd
 from font.errors import InputError
 from mmlca.model.outcomes import ThreeStep, three_step
 from mmlca.study import site_data
-from mmlca.study.groups import with_cluster_names
+from mmlca.study.groups import cluster_names, with_cluster_names
 from mmlca.study.log import report_warnings
 from mmlca.study.release import rounding_of
 from mmlca.study.words import group_name, groups_word
@@ -67,7 +67,7 @@ def find_outcomes(study: Study, analysis: Analysis, hidden: Mapping[str, pd.Data
         if study.outcomes.columns:
             parts["outcomes"], parts["tests"] = third.outcomes()
         for name in {"effects", "pooled", "outcomes", "tests"} & parts.keys():
-            parts[name] = with_cluster_names(study, analysis, parts[name])
+            parts[name] = with_cluster_names(study, cluster_names(analysis), parts[name])
     if study.outcomes.event is not None:
         parts["survival"] = _named_survival(study, analysis, _survival(study, analysis, notes))
     return Outcomes(**parts, left_out=notes)
@@ -76,9 +76,9 @@ def find_outcomes(study: Study, analysis: Analysis, hidden: Mapping[str, pd.Data
 def _named_survival(study: Study, analysis: Analysis, found: Survival | None) -> Survival | None:
     if found is None:
         return None
-    tables = ("curves", "tests", "hazards", "excluded")
+    names, tables = cluster_names(analysis), ("curves", "tests", "hazards", "excluded")
     named: dict[str, Any] = {
-        name: with_cluster_names(study, analysis, getattr(found, name)) for name in tables
+        name: with_cluster_names(study, names, getattr(found, name)) for name in tables
     }
     return replace(found, **named)
 

@@ -41,7 +41,7 @@ def _numbers(study: Study, findings: Findings) -> Iterator[Item]:
         "headline",
         "The main numbers",
         "Intervals for the differences between sites are in the section on these differences.",
-        with_cluster_names(study, findings.analysis, table, ("name",)),
+        with_cluster_names(study, findings.cluster_names, table, ("name",)),
         Plain(columns=("name", "value"), unit="unit"),
     )
 

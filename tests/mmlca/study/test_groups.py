@@ -12,7 +12,7 @@ import pytest
 
 from mmlca import Sequences
 from mmlca.study.analysis import Analysis
-from mmlca.study.groups import class_names, named_groups, with_cluster_names
+from mmlca.study.groups import class_names, cluster_names, named_groups, with_cluster_names
 from mmlca.study.names import match, with_names
 from mmlca.study.settings import Study
 
@@ -110,7 +110,7 @@ def test_tables_get_names_and_keep_levels_that_look_like_them() -> None:
             "test": ["cluster 2 − cluster 1", "all equal"],
         }
     )
-    shown = with_cluster_names(study(), named, table)
+    shown = with_cluster_names(study(), cluster_names(named), table)
     assert shown is not None
     assert list(shown["class"]) == ["1: A persisters", "2: A → B"]
     assert list(shown["term"]) == ["cluster 1", "cluster 10"]
