@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from font.ensemble import site_of
 from font.errors import ReportWarning
 from font.stability import influence
 from mmlca.sequences.checks import listed
@@ -17,6 +18,7 @@ from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress
+from mmlca.study.combined import Combined, Refinement
 from mmlca.study.groups import (
     all_memberships,
     class_names,
@@ -49,19 +51,11 @@ from mmlca.tables.shared_chains import SharedChains, shared_chain_test
 from mmlca.tables.site_differences import SiteDifferences, site_differences
 
 if TYPE_CHECKING:
-    from font.ensemble import Ensemble
     from mmlca.study.settings import Study
     from mmlca.tables.lab_trends import Trend
     from mmlca.tables.table_one import TableOne
 
 _PUBLIC_DECIMALS = 2
-
-
-class Refinement(NamedTuple):
-    """How the clusters of an ensemble were refined."""
-
-    n_steps: int
-    converged: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +71,10 @@ class Findings:
 
     Parameters
     ----------
+    combined : Combined
     sites : list of str
     states, times : list of str
         The drug classes of any site in their order, and the windows of the longest sequences.
-    ensemble : Ensemble or None
-        None if there is one site or one class.
-    refined : Refinement or None
-        How the clusters were refined, if they were.
     names : {cluster: short name}
         Of clusters that have one.
     group_names : {membership: {group: name}}
@@ -95,11 +86,10 @@ class Findings:
     """
 
     analysis: Analysis
+    combined: Combined
     sites: list[str]
     states: list[str]
     times: list[str]
-    ensemble: Ensemble | None
-    refined: Refinement | None
     names: dict[Any, str]
     group_names: dict[str | None, dict[Any, str]]
     class_names: dict[str, dict[int, str]]
@@ -122,7 +112,7 @@ class Findings:
     @property
     def cluster_names(self) -> dict[Any, str]:
         """What the clusters are called, or the classes where there is no ensemble."""
-        return self.group_names[None if self.ensemble is None else "ensemble"]
+        return self.group_names[None if self.combined.ensemble is None else "ensemble"]
 
 
 def describe(
@@ -164,14 +154,13 @@ def describe(
     table_one = describe_patients(study, analysis, described, results)
     inferred = infer(study, analysis, diagnosed())
     outcomes = find_outcomes(study, analysis, table_one.hidden_together)
-    refined, data = analysis.refined, analysis.sequences
+    data = analysis.sequences
     return Findings(
         analysis=analysis,
+        combined=combine_in_memory(analysis),
         sites=list(data),
         states=list(dict.fromkeys(str(state) for part in data.values() for state in part.states)),
         times=max(([str(time) for time in part.times] for part in data.values()), key=len),
-        ensemble=analysis.ensemble,
-        refined=None if refined is None else Refinement(refined.n_steps_, refined.converged_),
         names=analysis.names,
         group_names=analysis.group_names,
         class_names={site: class_names(analysis, site) for site in analysis.own},
@@ -190,6 +179,17 @@ def describe(
         inference=inferred,
         outcomes=outcomes,
         results=results,
+    )
+
+
+def combine_in_memory(analysis: Analysis) -> Combined:
+    """What the centre of a network would know of an analysis in one place."""
+    refined, groups = analysis.refined, pd.concat(list(analysis.clusters.values()))
+    return Combined(
+        n_groups=groups.nunique(),
+        ensemble=analysis.ensemble,
+        models={name: str(site_of(name)) for name in analysis.models},
+        refined=None if refined is None else Refinement(refined.n_steps_, refined.converged_),
     )
 
 

@@ -1,0 +1,45 @@
+"""What a study's centre knows besides the results of its sites: the ensemble and its models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from font.ensemble import Ensemble
+    from font.exchange.report import Absent
+
+
+class Refinement(NamedTuple):
+    """How the clusters of an ensemble were refined."""
+
+    n_steps: int
+    converged: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Combined:
+    """How the models of the sites were combined.
+
+    A study in one place takes it from its analysis, a network from the exchange files.
+
+    Parameters
+    ----------
+    n_groups : int
+        The number of clusters, or of classes where there is no ensemble.
+    ensemble : Ensemble or None
+        None if there is one site or one class.
+    models : {model: its site}
+        The models of the ensemble; where there is none, those of the sites.
+    refined : Refinement or None
+        How the clusters were refined, if they were.
+    absent : tuple of Absent
+        Sites that a step went on without, with the reason.
+    """
+
+    n_groups: int
+    ensemble: Ensemble | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
+    refined: Refinement | None = None
+    absent: tuple[Absent, ...] = ()
