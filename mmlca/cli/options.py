@@ -261,7 +261,7 @@ def by_file(texts: list[str] | None) -> dict[str, dict[str, str]] | None:
 
 
 def as_option(name: str, value: object) -> str:
-    """A Python argument as an option of a command; see `font.spelling`.
+    """A Python argument as an option of a command; see `font.errors`.
 
     >>> as_option("date_format", "%d %m %Y")
     "--date-format '%d %m %Y'"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from font.errors import InputError
-from font.spelling import option_name, spelled
+from font.errors import InputError, option_name, spelled
 from mmlca.cli.display import say, working
 from mmlca.cli.groups import SiteReading, with_groups
 from mmlca.cli.options import (

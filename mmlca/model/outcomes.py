@@ -15,8 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from font.checks import case_weights, one_of
-from font.errors import InputError, ReportWarning
-from font.spelling import option
+from font.errors import InputError, ReportWarning, option
 from mmlca.model import outcome_inputs as inputs
 from mmlca.model import third_step as parts
 from mmlca.model.checks import AnySequences, in_states

@@ -16,8 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from font.errors import InputError
-from font.spelling import option
+from font.errors import InputError, option
 
 Floats: TypeAlias = NDArray[np.float64]
 
