@@ -48,8 +48,8 @@ from ehr_prep.unmapped import unmapped_table
 from font.checks import counted, some
 from font.errors import InputError
 from font.spelling import option
-from mmlca.sequences.account import Step, flow_table
 from mmlca.sequences.checks import match_ids
+from mmlca.sequences.type import Step, flow_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -22,7 +22,7 @@ from scipy.linalg import qr
 
 from font.errors import InputError
 from font.spelling import option
-from mmlca.model.expected import Floats
+from mmlca.model.params import Floats
 from mmlca.sequences.checks import some
 from mmlca.sequences.type import Sequences
 
