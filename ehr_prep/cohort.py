@@ -14,7 +14,7 @@ from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, Rules
 from font.errors import InputError, ReportWarning, option, option_name
-from mmlca.sequences.account import Step
+from mmlca.sequences.type import Step
 
 
 class Cohort(NamedTuple):

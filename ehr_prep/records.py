@@ -52,8 +52,8 @@ from ehr_prep.screen import (
 )
 from font.checks import counted, some
 from font.errors import InputError, option
-from mmlca.sequences.account import Step, flow_table
 from mmlca.sequences.checks import match_ids
+from mmlca.sequences.type import Step, flow_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)

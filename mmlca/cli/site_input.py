@@ -1,6 +1,6 @@
 """Options that the commands of a site share, and the hospital that they describe.
 
-Each group of options is a dataclass that `mmlca.cli.groups.with_groups` spells out for typer.
+Each group of options is a dataclass that `mmlca.cli.options.with_groups` spells out for typer.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import typer
 
 from font.errors import InputError, option_name, spelled
 from mmlca.cli.display import say, working
-from mmlca.cli.groups import SiteReading, with_groups
 from mmlca.cli.options import (
     PLAIN,
     DrugMap,
@@ -23,6 +22,7 @@ from mmlca.cli.options import (
     Preset,
     Quiet,
     Seed,
+    SiteReading,
     StudyArgument,
     as_key,
     as_option,
@@ -30,6 +30,7 @@ from mmlca.cli.options import (
     chosen_map,
     map_file,
     whole_numbers,
+    with_groups,
 )
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
 from font.errors import InputError, option
-from mmlca.model.expected import Floats
+from mmlca.model.params import Floats
 from mmlca.sequences.checks import some
 from mmlca.sequences.type import Sequences
 
