@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 
 from ehr_prep.columns import named_roles
 from ehr_prep.dates import ISO, day_text, one_day, read_dates
-from ehr_prep.drug_texts import Texts, look_up, read_coded, read_names, supply_by_text
+from ehr_prep.drug_texts import (
+    Texts,
+    look_up,
+    read_coded,
+    read_names,
+    supply_by_text,
+    unmapped_table,
+)
 from ehr_prep.drugs import DrugMap, Drugs, drug_map
 from ehr_prep.files import Source, source_name
 from ehr_prep.matching import plain
-from ehr_prep.numbers import check_decimal
 from ehr_prep.patients import (
     LAB_ROLES,
     OBSERVATION_ROLES,
@@ -32,7 +38,7 @@ from ehr_prep.patients import (
     patients_text,
     read_observation,
 )
-from ehr_prep.readers import check_matched, encode_ids, read_table
+from ehr_prep.readers import check_decimal, check_matched, encode_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
@@ -44,12 +50,10 @@ from ehr_prep.screen import (
     sort_records,
     unusable,
 )
-from ehr_prep.unmapped import unmapped_table
 from font.checks import counted, some
-from font.errors import InputError
-from font.spelling import option
-from mmlca.sequences.account import Step, flow_table
+from font.errors import InputError, option
 from mmlca.sequences.checks import match_ids
+from mmlca.sequences.type import Step, flow_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from font.checks import Floats, Integers
-from font.errors import InputError
+from font.errors import InputError, option
 from font.probabilities import climb, probabilities
-from font.spelling import option
 
 METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral", "latent")
 FROM_TABLES = ("kmeans", "latent")  # those that cross-tables are enough for

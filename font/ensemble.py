@@ -29,10 +29,9 @@ from font.checks import (
     whole_number,
 )
 from font.cross_tables import AddedTables, CrossTables
-from font.errors import InputError, ReportWarning
-from font.labels import LabelPatterns, distinct_rows, map_rows
+from font.errors import InputError, ReportWarning, option
+from font.labels import LabelPatterns, distinct_rows, map_rows, site_proportions
 from font.probabilities import posterior, probabilities
-from font.protocol import site_proportions
 from font.solve import (
     RECORD,
     Clusters,
@@ -43,7 +42,6 @@ from font.solve import (
     positions,
     weigh,
 )
-from font.spelling import option
 
 _RESAMPLES = (
     "Several models come from the same site: models of resamples of the same patients agree with "

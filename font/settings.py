@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from font.errors import InputError
-from font.spelling import option_name
+from font.errors import InputError, option_name
 
 _PLAIN = {
     "a valid integer": "a whole number",

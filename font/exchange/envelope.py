@@ -17,10 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from font.errors import InputError
-from font.exchange.families.registry import all_families
 from font.exchange.fields import Hash, Round, SignaturePart, Site, Strict, Study, Text, validated
 from font.exchange.header import Header
-from font.exchange.messages.registry import KINDS, message_of
 from font.exchange.parse import (
     FILE_LIMIT,
     Path_,
@@ -31,6 +29,7 @@ from font.exchange.parse import (
     read_bytes,
     shorten,
 )
+from font.exchange.registry import KINDS, all_families, message_of
 from font.exchange.signatures import sign, verify
 from font.files import atomic_write
 

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any
 
 from font.exchange.envelope import read_file
-from font.exchange.messages.registry import message_of
+from font.exchange.registry import message_of
 from font.files import content_policy
 
 

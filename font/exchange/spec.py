@@ -66,8 +66,7 @@ from __future__ import annotations
 import inspect
 
 from font.exchange import masked
-from font.exchange.families.registry import all_families
-from font.exchange.messages.registry import KINDS, specification_of
+from font.exchange.registry import KINDS, all_families, specification_of
 
 
 def specification() -> str:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from font.errors import InputError
-from font.spelling import option_name, spelled
+from font.errors import InputError, option_name, spelled
 from mmlca.cli.display import say, working
-from mmlca.cli.groups import SiteReading, with_groups
 from mmlca.cli.options import (
     PLAIN,
     DrugMap,
@@ -24,6 +22,7 @@ from mmlca.cli.options import (
     Preset,
     Quiet,
     Seed,
+    SiteReading,
     StudyArgument,
     as_key,
     as_option,
@@ -31,6 +30,7 @@ from mmlca.cli.options import (
     chosen_map,
     map_file,
     whole_numbers,
+    with_groups,
 )
 
 if TYPE_CHECKING:

@@ -145,7 +145,7 @@ class Hospital:
     n_jobs: int = 1
 
     def __post_init__(self) -> None:
-        from font.exchange.names import check_site, check_study
+        from font.exchange.fields import check_site, check_study
 
         check_study(self.study)
         check_site(self.site)
@@ -209,7 +209,7 @@ class Hospital:
 
         The same request gets the same files again, from the ledger, without another fit.
         """
-        from font.exchange.families.registry import family_named
+        from font.exchange.registry import family_named
         from mmlca.federation.fitting import fit_models
         from mmlca.federation.ledger import request_of
 
@@ -245,7 +245,7 @@ class Hospital:
 
         The private one is another in each study and round; it stays in the site's folder.
         """
-        from font.exchange.masks import mask_key
+        from font.exchange.masked import mask_key
         from font.exchange.messages.mask_key import write_mask_key
 
         secret = self.ledger().mask_secret()
@@ -383,7 +383,7 @@ class Hospital:
         ----------
         kind : str
             Of a message that answers an ensemble or shared file, see
-            `font.exchange.messages.registry.Message`.
+            `font.exchange.registry.Message`.
         source : the centre's ensemble file, or its shared file of the step before
         out : folder, optional
             `to_centre` if not given.
@@ -555,7 +555,7 @@ class Hospital:
     ) -> Path:
         """As `_release`, for one file; of a step, if the site sends the message at every step."""
         from font.exchange.envelope import file_name
-        from font.exchange.messages.registry import masked
+        from font.exchange.registry import masked
 
         kind = masked(kind) if keys else kind
         entry = kind if step is None else f"{kind} {step}"

@@ -32,14 +32,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from font.exchange.disclosure import Draws, round_counts, round_events, round_mean, unrounded
-from font.exchange.families.checks import (
-    enough_patients,
-    first_misfit,
-    misfit_of_patients,
-    misfit_of_shape,
-    patients_in_words,
-)
-from font.exchange.families.registry import ModelFamily
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_STATES,
@@ -49,8 +41,14 @@ from font.exchange.fields import (
     One,
     Patients,
     Strict,
+    enough_patients,
+    first_misfit,
+    misfit_of_patients,
+    misfit_of_shape,
+    patients_in_words,
     size,
 )
+from font.exchange.registry import ModelFamily
 from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
 from mmlca.federation.fitting import local_prior
 

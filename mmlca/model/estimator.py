@@ -22,10 +22,9 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from font.checks import check_sums, memberships
-from font.errors import InputError, ReportWarning
+from font.errors import InputError, ReportWarning, option
 from font.probabilities import PRIOR_OF_FITS
-from font.spelling import option
-from mmlca.model import em, inference, store, sums
+from mmlca.model import em, expected, inference, store
 from mmlca.model.checks import (
     AnySequences,
     as_sequences,
@@ -41,24 +40,24 @@ from mmlca.model.checks import (
 from mmlca.model.covariates import AnyCovariates, Design, matrix_of, read_covariates, separation
 from mmlca.model.criteria import (
     Count,
+    class_table,
     classification_entropy,
     count_parameters,
     information_criteria,
+    membership_table,
     r_squared,
 )
 from mmlca.model.expected import Visits
 from mmlca.model.inference import Fitted, Patients
 from mmlca.model.information import Kind
 from mmlca.model.membership import Rows, fit_membership, make_rows
-from mmlca.model.params import MarkovParams, Seed
+from mmlca.model.params import Floats, MarkovParams, Seed
 from mmlca.model.search import Fit, SearchKind, fit_from, fit_search, is_confirmed
 from mmlca.model.simulate import simulate
-from mmlca.model.summary import class_table, membership_table
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
 
-Floats = NDArray[np.float64]
 _MOST = 500  # free parameters up to which a summary computes intervals
 
 Names = tuple[Any, ...]
@@ -413,14 +412,14 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         sequences: AnySequences,
         covariates: AnyCovariates | None = None,
         groups: Labels | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Probability of each class for each patient, (n, K).
 
         With `groups`, one label per patient among those of the fit, the proportions are those of
         the patient's group; without, those of all patients of the fit together.
         """
         posterior, _, inverse = self._memberships(self._conform(sequences), covariates, groups)
-        each: NDArray[np.float64] = posterior[inverse]
+        each: Floats = posterior[inverse]
         return each
 
     def predict(
@@ -439,10 +438,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         sequences: AnySequences,
         covariates: AnyCovariates | None = None,
         groups: Labels | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Log-likelihood of each sequence; `groups` as in `predict_proba`."""
         _, logs, inverse = self._memberships(self._conform(sequences), covariates, groups)
-        each: NDArray[np.float64] = logs[inverse]
+        each: Floats = logs[inverse]
         return each
 
     def score(
@@ -482,7 +481,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _memberships(
         self, data: Sequences, covariates: AnyCovariates | None, groups: Labels | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any]]:
+    ) -> tuple[Floats, Floats, NDArray[Any]]:
         """Class probabilities and log-likelihoods of patterns or patients, and each patient's row.
 
         Without covariates patients of one pattern are alike, and only patterns are computed.
@@ -524,7 +523,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return simulate(self.params_, n, lengths, states=self.states_, seed=seed)
 
     @property
-    def class_parameters_(self) -> NDArray[np.float64]:
+    def class_parameters_(self) -> Floats:
         """One row per class: initial probabilities, then transitions, (K, S + S²)."""
         check_is_fitted(self)
         return self.params_.class_parameters
@@ -820,7 +819,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """The pseudo-count of each class in class proportions: `prior`."""
         return float(self.prior)
 
-    def statistics(self, sequences: AnySequences, membership: ArrayLike) -> NDArray[np.float64]:
+    def statistics(self, sequences: AnySequences, membership: ArrayLike) -> Floats:
         """Sums by class from which chains are estimated, (K, 1 + S + S²).
 
         For each class the patients, those who begin in each state, and the steps from each state to
@@ -835,7 +834,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         data = self._conform(sequences)
         table = memberships(membership, len(data), self.params_.n_classes)
-        return sums.sums_of_patients(data, table, self.params_)
+        return expected.sums_of_patients(data, table, self.params_)
 
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all patients give, as many classes as rows; see `statistics`.
@@ -848,24 +847,26 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         table = check_sums(total, 1 + s + s * s, counts=True)
         zeros = self._zero_cells()
         model = type(self)(**(self.get_params() | {"n_classes": len(table), "init": None}))
-        model._set_params_(sums.params_from_sums(table, s, float(self.prior), zeros), self.states_)
+        model._set_params_(
+            expected.params_from_sums(table, s, float(self.prior), zeros), self.states_
+        )
         model._forbidden = zeros
         model.n_sequences_ = float(table[:, 0].sum())
         return model
 
-    def log_likelihoods(self, sequences: AnySequences) -> NDArray[np.float64]:
+    def log_likelihoods(self, sequences: AnySequences) -> Floats:
         """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
         data = self._conform(sequences)
-        return sums.log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
+        return expected.log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
 
     def log_penalty(self) -> float:
         """What the prior adds to the log-likelihood for the chains, without the proportions."""
         check_is_fitted(self)
-        return sums.log_penalty(self.params_, float(self.prior), self._zero_cells())
+        return expected.log_penalty(self.params_, float(self.prior), self._zero_cells())
 
     def distinct(self, sequences: AnySequences) -> Sequences:
         """One patient per transition pattern, with the summed weight of all who share it."""
-        return sums.one_per_pattern(self._conform(sequences))
+        return expected.one_per_pattern(self._conform(sequences))
 
     def _zero_cells(self) -> NDArray[np.bool_]:
         """The steps that are impossible: of the fit, or else those of `zeros`."""

@@ -19,9 +19,9 @@ from scipy.special import log_softmax, softmax
 
 from font.errors import InputError
 from mmlca.model.em import cells_of
-from mmlca.model.expected import Floats, Gaps, Visits, passes, sum_over_gaps
+from mmlca.model.expected import Gaps, Visits, passes, sum_over_gaps
 from mmlca.model.membership import Rows, by_pattern, class_joint, logit_information
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import Floats, MarkovParams
 
 Kind = Literal["observed", "opg", "sandwich"]
 

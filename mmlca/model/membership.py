@@ -17,8 +17,8 @@ from scipy.special import log_softmax, logsumexp
 
 from font.probabilities import log_prior, probabilities
 from mmlca.model.em import Settings, cells_of, params_of
-from mmlca.model.expected import Floats, Visits
-from mmlca.model.params import MarkovParams
+from mmlca.model.expected import Visits
+from mmlca.model.params import Floats, MarkovParams
 from mmlca.model.search import Fit
 from mmlca.sequences.patterns import Patterns
 

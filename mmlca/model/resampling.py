@@ -27,12 +27,10 @@ from font.probabilities import probabilities
 from mmlca.model import em
 from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design
-from mmlca.model.expected import Floats
-from mmlca.model.inference import point_at
+from mmlca.model.inference import parameter_names, parameter_values, point_at
 from mmlca.model.information import Point
-from mmlca.model.intervals import parameter_names, parameter_values
 from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
-from mmlca.model.params import MarkovParams, Seed
+from mmlca.model.params import Floats, MarkovParams, Seed
 from mmlca.sequences.type import Labels
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, run_em
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import Floats, MarkovParams
 from mmlca.model.starts import KICKS, KINDS, Place, Start, Starter
 from mmlca.sequences.patterns import Patterns
 
@@ -58,10 +58,10 @@ class Fit(NamedTuple):
     """
 
     params: MarkovParams
-    shares: NDArray[np.float64]
-    path: NDArray[np.float64]
+    shares: Floats
+    path: Floats
     converged: bool
-    posterior: NDArray[np.float64]
+    posterior: Floats
     unsupported: NDArray[np.bool_]
     starts: pd.DataFrame
     n_replicated: int

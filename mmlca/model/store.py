@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from font.errors import InputError
 from font.files import atomic_write, check_regular
 from mmlca import __version__
 from mmlca.model.covariates import Design
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import Floats, MarkovParams
 from mmlca.sequences.checks import MAX_STATES
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class Stored(NamedTuple):
     states: tuple[str, ...]
     prior: float
     attributes: Attributes
-    logit: tuple[Design, NDArray[np.float64]] | None
+    logit: tuple[Design, Floats] | None
 
 
 def from_dict(stored: Mapping[str, Any]) -> Stored:
@@ -183,7 +182,7 @@ def from_dict(stored: Mapping[str, Any]) -> Stored:
     return Stored(params, groups, shares, tuple(content.states), content.prior, attributes, logit)
 
 
-def _logit(part: LogitPart, n_classes: int) -> tuple[Design, NDArray[np.float64]]:
+def _logit(part: LogitPart, n_classes: int) -> tuple[Design, Floats]:
     design = Design.from_dict(part.design.model_dump())
     lengths = {len(row) for row in part.coefficients}
     if lengths != {n_classes} or len(part.coefficients) != len(design.columns):

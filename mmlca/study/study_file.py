@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from font.checks import one_of
-from font.errors import InputError
+from font.errors import InputError, option_name
 from font.files import check_regular
 from font.settings import Settings, about, explain
-from font.spelling import option_name
 from mmlca.study.settings import Privacy, Site, Study
 
 if TYPE_CHECKING:

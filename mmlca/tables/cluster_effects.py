@@ -18,8 +18,7 @@ from font.errors import InputError
 from font.probabilities import PRIOR_OF_FITS, PRIOR_OF_MEMBERSHIPS, probabilities
 from mmlca.model.covariates import complete, learn
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.outcome_inputs import design
-from mmlca.model.outcomes import Correction, ThreeStep, three_step
+from mmlca.model.outcomes import Correction, ThreeStep, design, three_step
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 from mmlca.tables.cluster_chains import open_cells

@@ -341,7 +341,7 @@ def _lifelines() -> Any:
 
 
 def _log_rank(cases: Cases) -> pd.DataFrame:
-    from mmlca.model.outcome_table import holm
+    from mmlca.model.outcomes import holm
 
     compare = _lifelines().statistics.multivariate_logrank_test
     names = list(cases.levels)

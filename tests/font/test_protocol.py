@@ -9,7 +9,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 import font
 from font import LocalModel, SklearnModel, label
 from font.errors import InputError
-from font.protocol import site_proportions
+from font.labels import site_proportions
 
 
 @pytest.fixture(scope="module")

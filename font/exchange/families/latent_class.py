@@ -25,26 +25,24 @@ from pydantic import Field
 from font.checks import Floats, some
 from font.errors import InputError
 from font.exchange.disclosure import Draws, round_counts, unrounded
-from font.exchange.families.checks import (
-    Content,
-    enough_patients,
-    first_misfit,
-    misfit_of_patients,
-    misfit_of_shape,
-    patients_in_words,
-)
-from font.exchange.families.registry import ModelFamily
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_VARIABLES,
+    Content,
     Count,
     Label,
     Number,
     One,
     Patients,
     Strict,
+    enough_patients,
+    first_misfit,
+    misfit_of_patients,
+    misfit_of_shape,
+    patients_in_words,
     size,
 )
+from font.exchange.registry import ModelFamily
 from font.models.latent_class import LatentClass
 from font.probabilities import PRIOR_OF_ROUNDED_ANSWERS, probabilities
 

@@ -24,30 +24,27 @@ import pandas as pd
 from font.checks import Floats, some
 from font.errors import InputError
 from font.exchange.disclosure import Draws, precision, round_counts
-from font.exchange.families.checks import (
-    Content,
-    enough_patients,
-    first_misfit,
-    misfit_of_patients,
-    misfit_of_shape,
-    patients_in_words,
-)
-from font.exchange.families.registry import ModelFamily
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CUBES,
     MOST_VARIABLES,
     ByClass,
+    Content,
     Names,
     One,
     Patients,
     Positive,
     Strict,
     Values,
+    enough_patients,
+    first_misfit,
+    misfit_of_patients,
+    misfit_of_shape,
+    patients_in_words,
     size,
 )
-from font.models.gaussian_sums import precisions
-from font.models.sklearn_models import SklearnModel
+from font.exchange.registry import ModelFamily
+from font.models.sklearn_models import SklearnModel, precisions
 
 _DIGITS = 4  # significant digits of covariances
 

@@ -14,9 +14,8 @@ from commands import mmlca_does, refusal
 
 import font
 from font.errors import InputError
-from font.exchange import spec
+from font.exchange import registry, spec
 from font.exchange.envelope import file_names, fingerprint, json_schema, read_file
-from font.exchange.messages import registry
 from font.exchange.replies import Reply
 from font.exchange.rounds import run_round, steps
 

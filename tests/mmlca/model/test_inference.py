@@ -305,7 +305,7 @@ def _biofam() -> pd.DataFrame:
 def test_intervals_cover(kind: str) -> None:
     """Over 300 samples of 400 patients the 95 % intervals hold the truth nearly as often."""
     covered, n_runs = [], 300
-    truth = mmlca.model.intervals.parameter_values(TWO)
+    truth = mmlca.model.inference.parameter_values(TWO)
     for seed in range(n_runs):
         data, _ = simulate(TWO, 400, 12, seed=seed)
         with warnings.catch_warnings():

@@ -138,7 +138,7 @@ def test_progress() -> None:
 @pytest.mark.slow
 def test_percentile_intervals_cover() -> None:
     """80 samples of 400 patients, 100 refits each: shares, first states, steps."""
-    truth = mmlca.model.intervals.parameter_values(TWO)
+    truth = mmlca.model.inference.parameter_values(TWO)
     covered = []
     for seed in range(80):
         data = simulate(TWO, 400, 12, seed=seed)[0]

@@ -78,7 +78,7 @@ def test_figures_draw_no_more_digits_than_their_tables() -> None:
     findings: Any = SimpleNamespace(
         trends={None: trend},
         analysis=SimpleNamespace(clusters={"A": clusters}, names={}),
-        inference=SimpleNamespace(
+        outcomes=SimpleNamespace(
             survival=survival, effects=effects, pooled=None, outcomes=None, tests=None
         ),
     )

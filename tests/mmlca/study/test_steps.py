@@ -348,7 +348,7 @@ def test_nothing_is_computed_twice(
     from mmlca.tables import describe
     from mmlca.tables.clusters import describe_clusters
     from mmlca.tables.site_differences import site_differences
-    from mmlca.tables.table_one import table_one
+    from mmlca.tables.table_one import put_together
     from mmlca.tables.treatment_lines import treatment_paths
 
     write_study(cohort / "calls.toml", SMALL.replace("number = 4", "candidates = [4]"))
@@ -363,7 +363,7 @@ def test_nothing_is_computed_twice(
     ]
     fit = mmlca.MixtureMarkov.fit
     per_site = [read_labs, Ensemble.confidence, mmlca.MixtureMarkov.predict_proba]
-    once = [site_differences, table_one]
+    once = [site_differences, put_together]
     never = [describe.transition_rates, mmlca.MixtureMarkov.load, Ensemble.predict]
     parts = [describe_clusters, mmlca.MixtureMarkov.predict]
     calls = count_calls(monkeypatch, [*per_view, *counted, *per_site, *once, *never, *parts, fit])
