@@ -15,8 +15,7 @@ from mmlca.study.results.part import Column, Part
 from mmlca.tables.data_account import show_flow, show_issues, show_unmapped
 
 if TYPE_CHECKING:
-    from mmlca.sequences.account import Account
-    from mmlca.sequences.type import Sequences
+    from mmlca.sequences.type import Account, Sequences
     from mmlca.study.results.patients import SitePatients
     from mmlca.study.settings import Study
 
