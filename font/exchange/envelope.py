@@ -17,7 +17,17 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from font.errors import InputError
-from font.exchange.fields import Hash, Round, SignaturePart, Site, Strict, Study, Text, validated
+from font.exchange.fields import (
+    AgreedSettings,
+    Hash,
+    Round,
+    SignaturePart,
+    Site,
+    Strict,
+    Study,
+    Text,
+    validated,
+)
 from font.exchange.header import Header
 from font.exchange.parse import (
     FILE_LIMIT,
@@ -67,6 +77,7 @@ class Envelope(Strict):
     site: Site
     created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     software: Text
+    settings: AgreedSettings | None = None
     payload: dict[str, Any]
     sha256: Hash
     signature: SignaturePart | None = None

@@ -22,6 +22,8 @@ round               number of the round within the study, from 1
 site                name of the sender
 created             day of writing, YYYY-MM-DD in UTC; no time, and never a patient's date
 software            program that wrote the file
+settings            optional: {section: {key: value}} of the study file that all sites share, as
+                    texts. A reader whose study file has another value refuses the file.
 payload             the content, below
 sha256              SHA-256 of the payload as canonical JSON (keys sorted, no spaces, UTF-8). It
                     finds damage and careless edits; it does not show who sent a file.
