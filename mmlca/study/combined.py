@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from font.ensemble import Ensemble
     from font.exchange.report import Absent
 
@@ -36,6 +38,9 @@ class Combined:
         How the clusters were refined, if they were.
     absent : tuple of Absent
         Sites that a step went on without, with the reason.
+    suggested : DataFrame or None
+        Numbers of clusters that models with more classes suggest, which takes the patients of all
+        sites in one place; see `mmlca.study.analysis.free_numbers`.
     """
 
     n_groups: int
@@ -43,3 +48,4 @@ class Combined:
     models: Mapping[str, str] = field(default_factory=dict)
     refined: Refinement | None = None
     absent: tuple[Absent, ...] = ()
+    suggested: pd.DataFrame | None = None

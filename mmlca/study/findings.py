@@ -29,13 +29,14 @@ from mmlca.study.groups import (
     views,
 )
 from mmlca.study.headline import headline
-from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
 from mmlca.study.outcomes import Outcomes, find_outcomes
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
+from mmlca.study.results.models import fit_table
 from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
+from mmlca.study.results.shown_fits import Fits, fits_of
 from mmlca.study.results.site import SiteResults, site_results
 from mmlca.study.words import group_name, period, window_name
 from mmlca.tables.clusters import describe_clusters, shown_sizes
@@ -62,12 +63,10 @@ _PUBLIC_DECIMALS = 2
 class Findings:
     """Everything that a study computes, for its tables, figures and texts.
 
-    `choice` is the table of numbers of classes, None if the number was given; `suggested` is what
-    models with more classes suggest (see `free_numbers`); `differences`, `shared` and `influence`
-    are None if there is one site; `trends` holds a lab's course by view (see
-    `views`); `described` describes the clusters in numbers and words; `inference` is how sure
-    all this is; `outcomes` are what follows from the clusters; `results` are those of each site,
-    from which the report is made.
+    `differences`, `shared` and `influence` are None if there is one site; `trends` holds a lab's
+    course by view (see `views`); `described` describes the clusters in numbers and words;
+    `outcomes` are what follows from the clusters; `results` are those of each site, from which the
+    report is made.
 
     Parameters
     ----------
@@ -81,6 +80,8 @@ class Findings:
         What the groups of every membership are called, see `mmlca.study.names`.
     class_names : {site: {class: name}}
         What the classes of a site's own model are called, numbered from 1 as in the model.
+    fits : Fits
+        The sites' models, how they were chosen and how well they fit.
     sizes : {membership: DataFrame}
         The sizes of the groups that the report shows, as `shown_sizes` gives them.
     """
@@ -94,8 +95,7 @@ class Findings:
     group_names: dict[str | None, dict[Any, str]]
     class_names: dict[str, dict[int, str]]
     sizes: dict[str | None, pd.DataFrame]
-    choice: pd.DataFrame | None
-    suggested: pd.DataFrame | None
+    fits: Fits
     numbers: list[Number]
     described: pd.DataFrame
     table_one: TableOne
@@ -103,7 +103,6 @@ class Findings:
     differences: SiteDifferences | None
     influence: pd.DataFrame | None
     trends: dict[str | None, Trend]
-    inference: Inference
     outcomes: Outcomes
     results: dict[str, SiteResults]
     refined_differences: SiteDifferences | None = None
@@ -133,9 +132,8 @@ def describe(
     differences = processes.submit(compare_sites, study, analysis, study.outputs.bootstrap)
     shared = processes.submit(compare_chains, study, analysis)
     refined_differences = processes.submit(compare_sites_refined, study, analysis)
-    diagnosed = diagnostics(study, analysis, processes)
     tasks = {
-        site: processes.submit(site_results, study, site_patients(study, analysis, site))
+        site: processes.submit(site_results, study, site_patients(study, analysis, site, choice))
         for site in analysis.sequences
     }
     described = describe_clusters(
@@ -152,12 +150,12 @@ def describe(
     tell("Standard errors, fit and outcomes", 0.47)
     results = {site: task() for site, task in tasks.items()}
     table_one = describe_patients(study, analysis, described, results)
-    inferred = infer(study, analysis, diagnosed())
+    fits = fits_of(results)
     outcomes = find_outcomes(study, analysis, table_one.hidden_together)
     data = analysis.sequences
     return Findings(
         analysis=analysis,
-        combined=combine_in_memory(analysis),
+        combined=combine_in_memory(analysis, suggested),
         sites=list(data),
         states=list(dict.fromkeys(str(state) for part in data.values() for state in part.states)),
         times=max(([str(time) for time in part.times] for part in data.values()), key=len),
@@ -165,9 +163,8 @@ def describe(
         group_names=analysis.group_names,
         class_names={site: class_names(analysis, site) for site in analysis.own},
         sizes=_sizes(study, analysis),
-        choice=choice,
-        suggested=suggested,
-        numbers=headline(study, analysis, choice, differences(), shared()),
+        fits=fits,
+        numbers=headline(study, analysis, fits.choice, differences(), shared()),
         described=described,
         table_one=table_one,
         courses=course_tables(),
@@ -176,13 +173,12 @@ def describe(
         trends=trends,
         refined_differences=refined_differences(),
         shared=shared(),
-        inference=inferred,
         outcomes=outcomes,
         results=results,
     )
 
 
-def combine_in_memory(analysis: Analysis) -> Combined:
+def combine_in_memory(analysis: Analysis, suggested: pd.DataFrame | None = None) -> Combined:
     """What the centre of a network would know of an analysis in one place."""
     refined, groups = analysis.refined, pd.concat(list(analysis.clusters.values()))
     return Combined(
@@ -190,11 +186,25 @@ def combine_in_memory(analysis: Analysis) -> Combined:
         ensemble=analysis.ensemble,
         models={name: str(site_of(name)) for name in analysis.models},
         refined=None if refined is None else Refinement(refined.n_steps_, refined.converged_),
+        suggested=suggested,
     )
 
 
-def site_patients(study: Study, analysis: Analysis, site: str) -> SitePatients:
-    """The patients of a site in a study in one place."""
+def site_patients(
+    study: Study, analysis: Analysis, site: str, choice: pd.DataFrame | None = None
+) -> SitePatients:
+    """The patients of a site in a study in one place.
+
+    `choice` is the table of numbers of classes of all sites and resamples, see `compare_numbers`.
+    """
+    models = {
+        name: model
+        for name, model in (*analysis.models.items(), *analysis.own.items())
+        if site_of(name) == site
+    }
+    if choice is not None:
+        choice = choice.rename(columns={"site": "model"})
+        choice = choice[choice["model"].map(site_of) == site]
     alone = analysis.ensemble is None
     groups = {ONLY if alone else ENSEMBLE: analysis.clusters[site]}
     if not alone:
@@ -208,6 +218,8 @@ def site_patients(study: Study, analysis: Analysis, site: str) -> SitePatients:
         labels=analysis.labels[site],
         certainty=analysis.certainty[site],
         own=analysis.own[site],
+        fits=fit_table(models, analysis.labels[site]),
+        choice=choice,
         memberships=analysis.memberships.get(site),
         rounding=rounding_of(study, {site: analysis.clusters[site]}),
     )
