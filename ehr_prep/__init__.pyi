@@ -20,10 +20,7 @@ from .patients import read_labs as read_labs
 from .patients import read_patients as read_patients
 from .records import Records as Records
 from .records import read_records as read_records
-from .records import read_sites as read_sites
 from .settings import PRESETS as PRESETS
 from .settings import Rules as Rules
 from .synthetic.cohort import SyntheticCohort as SyntheticCohort
-from .synthetic.diabetes import DiabetesCohort as DiabetesCohort
-from .synthetic.diabetes import diabetes_cohort as diabetes_cohort
 from .synthetic.ra import ra_cohort as ra_cohort
