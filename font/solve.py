@@ -219,7 +219,7 @@ def cluster_tables(
     method: str,
     seed: int,
 ) -> Clusters:
-    """Cluster the patients behind cross-tables: `method` is "kmeans" or "latent"."""
+    """Cluster the patients behind cross-tables: `method` is one of `clustering.FROM_TABLES`."""
     total = tables.total(capped=True)
     counts, offsets = np.diag(total), weighed.offsets
     used, n_classes = counts > 0, np.diff(offsets)

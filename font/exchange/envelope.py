@@ -25,6 +25,8 @@ round               number of the round within the study, from 1
 site                name of the sender
 created             day of writing, YYYY-MM-DD in UTC; no time, and never a patient's date
 software            program that wrote the file
+settings            optional: {section: {key: value}} of the study file that all sites share, as
+                    texts. A reader whose study file has another value refuses the file.
 payload             the content, below
 sha256              SHA-256 of the payload as canonical JSON (keys sorted, no spaces, UTF-8). It
                     finds damage and careless edits; it does not show who sent a file.
@@ -75,7 +77,17 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from font.errors import InputError
-from font.exchange.fields import Hash, Round, SignaturePart, Site, Strict, Study, Text, validated
+from font.exchange.fields import (
+    AgreedSettings,
+    Hash,
+    Round,
+    SignaturePart,
+    Site,
+    Strict,
+    Study,
+    Text,
+    validated,
+)
 from font.exchange.header import Header
 from font.exchange.parse import (
     FILE_LIMIT,
@@ -125,6 +137,7 @@ class Envelope(Strict):
     site: Site
     created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     software: Text
+    settings: AgreedSettings | None = None
     payload: dict[str, Any]
     sha256: Hash
     signature: SignaturePart | None = None

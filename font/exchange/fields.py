@@ -112,6 +112,7 @@ def size(least: int, most: int) -> Any:
 
 PRINTED = r"^[^\p{C}\p{Zl}\p{Zp}]"  # nothing that hides, breaks or turns the line
 Text = Annotated[str, Field(max_length=100, pattern=PRINTED + "*$")]
+AgreedSettings = dict[Text, dict[Text, Text]]
 Label = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTED + "+$")]
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 Positive = Annotated[Number, Field(gt=0)]

@@ -178,8 +178,7 @@ def read_keys_file(path: Path | None, study_file: Path | None) -> dict[str, str]
 
 def study_inputs(study_file: Path | None) -> list[Path]:
     """The study file and the files that it names, of all sites."""
-    from mmlca.study.cache import input_files
-    from mmlca.study.study_file import read_study
+    from mmlca.study.study_file import input_files, read_study
 
     if study_file is None:
         return []

@@ -157,7 +157,12 @@ class Hospital:
 
     @classmethod
     def from_study(
-        cls, path: str | os.PathLike[str], site: str | None = None, **changes: Any
+        cls,
+        path: str | os.PathLike[str],
+        site: str | None = None,
+        *,
+        site_file: str | os.PathLike[str] | None = None,
+        **changes: Any,
     ) -> Self:
         """The hospital that a study file describes.
 
@@ -166,20 +171,25 @@ class Hospital:
         path : the study file
             Of its sites only `site` needs to have its files here.
         site : str, optional
-            Not needed if the file has one site.
+            Not needed if the file has one site, or with `site_file`.
+        site_file : path, optional
+            The hospital's own file, where the study file does not say where its patients are.
         changes
             Fields of `Hospital` that are to differ from what the file says.
         """
         from mmlca.study.site_data import read_site
-        from mmlca.study.study_file import read_study
+        from mmlca.study.study_file import read_site_file, read_study
 
-        if site is None:
+        place = None if site_file is None else read_site_file(site_file)
+        if place is not None:
+            site = place.site
+        elif site is None:
             site, *others = read_study(path, files=False).sites
             if others:
                 raise InputError(
                     f"{path} has the sites {', '.join([site, *others])}; say which one this is."
                 )
-        study = read_study(path, site=site)
+        study = read_study(path, site=site, site_file=site_file)
         fixed = isinstance(study.classes.number, int)
         settings: dict[str, Any] = {
             "study": study.name,
@@ -197,6 +207,10 @@ class Hospital:
             "n_jobs": study.n_jobs or 1,
             "keys": read_study(path, files=False).public_keys(),
         }
+        if place is not None:
+            settings["floor"] = place.floor
+            if place.signing_key is not None:
+                settings["signing_key"] = place.signing_key
         if study.model.prior is not None:
             settings["prior"] = study.model.prior
         if "sequences" not in changes:
@@ -490,7 +504,12 @@ class Hospital:
         from font.exchange.header import Header
 
         return Header(
-            study=self.study, site=self.site, round=self.round, software=SOFTWARE, keys=self.keys
+            study=self.study,
+            site=self.site,
+            round=self.round,
+            software=SOFTWARE,
+            keys=self.keys,
+            settings=None if self.study_file is None else self.study_file.agreed,
         )
 
     def ledger(self) -> Ledger:

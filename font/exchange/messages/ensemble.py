@@ -48,7 +48,7 @@ class SettingsPart(Strict):
     n_clusters: Size | None
     weights: Literal["spectral", "centred", "equal", "prior", "sparse"]
     distance: Literal["euclidean", "hellinger", "total-variation", "function"]
-    method: Literal["latent", "kmeans"]
+    method: Literal["latent", "kmeans", "kmeans-classes"]
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
