@@ -365,7 +365,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
     A public release has one membership: the widths of the bands under two would reveal roughly by
     how few patients these differ.
     """
-    from ehr_prep.labs import trend
+    from ehr_prep.analysis import trend
 
     sites = [site for site, files in study.sites.items() if files.labs is not None]
     undated = [site for site in sites if analysis.sequences[site].account is None]

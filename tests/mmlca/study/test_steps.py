@@ -341,7 +341,7 @@ def test_nothing_is_computed_twice(
     cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each table once per view and site, its figure draws it; each file, model and label once."""
-    from ehr_prep.labs import trend
+    from ehr_prep.analysis import trend
     from font.ensemble import Ensemble
     from mmlca.study.site_data import read_labs
     from mmlca.tables import describe
