@@ -6,7 +6,7 @@ patient may make several steps in one cell of the last table. So a cell that few
 different patients make is rounded as patients, to 0 or min_count, and multiplied by the
 mean number of steps per patient in all such cells of the site.
 
-Besides what all models have (`font.exchange.spec`), the content is:
+Besides what all models have (`font.exchange.messages.model`), the content is:
 
 =================== =========================================================================
 format              "mmlca markov counts"
