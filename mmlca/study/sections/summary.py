@@ -165,7 +165,6 @@ def _tests_against(findings: Findings) -> str:
 def _of_ensemble(study: Study, findings: Findings) -> str:
     """How certain the clusters are, and how many patients would change without a site."""
     analysis = findings.analysis
-    assert findings.influence is not None
     if analysis.refined is None:
         (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
         text = (
@@ -181,6 +180,8 @@ def _of_ensemble(study: Study, findings: Findings) -> str:
             f"Patients belong to their cluster with a mean probability of {sure.mean():.2f} (under "
             f"the refined model, if it is right{'' if np.isnan(same) else own})"
         )
+    if findings.influence is None:  # not known from cross-tables
+        return f"{text}."
     most = findings.influence["share"].max()
     changed = f"{'' if np.isnan(most) else 'at most '}{share_of_patients(study, most)}"
     return f"{text}; {changed} would change cluster if one of the sites had not taken part."

@@ -29,7 +29,7 @@ number = 3
 n_init = 6
 prior = 1e-4
 [pseudo_sites]
-per_site = 2
+per_site = 0
 [ensemble]
 method = "{method}"
 refine = 1
