@@ -27,7 +27,14 @@ from font.probabilities import probabilities
 from mmlca.model import em
 from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design
-from mmlca.model.inference import parameter_names, parameter_values, point_at
+from mmlca.model.inference import (
+    check_level,
+    group_names,
+    named,
+    parameter_names,
+    parameter_values,
+    point_at,
+)
 from mmlca.model.information import Point
 from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
 from mmlca.model.params import Floats, MarkovParams, Seed
@@ -131,13 +138,12 @@ def bootstrap(
     check_is_fitted(model)
     whole_number(n, 2, "n")
     whole_number(n_fresh, 0, "n_fresh")
-    if not 0 < level < 1:
-        raise InputError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
+    check_level(level)
     data = in_states(sequences, model.states_)
     n_times = data.shape[1] if n_times is None else n_times
     whole_number(n_times, 1, "n_times")
-    point = point_at(model._fitted(), model._patients_of(data, covariates, groups))
-    design = model._design or Design((), ())
+    point = point_at(model, model._patients_of(data, covariates, groups))
+    design = model._design
     names = tuple(model.group_weights_.index)
     zeros = np.broadcast_to(forbidden_cells(model.zeros, data), point.cells.shape)
     if model.init is not None:
@@ -323,38 +329,14 @@ def _names(
     each = np.arange(1, k + 1)
     parts = [
         parameter_names(params, states),
-        pd.DataFrame(
-            {
-                "parameter": "time in state",
-                "class": np.repeat(each, s),
-                "from": "",
-                "to": list(states) * k,
-            }
-        ),
+        named("time in state", np.repeat(each, s), "", list(states) * k),
     ]
     if design.variables and k > 1:
         columns = design.columns
-        parts.append(
-            pd.DataFrame(
-                {
-                    "parameter": "coefficient",
-                    "class": np.repeat(each[1:], len(columns)),
-                    "from": "",
-                    "to": columns * (k - 1),
-                }
-            )
-        )
+        classes = np.repeat(each[1:], len(columns))
+        parts.append(named("coefficient", classes, "", columns * (k - 1)))
     if groups:
-        parts.append(
-            pd.DataFrame(
-                {
-                    "parameter": "group weight",
-                    "class": np.tile(each, len(groups)),
-                    "from": np.repeat(np.array(groups, dtype=object), k),
-                    "to": "",
-                }
-            )
-        )
+        parts.append(group_names(groups, k))
     return pd.concat(parts, ignore_index=True)
 
 

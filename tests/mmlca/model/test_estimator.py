@@ -298,13 +298,13 @@ def test_weights_of_zero_count_for_nothing_but_are_classified() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_classes": 0}, "n_classes must be a whole number of at least 1, found 0"),
+        ({"n_classes": 0}, "n_classes must be a whole number of at least 1; found 0"),
         ({"n_classes": 2.5}, "n_classes must be a whole number"),
         ({"n_init": 0}, "n_init"),
         ({"prior": -1}, "prior must be a number of at least 0"),
         ({"tol": "x"}, "tol must be"),
         ({"n_jobs": 0}, "n_jobs"),
-        ({"search": "deep"}, 'search must be "default" or "thorough", found \'deep\''),
+        ({"search": "deep"}, "search must be one of 'default', 'thorough'; found 'deep'"),
         (
             {"init": random_params(3, 2, 1)},
             "init has 3 classes and 2 states, the fit needs 2 and 2",
