@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from font.checks import check_sums, memberships
+from font.checks import check_sums, memberships, one_of
 from font.errors import InputError, ReportWarning
 from font.probabilities import PRIOR_OF_FITS
 from font.spelling import option
@@ -607,23 +607,15 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         n is the (weighted) number of sequences, as is usual in latent class analysis, or with
         "timepoints" that of observed states, as in seqHMM.
         """
-        return self._criteria(n)["bic"]
-
-    def sabic(self, n: Count = "sequences") -> float:
-        """BIC adjusted for sample size (Sclove 1987): (n + 2) / 24 instead of n."""
-        return self._criteria(n)["sabic"]
-
-    def caic(self, n: Count = "sequences") -> float:
-        """Consistent AIC (Bozdogan 1987): −2 log L + p (log n + 1); stricter than BIC."""
-        return self._criteria(n)["caic"]
+        return self.criteria(n)["bic"]
 
     def aic(self) -> float:
         """Akaike's information criterion, −2 log L + 2p; smaller is better."""
-        return self._criteria("sequences")["aic"]
+        return self.criteria()["aic"]
 
     def icl(self, n: Count = "sequences") -> float:
         """Integrated completed likelihood (Biernacki et al. 2000): BIC + 2·entropy."""
-        return self._criteria(n)["icl"]
+        return self.criteria(n)["icl"]
 
     def entropy(self) -> float:
         """How clearly patients belong to classes, from 0 (not at all) to 1 (certain).
@@ -633,10 +625,14 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return r_squared(self.classification_entropy_, self.n_sequences_, self.params_.n_classes)
 
-    def _criteria(self, n: str) -> dict[str, float]:
+    def criteria(self, n: Count = "sequences") -> dict[str, float]:
+        """All criteria by name; besides AIC, BIC and ICL they are SABIC and CAIC.
+
+        SABIC is BIC adjusted for sample size (Sclove 1987), with (n + 2) / 24 instead of n; CAIC
+        the consistent AIC (Bozdogan 1987), −2 log L + p (log n + 1), which is stricter than BIC.
+        """
         check_is_fitted(self)
-        if n not in ("sequences", "timepoints"):
-            raise InputError(f'n must be "sequences" or "timepoints", found {n!r}.')
+        one_of(n, get_args(Count), "n")
         size = self.n_sequences_ if n == "sequences" else self.n_timepoints_
         criteria = information_criteria(
             self.loglik_, self.n_parameters_, size, self.classification_entropy_
