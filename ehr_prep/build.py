@@ -18,9 +18,8 @@ from ehr_prep.settings import DEAD, PRESETS, Rules
 from ehr_prep.states import check_rules, finish
 from ehr_prep.windows import Frame, reduce_records, window_edges
 from font.checks import one_of
-from font.errors import InputError
+from font.errors import InputError, option, option_name
 from font.settings import change
-from font.spelling import option, option_name
 from mmlca.sequences.type import Account, Sequences, Step, add_steps
 
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 
-from ehr_prep.excel import EXCEL, read_excel
+from ehr_prep.files import EXCEL, read_excel
 from ehr_prep.matching import EXCLUDED, Match, Matcher, Row, plain, plain_ndc
 from ehr_prep.settings import MAPS
 from font.checks import some
-from font.errors import InputError
+from font.errors import InputError, option
 from font.sniff import read_text
-from font.spelling import option
 from mmlca.sequences.checks import check_n_states
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from ehr_prep.columns import some_columns
 from ehr_prep.dates import NO_DATE, read_dates, to_dates
 from ehr_prep.files import Source, source_name
-from ehr_prep.numbers import check_decimal, read_numbers
-from ehr_prep.readers import encode_ids, factorize, read_table
+from ehr_prep.readers import check_decimal, encode_ids, factorize, read_numbers, read_table
 from ehr_prep.screen import Issue, count_rows
 from font.checks import some
 from font.errors import InputError

@@ -7,29 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from font.files import atomic_write
 
 NOTE = "SYNTHETIC: made-up records of made-up patients, not data of any hospital."
-
-
-class Concepts(NamedTuple):
-    """What an OMOP database says of a cohort's disease.
-
-    Parameters
-    ----------
-    drugs : str
-        A built-in drug map with the OMOP concepts of its ingredients.
-    condition, test : tuple
-        Rows of the table concept: the disease, and the laboratory test.
-    """
-
-    drugs: str
-    condition: tuple[Any, ...]
-    test: tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,15 +31,12 @@ class SyntheticSite:
     truth : DataFrame
         By patient_id, for those eligible: `class`, `subtype` (of those with several drugs),
         `index_date`, and the true state of each quarter, "q1" to "q16".
-    concepts : Concepts, optional
-        For `write_omop`; None: the cohort has none.
     """
 
     records: pd.DataFrame
     patients: pd.DataFrame
     labs: pd.DataFrame
     truth: pd.DataFrame
-    concepts: Concepts | None = None
     synthetic: bool = field(default=True, init=False)
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import day_text, to_dates
-from ehr_prep.synthetic.cohort import NOTE, Concepts, SyntheticCohort, SyntheticSite
+from ehr_prep.synthetic.cohort import NOTE, SyntheticCohort, SyntheticSite
 from ehr_prep.synthetic.simulate import (
     SEVERAL,
     WINDOWS,
@@ -37,13 +37,6 @@ from font.errors import InputError
 _BAD_DATES = ("unknown", "00/00/0000", "2013-02-31", "see chart", "")
 _SHARES = ("p_", "subtype", "class_overlap", "stay_memory")  # assumptions from 0 to 1
 _BAD_VALUES = ("<2", "hemolyzed", ">130", "see note", "")
-
-
-_CONCEPTS = Concepts(
-    "ra",
-    (80809, "Rheumatoid arthritis", "Condition", "SNOMED", "Disorder", "S", "69896004"),
-    (3015183, "Erythrocyte sedimentation rate", "Measurement", "LOINC", "Lab Test", "S", "30341-2"),
-)
 
 
 def ra_cohort(
@@ -207,7 +200,7 @@ def _make_site(
     )
     for table in tables:
         table.attrs["synthetic"] = NOTE
-    return SyntheticSite(*tables, concepts=_CONCEPTS)
+    return SyntheticSite(*tables)
 
 
 # --- records ----------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from font.errors import InputError
-from font.spelling import spelled
+from font.errors import InputError, spelled
 from mmlca import __version__
 from mmlca.cli.centre import centre_app, exchange_app
 from mmlca.cli.data import fit, prep, select

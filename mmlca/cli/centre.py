@@ -344,7 +344,7 @@ def _about(
 def _sorted_by_kind(files: list[Path], sent: tuple[str, ...], wanted: str) -> dict[str, list[Path]]:
     """The files by kind: what was sent to the sites before, and what they answered."""
     from font.exchange.envelope import claimed_kind
-    from font.exchange.messages.registry import masked
+    from font.exchange.registry import masked
 
     given: dict[str, list[Path]] = {kind: [] for kind in (*sent, wanted)}
     for path in files:

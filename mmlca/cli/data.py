@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from font.errors import InputError
+from font.errors import InputError, option_name
 from font.settings import change
-from font.spelling import option_name
 from mmlca.cli.display import note, say, working, write_table, wrote
 from mmlca.cli.options import (
     FILE,
@@ -405,9 +404,9 @@ def prep(
     from ehr_prep.cohort import follow_up_text
     from ehr_prep.databases.claims import read_warehouse
     from ehr_prep.databases.omop import read_omop
+    from ehr_prep.drug_texts import unmapped_caution
     from ehr_prep.records import read_records
     from ehr_prep.settings import Reading, RecordColumns
-    from ehr_prep.unmapped import unmapped_caution
     from font.files import keep_inputs, private_folder
     from mmlca.sequences.files import holds_sequences
 

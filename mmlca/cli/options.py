@@ -121,6 +121,15 @@ PatientsFile = Annotated[
     Option("--patients", help="Patients' table that goes with the records.", **FILE),
 ]
 StudyArgument = Annotated[Path, Argument(help="The study file.", metavar="STUDY_FILE", **FILE)]
+SiteFile = Annotated[
+    Path | None,
+    Argument(
+        help="What is this hospital's own: its files or database, its floor; it never leaves.",
+        metavar="SITE_FILE",
+        show_default="the study file says where the patients are",
+        **FILE,
+    ),
+]
 StudyFile = Annotated[
     Path | None,
     Option(help="Study file; other options override what it says.", metavar="FILE", **FILE),
@@ -406,7 +415,7 @@ def by_file(texts: list[str] | None) -> dict[str, dict[str, str]] | None:
 
 
 def as_option(name: str, value: object) -> str:
-    """A Python argument as an option of a command; see `font.spelling`.
+    """A Python argument as an option of a command; see `font.errors`.
 
     >>> as_option("date_format", "%d %m %Y")
     "--date-format '%d %m %Y'"

@@ -88,7 +88,7 @@ def refuse_other_way(entry: str, ledger: Ledger) -> None:
 
     `entry` is that of the ledger: "labels", "masked labels", "sums 1", "masked sums 1".
     """
-    from font.exchange.messages.registry import masked, unmasked
+    from font.exchange.registry import masked, unmasked
 
     plain = unmasked(entry)
     other, way = (masked(entry), "with") if entry == plain else (plain, "without")

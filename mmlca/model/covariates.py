@@ -20,8 +20,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
-from font.errors import InputError
-from font.spelling import option
+from font.errors import InputError, option
 from mmlca.model.params import Floats
 from mmlca.sequences.checks import some
 from mmlca.sequences.type import Sequences

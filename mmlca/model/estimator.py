@@ -22,9 +22,8 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from font.checks import check_sums, memberships, one_of
-from font.errors import InputError, ReportWarning
+from font.errors import InputError, ReportWarning, option
 from font.probabilities import PRIOR_OF_FITS
-from font.spelling import option
 from mmlca.model import em, expected, inference, store
 from mmlca.model.checks import (
     AnySequences,

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from font.errors import InputError, ReportWarning
-from font.spelling import option
+from font.errors import InputError, ReportWarning, option
 from mmlca.model import em
 from mmlca.model.membership import logit_information
 from mmlca.model.params import Floats, MarkovParams

@@ -70,8 +70,8 @@ from font.exchange.fields import (
     size,
 )
 from font.exchange.header import Header
-from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_, Source, name_of
+from font.exchange.registry import Message
 
 # the standard errors that a file may have: twelve for each power of ten, in about equal ratios
 ERRORS = np.array(

@@ -50,8 +50,8 @@ from font.exchange.fields import (
 )
 from font.exchange.header import Header
 from font.exchange.messages.model import ModelFile, check_study_of
-from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_, Source, name_of
+from font.exchange.registry import Message
 
 
 class ModelName(Strict):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from font.cross_tables import CrossTables
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT, SecretDraws, round_counts, shared_draws
+from font.exchange.fields import ALL_SITES
 from font.exchange.header import Header
 from font.exchange.masked import (
     MaskedFile,
@@ -28,9 +29,8 @@ from font.exchange.masked import (
 )
 from font.exchange.messages.labels import later_models, own_table
 from font.exchange.messages.model import ModelFile, list_fingerprint
-from font.exchange.messages.registry import Message
-from font.exchange.names import ALL_SITES
 from font.exchange.parse import Path_
+from font.exchange.registry import Message
 
 KIND = "masked labels"
 
@@ -52,7 +52,7 @@ def write_masked_labels(
     path, tables, models, header, min_count
         As in `write_labels`.
     secret, keys
-        As in `font.exchange.masks.mask`.
+        As in `font.exchange.masked.mask`.
     """
     exact = own_table(tables, models, header.site)
     whole = np.rint(exact[_sent_cells(tables.n_classes)]).astype(np.int64)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from font.checks import Floats, some
 from font.errors import InputError
 from font.exchange.disclosure import EXACT, SecretDraws, round_total
-from font.exchange.families.registry import ModelFamily
 from font.exchange.header import Header
 from font.exchange.masked import (
     MaskedFile,
@@ -30,7 +29,6 @@ from font.exchange.masked import (
     explain_masked,
     write_masked,
 )
-from font.exchange.messages.registry import Message
 from font.exchange.messages.shared import (
     Question,
     Rounds,
@@ -41,6 +39,7 @@ from font.exchange.messages.shared import (
 )
 from font.exchange.messages.sums import exact_sums
 from font.exchange.parse import Path_
+from font.exchange.registry import Message, ModelFamily
 
 KIND = "masked sums"
 # each site sends secret numbers along; their sum, which only the centre reads, seeds the rounding
@@ -66,7 +65,7 @@ def write_masked_sums(
         at all steps, from a secret of this site: they are its part of the seed with which the
         centre rounds the sum. The centre learns only the sum of all sites' parts.
     secret, keys
-        As in `font.exchange.masks.mask`.
+        As in `font.exchange.masked.mask`.
     header : Header
     """
     shares, _ = _shares_and_blocks(question.step.family)

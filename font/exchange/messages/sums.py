@@ -38,10 +38,8 @@ from font.exchange.disclosure import (
     unrounded_sums,
 )
 from font.exchange.envelope import read_file, write_file
-from font.exchange.families.registry import family_of
 from font.exchange.fields import Hash, Least, Number, StepNumber, Strict, SumsTable, Text, misfit
 from font.exchange.header import Header
-from font.exchange.messages.registry import Message
 from font.exchange.messages.shared import (
     Question,
     Rounds,
@@ -55,6 +53,7 @@ from font.exchange.messages.shared import (
     write_shared,
 )
 from font.exchange.parse import Path_, Source
+from font.exchange.registry import Message, family_of
 
 
 class SumsPayload(Strict):

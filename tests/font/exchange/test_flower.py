@@ -14,9 +14,9 @@ import pytest
 from site_fakes import NAMES, SmallSite, in_process, sites_in
 
 import font
+from font.exchange import registry
 from font.exchange.envelope import write_file
 from font.exchange.masked import read_masked
-from font.exchange.messages import registry
 from font.exchange.messages.masked_labels import sum_of_labels
 from font.exchange.rounds import Round
 
