@@ -141,7 +141,7 @@ def describe(
     described = describe_clusters(
         analysis.sequences,
         analysis.clusters,
-        after=period(study, analysis.sequences),
+        after=period(study, _most_windows(analysis)),
         window=window_name(study),
     )
     described = shown_clusters(study, analysis, described)
@@ -227,7 +227,7 @@ def shown_clusters(
     `by_site` are the tables of the clusters' courses if `described` has a row for each site.
     """
     min_count, data = study.privacy.min_count, analysis.sequences
-    words = period(study, data), window_name(study)
+    words = period(study, _most_windows(analysis)), window_name(study)
     names = {c: group_name(study, c, analysis.names) for c in described["cluster"]}
     courses = by_site
     if courses is None:
@@ -242,6 +242,10 @@ def shown_clusters(
         return rounded_clusters(described, courses, names, rounding, *words)
     sizes = shown_sizes(analysis.clusters, min_count)
     return guarded_clusters(described, courses, names, sizes, min_count, *words)
+
+
+def _most_windows(analysis: Analysis) -> int:
+    return max(data.shape[1] for data in analysis.sequences.values())
 
 
 def _sizes(study: Study, analysis: Analysis) -> dict[str | None, pd.DataFrame]:
