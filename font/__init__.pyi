@@ -39,5 +39,4 @@ from .refinement import refine as refine
 from .simulation.competitors import consensus as consensus
 from .simulation.run import run_simulation as run_simulation
 from .stability import bootstrap_clusters as bootstrap_clusters
-from .stability import bootstrap_weights as bootstrap_weights
 from .stability import influence as influence

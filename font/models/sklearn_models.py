@@ -10,7 +10,6 @@ that nothing is lost where values are large and spread little.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -36,13 +35,10 @@ class SklearnModel:
     >>> model = SklearnModel(GaussianMixture(2, random_state=0)).fit(data)
     >>> np.sort(model.class_parameters_.ravel().round(1)).tolist()
     [0.1, 5.1]
-    >>> again = SklearnModel.from_dict(model.to_dict())
-    >>> bool((again.predict(data) == model.predict(data)).all())
-    True
     """
 
     def __init__(self, estimator: Any) -> None:
-        one_of(type(estimator).__name__, _STORED, "the estimator")
+        one_of(type(estimator).__name__, _KNOWN, "the estimator")
         self.estimator = estimator
         self._origin: NDArray[np.float64] | None = None  # where `statistics` counts from
         self._variance: float | None = None  # of K-means, shared by the classes
@@ -117,17 +113,12 @@ class SklearnModel:
         floor = float(getattr(self.estimator, "reg_covar", 1e-12))
         fit = gaussians_from_sums(table, form, origin, floor)
         if form == "equal":
-            model = type(self)(_kmeans_at(fit.means))
+            model = type(self)(kmeans_at(fit.means))
             model._variance = float(fit.covariances)
         else:
-            from sklearn.mixture import GaussianMixture
-
-            settings = self.estimator.get_params() | {"n_components": len(table)}
-            mixture = GaussianMixture(**settings)
-            mixture.weights_, mixture.means_, mixture.covariances_ = fit
-            mixture.precisions_cholesky_ = precisions(fit.covariances, form)
-            mixture.n_features_in_ = d
-            model = type(self)(mixture)
+            settings = self.estimator.get_params()
+            del settings["n_components"]
+            model = type(self)(mixture_of(fit, **settings))
         model._origin = origin
         return model
 
@@ -180,57 +171,12 @@ class SklearnModel:
             )
         return float(variance / len(labels))
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fitted parameters as plain lists."""
-        name = type(self.estimator).__name__
-        content: dict[str, Any] = {"model": name, "n_classes": self.n_classes}
-        for setting in ("covariance_type", "weight_concentration_prior_type"):
-            if hasattr(self.estimator, setting):
-                content[setting] = getattr(self.estimator, setting)
-        for attribute in _STORED[name]:
-            content[attribute] = _plain(getattr(self.estimator, attribute))
-        return content
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The model that `to_dict` wrote, ready to predict."""
-        name = content.get("model")
-        one_of(name, _STORED, "the model in the dict")
-        absent = [key for key in ("n_classes", *_STORED[str(name)]) if key not in content]
-        if absent:
-            raise InputError(f"the dict of a {name} lacks {', '.join(absent)}; write it again.")
-        if name == "KMeans":
-            return cls(_kmeans_at(np.array(content["cluster_centers_"], dtype=float)))
-        from sklearn import mixture
-
-        settings = {
-            key: content[key]
-            for key in ("covariance_type", "weight_concentration_prior_type")
-            if key in content
-        }
-        estimator = getattr(mixture, str(name))(n_components=content["n_classes"], **settings)
-        for attribute in _STORED[str(name)]:
-            value = content[attribute]
-            pair = attribute == "weight_concentration_" and np.ndim(value) == 2
-            setattr(estimator, attribute, tuple(map(np.array, value)) if pair else np.array(value))
-        estimator.n_features_in_ = estimator.means_.shape[1]
-        return cls(estimator)
+_KNOWN = ("KMeans", "GaussianMixture", "BayesianGaussianMixture")
 
 
-_MIXTURE = ("weights_", "means_", "covariances_", "precisions_cholesky_")
-_STORED = {
-    "KMeans": ("cluster_centers_",),
-    "GaussianMixture": _MIXTURE,
-    "BayesianGaussianMixture": (
-        *_MIXTURE,
-        "weight_concentration_",
-        "mean_precision_",
-        "degrees_of_freedom_",
-    ),
-}
-
-
-def _kmeans_at(centres: NDArray[np.float64]) -> Any:
+def kmeans_at(centres: NDArray[np.float64]) -> Any:
+    """A K-means that has these centres, (K, d)."""
     from sklearn.cluster import KMeans
 
     with warnings.catch_warnings():
@@ -240,13 +186,20 @@ def _kmeans_at(centres: NDArray[np.float64]) -> Any:
     return estimator
 
 
-def _plain(value: Any) -> Any:
-    return [part.tolist() for part in value] if isinstance(value, tuple) else value.tolist()
+def mixture_of(fit: Gaussians, covariance_type: str, **settings: Any) -> Any:
+    """A Gaussian mixture that has these parameters."""
+    from sklearn.mixture import GaussianMixture
+
+    mixture = GaussianMixture(len(fit.means), covariance_type=covariance_type, **settings)
+    mixture.weights_, mixture.means_, mixture.covariances_ = fit
+    mixture.precisions_cholesky_ = precisions(fit.covariances, covariance_type)
+    mixture.n_features_in_ = fit.means.shape[1]
+    return mixture
 
 
 def wrap(model: Any) -> Any:
     """A bare estimator of scikit-learn as a local model; anything else as it is."""
-    bare = type(model).__name__ in _STORED and type(model).__module__.startswith("sklearn.")
+    bare = type(model).__name__ in _KNOWN and type(model).__module__.startswith("sklearn.")
     return SklearnModel(model) if bare else model
 
 

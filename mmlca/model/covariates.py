@@ -178,7 +178,7 @@ def read_covariates(
                 f"{lacking} (patients {some(data.ids[~known])}); fill them in, or leave these "
                 f"patients out with {option('missing', 'drop')}."
             )
-        warnings.warn(f"{lacking} and are left out of the fit.", stacklevel=3)
+        warnings.warn(f"{lacking} and are left out of the fit.", stacklevel=4)
     frame = frame[known]
     design = learn(frame, formula, data.weights[known])
     return design, design.matrix(frame), known

@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from scipy.special import expit
+from scipy.stats import chi2
 
 from font.checks import case_weights, listed, one_of, some
 from font.errors import InputError, ReportWarning
@@ -491,7 +493,7 @@ def estimate_table(
         )
     logit = np.log(estimate[inside] / (1 - estimate[inside]))
     width = Z95 * se[inside] / (estimate[inside] * (1 - estimate[inside]))
-    low[inside], high[inside] = _expit(logit - width), _expit(logit + width)
+    low[inside], high[inside] = expit(logit - width), expit(logit + width)
     place = {label: c for c, label in enumerate(labels)}
     counted = np.bincount(groups, minlength=len(labels))
     patients = [counted[place[r.label]] if r.label in place else len(groups) for r in rows]
@@ -519,11 +521,6 @@ def _cases(row: Row, groups: Any, place: Any, outcome: Response | None) -> float
     if outcome is None or row.level < 0:
         return np.nan
     return float(outcome.columns[groups == place[row.label], row.level].sum())
-
-
-def _expit(eta: Floats) -> Floats:
-    result: Floats = 1 / (1 + np.exp(-eta))
-    return result
 
 
 # --- tests ----------------------------------------------------------------------------------
@@ -587,8 +584,6 @@ def _contrast(a: Sequence[int], b: Sequence[int], n: int) -> Floats:
 
 
 def _wald(contrast: Floats, estimate: Floats, covariance: Floats) -> dict[str, float]:
-    from scipy.stats import chi2
-
     value, spread = contrast @ estimate, contrast @ covariance @ contrast.T
     df = int(np.linalg.matrix_rank(spread))
     statistic = float(value @ np.linalg.pinv(spread, hermitian=True) @ value)

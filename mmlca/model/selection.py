@@ -205,15 +205,12 @@ def _by_tests(table: pd.DataFrame) -> int:
 
 
 def _row(model: MixtureMarkov, k: int, n: Count) -> dict[str, Any]:
+    criteria = model.criteria(n)
     return {
         "classes": k,
         "loglik": model.loglik_,
         "parameters": model.n_parameters_,
-        "aic": model.aic(),
-        "bic": model.bic(n),
-        "sabic": model.sabic(n),
-        "caic": model.caic(n),
-        "icl": model.icl(n),
+        **{name: criteria[name] for name in ("aic", "bic", "sabic", "caic", "icl")},
         "entropy": model.entropy(),
         "posterior": model.average_posterior(),
         "smallest": float(model.params_.weights.min()),
@@ -329,7 +326,10 @@ def bootstrap_lrt(
         raise InputError("there is nothing to test: no sequence has a weight above 0.")
     data = data if (data.weights > 0).all() else data[data.weights > 0]
     rng = np.random.default_rng(seed)
-    fit = partial(_fit, n_init=n_init, settings=settings)
+
+    def fit(data: Sequences, k: int, seed: int) -> MixtureMarkov:
+        return fit_quietly(MixtureMarkov(k, n_init=n_init, seed=seed, **settings), data)
+
     start = int(rng.integers(2**63))
     fewer = fit(data, k - 1, start)
     observed = max(0.0, 2 * (fit(data, k, start).loglik_ - fewer.loglik_))
@@ -353,14 +353,6 @@ def bootstrap_lrt(
     return LikelihoodRatioTest(
         k, observed, p, error, *limits, np.array(simulated), ended_early, fewer.loglik_
     )
-
-
-def _fit(
-    data: Sequences, k: int, seed: int, n_init: int, settings: dict[str, Any]
-) -> MixtureMarkov:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the best of|EM stopped")
-        return MixtureMarkov(k, n_init=n_init, seed=seed, **settings).fit(data)
 
 
 def _simulated(

@@ -23,6 +23,17 @@ KINDS = ("seeded", "random", "seeded", "partition")
 KICKS = ("reassign", "split", "swap", "cross", "classes", "states")
 
 
+def reassigned(
+    memberships: Memberships, shares: Sequence[float], rng: np.random.Generator
+) -> Memberships:
+    """Memberships (R, K) after one of these shares of the rows got any class."""
+    n_rows, k = memberships.shape
+    changed = memberships.copy()
+    moved = np.flatnonzero(rng.random(n_rows) < rng.choice(shares))
+    changed[moved] = np.eye(k)[rng.integers(k, size=len(moved))]
+    return changed
+
+
 class Place(NamedTuple):
     """Parameters, with shares (K,) or by group (H, K), and the memberships (U, K) they give."""
 
@@ -101,11 +112,10 @@ class Starter:
                 return self._mixed(here, other, kind)
         else:
             other = here
-        memberships = here.posterior.copy()
         if kind == "reassign":
-            moved = np.flatnonzero(rng.random(len(memberships)) < rng.choice([0.05, 0.15, 0.3]))
-            memberships[moved] = np.eye(k)[rng.integers(k, size=len(moved))]
+            memberships = reassigned(here.posterior, [0.05, 0.15, 0.3], rng)
         else:
+            memberships = here.posterior.copy()
             moved = self._alike()
             if other is not here:
                 memberships[moved] = other.posterior[moved]

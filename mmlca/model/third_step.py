@@ -17,9 +17,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from font.errors import InputError, ReportWarning, option
 from mmlca.model import em
+from mmlca.model.membership import logit_information
 from mmlca.model.params import Floats, MarkovParams
 from mmlca.sequences.type import Sequences
 
@@ -104,12 +106,14 @@ class Membership(Part):
         total = members.sum(axis=1)
         p = np.exp(self.log_density(theta))
         gradient = self.equations(theta, members).sum(axis=0)
-        hessian = _softmax_hessian(self.x, p[:, 1:], total)
+        hessian = logit_information(self.x, total, p[:, 1:])
         return gradient, hessian
 
     def log_density(self, theta: Floats) -> Floats:
         b = theta.reshape(self.n_classes - 1, -1)
-        return log_softmax(np.column_stack([np.zeros(len(self.x)), self.x @ b.T]))
+        eta = np.column_stack([np.zeros(len(self.x)), self.x @ b.T])
+        logs: Floats = log_softmax(eta, axis=-1)
+        return logs
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
         p = np.exp(self.log_density(theta))
@@ -234,7 +238,9 @@ class Logit(Part):
         b = theta.reshape(self.y.shape[1], -1)
         level, slope = b[:, : self.n_classes].T, b[:, self.n_classes :].T
         eta = level[None] + (self.z @ slope)[:, None, :]
-        return log_softmax(np.concatenate([np.zeros_like(eta[..., :1]), eta], axis=-1))
+        whole = np.concatenate([np.zeros_like(eta[..., :1]), eta], axis=-1)
+        logs: Floats = log_softmax(whole, axis=-1)
+        return logs
 
     def update(self, members: Floats, theta: Floats | None) -> Floats:
         start = np.zeros(self.size) if theta is None else theta
@@ -248,8 +254,8 @@ class Logit(Part):
             [np.broadcast_to(np.eye(k), (n, k, k)), np.repeat(self.z[:, None], k, axis=1)], axis=-1
         )
         m = p.shape[-1]
-        return gradient, _softmax_hessian(
-            x.reshape(n * k, -1), p.reshape(n * k, m), members.ravel()
+        return gradient, logit_information(
+            x.reshape(n * k, -1), members.ravel(), p.reshape(n * k, m)
         )
 
     def log_density(self, theta: Floats) -> Floats:
@@ -304,7 +310,7 @@ class Step(NamedTuple):
         log = sum(part.log_density(t) for part, t in zip(model, theta, strict=True))
         result = np.zeros_like(self.posterior)
         for s in np.flatnonzero(self.assigned.any(axis=0)):
-            joint = log_softmax(log + np.log(np.maximum(errors[:, s], 1e-300)))
+            joint = log_softmax(log + np.log(np.maximum(errors[:, s], 1e-300)), axis=-1)
             result += self.assigned[:, s, None] * np.exp(joint)
         return result * self.used[:, None]
 
@@ -462,23 +468,6 @@ def gaussian(rest: Floats, variance: Floats) -> Floats:
     safe = np.maximum(variance, _TINY)
     result: Floats = -0.5 * (np.log(2 * np.pi * safe) + rest**2 / safe)
     return result
-
-
-def log_softmax(eta: Floats) -> Floats:
-    top = eta.max(axis=-1, keepdims=True)
-    result: Floats = eta - top - np.log(np.exp(eta - top).sum(axis=-1, keepdims=True))
-    return result
-
-
-def _softmax_hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
-    """Σ weight · (diag(p) − p pᵀ) ⊗ x xᵀ, with one block per pair of categories."""
-    m, q = p.shape[1], x.shape[1]
-    hessian = np.empty((m, q, m, q))
-    for a in range(m):
-        for b in range(a, m):
-            w = weight * p[:, a] * ((a == b) - p[:, b])
-            hessian[a, :, b, :] = hessian[b, :, a, :] = (x * w[:, None]).T @ x
-    return hessian.reshape(m * q, m * q)
 
 
 def _newton(value: Any, start: Floats, what: str) -> Floats:

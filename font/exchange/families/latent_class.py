@@ -118,16 +118,10 @@ def _write_latent(model: LatentClass, data: Any, min_count: int, draws: Draws) -
 def _read_latent(content: Content) -> LatentClass:
     sizes = [len(part["categories"]) for part in content["items"]]
     prior = max(content["prior"], 1e-9)
-    return LatentClass.from_dict(
-        {
-            "model": "LatentClass",
-            "n_classes": len(content["patients"]),
-            "items": content["items"],
-            "weights": probabilities(content["patients"]),
-            "probabilities": probabilities(content["answers"], prior, sizes=sizes),
-            "loglik": float("nan"),  # it does not leave the site
-            "converged": True,
-        }
+    return LatentClass.of(
+        {part["item"]: list(part["categories"]) for part in content["items"]},
+        probabilities(content["patients"]),
+        probabilities(content["answers"], prior, sizes=sizes),
     )
 
 

@@ -143,7 +143,7 @@ class ModelFile:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The model in numbers, as `font.exchange.spec` describes it."""
+        """The model in numbers, as its family describes it."""
         content: dict[str, Any] = self.payload["model"]
         return content
 
