@@ -124,49 +124,29 @@ class Membership(Part):
 
 @dataclass(frozen=True, eq=False)
 class Means(Part):
-    """Means of Y (n, m) by class: θ = K·m means, and for a continuous Y the K variances.
-
-    Y is one continuous column, or the indicators of all categories but the first.
-    """
+    """Shares of categories by class: θ = K·m means of Y (n, m), all but the first category."""
 
     y: Floats
     n_classes: int
-    continuous: bool
 
     @property
     def size(self) -> int:
-        return self.n_classes * (int(self.y.shape[1]) + self.continuous)
-
-    def split(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Means (K, m) and variances (K,), empty for categories."""
-        n_means = self.n_classes * self.y.shape[1]
-        return theta[:n_means].reshape(self.n_classes, -1), theta[n_means:]
+        return self.n_classes * int(self.y.shape[1])
 
     def update(self, members: Floats, theta: Floats | None) -> Floats:
-        total = members.sum(axis=0)
-        mean = members.T @ self.y / total[:, None]
-        if not self.continuous:
-            result: Floats = mean.ravel()
-            return result
-        square = (self.y - mean.T) ** 2
-        return np.append(mean.ravel(), (members * square).sum(axis=0) / total)
+        mean: Floats = (members.T @ self.y / members.sum(axis=0)[:, None]).ravel()
+        return mean
 
     def log_density(self, theta: Floats) -> Floats:
-        mean, variance = self.split(theta)
-        if self.continuous:
-            return gaussian(self.y - mean.T, variance)
+        mean = theta.reshape(self.n_classes, -1)
         every = np.column_stack([1 - mean.sum(axis=1), mean])
         first = 1 - self.y.sum(axis=1)
         result: Floats = np.column_stack([first, self.y]) @ np.log(np.maximum(every, _TINY)).T
         return result
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
-        mean, variance = self.split(theta)
-        n = len(self.y)
-        terms = (members[:, :, None] * (self.y[:, None, :] - mean)).reshape(n, -1)
-        if not self.continuous:
-            return terms
-        return np.hstack([terms, members * ((self.y - mean.T) ** 2 - variance)])
+        rest = self.y[:, None, :] - theta.reshape(self.n_classes, -1)
+        return (members[:, :, None] * rest).reshape(len(self.y), -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,12 +306,10 @@ def parts_of(response: Response | None, x: Floats, step: Step) -> list[Part]:
     if response is None:
         return model
     y = response.columns
-    if not covariates:
-        model.append(Means(y, k, response.continuous))
-    elif response.continuous:
-        model.append(Line(y[:, 0], x, k, weigh=ml))
+    if response.continuous:  # without slopes no weights matter
+        model.append(Line(y[:, 0], x, k, weigh=ml and covariates))
     else:
-        model.append(Logit(y, x, k))
+        model.append(Logit(y, x, k) if covariates else Means(y, k))
     return model
 
 
