@@ -170,14 +170,9 @@ def read_covariates(
     """
     frame = align(covariates, data)
     known = complete(frame, formula)
-    n_dropped = int((~known).sum())
-    if n_dropped:
-        lacking = f"{n_dropped:,} of {len(data):,} patients lack covariates"
-        if missing == "error" or not known.any():
-            raise InputError(
-                f"{lacking} (patients {some(data.ids[~known])}); fill them in, or leave these "
-                f"patients out with {option('missing', 'drop')}."
-            )
+    advice = f"fill them in, or leave these patients out with {option('missing', 'drop')}"
+    lacking = _check_missing(known, data, missing if known.any() else "error", advice)
+    if lacking:
         warnings.warn(f"{lacking} and are left out of the fit.", stacklevel=4)
     frame = frame[known]
     design = learn(frame, formula, data.weights[known])
@@ -185,20 +180,26 @@ def read_covariates(
 
 
 def matrix_of(
-    design: Design, covariates: AnyCovariates, data: Sequences, missing: str, otherwise: str
+    design: Design, covariates: AnyCovariates, data: Sequences, missing: str, advice: str
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """The columns (n, P) of other patients' covariates, and which patients have all of them.
 
-    Patients who lack any are refused unless `missing` is "drop"; `otherwise` says what to do.
+    Patients who lack any are refused with the `advice`, unless `missing` is "drop".
     """
     matrix = design.matrix(align(covariates, data))
     known: NDArray[np.bool_] = np.asarray(~np.isnan(matrix).any(axis=1))
-    if not known.all() and missing == "error":
-        raise InputError(
-            f"{int((~known).sum()):,} of {len(data):,} patients lack covariates (patients "
-            f"{some(data.ids[~known])}); {otherwise}."
-        )
+    _check_missing(known, data, missing, advice)
     return matrix, known
+
+
+def _check_missing(known: NDArray[np.bool_], data: Sequences, missing: str, advice: str) -> str:
+    """How many patients lack covariates, in words; "" if none. Refuses them if "error"."""
+    if known.all():
+        return ""
+    lacking = f"{int((~known).sum()):,} of {len(data):,} patients lack covariates"
+    if missing == "error":
+        raise InputError(f"{lacking} (patients {some(data.ids[~known])}); {advice}.")
+    return lacking
 
 
 # --- from a table to a design -----------------------------------------------------------
