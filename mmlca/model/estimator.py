@@ -52,9 +52,8 @@ from mmlca.model.expected import Visits
 from mmlca.model.inference import Patients
 from mmlca.model.information import Kind
 from mmlca.model.membership import Rows, fit_membership, make_rows
-from mmlca.model.params import Floats, MarkovParams, Seed
+from mmlca.model.params import Floats, MarkovParams, Seed, simulate
 from mmlca.model.search import Fit, SearchKind, fit_from, fit_search, is_confirmed
-from mmlca.model.simulate import simulate
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
