@@ -21,5 +21,5 @@ from .records import Records as Records
 from .records import read_records as read_records
 from .settings import PRESETS as PRESETS
 from .settings import Rules as Rules
-from .synthetic.cohort import SyntheticCohort as SyntheticCohort
+from .synthetic.ra import SyntheticCohort as SyntheticCohort
 from .synthetic.ra import ra_cohort as ra_cohort

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.drugs import DrugMap
+from ehr_prep.drugs import DrugMap, plain
 from ehr_prep.files import Source
-from ehr_prep.matching import plain
 from ehr_prep.readers import Table, factorize, read_table
 from ehr_prep.screen import MAX_DAYS
 from font.checks import listed, some, whole_number

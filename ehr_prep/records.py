@@ -25,9 +25,8 @@ from ehr_prep.drug_texts import (
     supply_by_text,
     unmapped_table,
 )
-from ehr_prep.drugs import DrugMap, Drugs, drug_map
+from ehr_prep.drugs import DrugMap, Drugs, drug_map, plain
 from ehr_prep.files import Source, source_name
-from ehr_prep.matching import plain
 from ehr_prep.patients import (
     LAB_ROLES,
     OBSERVATION_ROLES,

@@ -17,17 +17,17 @@ from ehr_prep.databases.connect import Database
 from ehr_prep.databases.fetch import (
     Entry,
     Exposures,
-    check_parts,
     days_of,
     days_since_1970,
     fetch_of_patients,
+    fetch_records,
     see_patients,
 )
 from ehr_prep.dates import NO_DATE, one_day, to_dates
 from ehr_prep.drug_texts import Texts, look_up
 from ehr_prep.drugs import Drugs
 from ehr_prep.patients import Observation, align_patients, read_observation
-from ehr_prep.records import Checks, Others, Records, make_records
+from ehr_prep.records import Checks, Others, Records
 from ehr_prep.screen import Issue
 from font.checks import one_of, some
 from font.errors import InputError
@@ -139,33 +139,23 @@ def read_omop(
         duplicates=duplicates,
         suggest=False,
     )
-    records = make_records(
-        checks,
-        check_parts(database, exposures, seen, checks),
-        seen.others,
-        seen.counts,
-        issues,
-        {
-            "source": database.name,
-            "files": [],
-            "columns": {
-                "patient": "person_id",
-                "date": _TABLES[table][0],
-                "drug": "drug_concept_id",
-            },
-            "file_columns": {},
-            "patients_columns": {},
-            "dates": {},
-            "patients": "person",
-            "labs": None if labs is None else "measurement",
-            "table": table,
-            "concepts": resolved.records,
-            "entry": "the first drug record" if entry is None else entry.name,
+    settings = {
+        "columns": {
+            "patient": "person_id",
+            "date": _TABLES[table][0],
+            "drug": "drug_concept_id",
         },
-    )
-    if tests is not None:
-        tests = tests[tests["patient_id"].isin(records.ids)].reset_index(drop=True)
-    return replace(records, labs=tests, database=database)
+        "patients": "person",
+        "labs": None if labs is None else "measurement",
+        "table": table,
+        "concepts": resolved.records,
+        "entry": "the first drug record" if entry is None else entry.name,
+    }
+    records = fetch_records(database, exposures, seen, checks, issues, settings)
+    if tests is None:
+        return records
+    tests = tests[tests["patient_id"].isin(records.ids)].reset_index(drop=True)
+    return replace(records, labs=tests)
 
 
 # --- tables of the model -----------------------------------------------------------------

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ehr_prep.dates import NO_DATE, to_days
 from ehr_prep.drugs import RA_DRUGS
-from ehr_prep.synthetic.cohort import NOTE, SyntheticCohort, SyntheticSite, write_csv
+from ehr_prep.synthetic.ra import NOTE, SyntheticCohort, SyntheticSite, write_csv
 from font.files import atomic
 
 if TYPE_CHECKING:

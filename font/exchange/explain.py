@@ -10,7 +10,7 @@ from typing import Any
 
 from font.exchange import envelope, masked
 from font.exchange.envelope import Envelope, read_file
-from font.exchange.registry import KINDS, all_families, message_of, specification_of
+from font.exchange.registry import KINDS, all_families, message_of, message_specifications
 from font.files import content_policy
 
 
@@ -150,7 +150,7 @@ def specification() -> str:
     modules = dict.fromkeys(inspect.getmodule(family.write) for family in all_families().values())
     texts = [
         envelope.__doc__,
-        *map(specification_of, KINDS),
+        *message_specifications(),
         masked.__doc__,
         *map(inspect.getdoc, modules),
     ]

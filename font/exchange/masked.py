@@ -13,9 +13,8 @@ drops out, the masks that the others share with it do not cancel, and the sum is
 can then answer again, one time, as a smaller set with other masks. The threat model is in the
 documentation ("Secure sums").
 
-The masks themselves are made in `font.exchange.masked`. What all masked messages have in common is
-here; `font.exchange.messages.masked_labels` and `masked_sums` say which numbers are masked and how
-their sum is rounded. The payload of both is:
+What all masked messages have in common is here; the modules of the messages *labels* and *sums* say
+which numbers are masked and how their sum is rounded. The payload of both is:
 
 =================== =========================================================================
 of                  what the numbers were made with, see the message
@@ -260,6 +259,19 @@ class MaskedTotal(NamedTuple):
     min_count: int
     values: NDArray[np.int64]
 
+    def check(self, kind: str, of: str, n: int) -> None:
+        """Refuse a sum of another kind or length, or for another file or list of models."""
+        if (self.kind, self.of) != (kind, of):
+            raise InputError(
+                f"the masked files of {some(self.fingerprints)} were made with other models than "
+                "these, or answer another file; have them answer again with the files that all use."
+            )
+        if len(self.values) != n:
+            raise InputError(
+                f"the masked files have {len(self.values):,} numbers instead of {n:,}; have the "
+                "sites answer again."
+            )
+
 
 def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
     """The sum over all sites of a set, exact; all of them are needed.
@@ -294,9 +306,8 @@ def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
             "the masks do not cancel: a site changed its numbers or its key; have all sites answer "
             "again, in a new round of the study."
         )
-    return MaskedTotal(
-        first.kind, first.of, dict(sorted(prints.items())), unit, total.astype(np.int64)
-    )
+    exact = total.astype(np.int64)
+    return MaskedTotal(first.kind, first.of, dict(sorted(prints.items())), unit, exact)
 
 
 def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
@@ -311,15 +322,6 @@ def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
         raise InputError(
             f"{part.site!r} and {first.site!r} masked different tables (another study, round "
             "or list of models); have both answer the same request."
-        )
-
-
-def check_length(total: MaskedTotal, expected: int, command: str) -> None:
-    """Refuse masked files of more or fewer numbers than expected."""
-    if len(total.values) != expected:
-        raise InputError(
-            f"the masked files have {len(total.values):,} numbers instead of {expected:,}; have "
-            f"the sites run `{command}` again."
         )
 
 

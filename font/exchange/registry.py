@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 # All messages by the word in a file's field `kind`, one line for each. What reads, explains and
 # specifies files, the ledger, the commands and Flower look here.
 _MESSAGES = {
-    "model": "font.exchange.messages.model",
-    "labels": "font.exchange.messages.labels",
-    "ensemble": "font.exchange.messages.ensemble",
-    "sums": "font.exchange.messages.sums",
-    "shared": "font.exchange.messages.shared",
-    "key": "font.exchange.messages.mask_key",
-    "masked labels": "font.exchange.messages.masked_labels",
-    "masked sums": "font.exchange.messages.masked_sums",
-    "effects": "font.exchange.messages.effects",
-    "requests": "font.exchange.messages.requests",
-    "results": "font.exchange.messages.results",
+    "model": "font.exchange.messages.model:MESSAGE",
+    "labels": "font.exchange.messages.labels:MESSAGE",
+    "ensemble": "font.exchange.messages.ensemble:MESSAGE",
+    "sums": "font.exchange.messages.sums:MESSAGE",
+    "shared": "font.exchange.messages.shared:MESSAGE",
+    "key": "font.exchange.messages.mask_key:MESSAGE",
+    "masked labels": "font.exchange.messages.labels:MASKED",
+    "masked sums": "font.exchange.messages.sums:MASKED",
+    "effects": "font.exchange.messages.effects:MESSAGE",
+    "requests": "font.exchange.messages.requests:MESSAGE",
+    "results": "font.exchange.messages.results:MESSAGE",
 }
 KINDS = _MESSAGES.keys()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A type of exchange file. A module of `font.exchange.messages` has one, called `MESSAGE`.
+    """A type of exchange file. The modules of `font.exchange.messages` have them.
 
     Parameters
     ----------
@@ -80,14 +80,14 @@ def message_of(kind: str) -> Message:
     """The message of a kind."""
     if kind not in KINDS:
         raise InputError(f"the kind {ascii(kind)[:60]} is unknown; known are {', '.join(KINDS)}.")
-    message: Message = pkgutil.resolve_name(f"{_MESSAGES[kind]}:MESSAGE")
+    message: Message = pkgutil.resolve_name(_MESSAGES[kind])
     return message
 
 
-def specification_of(kind: str) -> str:
-    """What the specification says of a message."""
-    text: str = pkgutil.resolve_name(_MESSAGES[kind]).__doc__
-    return text
+def message_specifications() -> list[str]:
+    """What the specification says of each message: the docstrings of their modules."""
+    modules = dict.fromkeys(place.partition(":")[0] for place in _MESSAGES.values())
+    return [pkgutil.resolve_name(module).__doc__ for module in modules]
 
 
 def masked(kind: str) -> str:

@@ -298,8 +298,7 @@ class Hospital:
             `without`. See `font.exchange.masked`.
         """
         from font.cross_tables import CrossTables
-        from font.exchange.messages.labels import write_labels
-        from font.exchange.messages.masked_labels import write_masked_labels
+        from font.exchange.messages.labels import write_labels, write_masked_labels
         from font.exchange.messages.model import list_fingerprint, read_models
         from font.labels import label
         from mmlca.federation.ledger import request_of

@@ -183,8 +183,7 @@ def _least_total(sent: bytes, ledger: Ledger) -> Floats:
 
     from font.exchange.envelope import read_file
     from font.exchange.masked import read_masked
-    from font.exchange.messages.masked_sums import own_sums
-    from font.exchange.messages.sums import read_sums
+    from font.exchange.messages.sums import own_sums, read_sums
 
     if read_file(sent).kind == "sums":
         return read_sums(sent).sums.ravel()

@@ -23,7 +23,7 @@ from font.exchange.rounds import run_round, steps
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._MESSAGES, "sizes", "sizes_message")
+    monkeypatch.setitem(registry._MESSAGES, "sizes", "sizes_message:MESSAGE")
 
 
 @pytest.fixture(scope="module")
