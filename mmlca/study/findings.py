@@ -32,7 +32,7 @@ from mmlca.study.headline import headline
 from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
-from mmlca.study.outcomes import Outcomes, find_outcomes
+from mmlca.study.outcomes import Outcomes, outcomes_of
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
@@ -153,7 +153,7 @@ def describe(
     results = {site: task() for site, task in tasks.items()}
     table_one = describe_patients(study, analysis, described, results)
     inferred = infer(study, analysis, diagnosed())
-    outcomes = find_outcomes(study, analysis, table_one.hidden_together)
+    outcomes = outcomes_of(study, results, cluster_names(analysis), table_one.hidden_together)
     data = analysis.sequences
     return Findings(
         analysis=analysis,

@@ -27,7 +27,6 @@ _MESSAGES = {
     "key": "font.exchange.messages.mask_key",
     "masked labels": "font.exchange.messages.masked_labels",
     "masked sums": "font.exchange.messages.masked_sums",
-    "effects": "font.exchange.messages.effects",
     "requests": "font.exchange.messages.requests",
     "results": "font.exchange.messages.results",
 }
