@@ -1,11 +1,11 @@
 # The public names, listed here once; `lazy_loader` loads each on first use.
-from . import labs as labs
 from . import synthetic as synthetic
 from .analysis import TableOne as TableOne
 from .analysis import Trend as Trend
 from .analysis import plot_flow as plot_flow
 from .analysis import plot_trend as plot_trend
 from .analysis import table_one as table_one
+from .analysis import trend as trend
 from .bootstrap import pseudo_sites as pseudo_sites
 from .build import build_sequences as build_sequences
 from .databases.claims import read_warehouse as read_warehouse
@@ -14,16 +14,12 @@ from .drugs import RA_DRUGS as RA_DRUGS
 from .drugs import DrugMap as DrugMap
 from .drugs import drug_map as drug_map
 from .drugs import drug_report as drug_report
-from .labs import trend as trend
 from .lines import patient_lines as patient_lines
 from .patients import read_labs as read_labs
 from .patients import read_patients as read_patients
 from .records import Records as Records
 from .records import read_records as read_records
-from .records import read_sites as read_sites
 from .settings import PRESETS as PRESETS
 from .settings import Rules as Rules
-from .synthetic.cohort import SyntheticCohort as SyntheticCohort
-from .synthetic.diabetes import DiabetesCohort as DiabetesCohort
-from .synthetic.diabetes import diabetes_cohort as diabetes_cohort
+from .synthetic.ra import SyntheticCohort as SyntheticCohort
 from .synthetic.ra import ra_cohort as ra_cohort

@@ -18,11 +18,9 @@ from ehr_prep.settings import DEAD, PRESETS, Rules
 from ehr_prep.states import check_rules, finish
 from ehr_prep.windows import Frame, reduce_records, window_edges
 from font.checks import one_of
-from font.errors import InputError
+from font.errors import InputError, option, option_name
 from font.settings import change
-from font.spelling import option, option_name
-from mmlca.sequences.account import Account, Step, add_steps
-from mmlca.sequences.type import Sequences
+from mmlca.sequences.type import Account, Sequences, Step, add_steps
 
 
 def build_sequences(
@@ -35,7 +33,7 @@ def build_sequences(
     """Turn records into sequences of drug classes, one for each eligible patient.
 
     The result has an account: `.flow`, `.issues`, `.patients` and `.settings`, see
-    `mmlca.sequences.account.Account`.
+    `mmlca.sequences.type.Account`.
 
     Parameters
     ----------

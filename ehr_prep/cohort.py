@@ -13,9 +13,8 @@ from ehr_prep.dates import NO_DATE, day_text, one_day, to_days
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, Rules
-from font.errors import InputError, ReportWarning
-from font.spelling import option, option_name
-from mmlca.sequences.account import Step
+from font.errors import InputError, ReportWarning, option, option_name
+from mmlca.sequences.type import Step
 
 
 class Cohort(NamedTuple):

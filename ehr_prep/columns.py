@@ -9,8 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from font.checks import listed, some
-from font.errors import InputError
-from font.spelling import option, option_name
+from font.errors import InputError, option, option_name
 from mmlca.sequences.checks import looks_like_dates
 
 _WHOSE = ("patient", "person", "subject", "member", "bene", "pat")

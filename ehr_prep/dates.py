@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from ehr_prep.readers import factorize
 from font.checks import some
-from font.errors import InputError
-from font.spelling import option, option_name
+from font.errors import InputError, option, option_name
 
 NO_DATE = np.iinfo(np.int32).min
 """The day number that stands for a missing or unreadable date."""

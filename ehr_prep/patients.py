@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 from ehr_prep.columns import some_columns
 from ehr_prep.dates import NO_DATE, read_dates, to_dates
 from ehr_prep.files import Source, source_name
-from ehr_prep.numbers import check_decimal, read_numbers
-from ehr_prep.readers import encode_ids, factorize, read_table
+from ehr_prep.readers import check_decimal, encode_ids, factorize, read_numbers, read_table
 from ehr_prep.screen import Issue, count_rows
+from ehr_prep.settings import LabColumns, ObservationColumns, PatientColumns
 from font.checks import some
 from font.errors import InputError
 from mmlca.sequences.checks import match_ids
 
-PATIENT_ROLES = ("patient", "follow_up_end", "birth_date", "death_date")
-"""What the columns of a patients' table may be."""
-OBSERVATION_ROLES = ("patient", "observation_start", "observation_end")
-"""What the columns of a table of observation periods are."""
-LAB_ROLES = ("patient", "date", "value", "test", "unit")
-"""What the columns of a table of labs may be."""
+# What the columns of a patients' table, of observation periods and of labs may be
+PATIENT_ROLES = tuple(PatientColumns.model_fields)
+OBSERVATION_ROLES = tuple(ObservationColumns.model_fields)
+LAB_ROLES = tuple(LabColumns.model_fields)
 
 
 def read_patients(

@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 
 from ehr_prep.columns import named_roles
 from ehr_prep.dates import ISO, day_text, one_day, read_dates
-from ehr_prep.drug_texts import Texts, look_up, read_coded, read_names, supply_by_text
-from ehr_prep.drugs import DrugMap, Drugs, drug_map
+from ehr_prep.drug_texts import (
+    Texts,
+    look_up,
+    read_coded,
+    read_names,
+    supply_by_text,
+    unmapped_table,
+)
+from ehr_prep.drugs import DrugMap, Drugs, drug_map, plain
 from ehr_prep.files import Source, source_name
-from ehr_prep.matching import plain
-from ehr_prep.numbers import check_decimal
 from ehr_prep.patients import (
     LAB_ROLES,
     OBSERVATION_ROLES,
@@ -32,7 +37,7 @@ from ehr_prep.patients import (
     patients_text,
     read_observation,
 )
-from ehr_prep.readers import check_matched, encode_ids, read_table
+from ehr_prep.readers import check_decimal, check_matched, encode_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
@@ -44,12 +49,10 @@ from ehr_prep.screen import (
     sort_records,
     unusable,
 )
-from ehr_prep.unmapped import unmapped_table
-from font.checks import counted, some
-from font.errors import InputError
-from font.spelling import option
-from mmlca.sequences.account import Step, flow_table
+from font.checks import some
+from font.errors import InputError, option
 from mmlca.sequences.checks import match_ids
+from mmlca.sequences.type import Step, flow_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -359,48 +362,6 @@ def read_records(
             f"{option('strict', True)}."
         )
     return records
-
-
-def read_sites(
-    path_or_frame: Source,
-    drugs: Drugs | None = None,
-    *,
-    site: str | None = None,
-    **options: Any,
-) -> dict[str, Records]:
-    """Read records of several sites from one table, as a dict {site: Records}.
-
-    Each site is read on its own, with its own flow, so that two sites may both have a
-    patient 1. `options` are those of `read_records`.
-
-    Examples
-    --------
-    >>> frame = pd.DataFrame({"site": ["MGB", "VA"], "patient_id": [1, 1], "drug": ["Humira"] * 2,
-    ...                       "date": ["2010-01-05", "2011-01-05"]})
-    >>> list(read_sites(frame, drugs="ra"))
-    ['MGB', 'VA']
-    """
-    roles = ("patient", "date", "drug", "end", "supply")
-    named = {"site": site, **{role: options.pop(role, None) for role in roles}}
-    reading: dict[str, Any] = {name: options.get(name) for name in ("encoding", "delimiter")}
-    frame, columns, n_broken, *_ = read_table(
-        path_or_frame, named, ("site", "patient", "date", "drug"), **reading
-    )
-    name = source_name(path_or_frame)
-    if n_broken:
-        raise InputError(
-            f"{counted(n_broken, 'row', 'rows')} of {name} with the wrong number of fields, so "
-            "that the site is not known; correct them."
-        )
-    which, sites, _ = encode_ids(frame[columns["site"]])
-    if (which < 0).any():
-        n_without = counted((which < 0).sum(), "record", "records")
-        raise InputError(f"{n_without} of {name} without a site; fill it in.")
-    names = {role: column for role, column in columns.items() if role != "site"}
-    return {
-        str(label): read_records(frame[which == number], drugs, **names, **options)
-        for number, label in enumerate(sites)
-    }
 
 
 # --- from rows to records: the same for files and databases ------------------------------

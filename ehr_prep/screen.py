@@ -9,8 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, day_text, to_days
-from ehr_prep.numbers import read_numbers
-from ehr_prep.readers import factorize
+from ehr_prep.readers import factorize, read_numbers
 from font.checks import some
 
 MAX_DAYS = 730

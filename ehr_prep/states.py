@@ -16,8 +16,7 @@ from ehr_prep.dates import NO_DATE
 from ehr_prep.settings import DEAD, OTHER, Rules
 from ehr_prep.windows import Frame, Reduction, name_order
 from font.checks import some
-from font.errors import InputError
-from font.spelling import option, option_name
+from font.errors import InputError, option, option_name
 from mmlca.sequences.checks import check_n_states
 
 _MOST_SETS = 2**14

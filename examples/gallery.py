@@ -36,7 +36,7 @@ choice = mmlca.select_n_classes(sites, range(1, 6), seed=1, n_init=8)
 differences = mmlca.site_differences(
     sites, {s: ensemble.predict(table) + 1 for s, table in labels.items()}, models=models, seed=1
 )
-esr = ehr_prep.labs.trend({s: made.labs for s, made in cohort.items()}, clusters, sites)
+esr = ehr_prep.trend({s: made.labs for s, made in cohort.items()}, clusters, sites)
 
 FIGURES = {
     "state_distribution": mmlca.plot_state_distribution(sites, clusters, xlabel="Quarter"),

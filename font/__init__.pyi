@@ -5,8 +5,6 @@ from .errors import InputError as InputError
 from .exchange.envelope import fingerprint as fingerprint
 from .exchange.explain import explain as explain
 from .exchange.explain import explain_page as explain_page
-from .exchange.families.registry import ModelFamily as ModelFamily
-from .exchange.families.registry import register_family as register_family
 from .exchange.header import Header as Header
 from .exchange.messages.ensemble import read_ensemble as read_ensemble
 from .exchange.messages.ensemble import write_ensemble as write_ensemble
@@ -17,6 +15,8 @@ from .exchange.messages.model import list_fingerprint as list_fingerprint
 from .exchange.messages.model import read_model as read_model
 from .exchange.messages.model import read_models as read_models
 from .exchange.messages.model import write_model as write_model
+from .exchange.registry import ModelFamily as ModelFamily
+from .exchange.registry import register_family as register_family
 from .exchange.report import round_report as round_report
 from .exchange.rounds import combine as combine
 from .exchange.rounds import run_round as run_round
@@ -24,6 +24,7 @@ from .exchange.signatures import make_keys as make_keys
 from .exchange.signatures import public_key as public_key
 from .exchange.signatures import read_keys as read_keys
 from .labels import LabelPatterns as LabelPatterns
+from .labels import LocalModel as LocalModel
 from .labels import label as label
 from .metrics import compare_clusterings as compare_clusterings
 from .metrics import match_labels as match_labels
@@ -34,10 +35,8 @@ from .n_clusters import suggest_n_clusters as suggest_n_clusters
 from .n_clusters import vote as vote
 from .plots import plot_agreement as plot_agreement
 from .plots import plot_weights as plot_weights
-from .protocol import LocalModel as LocalModel
 from .refinement import refine as refine
-from .simulation.methods import consensus as consensus
+from .simulation.competitors import consensus as consensus
 from .simulation.run import run_simulation as run_simulation
 from .stability import bootstrap_clusters as bootstrap_clusters
-from .stability import bootstrap_weights as bootstrap_weights
 from .stability import influence as influence

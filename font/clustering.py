@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from font.checks import Floats, Integers
-from font.errors import InputError
+from font.errors import InputError, option
 from font.probabilities import climb, probabilities
-from font.spelling import option
 
-METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral", "latent")
-FROM_TABLES = ("kmeans", "latent")  # those that cross-tables are enough for
+ONLY_TABLES = ("latent", "kmeans-classes")  # the same whether patterns are given or cross-tables
+METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral", *ONLY_TABLES)
+FROM_TABLES = ("kmeans", *ONLY_TABLES)  # those that cross-tables are enough for
 LINKAGES = ("average", "complete", "ward")
 _MOST_LINKED = 10_000
 _FEW, _MANY = 30, 2_500

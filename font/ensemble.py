@@ -29,10 +29,9 @@ from font.checks import (
     whole_number,
 )
 from font.cross_tables import AddedTables, CrossTables
-from font.errors import InputError, ReportWarning
-from font.labels import LabelPatterns, distinct_rows, map_rows
+from font.errors import InputError, ReportWarning, option
+from font.labels import LabelPatterns, distinct_rows, map_rows, site_proportions
 from font.probabilities import posterior, probabilities
-from font.protocol import site_proportions
 from font.solve import (
     RECORD,
     Clusters,
@@ -43,7 +42,6 @@ from font.solve import (
     positions,
     weigh,
 )
-from font.spelling import option
 
 _RESAMPLES = (
     "Several models come from the same site: models of resamples of the same patients agree with "
@@ -74,12 +72,13 @@ class Ensemble:
     distance : "euclidean", "hellinger", "total-variation" or a function (K, d) → (K, K)
         Between the class parameters of a model.
     method : str
-        The last step: "kmeans" on the rows of D̃ (from cross-tables: on the mean rows of the
-        models' classes); "kmeans-distance", K-means with D̃ as squared distance; "average",
+        The last step: "kmeans" on the rows of D̃; "kmeans-classes" on the mean rows of the
+        models' classes, for which cross-tables are enough (given these, "kmeans" is the same);
+        "kmeans-distance", K-means with D̃ as squared distance; "average",
         "complete" or "ward" linkage with D̃ as distance; "spectral", K-means on the leading
         n_clusters − 1 principal coordinates of D̃; "latent", which takes the labels for readings
         of one latent cluster, with errors that are independent between models (see
-        `font.clustering.latent_clusters`). Cross-tables are enough for "kmeans" and "latent".
+        `font.clustering.latent_clusters`) and also needs cross-tables only.
     reliability : {model: number}, optional
         For weights="prior".
     seed : int
@@ -189,7 +188,7 @@ class Ensemble:
             )
         columns = list(patterns.patterns.T)
         check_known_labels(columns, self._n_classes, self.models_, "the table of label patterns")
-        if self.method == "latent":
+        if self.method in clustering.ONLY_TABLES:
             tables = CrossTables.from_patterns(patterns, tuple(self._n_classes))
             return self._from_tables(tables)
         offsets = np.cumsum([0, *self._n_classes])

@@ -83,7 +83,7 @@ def suggest_n_clusters(
 
     Examples
     --------
-    >>> from font.simulation.kmeans_sites import local_kmeans
+    >>> from font.simulation.competitors import local_kmeans
     >>> from font.simulation.sources import simulate_gaussian
     >>> data = simulate_gaussian("homogeneous", 4, 0.05, seed=1, n_classes=3).data
     >>> models = {k: local_kmeans(data, k) for k in (4, 5)}

@@ -31,10 +31,9 @@ from numpy.typing import ArrayLike
 
 from font.checks import Floats, Integers, Models, check_dict, some, whole_number
 from font.errors import InputError, ReportWarning
-from font.labels import label
+from font.labels import label, n_patients, own_weights, patient_ids, site_proportions
 from font.models.sklearn_models import wrap
 from font.probabilities import posterior
-from font.protocol import n_patients, own_weights, patient_ids, site_proportions
 
 _MOST_STEPS = 5_000
 _HELD_OUT = 0.2  # share of each site's patients that choose the number of steps

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from font.errors import InputError
-from font.spelling import option_name
+from font.errors import InputError, option_name
 
 _PLAIN = {
     "a valid integer": "a whole number",
@@ -228,8 +227,19 @@ class EnsembleSettings(Settings):
     distance: Literal["euclidean", "hellinger", "total-variation"] = setting(
         "euclidean", "Distance between the parameters of two classes."
     )
-    method: Literal["kmeans", "kmeans-distance", "average", "complete", "ward", "spectral"] = (
-        setting("kmeans", "How the patients' distances become clusters.")
+    method: Literal[
+        "kmeans",
+        "kmeans-distance",
+        "average",
+        "complete",
+        "ward",
+        "spectral",
+        "latent",
+        "kmeans-classes",
+    ] = setting(
+        "kmeans",
+        "How the patients' labels become clusters. The last two need only tables of labels, as "
+        "between hospitals; the others need the labels of each patient.",
     )
     refine: Annotated[int, Field(ge=0, le=50)] | Literal["held-out", "converge", "none"] = setting(
         1,

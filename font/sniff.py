@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from font.errors import InputError
-from font.spelling import option, option_name
+from font.errors import InputError, option, option_name
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 FALLBACK = "cp1252"

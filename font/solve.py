@@ -25,6 +25,7 @@ from font.checks import Floats, Integers, some
 from font.cross_tables import AddedTables
 from font.errors import InputError
 
+_TENTH = 0.1  # of the largest eigenvalue; what is above it counts
 # How often the true number was suggested by an ensemble of models with 1 to 3 classes more
 RECORD = {
     "clear": "In simulated studies of small sites such models were right in all 18 clear cases.",
@@ -51,7 +52,7 @@ class SpectrumChoice(NamedTuple):
     sure: str
 
 
-def read_spectrum(values: Iterable[float], threshold: float = 0.1) -> SpectrumChoice:
+def read_spectrum(values: Iterable[float]) -> SpectrumChoice:
     """The number of clusters from the eigenvalues of −HD̃H.
 
     K well-separated clusters give K − 1 large eigenvalues; the rest is noise. Local models with K
@@ -70,10 +71,10 @@ def read_spectrum(values: Iterable[float], threshold: float = 0.1) -> SpectrumCh
     if not array.size or array[0] <= 0:
         return SpectrumChoice(1, 0.0, 1.0, "clear")
     share = array / array[0]
-    n_above = int((share > threshold).sum())
+    n_above = int((share > _TENTH).sum())
     low = max(float(share[n_above]), 0.0) if n_above < len(share) else 0.0
     high = float(share[n_above - 1])
-    room = min(high / threshold, threshold / low if low > 0 else np.inf)
+    room = min(high / _TENTH, _TENTH / low if low > 0 else np.inf)
     sure = "clear" if room >= 2 else "fair" if room >= np.sqrt(2) else "doubtful"
     return SpectrumChoice(1 + n_above, low, high, sure)
 
@@ -218,7 +219,7 @@ def cluster_tables(
     method: str,
     seed: int,
 ) -> Clusters:
-    """Cluster the patients behind cross-tables: `method` is "kmeans" or "latent"."""
+    """Cluster the patients behind cross-tables: `method` is one of `clustering.FROM_TABLES`."""
     total = tables.total(capped=True)
     counts, offsets = np.diag(total), weighed.offsets
     used, n_classes = counts > 0, np.diff(offsets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,19 +21,13 @@ from font.solve import cluster_patterns, distances_to, positions, weigh
 STABLE, DISSOLVED = 0.75, 0.5  # Jaccard similarities of Hennig (2007)
 
 
-def influence(ensemble: Ensemble, sites: Mapping[Any, Hashable] | None = None) -> pd.DataFrame:
+def influence(ensemble: Ensemble) -> pd.DataFrame:
     """How many patients would change cluster if a site had not taken part.
 
-    A site takes its models and its patients with it; the ensemble is fitted again from the
-    pattern table without them, clusters are paired with the present ones, and every patient
-    is placed again, the absent site's too.
-
-    Parameters
-    ----------
-    ensemble : fitted Ensemble
-    sites : {model: site}, optional
-        Which site each model comes from. Default: the model's name up to the last "/" ("MGB"
-        for "MGB/1"), else the name itself.
+    A site takes its models and its patients with it; a model belongs to the site of its name up to
+    the last "/" ("MGB" for "MGB/1"). The ensemble is fitted again from the pattern table without
+    them, clusters are paired with the present ones, and every patient is placed again, the absent
+    site's too.
 
     Returns
     -------
@@ -44,10 +38,7 @@ def influence(ensemble: Ensemble, sites: Mapping[Any, Hashable] | None = None) -
     patterns = _patterns_of(ensemble)
     if ensemble.clusters_ is None:
         raise InputError('with method="latent" no pattern has a cluster of its own to compare.')
-    owner = {name: site_of(name) for name in ensemble.models_} if sites is None else dict(sites)
-    absent = [name for name in ensemble.models_ if name not in owner]
-    if absent:
-        raise InputError(f"sites= does not say where the models {some(absent)} come from.")
+    owner = {name: site_of(name) for name in ensemble.models_}
     left_out = list(dict.fromkeys([*owner.values(), *patterns.sites]))
     if len(left_out) < 2:
         raise InputError(
@@ -106,52 +97,6 @@ def _moved(ensemble: Ensemble, kept: list[int], here: NDArray[np.bool_]) -> Floa
     paired = _paired(old, clusters[number], ensemble.n_clusters_, patterns.counts.sum(axis=1))
     moved: Floats = patterns.counts[paired != old].sum(axis=0).astype(float)
     return moved
-
-
-def bootstrap_weights(ensemble: Ensemble, n_replicates: int = 200, seed: int = 0) -> pd.DataFrame:
-    """Spread of the models' weights when sites are drawn with replacement.
-
-    Each replicate counts every site's patients as often as the site was drawn; the models
-    stay. With few sites the spread is coarse: two sites allow three different draws.
-
-    Returns
-    -------
-    DataFrame
-        One row per model: `weight`, its standard error `se`, and the 2.5 % and 97.5 % points
-        `low` and `high`.
-    """
-    patterns = _patterns_of(ensemble)
-    whole_number(n_replicates, 2, "n_replicates")
-    distances = list(ensemble.class_distances_.values())
-    offsets = np.cumsum([0, *(len(delta) for delta in distances)])
-    share = ensemble._shares
-    if ensemble.weights == "prior":
-        share = share * weighing.reliabilities(ensemble.reliability, ensemble.models_)
-    filled = patterns.counts[:, patterns.counts.any(axis=0)]
-    rng = np.random.default_rng(seed)
-    n_sites = filled.shape[1]
-    draws = rng.multinomial(n_sites, np.full(n_sites, 1 / n_sites), size=n_replicates)
-    with clustering.one_thread():
-        columns = list(patterns.patterns.T)
-        tables = np.stack([weighing.cross_tabulate(columns, offsets, c) for c in filled.T])
-        weight_of = {}
-        for draw in map(tuple, draws):
-            if draw not in weight_of:  # with few sites the same draw returns again and again
-                _, cosines, _, centred = weighing.agreements(
-                    distances, np.tensordot(draw, tables, axes=1)
-                )
-                weight_of[draw] = weighing.model_weights(ensemble.weights, cosines, centred, share)
-    sample = np.stack([weight_of[tuple(draw)] for draw in draws])
-    low, high = np.quantile(sample, [0.025, 0.975], axis=0)
-    return pd.DataFrame(
-        {
-            "weight": ensemble.weights_,
-            "se": sample.std(axis=0, ddof=1),
-            "low": low,
-            "high": high,
-        },
-        index=ensemble.weights_.index,
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,7 @@ import logging
 
 import lazy_loader
 
-from font.exchange.families.registry import register_family
-from font.exchange.tables import register_tables
+from font.exchange.registry import register_family, register_tables
 
 __version__ = "0.2.0"
 

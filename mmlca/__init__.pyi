@@ -17,10 +17,10 @@ from .figures.survival import plot_survival as plot_survival
 from .figures.transitions import plot_transitions as plot_transitions
 from .figures.treatment_lines import plot_lines as plot_lines
 from .model.estimator import MixtureMarkov as MixtureMarkov
-from .model.likelihood_ratio import bootstrap_lrt as bootstrap_lrt
 from .model.outcomes import three_step as three_step
 from .model.params import MarkovParams as MarkovParams
 from .model.resampling import bootstrap as bootstrap
+from .model.selection import bootstrap_lrt as bootstrap_lrt
 from .model.selection import compare_criteria as compare_criteria
 from .model.selection import select_n_classes as select_n_classes
 from .model.selection import vote as vote

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from ehr_prep.databases.connect import Database, check_name
 from ehr_prep.databases.fetch import (
     Exposures,
     as_frame,
-    check_parts,
     days_since_1970,
+    fetch_records,
     see_patients,
 )
 from ehr_prep.dates import one_day
@@ -31,7 +30,7 @@ from ehr_prep.patients import (
     read_observation,
 )
 from ehr_prep.readers import check_matched
-from ehr_prep.records import Checks, Records, make_records
+from ehr_prep.records import Checks, Records
 from ehr_prep.screen import Issue
 from font.checks import one_of
 from font.errors import InputError
@@ -141,26 +140,14 @@ def read_warehouse(
         default_supply=default_supply,
         duplicates=duplicates,
     )
-    records = make_records(
-        checks,
-        check_parts(database, exposures, seen, checks),
-        seen.others,
-        seen.counts,
-        issues,
-        {
-            "source": checks.name,
-            "files": [],
-            "columns": {role: str(column) for role, column in columns.items()},
-            "file_columns": {},
-            "patients_columns": people_columns,
-            "dates": {},
-            "patients": patients,
-            "labs": None,
-            "where": dict(where or {}),
-            "observation": observation,
-        },
-    )
-    return replace(records, database=database)
+    settings = {
+        "columns": {role: str(column) for role, column in columns.items()},
+        "patients_columns": people_columns,
+        "patients": patients,
+        "where": dict(where or {}),
+        "observation": observation,
+    }
+    return fetch_records(database, exposures, seen, checks, issues, settings)
 
 
 # --- tables ----------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pandas as pd
 
 from ehr_prep.databases.connect import Database
-from ehr_prep.drugs import DrugMap, Drugs, drug_map
-from ehr_prep.matching import plain
+from ehr_prep.drugs import DrugMap, Drugs, drug_map, plain
 from font.checks import some
 from font.errors import InputError
 
@@ -145,26 +144,18 @@ def resolve(
 
 def concepts_of(database: Database, items: Iterable[Item]) -> list[int]:
     """All concepts of one set: with those below and those mapped, without those excluded."""
+    sets = list(items)
+    links = _through_ancestors(database, {item.concept_id for item in sets}) or {}
     inside: set[int] = set()
     outside: set[int] = set()
-    for item in items:
-        own = _below(database, [item.concept_id]) if item.descendants else [item.concept_id]
+    for item in sets:
+        own = {item.concept_id}
+        if item.descendants:
+            own |= {concept for concept, above in links.items() if item.concept_id in above}
         if item.mapped:
-            own = [*own, *_maps_to(database, "concept_id_2", own)["concept_id_1"]]
+            own |= set(_maps_to(database, "concept_id_2", own)["concept_id_1"])
         (outside if item.excluded else inside).update(int(c) for c in own)
     return sorted(inside - outside)
-
-
-def _below(database: Database, concepts: Iterable[int]) -> list[int]:
-    """The concepts and everything below them."""
-    wanted = sorted({int(c) for c in concepts})
-    table = database.has(ANCESTOR)
-    below: set[int] = set()
-    if table is not None:
-        part = table.filter(table.ancestor_concept_id.isin(wanted))
-        part = part.select(concept_id=part.descendant_concept_id)
-        below = set(database.fetch(part, "descendants of the concepts of entry")["concept_id"])
-    return sorted(below | set(wanted))
 
 
 # --- what is asked for ------------------------------------------------------------------

@@ -21,8 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pandas as pd
 
 from font.checks import some
-from font.errors import InputError
-from font.spelling import option
+from font.errors import InputError, option
 
 KINDS = ("postgresql", "duckdb", "parquet", "csv", "spark")
 EXAMPLES = (

@@ -8,6 +8,7 @@ records of drugs with a class, and from other tables the rows of the patients wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,17 @@ from ehr_prep.databases.connect import Database
 from ehr_prep.dates import NO_DATE, read_dates, to_days
 from ehr_prep.drug_texts import Texts
 from ehr_prep.readers import encode_ids
-from ehr_prep.records import Checked, Checks, Counts, Others, Raw, check_rows, nobody_seen
-from ehr_prep.screen import NO_DRUG, NO_ID, NOT_MAPPED
+from ehr_prep.records import (
+    Checks,
+    Counts,
+    Others,
+    Raw,
+    Records,
+    check_rows,
+    make_records,
+    nobody_seen,
+)
+from ehr_prep.screen import NO_DRUG, NO_ID, NOT_MAPPED, Issue
 from font.errors import InputError
 from mmlca.sequences.checks import match_ids
 
@@ -152,14 +162,23 @@ def see_patients(database: Database, exposures: Exposures, span: tuple[int, int]
     return Seen(ids[kept], found["who"][ours], n_records, others, counts, entered)
 
 
-def check_parts(
-    database: Database, exposures: Exposures, seen: Seen, checks: Checks
-) -> list[Checked]:
+def fetch_records(
+    database: Database,
+    exposures: Exposures,
+    seen: Seen,
+    checks: Checks,
+    issues: list[Issue],
+    settings: Mapping[str, Any],
+) -> Records:
     """Fetch the records of drugs with a class, and check them, some patients at a time."""
-    return [
+    parts = [
         check_rows(_raw(database, part, exposures, checks), checks)
         for part in _parts(exposures.wanted(), seen)
     ]
+    unused: dict[str, Any] = {"files": [], "file_columns": {}, "dates": {}, "patients_columns": {}}
+    about = {"source": checks.name, "labs": None, **unused, **settings}
+    records = make_records(checks, parts, seen.others, seen.counts, issues, about)
+    return replace(records, database=database)
 
 
 def days_since_1970(date: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Records from a database in the OMOP common data model, versions 5.3 and 5.4."""
+"""Records and persons from a database in the OMOP common data model, versions 5.3 and 5.4."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ehr_prep.databases.concepts import ConceptSets, Resolved, concepts_of, read_sets, resolve
 from ehr_prep.databases.connect import Database
 from ehr_prep.databases.fetch import (
     Entry,
     Exposures,
-    check_parts,
     days_of,
     days_since_1970,
     fetch_of_patients,
+    fetch_records,
     see_patients,
 )
-from ehr_prep.databases.persons import fetch_people
-from ehr_prep.dates import one_day, to_dates
+from ehr_prep.dates import NO_DATE, one_day, to_dates
 from ehr_prep.drug_texts import Texts, look_up
 from ehr_prep.drugs import Drugs
-from ehr_prep.records import Checks, Others, Records, make_records
+from ehr_prep.patients import Observation, align_patients, read_observation
+from ehr_prep.records import Checks, Others, Records
+from ehr_prep.screen import Issue
 from font.checks import one_of, some
 from font.errors import InputError
 from mmlca.sequences.checks import match_ids
@@ -137,33 +139,23 @@ def read_omop(
         duplicates=duplicates,
         suggest=False,
     )
-    records = make_records(
-        checks,
-        check_parts(database, exposures, seen, checks),
-        seen.others,
-        seen.counts,
-        issues,
-        {
-            "source": database.name,
-            "files": [],
-            "columns": {
-                "patient": "person_id",
-                "date": _TABLES[table][0],
-                "drug": "drug_concept_id",
-            },
-            "file_columns": {},
-            "patients_columns": {},
-            "dates": {},
-            "patients": "person",
-            "labs": None if labs is None else "measurement",
-            "table": table,
-            "concepts": resolved.records,
-            "entry": "the first drug record" if entry is None else entry.name,
+    settings = {
+        "columns": {
+            "patient": "person_id",
+            "date": _TABLES[table][0],
+            "drug": "drug_concept_id",
         },
-    )
-    if tests is not None:
-        tests = tests[tests["patient_id"].isin(records.ids)].reset_index(drop=True)
-    return replace(records, labs=tests, database=database)
+        "patients": "person",
+        "labs": None if labs is None else "measurement",
+        "table": table,
+        "concepts": resolved.records,
+        "entry": "the first drug record" if entry is None else entry.name,
+    }
+    records = fetch_records(database, exposures, seen, checks, issues, settings)
+    if tests is None:
+        return records
+    tests = tests[tests["patient_id"].isin(records.ids)].reset_index(drop=True)
+    return replace(records, labs=tests)
 
 
 # --- tables of the model -----------------------------------------------------------------
@@ -314,3 +306,132 @@ def _tests(database: Database, labs: Labs) -> dict[str, list[int]]:
         name = next(name for name in names if row.concept_code in TESTS[name])
         ids[name].append(int(row.concept_id))
     return ids
+
+
+# --- persons: birth, sex and race, observation, death -----------------------------------------
+
+
+# standard concepts, where a database keeps no names of them
+_PEOPLE = {
+    **{8507: "MALE", 8532: "FEMALE"},
+    **{8527: "White", 8516: "Black or African American", 8515: "Asian"},
+}
+_KINDS = {"gender": "sex", "race": "race"}
+
+
+def fetch_people(
+    database: Database, patients: Any, ids: pd.Index, exits: pd.Series | None
+) -> tuple[pd.DataFrame, Observation | None, list[Issue]]:
+    """The patients' table and the observation periods of `ids`, and what is unusual about them.
+
+    Parameters
+    ----------
+    patients : Ibis table `who`
+        The patients with a drug record of a class.
+    exits : Series of days by id, optional
+        The last day in a cohort, which ends observation.
+    """
+    table = _persons(database, patients)
+    deaths = database.has("death")
+    if deaths is not None:
+        deaths = deaths.select(who=deaths.person_id, date=deaths.death_date)
+        rows = fetch_of_patients(database, deaths, patients, "deaths")
+        first = pd.Series(days_of(rows["date"]), index=rows["who"])
+        first = first[first != NO_DATE].groupby(level=0).min()
+        table.insert(0, "death_date", _dates(first.reindex(table.index)))
+    periods, issues = _periods(database, patients, ids, exits)
+    if periods is None and exits is not None:
+        end = _dates(exits.reindex(table.index))
+        table.insert(table.columns.get_loc("birth_date") + 1, "follow_up_end", end)
+    aligned, absent = align_patients(table, ids)
+    no_birth = ~absent & aligned["birth_date"].isna().to_numpy()
+    issues += [
+        Issue("patient not in the table person", int(absent.sum()), "kept", ""),
+        Issue("person without a year of birth", int(no_birth.sum()), "kept", ""),
+    ]
+    return aligned, periods, issues
+
+
+def _persons(database: Database, patients: Any) -> pd.DataFrame:
+    """Birth date, sex and race by id; the names of concepts, or what the source said."""
+    sources = tuple(f"{kind}_source_value" for kind in _KINDS)
+    person = database.table(
+        "person",
+        "person_id",
+        "year_of_birth",
+        *(f"{kind}_concept_id" for kind in _KINDS),
+        optional=("month_of_birth", "day_of_birth", "birth_datetime", *sources),
+    )
+    rows = fetch_of_patients(database, person.rename(who="person_id"), patients, "persons")
+    names = _person_names(database, rows)
+    table = pd.DataFrame(index=pd.Index(rows["who"], name="id"))
+    table["birth_date"] = to_dates(_births(rows))
+    for kind, column in _KINDS.items():
+        concept = rows[f"{kind}_concept_id"].map(names).to_numpy(dtype=object)
+        source = f"{kind}_source_value"
+        stated = rows[source].to_numpy(dtype=object) if source in rows else concept
+        values = np.where(pd.isna(concept), stated, concept)
+        table[column] = pd.Series(values, index=table.index, dtype=object)
+    return table
+
+
+def _births(rows: pd.DataFrame) -> NDArray[np.int32]:
+    """Days of birth; a missing month or day counts as the first, an impossible year as none."""
+    parts = {"month_of_birth": 12, "day_of_birth": 31}
+    month, day = (
+        rows[name].fillna(1).clip(1, most).to_numpy(np.int64)
+        if name in rows
+        else np.ones(len(rows), dtype=np.int64)
+        for name, most in parts.items()
+    )
+    year = rows["year_of_birth"].astype(float)
+    known = year.between(1800, 2200).to_numpy()
+    months = (year.where(known, 1970).to_numpy(np.int64) - 1970) * 12 + month - 1
+    first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    birth = np.where(known, first + day - 1, NO_DATE).astype(np.int32)
+    if "birth_datetime" in rows:
+        exact = days_of(rows["birth_datetime"])
+        birth = np.where(exact == NO_DATE, birth, exact)
+    return birth
+
+
+def _person_names(database: Database, rows: pd.DataFrame) -> Mapping[int, str]:
+    used = {int(c) for k in _KINDS for c in rows[f"{k}_concept_id"].dropna().unique()} - {0}
+    concept = database.table("concept", "concept_id", "concept_name")
+    found = database.fetch(
+        concept.filter(concept.concept_id.isin(sorted(used))), "names of persons' concepts"
+    )
+    return _PEOPLE | dict(zip(found["concept_id"], found["concept_name"], strict=True))
+
+
+def _periods(
+    database: Database, patients: Any, ids: pd.Index, exits: pd.Series | None
+) -> tuple[Observation | None, list[Issue]]:
+    """Observation periods, up to the exit from the cohort."""
+    table = database.has("observation_period")
+    if table is None:
+        return None, []
+    table = table.select(
+        who=table.person_id,
+        begin=table.observation_period_start_date,
+        stop=table.observation_period_end_date,
+    )
+    rows = fetch_of_patients(database, table, patients, "observation periods")
+    begin, stop = days_of(rows["begin"]), days_of(rows["stop"])
+    if exits is not None:
+        until = exits.reindex(rows["who"]).fillna(np.iinfo(np.int32).max).to_numpy(np.int64)
+        inside = begin <= until
+        rows, begin, stop = rows[inside], begin[inside], np.minimum(stop, until)[inside]
+    spells = pd.DataFrame(
+        {
+            "patient_id": rows["who"].to_numpy(),
+            "observation_start": to_dates(begin),
+            "observation_end": to_dates(stop.astype(np.int32)),
+        }
+    )
+    return read_observation(spells, ids)
+
+
+def _dates(days: pd.Series) -> Any:
+    """Days since 1970-01-01, some of them missing, as dates."""
+    return to_dates(days.fillna(NO_DATE).to_numpy().astype(np.int32))

@@ -1,8 +1,6 @@
 """Synthetic cohorts: made-up patients, medication records and laboratory values."""
 
-from ehr_prep.synthetic.cohort import SyntheticCohort
-from ehr_prep.synthetic.diabetes import DiabetesCohort, diabetes_cohort
 from ehr_prep.synthetic.omop import write_omop
-from ehr_prep.synthetic.ra import ra_cohort
+from ehr_prep.synthetic.ra import SyntheticCohort, ra_cohort
 
-__all__ = ["DiabetesCohort", "SyntheticCohort", "diabetes_cohort", "ra_cohort", "write_omop"]
+__all__ = ["SyntheticCohort", "ra_cohort", "write_omop"]

@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from ehr_prep.dates import NO_DATE, to_days
-from ehr_prep.drugs import DrugMap, drug_map
-from ehr_prep.synthetic.cohort import NOTE, SyntheticCohort, SyntheticSite, write_csv
-from font.errors import InputError
+from ehr_prep.drugs import RA_DRUGS
+from ehr_prep.synthetic.ra import NOTE, SyntheticCohort, SyntheticSite, write_csv
 from font.files import atomic
 
 if TYPE_CHECKING:
@@ -29,8 +28,20 @@ _NO_CONCEPT = (
     None,
     "No matching concept",
 )
+_DISEASE = (80809, "Rheumatoid arthritis", "Condition", "SNOMED", "Disorder", "S", "69896004")
+_TEST = (
+    3015183,
+    "Erythrocyte sedimentation rate",
+    "Measurement",
+    "LOINC",
+    "Lab Test",
+    "S",
+    "30341-2",
+)
 _FIXED = (
     _NO_CONCEPT,
+    _DISEASE,
+    _TEST,
     (8507, "MALE", "Gender", "Gender", "Gender", "S", "M"),
     (8532, "FEMALE", "Gender", "Gender", "Gender", "S", "F"),
     (8527, "White", "Race", "Race", "Race", "S", "5"),
@@ -40,9 +51,7 @@ _FIXED = (
 _OPERATORS = {"<": 4171756, ">": 4172704}
 
 
-def write_omop(
-    cohort: SyntheticCohort | SyntheticSite, target: Any, *, ancestors: bool = True
-) -> dict[str, Any]:
+def write_omop(cohort: SyntheticCohort | SyntheticSite, target: Any) -> dict[str, Any]:
     """Write a synthetic cohort as tables of the OMOP common data model 5.4. SYNTHETIC.
 
     Drug texts become concepts of their own with the ingredient above them; texts that the drug map
@@ -56,8 +65,6 @@ def write_omop(
         A cohort goes to one folder, or one schema in lower case, for each site; in a folder the
         truth and SYNTHETIC.json are beside them, as `SyntheticCohort.write` has them. A single
         site goes to the folder itself, or to the connection's own schema.
-    ancestors : bool
-        False leaves `concept_ancestor` empty, as in many real databases.
 
     Returns
     -------
@@ -73,7 +80,7 @@ def write_omop(
     ['cdm_source', 'concept', 'concept_ancestor', 'concept_relationship']
     """
     if isinstance(cohort, SyntheticSite):
-        return _write_site(cohort, target, None, ancestors)
+        return _write_site(cohort, target, None)
     if not isinstance(cohort, SyntheticCohort):
         raise TypeError(f"cohort must come from ra_cohort, found {type(cohort).__name__}.")
     if isinstance(target, (str, os.PathLike)):
@@ -84,8 +91,8 @@ def write_omop(
             truth["patient_id"] = truth["patient_id"].map(number)
             write_csv(root / "truth" / f"synthetic_{name}.csv", truth)
         cohort.write_note(root)
-        return {n: _write_site(cohort[n], root / n, None, ancestors) for n in cohort}
-    return {name: _write_site(cohort[name], target, name.lower(), ancestors) for name in cohort}
+        return {n: _write_site(cohort[n], root / n, None) for n in cohort}
+    return {name: _write_site(cohort[name], target, name.lower()) for name in cohort}
 
 
 def omop_files(site: str) -> dict[str, str]:
@@ -94,21 +101,13 @@ def omop_files(site: str) -> dict[str, str]:
     return {"omop": f"parquet:{site}/", "labs": "ESR", "truth": truth}
 
 
-def omop_tables(site: SyntheticSite, *, ancestors: bool = True) -> dict[str, pa.Table]:
+def omop_tables(site: SyntheticSite) -> dict[str, pa.Table]:
     """The tables of one site, as `write_omop` writes them."""
-    if site.concepts is None:
-        raise InputError(
-            "this cohort has no OMOP concepts; take one that has, such as ra_cohort's."
-        )
-    disease, test = site.concepts.condition, site.concepts.test
     ids = site.patients["patient_id"].to_numpy()
     number = {text: i for i, text in enumerate(ids, start=1)}
-    concepts, of_text, ingredient_of = _drug_concepts(
-        site.records["drug"], drug_map(site.concepts.drugs)
-    )
-    above = ingredient_of if ancestors else {}
-    own = {i: i for i in above.values()} | {i: i for i in above}
-    links = [*above.items(), *own.items()]
+    concepts, of_text, ingredient_of = _drug_concepts(site.records["drug"])
+    own = {i: i for pair in ingredient_of.items() for i in pair}
+    links = [*ingredient_of.items(), *own.items()]
     end = to_days(site.records["end_date"])
     start = to_days(site.records["date"])
     who = site.records["patient_id"].map(number).to_numpy()
@@ -117,7 +116,7 @@ def omop_tables(site: SyntheticSite, *, ancestors: bool = True) -> dict[str, pa.
     n = len(site.records)
     frames = {
         "cdm_source": {"cdm_source_name": [NOTE], "cdm_version": ["5.4"]},
-        "concept": _concepts([*_FIXED, disease, test, *concepts]),
+        "concept": _concepts([*_FIXED, *concepts]),
         "concept_ancestor": {
             "ancestor_concept_id": _whole([b for _, b in links]),
             "descendant_concept_id": _whole([a for a, _ in links]),
@@ -147,8 +146,8 @@ def omop_tables(site: SyntheticSite, *, ancestors: bool = True) -> dict[str, pa.
             "drug_era_start_date": _dates(_whole([])),
             "drug_era_end_date": _dates(_whole([])),
         },
-        "condition_occurrence": _conditions(disease[0], len(number), (who, start)),
-        "measurement": _measurements(test[0], site.labs, lab_who, lab_day),
+        "condition_occurrence": _conditions(len(number), (who, start)),
+        "measurement": _measurements(site.labs, lab_who, lab_day),
     }
     return {name: _table(columns) for name, columns in frames.items()}
 
@@ -156,10 +155,8 @@ def omop_tables(site: SyntheticSite, *, ancestors: bool = True) -> dict[str, pa.
 # --- inside ----------------------------------------------------------------------------
 
 
-def _write_site(
-    site: SyntheticSite, target: Any, schema: str | None, ancestors: bool
-) -> dict[str, Any]:
-    tables = omop_tables(site, ancestors=ancestors)
+def _write_site(site: SyntheticSite, target: Any, schema: str | None) -> dict[str, Any]:
+    tables = omop_tables(site)
     if isinstance(target, (str, os.PathLike)):
         import pyarrow.parquet as pq
 
@@ -214,10 +211,10 @@ def _concepts(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def _drug_concepts(
-    drugs: pd.Series, known_drugs: DrugMap
+    drugs: pd.Series,
 ) -> tuple[list[tuple[Any, ...]], dict[str, int], dict[int, int]]:
     """Concepts of all ingredients and texts, {text: concept} and {concept: ingredient}."""
-    table = known_drugs.table
+    table = RA_DRUGS.table
     rows = table[table["vocabulary"] == "omop"]
     number = {i: int(d) for i, d in zip(rows["ingredient"], rows["drug"], strict=True)}
     codes = table[table["vocabulary"] == "rxcui"].set_index("ingredient")["drug"]
@@ -226,11 +223,11 @@ def _drug_concepts(
         for name, concept in number.items()
     ]
     texts = sorted(drugs.unique())
-    classified = known_drugs.classify(texts)
+    classified = RA_DRUGS.classify(texts)
     known = set(drugs[~drugs.duplicated(keep=False)])  # a text seen once is a slip of the pen
     of_text, ingredient_of = {}, {}
     for i, (text, ingredient) in enumerate(zip(texts, classified["ingredient"], strict=True)):
-        if ingredient is None and (text in known or known_drugs.nearest(text) is not None):
+        if ingredient is None and (text in known or RA_DRUGS.nearest(text) is not None):
             of_text[text] = 0
             continue
         of_text[text] = _OWN + i
@@ -281,7 +278,7 @@ def _deaths(patients: pd.DataFrame) -> dict[str, Any]:
     return {"person_id": dead + 1, "death_date": _dates(day[dead])}
 
 
-def _conditions(disease: int, n: int, exposures: tuple[Any, Any]) -> dict[str, Any]:
+def _conditions(n: int, exposures: tuple[Any, Any]) -> dict[str, Any]:
     """Everybody has the disease, on record since the first drug record."""
     who, day = exposures
     first = np.full(n, np.iinfo(np.int32).max, dtype=np.int32)
@@ -291,12 +288,12 @@ def _conditions(disease: int, n: int, exposures: tuple[Any, Any]) -> dict[str, A
     return {
         "condition_occurrence_id": np.arange(1, len(have) + 1),
         "person_id": have + 1,
-        "condition_concept_id": np.full(len(have), disease),
+        "condition_concept_id": np.full(len(have), _DISEASE[0]),
         "condition_start_date": _dates(first[have]),
     }
 
 
-def _measurements(test: int, labs: pd.DataFrame, who: Any, day: Any) -> dict[str, Any]:
+def _measurements(labs: pd.DataFrame, who: Any, day: Any) -> dict[str, Any]:
     text = labs["value"].astype(str).str.strip()
     sign = text.str[:1].map(_OPERATORS)
     value = pd.to_numeric(text.str.lstrip("<>"), errors="coerce").to_numpy(float)
@@ -304,7 +301,7 @@ def _measurements(test: int, labs: pd.DataFrame, who: Any, day: Any) -> dict[str
     return {
         "measurement_id": np.arange(1, n + 1),
         "person_id": who,
-        "measurement_concept_id": np.full(n, test),
+        "measurement_concept_id": np.full(n, _TEST[0]),
         "measurement_date": _dates(day),
         "operator_concept_id": sign.fillna(0).to_numpy(np.int64),
         "value_as_number": np.ma.masked_invalid(value),

@@ -8,8 +8,12 @@ it is a clinical finding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import day_text, to_dates
-from ehr_prep.synthetic.cohort import NOTE, Concepts, SyntheticCohort, SyntheticSite
 from ehr_prep.synthetic.simulate import (
     SEVERAL,
     WINDOWS,
@@ -33,17 +36,94 @@ from ehr_prep.synthetic.simulate import (
 )
 from font.checks import some, whole_number
 from font.errors import InputError
+from font.files import atomic_write
 
 _BAD_DATES = ("unknown", "00/00/0000", "2013-02-31", "see chart", "")
 _SHARES = ("p_", "subtype", "class_overlap", "stay_memory")  # assumptions from 0 to 1
 _BAD_VALUES = ("<2", "hemolyzed", ">130", "see note", "")
 
+NOTE = "SYNTHETIC: made-up records of made-up patients, not data of any hospital."
 
-_CONCEPTS = Concepts(
-    "ra",
-    (80809, "Rheumatoid arthritis", "Condition", "SNOMED", "Disorder", "S", "69896004"),
-    (3015183, "Erythrocyte sedimentation rate", "Measurement", "LOINC", "Lab Test", "S", "30341-2"),
-)
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SyntheticSite:
+    """One site of a synthetic cohort; `synthetic` is always true.
+
+    Parameters
+    ----------
+    records : DataFrame
+        `patient_id`, `date`, `end_date`, `drug`, all text, as in an export.
+    patients : DataFrame
+        `patient_id`, `birth_date`, `sex`, `race`, `follow_up_end`.
+    labs : DataFrame
+        `patient_id`, `date`, `test` (ESR, in mm/h), `value`, all text.
+    truth : DataFrame
+        By patient_id, for those eligible: `class`, `subtype` (of those with several drugs),
+        `index_date`, and the true state of each quarter, "q1" to "q16".
+    """
+
+    records: pd.DataFrame
+    patients: pd.DataFrame
+    labs: pd.DataFrame
+    truth: pd.DataFrame
+    synthetic: bool = field(default=True, init=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"SyntheticSite: {len(self.truth):,} eligible of {len(self.patients):,} made-up "
+            f"patients, {len(self.records):,} records, {len(self.labs):,} labs"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SyntheticCohort(Mapping[str, SyntheticSite]):
+    """Sites by name, as in a dict; `synthetic` is always true. Made by `ra_cohort`."""
+
+    sites: dict[str, SyntheticSite]
+    settings: dict[str, Any]
+    synthetic: bool = field(default=True, init=False)
+
+    def __getitem__(self, site: str) -> SyntheticSite:
+        return self.sites[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __repr__(self) -> str:
+        lines = [f"{site}: {data!r}" for site, data in self.sites.items()]
+        return "\n".join([f"SyntheticCohort, seed {self.settings['seed']}", *lines])
+
+    def write(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write {site}/medications.csv, patients.csv and labs.csv; returns the paths.
+
+        The truth goes to truth/synthetic_{site}.csv, apart from what an analysis reads.
+        SYNTHETIC.json says that all of it is made up, with the settings. Each file appears
+        whole or not at all.
+        """
+        root, tables = Path(folder), {}
+        for site, data in self.sites.items():
+            tables[root / site / "medications.csv"] = data.records
+            tables[root / site / "patients.csv"] = data.patients
+            tables[root / site / "labs.csv"] = data.labs
+            tables[root / "truth" / f"synthetic_{site}.csv"] = data.truth.reset_index()
+        for path, table in tables.items():
+            write_csv(path, table)
+        self.write_note(root)
+        return [*tables, root / "SYNTHETIC.json"]
+
+    def write_note(self, folder: Path) -> None:
+        """SYNTHETIC.json, which says that everything beside it is made up."""
+        about = json.dumps({"note": NOTE, **self.settings}, indent=2, ensure_ascii=False)
+        atomic_write(folder / "SYNTHETIC.json", f"{about}\n".encode())
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """Write a table of a synthetic cohort, wholly or not at all."""
+    text = table.to_csv(index=False, lineterminator="\n", date_format="%Y-%m-%d")
+    atomic_write(path, text.encode())
 
 
 def ra_cohort(
@@ -207,7 +287,7 @@ def _make_site(
     )
     for table in tables:
         table.attrs["synthetic"] = NOTE
-    return SyntheticSite(*tables, concepts=_CONCEPTS)
+    return SyntheticSite(*tables)
 
 
 # --- records ----------------------------------------------------------------------------

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from font.checks import one_of
 from font.errors import InputError
-from font.simulation.tables import VERDICTS, compare_methods, judge, simulation_table
+from font.simulation.replicate import MEASURES
+from font.simulation.run import simulation_table
+
+VERDICTS = ("better", "equal", "worse", "open")
 
 _CLAIMS = (  # whom FONT is compared with, and what is to be shown
     ("FONT is better than one site's model", "local", "better"),
@@ -181,3 +185,58 @@ def _rise(table: pd.DataFrame, claim: str, margin: float) -> dict[str, Any]:
         "verdict": _verdict(n["better"], n["worse"] + n["equal"], n["open"]),
         "against": ", ".join(falls),
     }
+
+
+# --- comparisons ------------------------------------------------------------------------------
+
+
+def compare_methods(
+    results: pd.DataFrame, method: str, other: str, *, margin: float = 0.01
+) -> pd.DataFrame:
+    """Where one method beats another: differences of the adjusted Rand index on the same data.
+
+    Parameters
+    ----------
+    results : as `run_simulation` returns
+    method, other : names among its methods
+    margin : float
+        A difference too small to matter.
+
+    Returns
+    -------
+    DataFrame
+        One row per scenario: the two means, `difference` with its standard error `se`, and
+        `verdict`: "equal" if difference ± 2 se lies within ± margin, else "better" or "worse" if
+        it lies on one side of 0, else "open": the replicates are too few to decide.
+
+    Examples
+    --------
+    >>> results = pd.DataFrame(
+    ...     [("homogeneous", 5, 0.1, r, m, 0.9 + 0.01 * r - 0.05 * (m == "local"))
+    ...      for r in range(3) for m in ("FONT", "local")],
+    ...     columns=["setting", "n_sites", "variance", "replicate", "method", "ari"],
+    ... )
+    >>> compare_methods(results, "FONT", "local")[["difference", "verdict"]].values.tolist()
+    [[0.05, 'better']]
+    """
+    if method == other:
+        raise InputError(f"two different methods are needed; found {method!r} twice.")
+    for name in (method, other):
+        one_of(name, dict.fromkeys(results["method"]), "the methods to compare")
+    scenario = [name for name in results if name not in (*MEASURES, "replicate", "method")]
+    pairs = results[results["method"].isin([method, other])]
+    wide = pairs.set_index([*scenario, "replicate", "method"])["ari"].unstack("method")
+    wide["difference"] = wide[method] - wide[other]
+    groups = wide.groupby(level=list(range(len(scenario))), sort=False, dropna=False)
+    table: pd.DataFrame = groups[[method, other, "difference"]].mean()
+    table["se"] = groups["difference"].sem(ddof=1)
+    table["verdict"] = judge(table["difference"], table["se"], margin)
+    table["difference"] = table["difference"].round(12)
+    return table.reindex(pd.MultiIndex.from_frame(results[scenario].drop_duplicates()))
+
+
+def judge(difference: pd.Series, se: pd.Series, margin: float) -> Any:
+    """What differences with these standard errors say, one of VERDICTS each."""
+    size, room = difference.abs(), 2 * se.fillna(np.inf)
+    sign = np.where(difference > 0, "better", "worse")
+    return np.where(size + room <= margin, "equal", np.where(size > room, sign, "open"))

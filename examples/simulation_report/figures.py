@@ -9,7 +9,7 @@ import pandas as pd
 
 from font.checks import counted, one_of, some
 from font.errors import InputError
-from font.simulation.tables import simulation_table
+from font.simulation.run import simulation_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from font.checks import one_of
-from font.simulation.run import grid_scenarios, run_simulation
+from font.simulation.run import grid_scenarios, run_simulation, simulation_table
 from font.simulation.sources import SETTINGS, GaussianSource
-from font.simulation.tables import simulation_table
 
 _WEIGHTINGS = (
     "consensus",

@@ -13,7 +13,7 @@ from simulation_report.figures import plot_simulation, plot_weight_correlation
 from simulation_report.questions import QUESTIONS
 
 from font.checks import counted
-from font.simulation.tables import simulation_table
+from font.simulation.run import simulation_table
 
 _NOTE = (
     "Mean adjusted Rand index; the largest standard error is {se:.3f}. Pooled and best local are "

@@ -11,7 +11,7 @@ What is not a count (means and covariances of Gaussian mixtures, centres of K-me
 least m patients and is written with a stated precision.
 
 What someone who knows every other patient of the site could still work out from a file, and what no
-file can prevent, is in `font.exchange.spec`.
+file can prevent, is in `font.exchange.envelope`.
 """
 
 from __future__ import annotations

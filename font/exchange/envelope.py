@@ -1,9 +1,69 @@
 """The outside of every exchange file, and the reader that refuses what does not fit.
 
-`font.exchange.spec` has the specification in words. After `font.exchange.parse` come the outer
-fields, the checksum, the fields of the payload with their bounds, whether its numbers fit together
-(both in the message's module, see `font.exchange.messages`), and last whether the file is one of
-the reader's study and round, signed by its sender.
+"One round" is one upload of models (model files, site → all), one upload of counts (labels files,
+site → centre) and one broadcast of the result (ensemble file, centre → all). A refinement may
+follow, in steps from 0: one upload of sums (sums files, site → centre) and one broadcast of what
+they add up to (shared file, centre → all). The files travel by any means, e-mail included;
+`font.exchange.flower` sends the same files over a network. What follows is true of every file; what
+the payload of a message holds is in its module under `font.exchange.messages`, and
+`font.exchange.explain.specification` puts all together.
+
+Every file is one JSON object in UTF-8. Reading checks all of it, and refuses what does not fit with
+one sentence (an `InputError`); nothing in a file is executed or names code to load. After
+`font.exchange.parse` come the outer fields, the checksum, the fields of the payload with their
+bounds, whether its numbers fit together, and last whether the file is one of the reader's study and
+round, signed by its sender.
+
+=================== =========================================================================
+field               content
+=================== =========================================================================
+format              "font exchange"
+version             2
+kind                the message: "model", "labels", "ensemble" or another of those below
+study               name of the study; files of another study are refused
+round               number of the round within the study, from 1
+site                name of the sender
+created             day of writing, YYYY-MM-DD in UTC; no time, and never a patient's date
+software            program that wrote the file
+settings            optional: {section: {key: value}} of the study file that all sites share, as
+                    texts. A reader whose study file has another value refuses the file.
+payload             the content, below
+sha256              SHA-256 of the payload as canonical JSON (keys sorted, no spaces, UTF-8). It
+                    finds damage and careless edits; it does not show who sent a file.
+signature           optional: {key, value}, an Ed25519 public key and signature (64 and 128
+                    hexadecimal digits) over the line "font exchange file, signed", a line feed,
+                    and all fields but payload and signature as canonical JSON. A reader that knows
+                    the site's key refuses files without it; see `font.exchange.signatures`.
+=================== =========================================================================
+
+All counts in model, labels and sums files are rounded at random to multiples of min_count, see
+`font.exchange.disclosure`; a reader refuses a count that is not a multiple.
+
+Limits, checked before anything is built: 8 MB per file, 600,000 values, 100,000 texts, nesting of
+12, 100 fields of an object, numbers of 30 digits, 127 states or 1,000 columns, 100 classes of a
+model, 300 models, 300 sites, 800 classes of all models together, 50 steps of a refinement,
+10,000,000 for the squared number of classes times parameters, 100,000,000 for the cubed number of
+variables times covariance matrices.
+
+What a file could still reveal:
+
+- One who knows the labels of all other patients of a site can weigh whether a certain patient is
+  among them: each count that the patient moves changes what is written with the probability
+  1/min_count, and a patient is in M·(M + 1)/2 cells of a labels file. Cells that count nearly the
+  same patients share their draw, so that what they reveal does not add up, and with more than
+  five models the unit grows with their number (`font.exchange.disclosure.label_unit`). What remains
+  is, for a simulated site of 500 with models that err in 5 % and min_count 11, a mean area under
+  the curve of such a test of 0.54 from one model, 0.69 from four and 0.77 from twenty (0.94 if the
+  unit stayed 11). Patients whom the models label differently are exposed most, and few models per
+  site protect better than many.
+- Means and centres are based on at least min_count patients; anyone who knows all but one of them
+  can work out the value of that patient to the written precision times their number.
+- Sums of several steps count nearly the same patients. All steps use one draw for each cell, and
+  one draw for all cells based on few patients, so that a patient whom a model singles out shows
+  in 1 of min_count cases, at all steps together. A site answers a shared model only if its own sums
+  are part of it.
+- Two studies, or two rounds, of the same patients are two draws. The ledger of `mmlca.Hospital`
+  keeps one draw for each study and round; it cannot know what leaves by other ways.
 """
 
 from __future__ import annotations
@@ -17,10 +77,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from font.errors import InputError
-from font.exchange.families.registry import all_families
-from font.exchange.fields import Hash, Round, SignaturePart, Site, Strict, Study, Text, validated
+from font.exchange.fields import (
+    AgreedSettings,
+    Hash,
+    Round,
+    SignaturePart,
+    Site,
+    Strict,
+    Study,
+    Text,
+    validated,
+)
 from font.exchange.header import Header
-from font.exchange.messages.registry import KINDS, message_of
 from font.exchange.parse import (
     FILE_LIMIT,
     Path_,
@@ -31,6 +99,7 @@ from font.exchange.parse import (
     read_bytes,
     shorten,
 )
+from font.exchange.registry import KINDS, message_of
 from font.exchange.signatures import sign, verify
 from font.files import atomic_write
 
@@ -68,27 +137,10 @@ class Envelope(Strict):
     site: Site
     created: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     software: Text
+    settings: AgreedSettings | None = None
     payload: dict[str, Any]
     sha256: Hash
     signature: SignaturePart | None = None
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of each message, {"model": …, "labels": …, "ensemble": …, …}.
-
-    The content of each registered family of models is in "models".
-    """
-    schemas: dict[str, Any] = {}
-    for kind in KINDS:
-        schema = Envelope.model_json_schema()
-        inner = message_of(kind).payload.model_json_schema(ref_template="#/$defs/{model}")
-        schema["$defs"] = schema.get("$defs", {}) | inner.pop("$defs", {})
-        schema["properties"] |= {"payload": inner, "kind": {"const": kind}}
-        schemas[kind] = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
-    schemas["models"] = {
-        format: family.schema.model_json_schema() for format, family in all_families().items()
-    }
-    return schemas
 
 
 # --- reading and writing -------------------------------------------------------------------

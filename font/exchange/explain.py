@@ -1,14 +1,16 @@
-"""Exchange files in plain words, for the person who signs them off."""
+"""Exchange files in words: their specification, and one file for the person who signs it off."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from html import escape
 from os import PathLike
 from typing import Any
 
-from font.exchange.envelope import read_file
-from font.exchange.messages.registry import message_of
+from font.exchange import envelope, masked
+from font.exchange.envelope import Envelope, read_file
+from font.exchange.registry import KINDS, all_families, message_of, message_specifications
 from font.files import content_policy
 
 
@@ -138,3 +140,36 @@ def _cell(value: Any) -> str:
 def _nested(value: Any) -> bool:
     parts = value.values() if isinstance(value, Mapping) else value
     return any(isinstance(part, (list, Mapping)) for part in parts)
+
+
+# --- the specification ------------------------------------------------------------------------
+
+
+def specification() -> str:
+    """The whole specification: of every file, of each message and of each family of models."""
+    modules = dict.fromkeys(inspect.getmodule(family.write) for family in all_families().values())
+    texts = [
+        envelope.__doc__,
+        *message_specifications(),
+        masked.__doc__,
+        *map(inspect.getdoc, modules),
+    ]
+    return "\n\n".join((text or "").strip() for text in texts) + "\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of each message, {"model": …, "labels": …, "ensemble": …, …}.
+
+    The content of each registered family of models is in "models".
+    """
+    schemas: dict[str, Any] = {}
+    for kind in KINDS:
+        schema = Envelope.model_json_schema()
+        inner = message_of(kind).payload.model_json_schema(ref_template="#/$defs/{model}")
+        schema["$defs"] = schema.get("$defs", {}) | inner.pop("$defs", {})
+        schema["properties"] |= {"payload": inner, "kind": {"const": kind}}
+        schemas[kind] = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
+    schemas["models"] = {
+        format: family.schema.model_json_schema() for format, family in all_families().items()
+    }
+    return schemas

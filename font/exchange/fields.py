@@ -1,17 +1,92 @@
-"""What the fields of exchange files may hold: types with bounds.
+"""What the fields of exchange files may hold: names, types with bounds, numbers that fit.
 
 The bounds hold before anything is computed from a file: what passes here needs little memory.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from font.checks import Floats
 from font.errors import InputError
-from font.exchange.names import check_site, check_study
+from font.exchange.disclosure import unrounded
 from font.exchange.parse import shorten
+
+# --- names of studies and sites ---------------------------------------------------------------
+
+
+ALL_SITES = "all sites"  # under this name stands what was added up before anyone could read it
+
+_SITE = r"\w[\w .\-]{0,63}"
+_STUDY = r"\w[\w .,:;()&'+\-]{0,199}"
+# letters that no one sees, though Unicode calls them letters
+_BLANK = "\u115f\u1160\u3164\uffa0\u2800"
+# Cyrillic and Greek letters, and digits, that look like Latin letters
+_LOOKS = str.maketrans(
+    "АВЕКМНОРСТХІЈЅаеорсухіјѕԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧονα0",
+    "ABEKMHOPCTXIJSaeopcyxijsqwABEZHIKMNOPTYXovao",
+)
+
+
+def check_study(name: str) -> str:
+    """The name of a study, if a file may carry it."""
+    return _checked(name, "study", _STUDY, 200, "commas, colons, semicolons, brackets, & ' + ")
+
+
+def check_site(name: str, *, numbered: bool = False) -> str:
+    """The name of a site, if a file may carry it; "SITE/1" too if `numbered`."""
+    pattern = _SITE + ("(/[0-9]{1,4})?" if numbered else "")
+    return _checked(name, "site", pattern, 64, "")
+
+
+def _checked(name: str, title: str, pattern: str, most: int, also: str) -> str:
+    shown = ascii(name)[:80]
+    if not isinstance(name, str) or not re.fullmatch(pattern, name) or set(name) & set(_BLANK):
+        raise InputError(
+            f"the {title} {shown} needs another name: 1 to {most} letters, digits, spaces, dots, "
+            f"hyphens, underscores {also}alone, the first a letter or digit"
+        )
+    if name != name.rstrip():
+        raise InputError(f"the {title} {shown} ends with a space; write {name.rstrip()!a}")
+    usual = unicodedata.normalize("NFKC", name)
+    if usual != name:
+        raise InputError(
+            f"the {title} {shown} is not in the usual form of Unicode (NFKC); write {usual!a}"
+        )
+    scripts = {unicodedata.name(c, "").split()[0] for c in name if c.isalpha() and ord(c) > 0}
+    if len(scripts & {"LATIN", "CYRILLIC", "GREEK"}) > 1:
+        raise InputError(
+            f"the {title} {shown} mixes letters of several alphabets that look alike; use one"
+        )
+    return name
+
+
+def look_alikes(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs of different names that a person could take for the same.
+
+    Examples
+    --------
+    >>> look_alikes(["MGB", "VA", "mgb", "V\u0410"])
+    [('MGB', 'mgb'), ('VA', 'VА')]
+    """
+    seen: dict[str, str] = {}
+    pairs = []
+    for name in names:
+        skeleton = re.sub(r"[\W_]", "", name.translate(_LOOKS).casefold())
+        skeleton = skeleton.replace("1", "l").replace("i", "l")
+        if seen.setdefault(skeleton, name) != name:
+            pairs.append((seen[skeleton], name))
+    return pairs
+
+
+# --- types with bounds ------------------------------------------------------------------------
+
 
 MOST_STATES, MOST_CLASSES, MOST_VARIABLES = 127, 100, 1_000
 MOST_MODELS, MOST_SITES = 300, 300
@@ -37,6 +112,7 @@ def size(least: int, most: int) -> Any:
 
 PRINTED = r"^[^\p{C}\p{Zl}\p{Zp}]"  # nothing that hides, breaks or turns the line
 Text = Annotated[str, Field(max_length=100, pattern=PRINTED + "*$")]
+AgreedSettings = dict[Text, dict[Text, Text]]
 Label = Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTED + "+$")]
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e15, le=1e15)]
 Positive = Annotated[Number, Field(gt=0)]
@@ -86,3 +162,47 @@ def validated(schema: type[Any], content: Any, origin: str, prefix: str = "") ->
 def misfit(origin: str, wrong: str) -> InputError:
     """The error for content of the right form whose numbers do not fit together."""
     return InputError(f"{origin} does not fit together: {wrong}; ask the sender to write it again.")
+
+
+# --- what families of models check alike ------------------------------------------------------
+
+
+Content = Mapping[str, Any]
+
+
+def enough_patients(sizes: Any, min_count: int) -> Floats:
+    """The numbers of patients by class, none of which may be small."""
+    patients = np.asarray(sizes, dtype=float)
+    if patients.min() < min_count:
+        raise InputError(
+            f"a class of the model has fewer than {min_count} patients, so that the model may not "
+            "leave; fit fewer classes, or more patients."
+        )
+    return patients
+
+
+def misfit_of_patients(content: Content, min_count: int) -> str | None:
+    """What is wrong with the rounded numbers of patients by class, if anything."""
+    patients = content["patients"]
+    if min(patients) < min_count:
+        return f"a class has {min(patients)} patients, fewer than its min_count {min_count}"
+    wrong = unrounded(patients, min_count)
+    return None if wrong is None else f"its patients have {wrong}"
+
+
+def misfit_of_shape(values: Any, part: str, shape: tuple[int, ...]) -> str | None:
+    """What is wrong with the shape of a nested list, if anything."""
+    try:
+        actual = np.array(values, dtype=float).shape
+    except ValueError:
+        return f"its {part} have rows of unequal length"
+    return None if actual == shape else f"its {part} have the shape {actual} instead of {shape}"
+
+
+def first_misfit(*wrongs: str | None) -> str | None:
+    return next((wrong for wrong in wrongs if wrong is not None), None)
+
+
+def patients_in_words(content: Content) -> str:
+    shown = ", ".join(f"{n:,}" for n in content["patients"])
+    return f"the numbers of patients by class, rounded at random: {shown}"

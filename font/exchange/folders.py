@@ -23,9 +23,9 @@ from font.exchange.disclosure import MIN_COUNT
 from font.exchange.envelope import file_names
 from font.exchange.header import Header
 from font.exchange.inbox import Received, read_inbox, read_received
-from font.exchange.messages.registry import masked
 from font.exchange.messages.requests import Request, write_requests
 from font.exchange.parse import read_bytes
+from font.exchange.registry import masked
 from font.exchange.replies import Reply
 from font.exchange.report import Absent
 from font.files import atomic_write

@@ -36,6 +36,8 @@ class Header:
         See `font.exchange.signatures`.
     signing_key : path, optional
         The private key to sign with.
+    settings : {section: {key: value}}, optional
+        What all agreed on in a study file, as texts: files made with other values are refused.
 
     Examples
     --------
@@ -50,19 +52,21 @@ class Header:
     created: str | None = None
     keys: Mapping[str, str] | None = None
     signing_key: Path_ | None = None
+    settings: Mapping[str, Mapping[str, str]] | None = None
 
     def fields(self) -> dict[str, Any]:
         """The fields of a file that say where it comes from."""
-        return {
+        fields: dict[str, Any] = {
             "study": self.study,
             "round": self.round,
             "site": self.site,
             "created": self.created or datetime.now(UTC).date().isoformat(),
             "software": self.software,
         }
+        return fields | ({"settings": self.settings} if self.settings else {})
 
     def check(self, content: Mapping[str, Any], sender: str, origin: str) -> None:
-        """Refuse a file of another study or round, or that its sender did not sign."""
+        """Refuse a file of another study, round or settings, or that its sender did not sign."""
         if content["study"] != self.study:
             raise InputError(
                 f"{origin} belongs to the study {content['study']!r}, not to {self.study!r}; give "
@@ -73,3 +77,17 @@ class Header:
             raise InputError(
                 f"{origin} belongs to round {content['round']} of the study, not to {self.round}."
             )
+        self._check_settings(content.get("settings") or {}, origin)
+
+    def _check_settings(self, theirs: Mapping[str, Mapping[str, str]], origin: str) -> None:
+        """Refuse a file whose sender agreed on something else; what only one knows may differ."""
+        for section, values in (self.settings or {}).items():
+            for key, value in values.items():
+                other = theirs.get(section, {}).get(key, value)
+                if other != value:
+                    name = f"{section}.{key}" if section else key
+                    raise InputError(
+                        f"{origin} was made with another version of the study file: {name} is "
+                        f"{other} there and {value} here; use one study file at all sites, and "
+                        "have the file made again with it, in a new round."
+                    )

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 from font.errors import InputError
 from font.exchange.envelope import read_file
 from font.exchange.header import Header
-from font.exchange.messages.registry import message_of
 from font.exchange.parse import name_of, read_bytes
+from font.exchange.registry import message_of
 
 
 class Received(NamedTuple):

@@ -13,9 +13,8 @@ drops out, the masks that the others share with it do not cancel, and the sum is
 can then answer again, one time, as a smaller set with other masks. The threat model is in the
 documentation ("Secure sums").
 
-The masks themselves are made in `font.exchange.masks`. What all masked messages have in common is
-here; `font.exchange.messages.masked_labels` and `masked_sums` say which numbers are masked and how
-their sum is rounded. The payload of both is:
+What all masked messages have in common is here; the modules of the messages *labels* and *sums* say
+which numbers are masked and how their sum is rounded. The payload of both is:
 
 =================== =========================================================================
 of                  what the numbers were made with, see the message
@@ -34,7 +33,9 @@ first adds it, the other subtracts it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -47,9 +48,140 @@ from font.errors import InputError
 from font.exchange.envelope import Envelope, read_file, write_file
 from font.exchange.fields import MOST_SITES, Hash, Least, Site, Strict, misfit, size
 from font.exchange.header import Header
-from font.exchange.masks import MOST, Masked, check_set, mask, unmask
-from font.exchange.messages.registry import unmasked
 from font.exchange.parse import FILE_LIMIT, Path_, Source
+from font.exchange.registry import unmasked
+
+# --- masks of pairs of sites ------------------------------------------------------------------
+
+
+LEAST_SITES = 3
+MOST = 10**15  # no number to mask and no sum is larger: what is was masked otherwise
+
+Masked = NDArray[np.uint64]
+
+
+def mask_key(secret: bytes) -> str:
+    """The public key, 64 hexadecimal digits, that belongs to a site's 32 secret bytes.
+
+    Examples
+    --------
+    >>> len(mask_key(bytes(range(32))))
+    64
+    """
+    return _private(secret).public_key().public_bytes_raw().hex()  # type: ignore[no-any-return]
+
+
+def unmask(
+    values: Masked, secret: bytes, site: str, keys: Mapping[str, str], context: Sequence[Any]
+) -> NDArray[np.int64]:
+    """The numbers that `site` masked, which it alone can read; the arguments are as in `mask`."""
+    masks = mask(np.zeros(len(values), dtype=np.int64), secret, site, keys, context)
+    return (values - masks).astype(np.int64)
+
+
+def mask(
+    values: ArrayLike, secret: bytes, site: str, keys: Mapping[str, str], context: Sequence[Any]
+) -> Masked:
+    """Whole numbers with the masks of all pairs of sites that `site` is part of.
+
+    Parameters
+    ----------
+    values : (n,) whole numbers from 0 to 10¹⁵
+    secret : bytes
+        The site's 32 secret bytes.
+    site : str
+    keys : {site: public key}
+        Of the whole set, this site among it; at least three.
+    context : list of texts and numbers
+        What the masks are for: the study, the round, the table. Each context and each set of sites
+        has masks of its own; with one context a site must never mask two different tables.
+
+    Examples
+    --------
+    >>> secrets = {site: bytes([i]) * 32 for i, site in enumerate(["a", "b", "c"], 1)}
+    >>> keys = {site: mask_key(secret) for site, secret in secrets.items()}
+    >>> masked = [mask([7, 0], s, site, keys, ["study", 1]) for site, s in secrets.items()]
+    >>> sum(masked[1:], masked[0]).tolist()
+    [21, 0]
+    """
+    numbers = np.asarray(values)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise TypeError(
+            f"masks go over a list of whole numbers; found {numbers.ndim} dimensions of "
+            f"{numbers.dtype}."
+        )
+    if numbers.size and (numbers.min() < 0 or numbers.max() > MOST):
+        raise InputError(
+            f"numbers to mask lie between 0 and {MOST:,}; found {numbers.min()} to {numbers.max()}."
+        )
+    check_set(keys)
+    if keys.get(site) != mask_key(secret):
+        raise InputError(
+            f"the key of {site!r} in the list is {'missing' if site not in keys else 'another'}, "
+            "so its masks would not cancel; give the key file that this site sent."
+        )
+    topic = json.dumps([*context, sorted(keys.items())], ensure_ascii=False).encode()
+    result = numbers.astype(np.uint64)
+    for other in sorted(set(keys) - {site}):
+        stream = _stream(secret, site, other, keys[other], topic, len(result))
+        if site < other:
+            result += stream
+        else:
+            result -= stream
+    return result
+
+
+def check_set(keys: Mapping[str, str]) -> None:
+    """Refuse sets that are too small, or in which two sites have one key."""
+    if len(keys) < LEAST_SITES:
+        raise InputError(
+            f"a secure sum needs at least {LEAST_SITES} sites, found {len(keys)} "
+            f"({some(keys)}): from a sum of two each could work out the other's table; exchange "
+            "rounded tables instead."
+        )
+    if len(set(keys.values())) != len(keys):
+        raise InputError(
+            f"two of the sites {some(keys)} have the same key; each makes its own in a folder of "
+            "its own."
+        )
+
+
+def _stream(secret: bytes, site: str, other: str, key: str, topic: bytes, n: int) -> Masked:
+    """The mask that two sites share, n numbers; the same from either side."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    try:
+        common = _private(secret).exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(key)))
+    except ValueError:
+        raise InputError(
+            f"the key of {other!r} is not a public key that masks can be made with; ask for its "
+            "key file."
+        ) from None
+    pair = json.dumps(sorted([site, other]), ensure_ascii=False).encode()
+    info = b"font secure sum\n" + hashlib.sha256(topic).digest() + pair
+    whole = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(common)
+    cipher = Cipher(ChaCha20(whole, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(8 * n)), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def _private(secret: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    except ImportError as error:
+        raise ImportError(
+            "secure sums need the package cryptography; install it with: pip install "
+            "'mmlca[secure]'."
+        ) from error
+    if len(secret) != 32:
+        raise InputError(f"a secret has 32 bytes; found {len(secret)}.")
+    return X25519PrivateKey.from_private_bytes(secret)
+
+
+# --- files of masked numbers ------------------------------------------------------------------
 
 
 class MaskKey(Strict):
@@ -127,6 +259,19 @@ class MaskedTotal(NamedTuple):
     min_count: int
     values: NDArray[np.int64]
 
+    def check(self, kind: str, of: str, n: int) -> None:
+        """Refuse a sum of another kind or length, or for another file or list of models."""
+        if (self.kind, self.of) != (kind, of):
+            raise InputError(
+                f"the masked files of {some(self.fingerprints)} were made with other models than "
+                "these, or answer another file; have them answer again with the files that all use."
+            )
+        if len(self.values) != n:
+            raise InputError(
+                f"the masked files have {len(self.values):,} numbers instead of {n:,}; have the "
+                "sites answer again."
+            )
+
 
 def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
     """The sum over all sites of a set, exact; all of them are needed.
@@ -161,9 +306,8 @@ def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
             "the masks do not cancel: a site changed its numbers or its key; have all sites answer "
             "again, in a new round of the study."
         )
-    return MaskedTotal(
-        first.kind, first.of, dict(sorted(prints.items())), unit, total.astype(np.int64)
-    )
+    exact = total.astype(np.int64)
+    return MaskedTotal(first.kind, first.of, dict(sorted(prints.items())), unit, exact)
 
 
 def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
@@ -178,15 +322,6 @@ def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
         raise InputError(
             f"{part.site!r} and {first.site!r} masked different tables (another study, round "
             "or list of models); have both answer the same request."
-        )
-
-
-def check_length(total: MaskedTotal, expected: int, command: str) -> None:
-    """Refuse masked files of more or fewer numbers than expected."""
-    if len(total.values) != expected:
-        raise InputError(
-            f"the masked files have {len(total.values):,} numbers instead of {expected:,}; have "
-            f"the sites run `{command}` again."
         )
 
 

@@ -18,8 +18,7 @@ from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
 from font.exchange.envelope import file_names, read_file
 from font.exchange.header import Header
-from font.exchange.masked import MaskedFile, read_masked
-from font.exchange.masks import LEAST_SITES
+from font.exchange.masked import LEAST_SITES, MaskedFile, read_masked
 from font.exchange.messages.labels import read_labels
 from font.exchange.messages.mask_key import read_mask_key
 from font.exchange.messages.model import ModelFile, read_models

@@ -11,10 +11,10 @@ import pandas as pd
 
 from font.cross_tables import AddedTables
 from font.ensemble import Ensemble
+from font.errors import option
 from font.exchange.disclosure import MIN_COUNT
+from font.exchange.fields import ALL_SITES, look_alikes
 from font.exchange.messages.model import ModelFile
-from font.exchange.names import ALL_SITES, look_alikes
-from font.spelling import option
 
 
 class Absent(NamedTuple):

@@ -24,12 +24,11 @@ from font.exchange.disclosure import MIN_COUNT
 from font.exchange.envelope import file_names
 from font.exchange.header import Header
 from font.exchange.messages.ensemble import write_ensemble
-from font.exchange.messages.masked_labels import sum_of_labels
-from font.exchange.messages.masked_sums import share_masked
+from font.exchange.messages.labels import sum_of_labels
 from font.exchange.messages.model import ModelFile, list_fingerprint, read_model, read_models
-from font.exchange.messages.registry import KINDS, message_of
 from font.exchange.messages.shared import Rounds, SharedFile, check_rounds, read_step
-from font.exchange.messages.sums import share
+from font.exchange.messages.sums import share, share_masked
+from font.exchange.registry import KINDS, message_of
 from font.exchange.replies import (
     Ask,
     Centre,

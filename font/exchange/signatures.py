@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from font.checks import some
 from font.errors import InputError
-from font.exchange.names import check_site
+from font.exchange.fields import check_site
 from font.exchange.parse import Path_, parse
 from font.files import atomic_write, check_regular
 

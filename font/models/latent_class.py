@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -127,20 +126,17 @@ class LatentClass:
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all people give, as many classes as rows; see `statistics`."""
         table = check_sums(total, 1 + self.class_parameters_.shape[1], counts=True)
-        model = type(self)(
-            len(table),
+        sizes, prior = self._item_prior()
+        return type(self).of(
+            self.categories_,
+            probabilities(table[:, 0]),
+            probabilities(table[:, 1:], prior, sizes=sizes),
             n_init=self.n_init,
             prior=self.prior,
             tol=self.tol,
             max_iter=self.max_iter,
             seed=self.seed,
         )
-        model.categories_ = self.categories_
-        sizes, prior = self._item_prior()
-        model.class_parameters_ = probabilities(table[:, 1:], prior, sizes=sizes)
-        model.weights_ = probabilities(table[:, 0])
-        model.loglik_, model.converged_ = float("nan"), False
-        return model
 
     def log_likelihoods(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.float64]:
         """Log-likelihood of each person's answers in each class, (n, K)."""
@@ -158,36 +154,19 @@ class LatentClass:
         n_parameters = self.n_classes - 1 + self.n_classes * n_free
         return float(-2 * self.loglik_ + n_parameters * np.log(n))
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fitted model as plain numbers, texts and lists."""
-        return {
-            "model": "LatentClass",
-            "n_classes": self.n_classes,
-            "items": [
-                {"item": item, "categories": values} for item, values in self.categories_.items()
-            ],
-            "weights": self.weights_.tolist(),
-            "probabilities": self.class_parameters_.tolist(),
-            "loglik": self.loglik_,
-            "converged": self.converged_,
-        }
-
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The model that `to_dict` wrote, ready to predict."""
-        if content.get("model") != "LatentClass":
-            raise InputError(f"expected a dict of a LatentClass, found {content.get('model')!r}.")
-        model = cls(content["n_classes"])
-        model.categories_ = {part["item"]: list(part["categories"]) for part in content["items"]}
-        model.weights_ = np.array(content["weights"], dtype=float)
-        model.class_parameters_ = np.array(content["probabilities"], dtype=float)
-        model.loglik_, model.converged_ = content["loglik"], content["converged"]
-        n_cells = sum(map(len, model.categories_.values()))
-        if model.class_parameters_.shape != (model.n_classes, n_cells):
-            raise InputError(
-                f"the probabilities have the shape {model.class_parameters_.shape}, the items and "
-                f"classes need {(model.n_classes, n_cells)}; write the model again."
-            )
+    def of(
+        cls,
+        categories: dict[Any, list[Any]],
+        weights: NDArray[np.float64],
+        probabilities: NDArray[np.float64],
+        **settings: Any,
+    ) -> Self:
+        """The model with these categories, proportions (K,) and probabilities (K, C)."""
+        model = cls(len(weights), **settings)
+        model.categories_, model.weights_ = categories, weights
+        model.class_parameters_ = probabilities
+        model.loglik_, model.converged_ = float("nan"), False
         return model
 
     # --- inside -------------------------------------------------------------------------

@@ -1,17 +1,22 @@
-"""K-means and Gaussian mixtures of scikit-learn as local models."""
+"""K-means and Gaussian mixtures of scikit-learn as local models, and the sums that refine them.
+
+The sums are a table (K, 1 + d + q): for each class the patients, the sums of each column, and sums
+of products: of all pairs of columns (covariances "full" and "tied", q = d(d + 1)/2), of each column
+with itself ("diag", q = d), or of all squares together ("spherical", and "equal" for K-means,
+whose classes share one variance; q = 1). Columns are counted from an `origin` near the data, so
+that nothing is lost where values are large and spread little.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import case_weights, check_sums, class_parameters, memberships, one_of
+from font.checks import Floats, case_weights, check_sums, class_parameters, memberships, one_of
 from font.errors import InputError
-from font.models import gaussian_sums
 
 
 class SklearnModel:
@@ -30,13 +35,10 @@ class SklearnModel:
     >>> model = SklearnModel(GaussianMixture(2, random_state=0)).fit(data)
     >>> np.sort(model.class_parameters_.ravel().round(1)).tolist()
     [0.1, 5.1]
-    >>> again = SklearnModel.from_dict(model.to_dict())
-    >>> bool((again.predict(data) == model.predict(data)).all())
-    True
     """
 
     def __init__(self, estimator: Any) -> None:
-        one_of(type(estimator).__name__, _STORED, "the estimator")
+        one_of(type(estimator).__name__, _KNOWN, "the estimator")
         self.estimator = estimator
         self._origin: NDArray[np.float64] | None = None  # where `statistics` counts from
         self._variance: float | None = None  # of K-means, shared by the classes
@@ -97,31 +99,26 @@ class SklearnModel:
         """Sums by class, (K, 1 + d + q): patients, sums of columns, sums of products of columns.
 
         Sums are taken from an origin near the class means; a model that `from_statistics` made
-        keeps it. See `font.models.gaussian_sums`.
+        keeps it.
         """
         points = self._points(data)
         table = memberships(membership, len(points), self.n_classes)
-        return gaussian_sums.sums_by_class(points, table, self._form(), self._middle())
+        return sums_by_class(points, table, self._form(), self._middle())
 
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all patients give, as many classes as rows; see `statistics`."""
         form, origin = self._form(), self._middle()
         d = len(origin)
-        table = check_sums(total, 1 + d + gaussian_sums.n_products(form, d))
+        table = check_sums(total, 1 + d + n_products(form, d))
         floor = float(getattr(self.estimator, "reg_covar", 1e-12))
-        fit = gaussian_sums.gaussians_from_sums(table, form, origin, floor)
+        fit = gaussians_from_sums(table, form, origin, floor)
         if form == "equal":
-            model = type(self)(_kmeans_at(fit.means))
+            model = type(self)(kmeans_at(fit.means))
             model._variance = float(fit.covariances)
         else:
-            from sklearn.mixture import GaussianMixture
-
-            settings = self.estimator.get_params() | {"n_components": len(table)}
-            mixture = GaussianMixture(**settings)
-            mixture.weights_, mixture.means_, mixture.covariances_ = fit
-            mixture.precisions_cholesky_ = gaussian_sums.precisions(fit.covariances, form)
-            mixture.n_features_in_ = d
-            model = type(self)(mixture)
+            settings = self.estimator.get_params()
+            del settings["n_components"]
+            model = type(self)(mixture_of(fit, **settings))
         model._origin = origin
         return model
 
@@ -133,11 +130,9 @@ class SklearnModel:
         points, form = self._points(data), self._form()
         if form == "equal":
             roots = np.asarray(1 / np.sqrt(self._shared_variance()))
-            return gaussian_sums.log_densities(points, self.class_parameters_, roots, form)
+            return log_densities(points, self.class_parameters_, roots, form)
         mixture = self.estimator
-        return gaussian_sums.log_densities(
-            points, mixture.means_, mixture.precisions_cholesky_, form
-        )
+        return log_densities(points, mixture.means_, mixture.precisions_cholesky_, form)
 
     def _points(self, data: ArrayLike) -> NDArray[np.float64]:
         points = np.asarray(data, dtype=float)
@@ -176,57 +171,12 @@ class SklearnModel:
             )
         return float(variance / len(labels))
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fitted parameters as plain lists."""
-        name = type(self.estimator).__name__
-        content: dict[str, Any] = {"model": name, "n_classes": self.n_classes}
-        for setting in ("covariance_type", "weight_concentration_prior_type"):
-            if hasattr(self.estimator, setting):
-                content[setting] = getattr(self.estimator, setting)
-        for attribute in _STORED[name]:
-            content[attribute] = _plain(getattr(self.estimator, attribute))
-        return content
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The model that `to_dict` wrote, ready to predict."""
-        name = content.get("model")
-        one_of(name, _STORED, "the model in the dict")
-        absent = [key for key in ("n_classes", *_STORED[str(name)]) if key not in content]
-        if absent:
-            raise InputError(f"the dict of a {name} lacks {', '.join(absent)}; write it again.")
-        if name == "KMeans":
-            return cls(_kmeans_at(np.array(content["cluster_centers_"], dtype=float)))
-        from sklearn import mixture
-
-        settings = {
-            key: content[key]
-            for key in ("covariance_type", "weight_concentration_prior_type")
-            if key in content
-        }
-        estimator = getattr(mixture, str(name))(n_components=content["n_classes"], **settings)
-        for attribute in _STORED[str(name)]:
-            value = content[attribute]
-            pair = attribute == "weight_concentration_" and np.ndim(value) == 2
-            setattr(estimator, attribute, tuple(map(np.array, value)) if pair else np.array(value))
-        estimator.n_features_in_ = estimator.means_.shape[1]
-        return cls(estimator)
+_KNOWN = ("KMeans", "GaussianMixture", "BayesianGaussianMixture")
 
 
-_MIXTURE = ("weights_", "means_", "covariances_", "precisions_cholesky_")
-_STORED = {
-    "KMeans": ("cluster_centers_",),
-    "GaussianMixture": _MIXTURE,
-    "BayesianGaussianMixture": (
-        *_MIXTURE,
-        "weight_concentration_",
-        "mean_precision_",
-        "degrees_of_freedom_",
-    ),
-}
-
-
-def _kmeans_at(centres: NDArray[np.float64]) -> Any:
+def kmeans_at(centres: NDArray[np.float64]) -> Any:
+    """A K-means that has these centres, (K, d)."""
     from sklearn.cluster import KMeans
 
     with warnings.catch_warnings():
@@ -236,11 +186,98 @@ def _kmeans_at(centres: NDArray[np.float64]) -> Any:
     return estimator
 
 
-def _plain(value: Any) -> Any:
-    return [part.tolist() for part in value] if isinstance(value, tuple) else value.tolist()
+def mixture_of(fit: Gaussians, covariance_type: str, **settings: Any) -> Any:
+    """A Gaussian mixture that has these parameters."""
+    from sklearn.mixture import GaussianMixture
+
+    mixture = GaussianMixture(len(fit.means), covariance_type=covariance_type, **settings)
+    mixture.weights_, mixture.means_, mixture.covariances_ = fit
+    mixture.precisions_cholesky_ = precisions(fit.covariances, covariance_type)
+    mixture.n_features_in_ = fit.means.shape[1]
+    return mixture
 
 
 def wrap(model: Any) -> Any:
     """A bare estimator of scikit-learn as a local model; anything else as it is."""
-    bare = type(model).__name__ in _STORED and type(model).__module__.startswith("sklearn.")
+    bare = type(model).__name__ in _KNOWN and type(model).__module__.startswith("sklearn.")
     return SklearnModel(model) if bare else model
+
+
+# --- sums over patients and Gaussian likelihoods ----------------------------------------------
+
+FORMS = ("full", "tied", "diag", "spherical", "equal")
+
+
+class Gaussians(NamedTuple):
+    """Proportions (K,), means (K, d), and covariances: (K, d, d), (d, d), (K, d), (K,) or ()."""
+
+    weights: Floats
+    means: Floats
+    covariances: Floats
+
+
+def n_products(form: str, d: int) -> int:
+    """How many sums of products a class has."""
+    return {"full": d * (d + 1) // 2, "tied": d * (d + 1) // 2, "diag": d}.get(form, 1)
+
+
+def sums_by_class(points: Floats, membership: Floats, form: str, origin: Floats) -> Floats:
+    """The table (K, 1 + d + q) for points (n, d) and memberships (n, K)."""
+    centred = points - origin
+    if form in ("full", "tied"):
+        first, second = np.triu_indices(points.shape[1])
+        products = centred[:, first] * centred[:, second]
+    else:
+        products = centred**2
+        if form != "diag":
+            products = products.sum(axis=1, keepdims=True)
+    weighted = membership.T
+    return np.hstack([weighted.sum(axis=1)[:, None], weighted @ centred, weighted @ products])
+
+
+def gaussians_from_sums(total: Floats, form: str, origin: Floats, floor: float) -> Gaussians:
+    """The maximum of the likelihood; `floor` is added to every variance."""
+    d = len(origin)
+    people = np.maximum(total[:, 0], 10 * np.finfo(float).eps)
+    means, products = total[:, 1 : 1 + d] / people[:, None], total[:, 1 + d :]
+    if form in ("full", "tied"):
+        first, second = np.triu_indices(d)
+        own = products - people[:, None] * means[:, first] * means[:, second]
+        own = own.sum(axis=0)[None] / people.sum() if form == "tied" else own / people[:, None]
+        spread = np.empty((len(own), d, d))
+        spread[:, first, second] = spread[:, second, first] = own
+        spread[:, np.arange(d), np.arange(d)] += floor
+        spread = spread[0] if form == "tied" else spread
+    elif form == "diag":
+        spread = np.maximum(products / people[:, None] - means**2, 0.0) + floor
+    else:
+        left = products[:, 0] - people * (means**2).sum(axis=1)
+        spread = left / (d * people) if form == "spherical" else left.sum() / (d * people.sum())
+        spread = np.maximum(spread, 0.0) + floor
+    return Gaussians(total[:, 0] / people.sum(), means + origin, np.asarray(spread))
+
+
+def precisions(covariances: Floats, form: str) -> Floats:
+    """The inverse of the Cholesky factor, as scikit-learn computes it."""
+    from scipy.linalg import cholesky, solve_triangular
+
+    if form not in ("full", "tied"):
+        return np.asarray(1.0 / np.sqrt(covariances))
+    matrices = covariances if form == "full" else covariances[None]
+    even = np.eye(matrices.shape[-1])
+    out = [solve_triangular(cholesky(c, lower=True), even, lower=True).T for c in matrices]
+    return np.array(out) if form == "full" else np.asarray(out[0])
+
+
+def log_densities(points: Floats, means: Floats, roots: Floats, form: str) -> Floats:
+    """Log density of each point in each class, (n, K), from `precisions`."""
+    n, d = points.shape
+    logs = np.empty((n, len(means)))
+    for k, mean in enumerate(means):
+        root = roots if form in ("tied", "equal") else roots[k]
+        scaled = (points - mean) @ root if np.ndim(root) == 2 else (points - mean) * root
+        diagonal = np.diag(root) if np.ndim(root) == 2 else np.broadcast_to(root, d)
+        logs[:, k] = np.log(diagonal).sum() - 0.5 * (
+            d * np.log(2 * np.pi) + (scaled**2).sum(axis=1)
+        )
+    return logs

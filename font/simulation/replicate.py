@@ -21,8 +21,7 @@ from font.exchange.disclosure import MIN_COUNT, label_unit, round_counts, shared
 from font.labels import LabelPatterns, label
 from font.models.sklearn_models import wrap
 from font.refinement import refine_clusters
-from font.simulation import kmeans_sites
-from font.simulation import methods as baselines
+from font.simulation import competitors
 from font.weights import class_distances
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def _rows(
     truth = {"all": np.concatenate(list(sites.truth.values()))}
     labels, k = {"all": table}, len(sites.means)
     patterns = LabelPatterns.from_labels(labels)
-    scores = baselines.local_scores(labels, truth)
+    scores = competitors.local_scores(labels, truth)
     cosines = true_cosines(models, table, truth["all"], sites.means)
     clusters: dict[str, Any] = {}
     rows = []
@@ -90,10 +89,10 @@ def _rows(
             rounds = method.removeprefix("FONT refined ")
             begin = _by_site(ensemble.predict(table).to_numpy(), sites)
             placed = _refined(template, sites, begin, ensemble.n_clusters_, rounds)
-            row["ari"] = baselines.rand_index({"all": placed}, truth)
+            row["ari"] = competitors.rand_index({"all": placed}, truth)
         elif method.startswith("FONT"):
             ensemble = _fit_at_most(k, partial(_fitted, method, models, patterns, bad, seed))
-            row["ari"] = baselines.rand_index({"all": ensemble.predict(table)}, truth)
+            row["ari"] = competitors.rand_index({"all": ensemble.predict(table)}, truth)
             row["suggested"] = ensemble.n_clusters_choice_.n_clusters
             w = ensemble.weights_.to_numpy()
             row["correlation"] = _correlation(w, scores.to_numpy())
@@ -103,12 +102,12 @@ def _rows(
         elif method.startswith("tables"):
             fit = partial(_from_tables, method, models, _by_site(table, sites), seed)
             placed, ensemble = _fit_at_most(k, fit)
-            row["ari"] = baselines.rand_index({"all": placed}, truth)
+            row["ari"] = competitors.rand_index({"all": placed}, truth)
             row["bad_weight"] = _bad_weight(ensemble.weights_, bad)
         else:
             if method not in clusters:
                 clusters |= _competitor(method, source, sites, everyone, labels, options, seed)
-            row["ari"] = baselines.rand_index({"all": clusters[method]}, truth)
+            row["ari"] = competitors.rand_index({"all": clusters[method]}, truth)
         rows.append(row)
     return rows
 
@@ -192,7 +191,9 @@ def _competitor(
     """The clusters of everyone under this method, and under others that come with it."""
     k = len(sites.means)
     if method == "consensus":
-        return {method: _fit_at_most(k, lambda n: baselines.consensus(labels, n, seed=seed))["all"]}
+        return {
+            method: _fit_at_most(k, lambda n: competitors.consensus(labels, n, seed=seed))["all"]
+        }
     if method.startswith("pooled"):
         fit_groups = getattr(source, "fit_groups", None)
         if method == "pooled site proportions" and fit_groups is not None:
@@ -204,7 +205,7 @@ def _competitor(
             return {method: clusters}
         begin = _by_site(clusters.to_numpy(), sites)
         return {method: _refined(wrap(fitted), sites, begin, k, "converge")}
-    both = kmeans_sites.k_fed(
+    both = competitors.k_fed(
         sites.data,
         k,
         n_init=options["n_init"],

@@ -239,6 +239,44 @@ def grid_scenarios(
     return scenarios
 
 
+def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFrame:
+    """Mean and standard error of a measure, scenarios × methods.
+
+    Parameters
+    ----------
+    results : as `run_simulation` returns
+    measure : a column of the results, such as "ari" or "correlation"
+        Methods that do not have it are left out, and so are replicates where a correlation is
+        not defined, since all models are equally good.
+
+    Returns
+    -------
+    DataFrame
+        One row per scenario; columns (method, "mean") and (method, "se").
+
+    Examples
+    --------
+    >>> scenario = {"setting": "homogeneous", "n_sites": 3, "variance": 0.05, "sizes": (50, 60)}
+    >>> results = run_simulation([scenario], replicates=2, methods=["FONT"])
+    >>> list(simulation_table(results).columns)
+    [('FONT', 'mean'), ('FONT', 'se')]
+    """
+    one_of(measure, MEASURES, "measure")
+    if absent := [name for name in ("replicate", "method", measure) if name not in results]:
+        raise InputError(
+            f"the results lack the columns {some(absent)}; give what run_simulation returns."
+        )
+    scenario = [name for name in results if name not in (*MEASURES, "replicate", "method")]
+    rows = results.dropna(subset=[measure])
+    values = rows.groupby([*scenario, "method"], sort=False, dropna=False)[measure]
+    table = pd.DataFrame({"mean": values.mean(), "se": values.sem(ddof=1)}).unstack("method")
+    order = [method for method in dict.fromkeys(results["method"]) if method in set(rows["method"])]
+    table = table.swaplevel(axis=1)[[(m, part) for m in order for part in ("mean", "se")]]
+    scenarios = results[scenario].drop_duplicates()
+    ordered: pd.DataFrame = table.reindex(pd.MultiIndex.from_frame(scenarios))
+    return ordered
+
+
 # --- finished scenarios ----------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from font.checks import Floats, Integers, one_of, whole_number
 from font.errors import InputError
-from font.simulation.kmeans_sites import fit_kmeans
+from font.simulation.competitors import fit_kmeans
 
 SETTINGS = ("homogeneous", "imbalanced", "contaminated")
 

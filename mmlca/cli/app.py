@@ -19,15 +19,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from font.errors import InputError
-from font.spelling import spelled
+from font.errors import InputError, spelled
 from mmlca import __version__
 from mmlca.cli.centre import centre_app, exchange_app
-from mmlca.cli.data import fit, select
+from mmlca.cli.data import fit, prep, select
 from mmlca.cli.display import STOPPED
 from mmlca.cli.network import network_app
 from mmlca.cli.options import PLAIN, as_option
-from mmlca.cli.prep import prep
 from mmlca.cli.simulate import simulate
 from mmlca.cli.site import site_app
 from mmlca.cli.study import demo, study_app

@@ -96,8 +96,7 @@ def centre_combine(
     """Combine all sites' models and counts: the ensemble file for all sites, and a report."""
     from font.exchange.masked import read_masked
     from font.exchange.messages.ensemble import write_ensemble
-    from font.exchange.messages.labels import read_labels
-    from font.exchange.messages.masked_labels import sum_of_labels
+    from font.exchange.messages.labels import read_labels, sum_of_labels
     from font.exchange.messages.model import read_models
     from font.exchange.report import Absent, round_report
     from font.exchange.rounds import combine, site_votes
@@ -208,9 +207,8 @@ def centre_refine(
     """Add all sites' sums of a step: the shared model for all sites."""
     from font.checks import some
     from font.exchange.masked import read_masked
-    from font.exchange.messages.masked_sums import share_masked
     from font.exchange.messages.shared import parameter_change, read_step
-    from font.exchange.messages.sums import read_sums, share
+    from font.exchange.messages.sums import read_sums, share, share_masked
     from font.files import keep_inputs
 
     number: int | str | None = None if rounds is None else _rounds(rounds)
@@ -298,7 +296,7 @@ def _about(
 def _sorted_by_kind(files: list[Path], sent: tuple[str, ...], wanted: str) -> dict[str, list[Path]]:
     """The files by kind: what was sent to the sites before, and what they answered."""
     from font.exchange.envelope import claimed_kind
-    from font.exchange.messages.registry import masked
+    from font.exchange.registry import masked
 
     given: dict[str, list[Path]] = {kind: [] for kind in (*sent, wanted)}
     for path in files:

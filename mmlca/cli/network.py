@@ -13,9 +13,9 @@ import typer
 from font.errors import InputError
 from mmlca.cli.centre import centre_app
 from mmlca.cli.display import note, say, working
-from mmlca.cli.options import PLAIN, Quiet, SiteName, StudyArgument, listed_sites
+from mmlca.cli.options import PLAIN, Quiet, SiteFile, SiteName, StudyArgument, listed_sites
 from mmlca.cli.site import site_app
-from mmlca.cli.site_input import Floor, Without
+from mmlca.cli.site_input import Without
 
 network_app = typer.Typer(
     name="network", help="A study between hospitals: who has sent what.", **PLAIN
@@ -29,6 +29,8 @@ Folder = Annotated[
 @site_app.command("run")
 def site_run(
     study_file: StudyArgument,
+    site_file: SiteFile = None,
+    *,
     site: SiteName = None,
     folder: Folder = Path(),
     approve: Annotated[
@@ -48,11 +50,22 @@ def site_run(
         ),
     ] = None,
     without: Without = None,
-    floor: Floor = 11,
+    floor: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            envvar="MMLCA_FLOOR",
+            help="Smallest privacy.min_count that this site accepts.",
+            show_default="from the site file, else 11",
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Do what comes next at a hospital: fit, label, assign, refine."""
     from mmlca.federation.site_run import run_site
+    from mmlca.study.study_file import read_site_file
+
+    approve = approve or (site_file is not None and read_site_file(site_file).approve)
 
     def agreed(files: Sequence[Path], page: Path) -> str:
         return _ask_for_approval(files, page, approved_by)
@@ -60,11 +73,12 @@ def site_run(
     with working("Working (the first fit also compiles)", quiet=quiet or approve):
         turn = run_site(
             study_file,
-            site,
+            site_file,
             folder,
+            site=site,
             approve=agreed if approve or approved_by is not None else None,
             without=listed_sites(without),
-            floor=floor,
+            **({} if floor is None else {"floor": floor}),
         )
     for text in turn.notes:
         note(quiet, text)

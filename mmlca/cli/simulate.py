@@ -97,7 +97,7 @@ def _write(results: dict[int, Any], out: Path) -> list[Path]:
     import pandas as pd
 
     from font.files import atomic_write
-    from font.simulation.tables import simulation_table
+    from font.simulation.run import simulation_table
 
     rows, tables = [], []
     for n, part in results.items():
@@ -116,7 +116,7 @@ def _write(results: dict[int, Any], out: Path) -> list[Path]:
 
 def _means(results: dict[int, Any]) -> str:
     """The table of means for each number of starts, as a text."""
-    from font.simulation.tables import simulation_table
+    from font.simulation.run import simulation_table
 
     parts = []
     for n, part in results.items():

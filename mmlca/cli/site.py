@@ -16,7 +16,6 @@ import typer
 
 from font.errors import InputError
 from mmlca.cli.display import say, working, wrote
-from mmlca.cli.groups import with_groups
 from mmlca.cli.options import (
     FILE,
     PLAIN,
@@ -29,6 +28,7 @@ from mmlca.cli.options import (
     from_study,
     listed_sites,
     whole_numbers,
+    with_groups,
 )
 from mmlca.cli.site_input import (
     Home,

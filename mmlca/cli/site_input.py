@@ -1,6 +1,6 @@
 """Options that the commands of a site share, and the hospital that they describe.
 
-Each group of options is a dataclass that `mmlca.cli.groups.with_groups` spells out for typer.
+Each group of options is a dataclass that `mmlca.cli.options.with_groups` spells out for typer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from font.errors import InputError
-from font.spelling import spelled
+from font.errors import InputError, spelled
 from mmlca.cli.data import read_sequences
 from mmlca.cli.display import say
 from mmlca.cli.options import (
@@ -36,7 +35,7 @@ from mmlca.cli.options import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from font.exchange.families.registry import ModelFamily
+    from font.exchange.registry import ModelFamily
     from mmlca.federation.hospital import Hospital
     from mmlca.sequences.type import Sequences
 
@@ -179,8 +178,7 @@ def read_keys_file(path: Path | None, study_file: Path | None) -> dict[str, str]
 
 def study_inputs(study_file: Path | None) -> list[Path]:
     """The study file and the files that it names, of all sites."""
-    from mmlca.study.cache import input_files
-    from mmlca.study.study_file import read_study
+    from mmlca.study.study_file import input_files, read_study
 
     if study_file is None:
         return []
@@ -234,7 +232,7 @@ def site_data(
         return built
     if sequences is None:
         return None
-    from font.exchange.families.registry import family_named
+    from font.exchange.registry import family_named
 
     model = None if exchange_file is None else _model_in(exchange_file)
     if model is not None and model.family.data == "table":
@@ -280,7 +278,7 @@ class _ModelIn(NamedTuple):
 
 def _model_in(path: Path) -> _ModelIn | None:
     from font.exchange.envelope import read_file
-    from font.exchange.families.registry import family_of
+    from font.exchange.registry import family_of
 
     payload = read_file(path).payload
     content = (payload["models"][0] if "models" in payload else payload).get("model")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from font.errors import InputError
-from font.spelling import option_name, spelled
+from ehr_prep.settings import MAPS
+from font.errors import InputError, option_name, spelled
 from mmlca.cli.display import say, working
-from mmlca.cli.groups import SiteReading, with_groups
 from mmlca.cli.options import (
     PLAIN,
     DrugMap,
@@ -24,6 +25,7 @@ from mmlca.cli.options import (
     Preset,
     Quiet,
     Seed,
+    SiteReading,
     StudyArgument,
     as_key,
     as_option,
@@ -31,9 +33,11 @@ from mmlca.cli.options import (
     chosen_map,
     map_file,
     whole_numbers,
+    with_groups,
 )
 
 if TYPE_CHECKING:
+    from mmlca.study.preview import Look
     from mmlca.study.processes import Processes
     from mmlca.study.settings import Study
 
@@ -152,6 +156,14 @@ def study_init(
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the study.")] = "Treatment courses",
     preset: Preset = None,
+    network: Annotated[
+        bool,
+        typer.Option(
+            "--network",
+            help="For hospitals that exchange files: STUDY_FILE has what all agree on, and a site "
+            "file beside it what is a hospital's own. A study file that exists is kept.",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -165,7 +177,7 @@ def study_init(
     from font.files import keep_inputs
     from mmlca.study.study_file import write_study_file
 
-    if path.exists() and not force:
+    if path.exists() and not (force or network):
         raise InputError(f"{path} exists; choose another name, or replace it with --force.")
     tables = {"patients_columns": patients_column, "labs_columns": labs_column}
     if not records:
@@ -174,11 +186,17 @@ def study_init(
         for option, given in belonging.items():
             if given:
                 raise InputError(f"{option_name(option)} goes with --records; give both.")
+        sites = site or ["hospital_1", "hospital_2"]
+        if network:
+            new = not path.exists() or force
+            written = _write_network(path, dict.fromkeys(sites), new, force, name, preset, {})
+            say(quiet, *written, f"Change what they say, then: {_next_turn(path)}")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_study_file(path, site or ("hospital_1", "hospital_2"), name=name, preset=preset)
+        write_study_file(path, sites, name=name, preset=preset)
         say(quiet, f"Wrote {path}. Change the paths in it, then: {_next(path)}")
         return
-    if site:
+    if site and not network:
         raise InputError("--records names the sites, as in MGB=mgb.csv; leave --site out.")
     from mmlca.study.preview import look_at_sites
 
@@ -186,8 +204,8 @@ def study_init(
     tests = _by_site(labs, "--labs")
     files = [f for table in (by_site, people, tests) for part in table.values() for f in part]
     keep_inputs([path], [*files, map_file(drugs), drug_names])
-    shared = {"drugs": map_file(drugs), "drug_names": drug_names}
-    known = chosen_map(drugs, preset)
+    kept = network and path.exists() and not force
+    known = _agreed_map(path) if kept and drugs is None else chosen_map(drugs, preset)
     shared_options = {"drugs": known, "drug_names": drug_names}
     options: dict[str, dict[str, Any]] = {k: {"": v} for k, v in shared_options.items() if v}
     options |= {key: _values(texts) for key, texts in reading.items()}
@@ -203,22 +221,83 @@ def study_init(
         problems = " ".join(f"{site}: {text}" for site, part in unread.items() for text in part)
         raise InputError(f"{path} was not written, because some files cannot be read. {problems}")
     path.parent.mkdir(parents=True, exist_ok=True)
+    shared = {"drugs": map_file(drugs), "drug_names": drug_names}
     relative = {k: Path(os.path.relpath(f, path.parent)).as_posix() for k, f in shared.items() if f}
     if known is not None:
         relative.setdefault("drugs", known)
-    write_study_file(
-        path,
-        {site: look.settings for site, look in looks.items()},
-        name=name,
-        preset=preset,
-        records=relative,
-        notes={site: look.notes() for site, look in looks.items()},
-    )
+    if network:
+        own = {"drug_names": relative.pop("drug_names")} if drug_names else {}
+        places: dict[str, Look | None] = dict.fromkeys(site or ())
+        places |= {s: replace(look, settings={**own, **look.settings}) for s, look in looks.items()}
+        written = _write_network(path, places, not kept, force, name, preset, relative)
+    else:
+        write_study_file(
+            path,
+            {site: look.settings for site, look in looks.items()},
+            name=name,
+            preset=preset,
+            records=relative,
+            notes={site: look.notes() for site, look in looks.items()},
+        )
+        written = [f"Wrote {path}."]
     empty = {site: look.problems for site, look in looks.items() if look.sequences is None}
     if empty:
         problems = " ".join(f"{site}: {text}" for site, part in empty.items() for text in part)
         raise InputError(f"wrote {path}, but its rules leave no sequences. {problems}")
-    say(quiet, f"Wrote {path}. Look through it, then: {_next(path)}")
+    then = _next_turn(path) if network else _next(path)
+    say(quiet, *written, f"Look through what was written, then: {then}")
+
+
+def _write_network(
+    path: Path,
+    places: Mapping[str, Look | None],
+    new: bool,
+    force: bool,
+    name: str,
+    preset: str | None,
+    records: Mapping[str, Any],
+) -> list[str]:
+    """The study file of hospitals that exchange files, unless it is kept, and site files.
+
+    Site files are for the sites whose records are known, or else for all. Returns what was done.
+    """
+    from mmlca.study.study_file import read_study, write_site_file, write_study_file
+
+    if not new:
+        known = read_study(path, files=False).sites
+        strange = [site for site in places if site not in known]
+        if strange:
+            raise InputError(
+                f"{path} has no site {strange[0]!r}; it has {', '.join(known)}. Use the name that "
+                "was agreed on, or replace the file with --force."
+            )
+    here = [site for site, look in places.items() if look is not None] or list(places)
+    files = {
+        site: path.with_name("site.toml" if len(here) == 1 else f"site_{site}.toml")
+        for site in here
+    }
+    taken = [file for file in files.values() if file.exists() and not force]
+    if taken:
+        raise InputError(f"{taken[0]} exists; move it away, or replace it with --force.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if new:
+        write_study_file(
+            path, list(places), name=name, preset=preset, records=records, network=True
+        )
+    for site, file in files.items():
+        look = places[site]
+        settings, notes = (None, []) if look is None else (look.settings, look.notes())
+        write_site_file(file, site, settings, notes=notes)
+    did = f"Wrote {path}, which is for all hospitals and the centre." if new else f"Kept {path}."
+    return [did, *(f"Wrote {file}, which stays at {site}." for site, file in files.items())]
+
+
+def _agreed_map(path: Path) -> str | None:
+    """The drug map of a study file that exists."""
+    from mmlca.study.study_file import read_study
+
+    drugs = read_study(path, files=False).records.drugs
+    return drugs if drugs is None or drugs in MAPS else str(path.parent / drugs)
 
 
 def _values(texts: list[str]) -> dict[str, str]:
@@ -254,6 +333,10 @@ def _roles(texts: list[str], name: str) -> dict[str, dict[str, str]]:
 
 def _next(path: Path) -> str:
     return f"mmlca study run {path} --out results"
+
+
+def _next_turn(path: Path) -> str:
+    return f"mmlca site run {path} {path.with_name('site.toml')}"
 
 
 def _by_site(texts: list[str] | None, option: str) -> dict[str, list[Path]]:

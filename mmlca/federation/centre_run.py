@@ -12,14 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from font.errors import InputError
 from font.exchange.folders import CentreFolder, Waiting
 from font.exchange.header import Header
 from font.exchange.rounds import Round, run_round
 from font.exchange.signatures import KEY_FILE
 from font.files import atomic_write, hold
 from mmlca.federation.hospital import SOFTWARE
-from mmlca.study.study_file import read_study
+from mmlca.study.study_file import read_network_study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +66,7 @@ def run_centre(
     without : list of str
         Sites to go on without.
     """
-    study = read_study(study_file, files=False)
+    study = read_network_study(study_file)
     with hold(folder, private=True):
         carrier = _open_folder(study, folder, without)
         try:
@@ -103,7 +102,7 @@ def network_status(study_file: Path, folder: Path = Path()) -> Status:
     """Who has sent what, from the centre's folder, in which nothing is changed."""
     import pandas as pd
 
-    study = read_study(study_file, files=False)
+    study = read_network_study(study_file)
     carrier = _open_folder(study, folder, look=True)
     step, missing = "", {}
     with TemporaryDirectory() as out:
@@ -139,50 +138,48 @@ def _column(step: str, columns: Mapping[str, Any]) -> str:
     return f"{name} {before + 1}" if before else name
 
 
+def round_settings(study: Study) -> dict[str, Any]:
+    """What the study file says to `font.exchange.rounds.run_round`, whatever carries the files."""
+    settings: dict[str, Any] = study.ensemble.model_dump()
+    steps = settings.pop("refine")
+    return settings | {
+        "sites": list(study.sites),
+        "n_clusters": study.classes.number if isinstance(study.classes.number, int) else None,
+        "min_count": study.privacy.min_count,
+        "seed": study.seed,
+        "refine": None if steps == "none" else steps,
+        "results": True,
+        "secure": study.centre.secure,
+    }
+
+
+def centre_header(study: Study, signing_key: Path | None = None) -> Header:
+    """What the centre's files say of themselves, and what those of the sites must fit."""
+    return Header(
+        study=study.name,
+        round=study.centre.round,
+        software=SOFTWARE,
+        keys=study.public_keys() or None,
+        signing_key=signing_key,
+        settings=study.agreed,
+    )
+
+
 def _round(study: Study, carrier: CentreFolder, out: Path) -> Round:
-    settings = study.ensemble.model_dump(exclude={"method", "refine"})  # the method of one place
     result = run_round(
-        carrier.ask,
-        carrier.header,
-        out=out,
-        sites=list(study.sites),
-        n_clusters=study.classes.number if isinstance(study.classes.number, int) else None,
-        min_count=study.privacy.min_count,
-        seed=study.seed,
-        refine=_refinement(study),
-        results=True,
-        secure=study.centre.secure,
-        absent=carrier.absent,
-        **settings,
+        carrier.ask, carrier.header, out=out, absent=carrier.absent, **round_settings(study)
     )
     carrier.settle()
     return result
-
-
-def _refinement(study: Study) -> Any:
-    steps = study.ensemble.refine
-    if steps == "held-out":
-        raise InputError(
-            'ensemble.refine is "held-out", which needs all patients in one place; between '
-            'hospitals give a number of steps, "converge" or "none".'
-        )
-    return None if steps == "none" else steps
 
 
 def _open_folder(
     study: Study, folder: Path, without: Sequence[str] = (), *, look: bool = False
 ) -> CentreFolder:
     key = folder / "private" / KEY_FILE
-    header = Header(
-        study=study.name,
-        round=study.centre.round,
-        software=SOFTWARE,
-        keys=study.public_keys() or None,
-        signing_key=key if key.exists() else None,
-    )
     return CentreFolder(
         folder,
-        header,
+        centre_header(study, key if key.exists() else None),
         list(study.sites),
         without=without,
         min_count=study.privacy.min_count,

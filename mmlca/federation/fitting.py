@@ -11,7 +11,7 @@ from font.errors import InputError
 from font.probabilities import PRIOR_OF_SENT_FITS
 
 if TYPE_CHECKING:
-    from font.exchange.families.registry import ModelFamily
+    from font.exchange.registry import ModelFamily
     from mmlca.federation.hospital import Hospital
 
 _STATES = 6  # up to which the prior holds
@@ -80,7 +80,7 @@ def fit_models(
 
 def _settings(hospital: Hospital, family: ModelFamily) -> dict[str, Any]:
     """The settings that the family's fit takes; others must not have been changed."""
-    from font.spelling import option
+    from font.errors import option
 
     if family.fit is None:
         raise InputError(f"a {family.name} is not fitted by this program; release a fitted one.")
@@ -97,7 +97,7 @@ def _fit_one(
     hospital: Hospital, family: ModelFamily, data: Any, n_classes: int, settings: dict[str, Any]
 ) -> Any:
     """A model with as many of the classes as have patients, or with `fewer_classes` enough."""
-    from font.spelling import option
+    from font.errors import option
 
     assert family.fit is not None  # `_settings` has checked it
     model = family.fit(data, n_classes, **settings)

@@ -145,7 +145,7 @@ class Hospital:
     n_jobs: int = 1
 
     def __post_init__(self) -> None:
-        from font.exchange.names import check_site, check_study
+        from font.exchange.fields import check_site, check_study
 
         check_study(self.study)
         check_site(self.site)
@@ -157,7 +157,12 @@ class Hospital:
 
     @classmethod
     def from_study(
-        cls, path: str | os.PathLike[str], site: str | None = None, **changes: Any
+        cls,
+        path: str | os.PathLike[str],
+        site: str | None = None,
+        *,
+        site_file: str | os.PathLike[str] | None = None,
+        **changes: Any,
     ) -> Self:
         """The hospital that a study file describes.
 
@@ -166,20 +171,25 @@ class Hospital:
         path : the study file
             Of its sites only `site` needs to have its files here.
         site : str, optional
-            Not needed if the file has one site.
+            Not needed if the file has one site, or with `site_file`.
+        site_file : path, optional
+            The hospital's own file, where the study file does not say where its patients are.
         changes
             Fields of `Hospital` that are to differ from what the file says.
         """
         from mmlca.study.site_data import read_site
-        from mmlca.study.study_file import read_study
+        from mmlca.study.study_file import read_site_file, read_study
 
-        if site is None:
+        place = None if site_file is None else read_site_file(site_file)
+        if place is not None:
+            site = place.site
+        elif site is None:
             site, *others = read_study(path, files=False).sites
             if others:
                 raise InputError(
                     f"{path} has the sites {', '.join([site, *others])}; say which one this is."
                 )
-        study = read_study(path, site=site)
+        study = read_study(path, site=site, site_file=site_file)
         fixed = isinstance(study.classes.number, int)
         settings: dict[str, Any] = {
             "study": study.name,
@@ -197,6 +207,10 @@ class Hospital:
             "n_jobs": study.n_jobs or 1,
             "keys": read_study(path, files=False).public_keys(),
         }
+        if place is not None:
+            settings["floor"] = place.floor
+            if place.signing_key is not None:
+                settings["signing_key"] = place.signing_key
         if study.model.prior is not None:
             settings["prior"] = study.model.prior
         if "sequences" not in changes:
@@ -209,7 +223,7 @@ class Hospital:
 
         The same request gets the same files again, from the ledger, without another fit.
         """
-        from font.exchange.families.registry import family_named
+        from font.exchange.registry import family_named
         from mmlca.federation.fitting import fit_models
         from mmlca.federation.ledger import request_of
 
@@ -245,7 +259,7 @@ class Hospital:
 
         The private one is another in each study and round; it stays in the site's folder.
         """
-        from font.exchange.masks import mask_key
+        from font.exchange.masked import mask_key
         from font.exchange.messages.mask_key import write_mask_key
 
         secret = self.ledger().mask_secret()
@@ -284,8 +298,7 @@ class Hospital:
             `without`. See `font.exchange.masked`.
         """
         from font.cross_tables import CrossTables
-        from font.exchange.messages.labels import write_labels
-        from font.exchange.messages.masked_labels import write_masked_labels
+        from font.exchange.messages.labels import write_labels, write_masked_labels
         from font.exchange.messages.model import list_fingerprint, read_models
         from font.labels import label
         from mmlca.federation.ledger import request_of
@@ -383,7 +396,7 @@ class Hospital:
         ----------
         kind : str
             Of a message that answers an ensemble or shared file, see
-            `font.exchange.messages.registry.Message`.
+            `font.exchange.registry.Message`.
         source : the centre's ensemble file, or its shared file of the step before
         out : folder, optional
             `to_centre` if not given.
@@ -439,7 +452,12 @@ class Hospital:
         from font.exchange.header import Header
 
         return Header(
-            study=self.study, site=self.site, round=self.round, software=SOFTWARE, keys=self.keys
+            study=self.study,
+            site=self.site,
+            round=self.round,
+            software=SOFTWARE,
+            keys=self.keys,
+            settings=None if self.study_file is None else self.study_file.agreed,
         )
 
     def ledger(self) -> Ledger:
@@ -504,7 +522,7 @@ class Hospital:
     ) -> Path:
         """As `_release`, for one file; of a step, if the site sends the message at every step."""
         from font.exchange.envelope import file_name
-        from font.exchange.messages.registry import masked
+        from font.exchange.registry import masked
 
         kind = masked(kind) if keys else kind
         entry = kind if step is None else f"{kind} {step}"

@@ -25,8 +25,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from font.checks import some
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws
-from font.exchange.messages.registry import KINDS, Message, masked, message_of, unmasked
-from font.exchange.names import look_alikes
+from font.exchange.fields import look_alikes
+from font.exchange.registry import KINDS, Message, masked, message_of, unmasked
 from font.files import atomic_write
 from mmlca.federation.mask_secret import make_mask_secret, read_mask_secret
 

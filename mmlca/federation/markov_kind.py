@@ -6,7 +6,7 @@ patient may make several steps in one cell of the last table. So a cell that few
 different patients make is rounded as patients, to 0 or min_count, and multiplied by the
 mean number of steps per patient in all such cells of the site.
 
-Besides what all models have (`font.exchange.spec`), the content is:
+Besides what all models have (`font.exchange.messages.model`), the content is:
 
 =================== =========================================================================
 format              "mmlca markov counts"
@@ -32,14 +32,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from font.exchange.disclosure import Draws, round_counts, round_events, round_mean, unrounded
-from font.exchange.families.checks import (
-    enough_patients,
-    first_misfit,
-    misfit_of_patients,
-    misfit_of_shape,
-    patients_in_words,
-)
-from font.exchange.families.registry import ModelFamily
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_STATES,
@@ -49,8 +41,14 @@ from font.exchange.fields import (
     One,
     Patients,
     Strict,
+    enough_patients,
+    first_misfit,
+    misfit_of_patients,
+    misfit_of_shape,
+    patients_in_words,
     size,
 )
+from font.exchange.registry import ModelFamily
 from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
 from mmlca.federation.fitting import local_prior
 

@@ -46,9 +46,9 @@ def make_answer(
 ) -> bytes:
     """The file of a kind that answers a step: rounded, or with `keys` exact and masked."""
     from font.exchange.envelope import write_file
-    from font.exchange.messages.masked_sums import write_masked_sums
-    from font.exchange.messages.registry import message_of
     from font.exchange.messages.shared import Question
+    from font.exchange.messages.sums import write_masked_sums
+    from font.exchange.registry import message_of
 
     message, header = message_of(kind), hospital.header()
     if message.answer is None:

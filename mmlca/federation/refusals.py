@@ -88,7 +88,7 @@ def refuse_other_way(entry: str, ledger: Ledger) -> None:
 
     `entry` is that of the ledger: "labels", "masked labels", "sums 1", "masked sums 1".
     """
-    from font.exchange.messages.registry import masked, unmasked
+    from font.exchange.registry import masked, unmasked
 
     plain = unmasked(entry)
     other, way = (masked(entry), "with") if entry == plain else (plain, "without")
@@ -183,8 +183,7 @@ def _least_total(sent: bytes, ledger: Ledger) -> Floats:
 
     from font.exchange.envelope import read_file
     from font.exchange.masked import read_masked
-    from font.exchange.messages.masked_sums import own_sums
-    from font.exchange.messages.sums import read_sums
+    from font.exchange.messages.sums import own_sums, read_sums
 
     if read_file(sent).kind == "sums":
         return read_sums(sent).sums.ravel()

@@ -211,7 +211,8 @@ def study_of(hospital: Hospital, study: Study) -> Study:
 def request_of_results(hospital: Hospital, data: Sequences, study: Study, step: Step) -> str:
     """A fingerprint of all that decides the results: patients, files, settings and clusters."""
     from mmlca.federation.ledger import request_of
-    from mmlca.study.cache import file_hash, input_files, settings_key
+    from mmlca.study.cache import file_hash, settings_key
+    from mmlca.study.study_file import input_files
 
     place = study.sites[hospital.site]
     here = study.model_copy(update={"sites": {hospital.site: place}})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ehr_prep.unmapped import unmapped_caution
+from ehr_prep.drug_texts import unmapped_caution
 from font.checks import some
 from font.errors import InputError
 from font.exchange.envelope import claimed_kind
@@ -27,7 +27,7 @@ from font.exchange.messages.requests import Request, requests_in
 from font.exchange.site_part import answer_step
 from font.files import atomic_write, csv_text, hold, keep_inputs
 from mmlca.federation.hospital import SOFTWARE, Hospital
-from mmlca.study.study_file import read_study
+from mmlca.study.study_file import read_network_study, read_site_file
 
 if TYPE_CHECKING:
     from mmlca.study.settings import Study
@@ -75,9 +75,10 @@ class Answered(BaseModel):
 
 def run_site(
     study_file: Path,
-    site: str | None = None,
+    site_file: Path | None = None,
     folder: Path = Path(),
     *,
+    site: str | None = None,
     approve: Approve | None = None,
     **changes: Any,
 ) -> SiteTurn:
@@ -88,17 +89,20 @@ def run_site(
     Parameters
     ----------
     study_file : path
-    site : str, optional
-        Not needed if the study file has one site.
+        The same at all sites.
+    site_file : path, optional
+        What is this site's own; not needed if the study file says where the patients are.
     folder : path
+    site : str, optional
+        Needed if there is no `site_file` and the study file has several sites.
     approve : files, page → name, optional
         Shows a person the files that are about to leave, which the page explains, and returns who
         approved them; raises an `InputError` if nobody did. Without it they leave at once.
     changes
         Fields of `Hospital` that are to differ from what the study file says.
     """
-    study = read_study(study_file, files=False)
-    name = _only_site(study_file, study, site)
+    study = read_network_study(study_file, site_file)
+    name = _name_of_site(study_file, study, site_file, site)
     with hold(folder, private=True):
         turn, answered = SiteTurn(name), read_answered(folder, study, name)
         header = Header(
@@ -107,6 +111,7 @@ def run_site(
             round=study.centre.round,
             software=SOFTWARE,
             keys=study.public_keys(),
+            settings=study.agreed,
         )
         unit = study.privacy.min_count
         inbox = read_inbox(folder / "inbox", header, min_count=unit, reader="site")
@@ -115,9 +120,8 @@ def run_site(
         turn.waiting = "" if answered.over else "the centre's next files"
         if answered.fitted and not requests:
             return turn
-        hospital = Hospital.from_study(
-            study_file, name, folder=folder / "private", fewer_classes=True, **changes
-        )
+        changes = {"folder": folder / "private", "fewer_classes": True, **changes}
+        hospital = Hospital.from_study(study_file, name, site_file=site_file, **changes)
         if not answered.fitted:
             list_unmapped(hospital)
             paths = answer_step(hospital, "fit", ())
@@ -129,6 +133,8 @@ def run_site(
         elif hospital.ledger().released("model") is not None:
             hospital.fit()  # refused if these are other patients than those who were fitted
         own = read_inbox(folder / "private" / "to_all", header, min_count=unit, reader="site")
+        if own.refused:
+            raise InputError(own.refused[0])
         at_hand = {file.mark: file.data for file in (*own.files, *inbox.files)}
         for request in requests:
             lacking = [mark for mark in request.files if mark not in at_hand]
@@ -257,7 +263,12 @@ def _continues(steps: Sequence[Request], before: Sequence[Request]) -> bool:
     return first == [(request.step, request.files) for request in before]
 
 
-def _only_site(study_file: Path, study: Study, site: str | None) -> str:
+def _name_of_site(study_file: Path, study: Study, site_file: Path | None, site: str | None) -> str:
+    if site_file is not None:
+        own = read_site_file(site_file).site
+        if site not in (None, own):
+            raise InputError(f"{site_file} is the file of {own!r}, not of {site!r}.")
+        site = own
     if site is None and len(study.sites) > 1:
         raise InputError(f"{study_file} has the sites {some(study.sites)}; choose one with --site.")
     if site is not None and site not in study.sites:

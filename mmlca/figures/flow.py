@@ -41,7 +41,7 @@ def plot_flow(flow: Any, ax: Axes | None = None, *, min_count: int = 0) -> Axes:
     Examples
     --------
     >>> import matplotlib; matplotlib.use("Agg")
-    >>> from mmlca.sequences.account import Step, flow_table
+    >>> from mmlca.sequences.type import Step, flow_table
     >>> ax = plot_flow(flow_table(3, 20, [Step("usable", "repeats another record", 0, 2)]))
     >>> [text.get_text() for text in ax.texts if "Dropped" in text.get_text()]
     ['Dropped: 2 records']

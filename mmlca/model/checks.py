@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
+from font.checks import one_of, whole_number
 from font.errors import InputError
 from mmlca.model.params import MarkovParams
 from mmlca.model.search import SearchKind
@@ -95,21 +96,24 @@ def group_numbers(labels: pd.Series) -> tuple[NDArray[np.intp], tuple[Any, ...]]
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse numbers out of range."""
     for name, smallest in (("n_classes", 1), ("n_init", 1), ("max_iter", 0), ("n_jobs", 1)):
-        value = settings[name]
-        if name == "n_jobs" and value == -1:
-            continue
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < smallest:
-            raise InputError(
-                f"{name} must be a whole number of at least {smallest}, found {value!r}."
-            )
-    if settings["search"] not in get_args(SearchKind):
-        raise InputError(f'search must be "default" or "thorough", found {settings["search"]!r}.')
-    if settings["missing"] not in ("error", "drop"):
-        raise InputError(f'missing must be "error" or "drop", found {settings["missing"]!r}.')
+        if name != "n_jobs" or settings[name] != -1:
+            whole_number(settings[name], smallest, name)
+    one_of(settings["search"], get_args(SearchKind), "search")
+    one_of(settings["missing"], ("error", "drop"), "missing")
     for name in ("prior", "tol"):
         value = settings[name]
         if not (isinstance(value, (int, float, np.number)) and 0 <= value < np.inf):
             raise InputError(f"{name} must be a number of at least 0, found {value!r}.")
+
+
+def check_distinct(data: Sequences, n_classes: int) -> None:
+    """Refuse more classes than there are transition patterns."""
+    n_distinct = int((data.patterns.weights > 0).sum())
+    if n_classes > n_distinct:
+        raise InputError(
+            f"{n_classes} classes cannot be distinguished among {n_distinct} distinct transition "
+            f"patterns; ask for at most {n_distinct}."
+        )
 
 
 def check_init(init: Any, n_classes: int, data: Sequences) -> None:

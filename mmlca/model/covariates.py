@@ -20,9 +20,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
-from font.errors import InputError
-from font.spelling import option
-from mmlca.model.expected import Floats
+from font.errors import InputError, option
+from mmlca.model.params import Floats
 from mmlca.sequences.checks import some
 from mmlca.sequences.type import Sequences
 
@@ -179,7 +178,7 @@ def read_covariates(
                 f"{lacking} (patients {some(data.ids[~known])}); fill them in, or leave these "
                 f"patients out with {option('missing', 'drop')}."
             )
-        warnings.warn(f"{lacking} and are left out of the fit.", stacklevel=3)
+        warnings.warn(f"{lacking} and are left out of the fit.", stacklevel=4)
     frame = frame[known]
     design = learn(frame, formula, data.weights[known])
     return design, design.matrix(frame), known

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import Floats, MarkovParams
 from mmlca.sequences.patterns import Patterns
 
 _HEAVY = 1e100  # weights above this are counted in units, since their sums might overflow
@@ -40,11 +40,11 @@ class Run:
     the expected patients of each class.
     """
 
-    cells: NDArray[np.float64]
-    shares: NDArray[np.float64]
-    path: NDArray[np.float64]
+    cells: Floats
+    shares: Floats
+    path: Floats
     converged: bool
-    members: NDArray[np.float64] = field(repr=False)
+    members: Floats = field(repr=False)
 
     @cached_property
     def value(self) -> float:
@@ -59,10 +59,10 @@ class Run:
         return "a class emptied" if (self.members < 1e-6).any() else ""
 
     @cached_property
-    def overall(self) -> NDArray[np.float64]:
+    def overall(self) -> Floats:
         """The proportions of the classes among all patients, (K,)."""
         members = np.maximum(self.members, 0)
-        overall: NDArray[np.float64] = members / members.sum() if members.any() else members
+        overall: Floats = members / members.sum() if members.any() else members
         return self.shares[0].copy() if len(self.shares) == 1 else overall
 
     @property
@@ -79,15 +79,15 @@ class EStep(NamedTuple):
     Log-likelihoods (U,), class probabilities (U, K), expected visits of cells (K, C).
     """
 
-    logliks: NDArray[np.float64]
-    posterior: NDArray[np.float64]
-    visits: NDArray[np.float64]
+    logliks: Floats
+    posterior: Floats
+    visits: Floats
 
 
 def run_em(
     patterns: Patterns,
-    cells: NDArray[np.float64],
-    shares: NDArray[np.float64],
+    cells: Floats,
+    shares: Floats,
     settings: Settings,
     zeros: NDArray[np.bool_] | None = None,
 ) -> Run:
@@ -130,9 +130,7 @@ def run_em(
     )
 
 
-def e_step(
-    patterns: Patterns, params: MarkovParams, shares: NDArray[np.float64] | None = None
-) -> EStep:
+def e_step(patterns: Patterns, params: MarkovParams, shares: Floats | None = None) -> EStep:
     """Likelihoods, class probabilities and expected visits of patterns, given the parameters.
 
     `shares` (H, K) are proportions by group, instead of the parameters' own.
@@ -160,7 +158,7 @@ def e_step(
     return EStep(logs, of_pattern, expected * _unit(patterns))
 
 
-def group_sizes(patterns: Patterns) -> NDArray[np.float64]:
+def group_sizes(patterns: Patterns) -> Floats:
     """The patients of each group by weight, (H,)."""
     if patterns.starts is None:
         return np.array([patterns.weights.sum()])
@@ -168,12 +166,12 @@ def group_sizes(patterns: Patterns) -> NDArray[np.float64]:
     return np.diff(ends[patterns.starts])
 
 
-def cells_of(params: MarkovParams) -> NDArray[np.float64]:
+def cells_of(params: MarkovParams) -> Floats:
     """The classes' probabilities as rows of cells, (K, C)."""
     return np.hstack([params.transition.reshape(params.n_classes, -1), params.initial])
 
 
-def params_of(cells: NDArray[np.float64], shares: NDArray[np.float64]) -> MarkovParams:
+def params_of(cells: Floats, shares: Floats) -> MarkovParams:
     """Parameters from cells (K, C) and shares (K,), the inverse of `cells_of`."""
     s = round(np.sqrt(cells.shape[1] + 0.25) - 0.5)
     return MarkovParams(shares, cells[:, s * s :], cells[:, : s * s].reshape(-1, s, s))
@@ -182,9 +180,7 @@ def params_of(cells: NDArray[np.float64], shares: NDArray[np.float64]) -> Markov
 # --- the layout of the kernels ---------------------------------------------------------
 
 
-def _kernel_arrays(
-    patterns: Patterns, cells: NDArray[np.float64], shares: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _kernel_arrays(patterns: Patterns, cells: Floats, shares: Floats) -> Floats:
     """Room for four sets of parameters, the last of which are these, in lanes of four classes."""
     n_classes, n_cells = cells.shape
     n_groups = 1 if patterns.starts is None else len(patterns.starts) - 1
@@ -199,7 +195,7 @@ def _kernel_arrays(
     return chances
 
 
-def _scratch(patterns: Patterns, n_lanes: int) -> tuple[NDArray[np.float64], ...]:
+def _scratch(patterns: Patterns, n_lanes: int) -> tuple[Floats, ...]:
     """What the kernels work in."""
     from mmlca.model import _kernels
 
@@ -231,7 +227,7 @@ def _table(patterns: Patterns) -> tuple[Any, ...]:
     )
 
 
-def _lanes(rows: NDArray[np.float64], filler: float) -> NDArray[np.float64]:
+def _lanes(rows: Floats, filler: float) -> Floats:
     """(K, R) → (L, R, 4), the layout of the kernels; lanes without a class get the filler."""
     n_classes, n_rows = rows.shape
     n_lanes = -(-n_classes // 4)
@@ -240,6 +236,6 @@ def _lanes(rows: NDArray[np.float64], filler: float) -> NDArray[np.float64]:
     return np.ascontiguousarray(padded.reshape(n_lanes, 4, n_rows).transpose(0, 2, 1))
 
 
-def _unlanes(lanes: NDArray[np.float64], n_classes: int) -> NDArray[np.float64]:
+def _unlanes(lanes: Floats, n_classes: int) -> Floats:
     """(L, R, 4) → (K, R)."""
     return lanes.transpose(0, 2, 1).reshape(-1, lanes.shape[1])[:n_classes]

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pandas as pd
@@ -21,14 +21,14 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from font.checks import check_sums, memberships
-from font.errors import InputError, ReportWarning
+from font.checks import check_sums, memberships, one_of
+from font.errors import InputError, ReportWarning, option
 from font.probabilities import PRIOR_OF_FITS
-from font.spelling import option
-from mmlca.model import em, inference, store, sums
+from mmlca.model import em, expected, inference, store
 from mmlca.model.checks import (
     AnySequences,
     as_sequences,
+    check_distinct,
     check_init,
     check_settings,
     count_patients,
@@ -41,24 +41,24 @@ from mmlca.model.checks import (
 from mmlca.model.covariates import AnyCovariates, Design, matrix_of, read_covariates, separation
 from mmlca.model.criteria import (
     Count,
+    class_table,
     classification_entropy,
     count_parameters,
     information_criteria,
+    membership_table,
     r_squared,
 )
 from mmlca.model.expected import Visits
-from mmlca.model.inference import Fitted, Patients
+from mmlca.model.inference import Patients
 from mmlca.model.information import Kind
 from mmlca.model.membership import Rows, fit_membership, make_rows
-from mmlca.model.params import MarkovParams, Seed
+from mmlca.model.params import Floats, MarkovParams, Seed
 from mmlca.model.search import Fit, SearchKind, fit_from, fit_search, is_confirmed
 from mmlca.model.simulate import simulate
-from mmlca.model.summary import class_table, membership_table
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
 
-Floats = NDArray[np.float64]
 _MOST = 500  # free parameters up to which a summary computes intervals
 
 Names = tuple[Any, ...]
@@ -191,7 +191,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.seed = seed
         self.missing = missing
 
-    _design: Design | None = None  # of the covariates, if there are any
+    _design = Design((), ())  # of the covariates; without any an intercept alone
 
     # --- fitting ----------------------------------------------------------------------
 
@@ -228,29 +228,12 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         data = as_sequences(sequences)
         if weights is not None:
             data = data.reweight(weights)
-        if groups is not None and covariates is not None:
-            raise InputError(
-                "found both groups and covariates; give one of them, such as the group as a "
-                "covariate."
-            )
-        if formula is not None and covariates is None:
-            raise InputError("formula names covariates, but there are none; give covariates.")
-        self._design, matrix, self.n_dropped_ = None, None, 0
-        if covariates is not None:
-            self._design, matrix, known = read_covariates(covariates, formula, data, self.missing)
-            self.n_dropped_ = int((~known).sum())
-            data = data[known] if self.n_dropped_ else data
+        patients, names = self._read_patients(data, covariates, groups, formula)
+        data = patients.sequences
         counted, unit = count_patients(data)
-        names: Names = ()
         patterns = counted.patterns
-        if groups is not None:
-            number, names = group_numbers(patient_labels(counted.ids, groups, "groups"))
-            patterns = patterns.by_group(number, len(names), counted.weights)
-        if not patterns.weights.sum() > 0:
-            raise InputError(
-                "there is nothing to fit: "
-                + ("no sequences." if not len(data) else "every weight is 0.")
-            )
+        if patients.groups is not None:
+            patterns = patterns.by_group(patients.groups, len(names), counted.weights)
         settings = em.Settings(
             float(self.prior),
             forbidden_cells(self.zeros, data),
@@ -259,39 +242,27 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             bool(self.accelerate),
         )
         if self.init is None:
-            n_distinct = int((data.patterns.weights > 0).sum())
-            if self.n_classes > n_distinct:
-                raise InputError(
-                    f"{self.n_classes} classes cannot be distinguished among {n_distinct} distinct "
-                    f"transition patterns; ask for at most {n_distinct}."
-                )
-            rng = np.random.default_rng(self.seed)
+            check_distinct(data, self.n_classes)
             n_jobs = self.n_jobs if self.n_jobs > 0 else os.cpu_count() or 1
+            rng, thorough = np.random.default_rng(self.seed), self.search == "thorough"
             result = fit_search(
-                patterns,
-                self.n_classes,
-                settings,
-                self.n_init,
-                n_jobs,
-                rng,
-                self.search == "thorough",
+                patterns, self.n_classes, settings, self.n_init, n_jobs, rng, thorough
             )
         else:
             check_init(self.init, self.n_classes, data)
             result = fit_from(patterns, self.init, settings)
         rows = None
-        if self._design is not None and matrix is not None:
-            result, rows = self._fit_coefficients(counted, self._design, matrix, settings, result)
+        if patients.matrix is not None:
+            result, rows = self._fit_coefficients(counted, patients.matrix, settings, result)
         if not np.isfinite(result.path[-1, 0]):
-            patients = data.ids[_impossible(data, result.params)]
+            impossible = np.isneginf(em.e_step(data.patterns, result.params).logliks)
             raise InputError(
                 "some patients are impossible under the starting values or the forbidden steps "
-                f"(patients {some(patients)}); allow what they do."
+                f"(patients {some(data.ids[impossible[data.patterns.inverse]])}); allow what they "
+                "do."
             )
-        self._keep(data, patterns, names, result, settings, rows, unit)
-        self.__dict__.pop("_intervals", None)
-        own = None if groups is None else self._group_numbers(data, groups)
-        self._patients = Patients(data, matrix, own)
+        self._patients = patients
+        self._keep(patterns, names, result, settings, rows, unit)
         self._warn(result)
         if late := late_start(data):
             warnings.warn(late, ReportWarning, stacklevel=2)
@@ -310,10 +281,42 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         labels: NDArray[np.intp] = fitted.labels_
         return labels
 
+    def _read_patients(
+        self,
+        data: Sequences,
+        covariates: AnyCovariates | None,
+        groups: Labels | None,
+        formula: str | None,
+    ) -> tuple[Patients, Names]:
+        """The patients of a fit, less those who lack a covariate, and the names of the groups."""
+        if groups is not None and covariates is not None:
+            raise InputError(
+                "found both groups and covariates; give one of them, such as the group as a "
+                "covariate."
+            )
+        if formula is not None and covariates is None:
+            raise InputError("formula names covariates, but there are none; give covariates.")
+        self._design, self.n_dropped_ = Design((), ()), 0
+        names: Names = ()
+        matrix = number = None
+        if covariates is not None:
+            self._design, matrix, known = read_covariates(covariates, formula, data, self.missing)
+            self.n_dropped_ = int((~known).sum())
+            data = data[known] if self.n_dropped_ else data
+        if groups is not None:
+            number, names = group_numbers(patient_labels(data.ids, groups, "groups"))
+        if not data.weights.sum() > 0:
+            raise InputError(
+                "there is nothing to fit: "
+                + ("no sequences." if not len(data) else "every weight is 0.")
+            )
+        return Patients(data, matrix, number), names
+
     def _fit_coefficients(
-        self, data: Sequences, design: Design, matrix: Floats, settings: em.Settings, first: Fit
+        self, data: Sequences, matrix: Floats, settings: em.Settings, first: Fit
     ) -> tuple[Fit, Rows]:
         """From a fit without covariates to one with them; keeps the coefficients."""
+        design = self._design
         rows = make_rows(data.patterns, data.weights, design.standardised(matrix))
         start = first.params if self.init is None else self.init
         zeros = settings.zeros[None] if self.init is None else em.cells_of(self.init) == 0
@@ -342,7 +345,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _keep(
         self,
-        data: Sequences,
         patterns: Patterns,
         names: Names,
         result: Fit,
@@ -351,11 +353,13 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         unit: float,
     ) -> None:
         """Set the attributes of the fit; log-likelihoods are in the weights as given."""
+        data = self._patients.sequences
         self._set_params_(result.params, data.states, names, result.shares)
         self._forbidden = settings.zeros
         self.n_parameters_ = count_parameters(
             result.params, settings.zeros, self.init, max(len(names), 1)
         )
+        self.__dict__.pop("_intervals", None)
         if rows is None:
             self.__dict__.pop("coefficients_", None)
         else:
@@ -413,14 +417,14 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         sequences: AnySequences,
         covariates: AnyCovariates | None = None,
         groups: Labels | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Probability of each class for each patient, (n, K).
 
         With `groups`, one label per patient among those of the fit, the proportions are those of
         the patient's group; without, those of all patients of the fit together.
         """
         posterior, _, inverse = self._memberships(self._conform(sequences), covariates, groups)
-        each: NDArray[np.float64] = posterior[inverse]
+        each: Floats = posterior[inverse]
         return each
 
     def predict(
@@ -439,10 +443,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         sequences: AnySequences,
         covariates: AnyCovariates | None = None,
         groups: Labels | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Log-likelihood of each sequence; `groups` as in `predict_proba`."""
         _, logs, inverse = self._memberships(self._conform(sequences), covariates, groups)
-        each: NDArray[np.float64] = logs[inverse]
+        each: Floats = logs[inverse]
         return each
 
     def score(
@@ -482,13 +486,13 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _memberships(
         self, data: Sequences, covariates: AnyCovariates | None, groups: Labels | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any]]:
+    ) -> tuple[Floats, Floats, NDArray[Any]]:
         """Class probabilities and log-likelihoods of patterns or patients, and each patient's row.
 
         Without covariates patients of one pattern are alike, and only patterns are computed.
         """
         self._check_covariates(covariates)
-        if covariates is None or self._design is None:
+        if covariates is None:
             step, patterns = self._e_step(data, groups)
             return step.posterior, step.logliks, patterns.inverse
         if groups is not None:
@@ -505,12 +509,12 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_covariates(self, covariates: AnyCovariates | None) -> None:
         """Covariates belong to a model that was fitted with them, and to no other."""
-        if covariates is None and self._design is not None:
+        if covariates is None and self._design.terms:
             raise InputError(
                 "the model was fitted with covariates "
                 f"({some(v.name for v in self._design.variables)}); give those of these patients."
             )
-        if covariates is not None and self._design is None:
+        if covariates is not None and not self._design.terms:
             raise InputError("the model was fitted without covariates; leave them out here too.")
 
     def sample(
@@ -524,7 +528,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return simulate(self.params_, n, lengths, states=self.states_, seed=seed)
 
     @property
-    def class_parameters_(self) -> NDArray[np.float64]:
+    def class_parameters_(self) -> Floats:
         """One row per class: initial probabilities, then transitions, (K, S + S²)."""
         check_is_fitted(self)
         return self.params_.class_parameters
@@ -576,7 +580,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             with warnings.catch_warnings():  # the table of intervals says so in its notes
                 warnings.filterwarnings("ignore", "the data do not determine")
                 self._intervals: pd.DataFrame = inference.intervals(
-                    self._fitted(), self._patients, "sandwich", 0.95
+                    self, self._patients, "sandwich", 0.95
                 )
         return self._intervals
 
@@ -602,23 +606,15 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         n is the (weighted) number of sequences, as is usual in latent class analysis, or with
         "timepoints" that of observed states, as in seqHMM.
         """
-        return self._criteria(n)["bic"]
-
-    def sabic(self, n: Count = "sequences") -> float:
-        """BIC adjusted for sample size (Sclove 1987): (n + 2) / 24 instead of n."""
-        return self._criteria(n)["sabic"]
-
-    def caic(self, n: Count = "sequences") -> float:
-        """Consistent AIC (Bozdogan 1987): −2 log L + p (log n + 1); stricter than BIC."""
-        return self._criteria(n)["caic"]
+        return self.criteria(n)["bic"]
 
     def aic(self) -> float:
         """Akaike's information criterion, −2 log L + 2p; smaller is better."""
-        return self._criteria("sequences")["aic"]
+        return self.criteria()["aic"]
 
     def icl(self, n: Count = "sequences") -> float:
         """Integrated completed likelihood (Biernacki et al. 2000): BIC + 2·entropy."""
-        return self._criteria(n)["icl"]
+        return self.criteria(n)["icl"]
 
     def entropy(self) -> float:
         """How clearly patients belong to classes, from 0 (not at all) to 1 (certain).
@@ -628,10 +624,14 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return r_squared(self.classification_entropy_, self.n_sequences_, self.params_.n_classes)
 
-    def _criteria(self, n: str) -> dict[str, float]:
+    def criteria(self, n: Count = "sequences") -> dict[str, float]:
+        """All criteria by name; besides AIC, BIC and ICL they are SABIC and CAIC.
+
+        SABIC is BIC adjusted for sample size (Sclove 1987), with (n + 2) / 24 instead of n; CAIC
+        the consistent AIC (Bozdogan 1987), −2 log L + p (log n + 1), which is stricter than BIC.
+        """
         check_is_fitted(self)
-        if n not in ("sequences", "timepoints"):
-            raise InputError(f'n must be "sequences" or "timepoints", found {n!r}.')
+        one_of(n, get_args(Count), "n")
         size = self.n_sequences_ if n == "sequences" else self.n_timepoints_
         criteria = information_criteria(
             self.loglik_, self.n_parameters_, size, self.classification_entropy_
@@ -691,10 +691,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         >>> table.loc[table["parameter"] == "weight", ["estimate", "se"]].round(2).values.tolist()
         [[0.52, 0.02], [0.48, 0.02]]
         """
-        check_is_fitted(self)
-        inference.check_options(information, level)
         patients = self._patients_of(sequences, covariates, groups)
-        return inference.intervals(self._fitted(), patients, information, level)
+        return inference.intervals(self, patients, information, level)
 
     def coefficient_table(
         self,
@@ -722,12 +720,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             One row per class but the first and term: `term`, `class`, `estimate` (log-odds against
             the first class), `se`, `z`, `p`, `low`, `high`, `odds_ratio`, `or_low`, `or_high`.
         """
-        check_is_fitted(self)
-        inference.check_options(information, level)
         patients = self._patients_of(sequences, covariates)
-        return inference.coefficient_table(
-            self._fitted(), patients, information, conditional, level
-        )
+        return inference.coefficient_table(self, patients, information, conditional, level)
 
     def coefficient_covariance(
         self,
@@ -743,10 +737,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         sequences, covariates : those of the fit
         information : as in `coefficient_table`
         """
-        check_is_fitted(self)
-        inference.check_options(information)
         patients = self._patients_of(sequences, covariates)
-        return inference.coefficient_covariance(self._fitted(), patients, information)
+        return inference.coefficient_covariance(self, patients, information)
 
     def term_tests(
         self,
@@ -771,22 +763,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         DataFrame
             One row per term: `term`, `statistic`, `df`, `p`.
         """
-        check_is_fitted(self)
-        inference.check_options(information)
         patients = self._patients_of(sequences, covariates)
-        return inference.term_tests(self._fitted(), patients, test, information)
-
-    def _fitted(self) -> Fitted:
-        coefficients = np.zeros((1, self.params_.n_classes))
-        return Fitted(
-            self.params_,
-            self.states_,
-            float(self.prior),
-            self.zeros,
-            self.group_weights_,
-            self._design,
-            coefficients if self._design is None else self.coefficients_.to_numpy(),
-        )
+        return inference.term_tests(self, patients, test, information)
 
     def _patients_of(
         self,
@@ -795,7 +773,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         groups: Labels | None = None,
     ) -> Patients:
         """The patients of the fit, given again."""
-        data = in_states(sequences, self.states_)
+        data = self._conform(sequences)
         self._check_covariates(covariates)
         known = self.group_weights_.index
         if len(known) and groups is None:
@@ -806,7 +784,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("the model was fitted without groups; leave them out here too.")
         if groups is not None:
             return Patients(data, groups=self._group_numbers(data, groups))
-        if self._design is None or covariates is None:
+        if covariates is None:
             return Patients(data)
         matrix, complete = matrix_of(
             self._design, covariates, data, self.missing, "give the patients of the fit"
@@ -820,7 +798,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """The pseudo-count of each class in class proportions: `prior`."""
         return float(self.prior)
 
-    def statistics(self, sequences: AnySequences, membership: ArrayLike) -> NDArray[np.float64]:
+    def statistics(self, sequences: AnySequences, membership: ArrayLike) -> Floats:
         """Sums by class from which chains are estimated, (K, 1 + S + S²).
 
         For each class the patients, those who begin in each state, and the steps from each state to
@@ -835,7 +813,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         data = self._conform(sequences)
         table = memberships(membership, len(data), self.params_.n_classes)
-        return sums.sums_of_patients(data, table, self.params_)
+        return expected.sums_of_patients(data, table, self.params_)
 
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all patients give, as many classes as rows; see `statistics`.
@@ -848,24 +826,26 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         table = check_sums(total, 1 + s + s * s, counts=True)
         zeros = self._zero_cells()
         model = type(self)(**(self.get_params() | {"n_classes": len(table), "init": None}))
-        model._set_params_(sums.params_from_sums(table, s, float(self.prior), zeros), self.states_)
+        model._set_params_(
+            expected.params_from_sums(table, s, float(self.prior), zeros), self.states_
+        )
         model._forbidden = zeros
         model.n_sequences_ = float(table[:, 0].sum())
         return model
 
-    def log_likelihoods(self, sequences: AnySequences) -> NDArray[np.float64]:
+    def log_likelihoods(self, sequences: AnySequences) -> Floats:
         """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
         data = self._conform(sequences)
-        return sums.log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
+        return expected.log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
 
     def log_penalty(self) -> float:
         """What the prior adds to the log-likelihood for the chains, without the proportions."""
         check_is_fitted(self)
-        return sums.log_penalty(self.params_, float(self.prior), self._zero_cells())
+        return expected.log_penalty(self.params_, float(self.prior), self._zero_cells())
 
     def distinct(self, sequences: AnySequences) -> Sequences:
         """One patient per transition pattern, with the summed weight of all who share it."""
-        return sums.one_per_pattern(self._conform(sequences))
+        return expected.one_per_pattern(self._conform(sequences))
 
     def _zero_cells(self) -> NDArray[np.bool_]:
         """The steps that are impossible: of the fit, or else those of `zeros`."""
@@ -920,13 +900,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
         """A fitted model from `to_dict`."""
-        params, groups, shares, states, prior, attributes, logit = store.from_dict(stored)
-        model = cls(params.n_classes, prior=prior)
-        model._set_params_(params, states, groups, shares)
-        model.__dict__.update(attributes)
-        if logit is not None:
-            model._set_coefficients(*logit)
-        return model
+        return store.from_dict(cls, stored)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted model as JSON; the file appears whole or not at all."""
@@ -936,8 +910,3 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | PathLike[str]) -> Self:
         """Read what `save` wrote. The file is checked, and never executed."""
         return cls.from_dict(store.read(Path(path)))
-
-
-def _impossible(data: Sequences, params: MarkovParams) -> NDArray[np.bool_]:
-    """The patients that cannot occur under the parameters."""
-    return np.isneginf(em.e_step(data.patterns, params).logliks)[data.patterns.inverse]

@@ -1,6 +1,6 @@
 """How certain the parameters are: standard errors, intervals, and tests of covariates.
 
-`MixtureMarkov` documents what these functions compute. They take a `Fitted` mixture and the
+`MixtureMarkov` documents what these functions compute. They take a fitted mixture and the
 patients of its fit: sequences in the mixture's states, with the columns of their covariates or the
 numbers of their groups.
 """
@@ -8,21 +8,23 @@ numbers of their groups.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm
 
+from font.checks import one_of
 from font.errors import InputError, ReportWarning
 from mmlca.model import em
 from mmlca.model.checks import count_patients, forbidden_cells
 from mmlca.model.covariates import Design
 from mmlca.model.criteria import OVERLAP, entropy_r_squared
-from mmlca.model.expected import Floats, Visits
+from mmlca.model.expected import Visits
 from mmlca.model.information import (
+    FEW,
     Kind,
     Point,
     conditional_covariance,
@@ -30,26 +32,16 @@ from mmlca.model.information import (
     information,
     point_of,
 )
-from mmlca.model.intervals import group_table, interval_table
 from mmlca.model.membership import Mixture, make_rows
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import Floats, MarkovParams
 from mmlca.sequences.type import Sequences
+
+if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
 
 
 class OverlapWarning(ReportWarning):
     """Classes overlap so much that standard errors may be too small."""
-
-
-class Fitted(NamedTuple):
-    """A fitted mixture: parameters, states and settings; `coefficients` (P, K) with covariates."""
-
-    params: MarkovParams
-    states: tuple[str, ...]
-    prior: float
-    zeros: Iterable[tuple[Any, Any]] | None
-    group_weights: pd.DataFrame
-    design: Design | None
-    coefficients: Floats
 
 
 class Patients(NamedTuple):
@@ -60,36 +52,35 @@ class Patients(NamedTuple):
     groups: NDArray[np.intp] | None = None
 
 
-def check_options(kind: str, level: float = 0.95) -> None:
-    """Refuse an unknown kind of information, and a level outside 0 to 1."""
-    if kind not in get_args(Kind):
-        raise InputError(f"information must be one of {', '.join(get_args(Kind))}, found {kind!r}.")
+def check_level(level: float) -> None:
+    """Refuse a coverage outside 0 to 1."""
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
 
 
-def intervals(fitted: Fitted, patients: Patients, kind: Kind, level: float) -> pd.DataFrame:
+def intervals(model: MixtureMarkov, patients: Patients, kind: Kind, level: float) -> pd.DataFrame:
     """Standard errors and intervals of all probabilities."""
-    point = point_at(fitted, patients)
+    check_level(level)
+    point = point_at(model, patients)
     spread, lost = _covariance(point, kind)
     zero = point.cells == 0  # with a prior only what is forbidden is zero
-    if not fitted.prior:
-        zero &= forbidden_cells(fitted.zeros, patients.sequences)
-    table = interval_table(point, spread, lost, zero, fitted.params, fitted.states, level)
-    if not len(fitted.group_weights):
-        return table
-    groups = group_table(point, spread, lost, fitted.group_weights, level)
-    return pd.concat([table, groups], ignore_index=True)
+    if not model.prior:
+        zero &= forbidden_cells(model.zeros, patients.sequences)
+    parts = [_chain_errors(point, spread, lost, zero, model.params_, model.states_)]
+    if len(model.group_weights_):
+        parts.append(_group_errors(point, spread, lost, model.group_weights_))
+    return _with_limits(pd.concat(parts, ignore_index=True), level)
 
 
 def coefficient_table(
-    fitted: Fitted, patients: Patients, kind: Kind, conditional: bool, level: float
+    model: MixtureMarkov, patients: Patients, kind: Kind, conditional: bool, level: float
 ) -> pd.DataFrame:
     """Effects of covariates on membership, with standard errors and odds ratios."""
-    point, design = point_at(fitted, patients), fitted.design or Design((), ())
+    check_level(level)
+    point, design = point_at(model, patients), model._design
     spread, lost = _coefficient_covariance(point, design, kind, conditional)
-    n_classes = fitted.params.n_classes
-    estimate = fitted.coefficients[:, 1:].T.ravel()
+    n_classes = model.params_.n_classes
+    estimate = model.coefficients_.to_numpy()[:, 1:].T.ravel()
     se = np.where(lost, np.nan, np.sqrt(np.diagonal(spread)))
     z = estimate / se
     width = norm.ppf(0.5 + level / 2) * se
@@ -111,23 +102,22 @@ def coefficient_table(
     return table
 
 
-def coefficient_covariance(fitted: Fitted, patients: Patients, kind: Kind) -> pd.DataFrame:
+def coefficient_covariance(model: MixtureMarkov, patients: Patients, kind: Kind) -> pd.DataFrame:
     """Covariance of the coefficients, (class, term) × (class, term), classes from 2."""
-    design = fitted.design or Design((), ())
-    spread, _ = _coefficient_covariance(point_at(fitted, patients), design, kind, False)
-    classes = range(2, fitted.params.n_classes + 1)
+    design = model._design
+    spread, _ = _coefficient_covariance(point_at(model, patients), design, kind, False)
+    classes = range(2, model.params_.n_classes + 1)
     index = pd.MultiIndex.from_product([classes, design.columns], names=["class", "term"])
     return pd.DataFrame(spread, index, index)
 
 
 def term_tests(
-    fitted: Fitted, patients: Patients, test: Literal["wald", "lr"], kind: Kind
+    model: MixtureMarkov, patients: Patients, test: Literal["wald", "lr"], kind: Kind
 ) -> pd.DataFrame:
     """Whether each covariate matters at all, over all classes and levels together."""
-    if test not in ("wald", "lr"):
-        raise InputError(f'test must be "wald" or "lr", found {test!r}.')
-    point, design = point_at(fitted, patients), fitted.design or Design((), ())
-    k = fitted.params.n_classes
+    one_of(test, ("wald", "lr"), "test")
+    point, design = point_at(model, patients), model._design
+    k = model.params_.n_classes
     spread = np.empty((0, 0))
     if test == "wald":
         spread, _ = _coefficient_covariance(point, design, kind, False)
@@ -136,10 +126,10 @@ def term_tests(
         columns = np.flatnonzero([name == term for name in design.term_of])
         if test == "wald":
             place = (columns + len(design.columns) * np.arange(k - 1)[:, None]).ravel()
-            effect = fitted.coefficients[columns, 1:].T.ravel()
+            effect = model.coefficients_.to_numpy()[columns, 1:].T.ravel()
             statistic = float(effect @ np.linalg.pinv(spread[np.ix_(place, place)]) @ effect)
         else:
-            statistic = _likelihood_ratio(point, columns, fitted.prior)
+            statistic = _likelihood_ratio(point, columns, float(model.prior))
         df = len(columns) * (k - 1)
         rows.append(
             {"term": term, "statistic": statistic, "df": df, "p": float(chi2.sf(statistic, df))}
@@ -150,32 +140,33 @@ def term_tests(
 # --- the data and their covariance --------------------------------------------------------
 
 
-def point_at(fitted: Fitted, patients: Patients) -> Point:
+def point_at(model: MixtureMarkov, patients: Patients) -> Point:
     """Where the information is computed: patients and parameters."""
     data, _ = count_patients(patients.sequences)
-    of_classes = fitted.prior
+    of_classes = float(model.prior)
     if patients.groups is not None:
-        each = np.eye(len(fitted.group_weights))[patients.groups]  # an intercept for each group
+        each = np.eye(len(model.group_weights_))[patients.groups]  # an intercept for each group
         rows = make_rows(data.patterns, data.weights, each)
-        shares = np.maximum(fitted.group_weights.to_numpy(), 1e-12)
+        shares = np.maximum(model.group_weights_.to_numpy(), 1e-12)
         coefficients = np.log(shares / shares[:, :1])
-    elif patients.matrix is None or fitted.design is None:
+    elif patients.matrix is None:
         rows = make_rows(data.patterns, data.weights)
-        shares = np.maximum(fitted.params.weights, 1e-300)
+        shares = np.maximum(model.params_.weights, 1e-300)
         coefficients = np.log(shares / shares[0])[None]
     else:
-        design = fitted.design
+        design = model._design
         rows = make_rows(data.patterns, data.weights, design.standardised(patients.matrix))
-        coefficients = np.linalg.solve(design.back, fitted.coefficients)
+        coefficients = np.linalg.solve(design.back, model.coefficients_.to_numpy())
         of_classes = 0.0  # coefficients of covariates have no prior
     visits = Visits(data.patterns)
-    point = point_of(visits, rows, fitted.params, coefficients, fitted.prior, of_classes)
+    point = point_of(visits, rows, model.params_, coefficients, float(model.prior), of_classes)
     if not np.isfinite(point.posterior[rows.weights > 0]).all():
         raise InputError("some patients are impossible under the model; give those of the fit.")
     return point
 
 
 def _covariance(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
+    one_of(kind, get_args(Kind), "information")
     clarity = entropy_r_squared(point.posterior, point.rows.weights)
     if clarity < OVERLAP:
         warnings.warn(
@@ -200,6 +191,8 @@ def _coefficient_covariance(
     point: Point, design: Design, kind: Kind, conditional: bool
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Of the coefficients as reported, by class and term; and which the data do not determine."""
+    if not design.terms:
+        raise InputError("the model was fitted without covariates, so it has no coefficients.")
     n = point.n_coefficients
     if conditional:
         spread, lost = conditional_covariance(point), np.zeros(n, dtype=bool)
@@ -223,3 +216,176 @@ def _likelihood_ratio(point: Point, columns: NDArray[np.intp], prior: float) -> 
         )
         values.append(run.value)
     return max(0.0, 2 * (values[0] - values[1]))
+
+
+# --- the table of intervals, by the delta method --------------------------------------
+
+NEVER, ALWAYS = "never or hardly ever", "(nearly) always"  # notes
+UNKNOWN = "not determined by the data"
+_WIDEST = 0.5  # no number between 0 and 1 has a larger standard deviation
+
+
+def parameter_names(params: MarkovParams, states: tuple[str, ...]) -> pd.DataFrame:
+    """One row per probability: weights by class, then initial and transition by class."""
+    k, s = params.n_classes, params.n_states
+    each = np.arange(1, k + 1)
+    labels = np.array(states, dtype=object)
+    parts = [
+        named("weight", each, "", ""),
+        named("initial", np.repeat(each, s), "", np.tile(labels, k)),
+        named(
+            "transition",
+            np.repeat(each, s * s),
+            np.tile(np.repeat(labels, s), k),
+            np.tile(labels, k * s),
+        ),
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def group_names(groups: Sequence[Any], n_classes: int) -> pd.DataFrame:
+    """One row per group and class."""
+    classes = np.tile(np.arange(1, n_classes + 1), len(groups))
+    return named("group weight", classes, np.repeat(np.array(groups, dtype=object), n_classes), "")
+
+
+def named(parameter: str, classes: Any, before: Any, after: Any) -> pd.DataFrame:
+    """Rows of a table of parameters, without their numbers."""
+    return pd.DataFrame({"parameter": parameter, "class": classes, "from": before, "to": after})
+
+
+def parameter_values(params: MarkovParams) -> Floats:
+    """The probabilities in the order of `parameter_names`."""
+    return np.concatenate([params.weights, params.initial.ravel(), params.transition.ravel()])
+
+
+def _as_values(weights: NDArray[Any], cells: NDArray[Any]) -> NDArray[Any]:
+    """Weights (K,) and cells (K, C) in the order of `parameter_names`."""
+    s = round(np.sqrt(cells.shape[1] + 0.25) - 0.5)
+    return np.concatenate([weights, cells[:, s * s :].ravel(), cells[:, : s * s].ravel()])
+
+
+def _chain_errors(
+    point: Point,
+    spread: Floats,
+    lost: NDArray[np.bool_],
+    zero: NDArray[np.bool_],
+    params: MarkovParams,
+    states: tuple[str, ...],
+) -> pd.DataFrame:
+    """Estimates and errors of weights and cells; `zero` (K, C) are cells that must be zero.
+
+    `unknown` is what the data do not determine, and `in_row` counts the visits of a row.
+    """
+    k, s = params.n_classes, params.n_states
+    weight_se, weight_lost = _weight_errors(point, spread, lost)
+    cell_se, cell_lost = _cell_errors(point, spread, lost)
+    visits = point.visits.rows(point.expected).sum(axis=-1)
+    total = point.rows.weights.sum()
+    patients = params.weights * total
+    se = _as_values(weight_se, cell_se)
+    return parameter_names(params, states).assign(
+        estimate=parameter_values(params),
+        se=se,
+        boundary=_as_values((patients < FEW) | (total - patients < FEW), ~point.inside),
+        unknown=_as_values(weight_lost, cell_lost) | ~(se <= _WIDEST),
+        in_row=_as_values(np.full(k, total), np.repeat(visits, s, axis=1)),
+        fixed=_as_values(np.full(k, k == 1), zero),
+    )
+
+
+def _group_errors(
+    point: Point, spread: Floats, lost: NDArray[np.bool_], shares: pd.DataFrame
+) -> pd.DataFrame:
+    """The same for the class proportions of groups, whose design is one column per group."""
+    (n_groups, k), n = shares.shape, point.n_coefficients
+    group = point.rows.design.argmax(axis=1)
+    size = np.bincount(group, point.rows.weights, n_groups)[:, None]
+    value = shares.to_numpy()
+    errors, unknown = np.zeros((n_groups, k)), np.zeros((n_groups, k), dtype=bool)
+    for g in range(n_groups):
+        place = g + n_groups * np.arange(k - 1)  # the group's log-odds of classes 2 … K
+        slopes = value[g][:, None] * (np.eye(k)[:, 1:] - value[g][1:])
+        errors[g] = _delta_errors(slopes, spread[:n, :n][np.ix_(place, place)])
+        unknown[g] = (np.abs(slopes[:, lost[place]]) > 1e-6).any(axis=1)
+    patients = value * size
+    boundary = (patients < FEW) | (size - patients < FEW)
+    return group_names(tuple(shares.index), k).assign(
+        estimate=value.ravel(),
+        se=errors.ravel(),
+        boundary=boundary.ravel(),
+        unknown=((unknown | ~(errors <= _WIDEST)) & ~boundary).ravel(),
+        in_row=np.repeat(size, k, axis=1).ravel(),
+        fixed=False,
+    )
+
+
+def _with_limits(table: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Intervals, symmetric on the logit scale, and notes where there is no standard error."""
+    names = ("estimate", "se", "boundary", "unknown", "in_row", "fixed")
+    estimate, se, boundary, unknown, in_row, fixed = (table[name].to_numpy() for name in names)
+    inside = np.clip(estimate, 1e-300, 1 - 1e-16)
+    logit = np.log(inside) - np.log1p(-inside)
+    width = norm.ppf(0.5 + level / 2) * se / (inside * (1 - inside))
+    with np.errstate(over="ignore"):
+        low, high = 1 / (1 + np.exp(width - logit)), 1 / (1 + np.exp(-width - logit))
+    # exact limits for "never" and "always" in as many visits as the row has
+    tail = ((1 - level) / 2) ** (1 / np.maximum(in_row, 1e-9))
+    unvisited = boundary & (in_row < 1e-6) & (table["to"] != "").to_numpy()
+    cases: list[tuple[NDArray[np.bool_], str, Any, Any]] = [
+        (boundary & (estimate < 0.5), NEVER, 0.0, np.maximum(1 - tail, estimate)),
+        (boundary & (estimate >= 0.5), ALWAYS, np.minimum(tail, estimate), 1.0),
+        (unknown, UNKNOWN, 0.0, 1.0),
+        (unvisited, "no patient is ever in this state", 0.0, 1.0),
+        (fixed, "fixed", estimate, estimate),
+    ]
+    note = np.full(len(estimate), "", dtype=object)
+    for case, words, least, most in cases:
+        note[case] = words
+        low, high = np.where(case, least, low), np.where(case, most, high)
+    se = np.where(fixed, 0.0, np.where(boundary | unknown, np.nan, se))
+    kept = table.drop(columns=["boundary", "unknown", "in_row", "fixed"])
+    return kept.assign(se=se, low=low, high=high, boundary=boundary, note=note)
+
+
+def _delta_errors(slopes: Floats, covariance: Floats) -> Floats:
+    """Standard errors of functions of the parameters, given their slopes."""
+    variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+    errors: Floats = np.sqrt(np.maximum(variance, 0))
+    return errors
+
+
+def _weight_errors(
+    point: Point, spread: Floats, lost: NDArray[np.bool_]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Of the average shares of classes, by the delta method."""
+    k_all, n = len(point.cells), point.n_coefficients
+    weights = point.rows.weights / point.rows.weights.sum()
+    slopes = np.zeros((k_all, n))
+    for k in range(k_all):
+        residual = point.shares[:, [k]] * ((np.arange(k_all) == k) - point.shares)
+        slope = (residual * weights[:, None]).T @ point.rows.design  # (K, P)
+        slopes[k] = slope[1:].ravel()
+    unknown = (np.abs(slopes[:, lost[:n]]) > 1e-6 * np.abs(slopes).max(initial=0)).any(axis=1)
+    return _delta_errors(slopes, spread[:n, :n]), unknown
+
+
+def _cell_errors(
+    point: Point, spread: Floats, lost: NDArray[np.bool_]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Of the cells (K, C), by the delta method."""
+    errors = np.zeros(point.cells.shape)
+    unknown = np.zeros(point.cells.shape, dtype=bool)
+    s = point.visits.n_states
+    for k, cells in enumerate(point.cells):
+        free, place = np.flatnonzero(point.free[k]), point.place(k)
+        block, gone = spread[place, place], lost[place]
+        for i in range(s + 1):
+            mine = np.flatnonzero(free // s == i)
+            if not len(mine):
+                continue
+            columns = np.arange(i * s, (i + 1) * s)
+            slopes = cells[columns, None] * ((columns[:, None] == free[mine]) - cells[free[mine]])
+            errors[k, columns] = _delta_errors(slopes, block[np.ix_(mine, mine)])
+            unknown[k, columns] = gone[mine].any()
+    return errors, unknown & point.inside

@@ -19,9 +19,9 @@ from scipy.special import log_softmax, softmax
 
 from font.errors import InputError
 from mmlca.model.em import cells_of
-from mmlca.model.expected import Floats, Gaps, Visits, passes, sum_over_gaps
+from mmlca.model.expected import Gaps, Visits, passes, sum_over_gaps
 from mmlca.model.membership import Rows, by_pattern, class_joint, logit_information
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import Floats, MarkovParams
 
 Kind = Literal["observed", "opg", "sandwich"]
 
@@ -175,7 +175,7 @@ def covariance(parts: Information, kind: Kind) -> tuple[Floats, NDArray[np.bool_
 
 def conditional_covariance(point: Point) -> Floats:
     """Covariance of the coefficients as if classes were known; it takes the chains as given."""
-    known = logit_information(point.rows.design, point.rows.weights, point.shares)
+    known = logit_information(point.rows.design, point.rows.weights, point.shares[:, 1:])
     return np.asarray(np.linalg.inv(known), dtype=float)
 
 
@@ -229,7 +229,9 @@ def _complete(point: Point, expected: Floats, weights: Floats) -> Floats:
     result = np.zeros((point.size, point.size))
     n_first = point.n_coefficients
     if n_first:
-        result[:n_first, :n_first] = logit_information(point.rows.design, weights, point.shares)
+        result[:n_first, :n_first] = logit_information(
+            point.rows.design, weights, point.shares[:, 1:]
+        )
     s = point.visits.n_states
     for k in range(len(point.cells)):
         free = np.flatnonzero(point.free[k])

@@ -8,7 +8,7 @@ The M-step of the chains is the usual one, that of B a few Newton steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,10 @@ from scipy.special import log_softmax, logsumexp
 
 from font.probabilities import log_prior, probabilities
 from mmlca.model.em import Settings, cells_of, params_of
-from mmlca.model.expected import Floats, Visits
-from mmlca.model.params import MarkovParams
-from mmlca.model.search import Fit
+from mmlca.model.expected import Visits
+from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.search import Fit, start_row
+from mmlca.model.starts import reassigned
 from mmlca.sequences.patterns import Patterns
 
 _CONFIRM = 3  # plain updates in a row that must pass the test of convergence
@@ -82,8 +83,19 @@ class MembershipRun:
     @property
     def value(self) -> float:
         """The penalised log-likelihood; −inf for a run that failed."""
-        last = float(self.path[-1, 1])
-        return last if np.isfinite(last) else -np.inf
+        return -np.inf if self.failed else float(self.path[-1, 1])
+
+    @property
+    def failed(self) -> bool:
+        """Whether the data are impossible under the parameters."""
+        return not np.isfinite(self.path[-1, 1])
+
+    @property
+    def status(self) -> str:
+        """How the run ended, in words."""
+        if self.failed:
+            return "failed: impossible data"
+        return "converged" if self.converged else "stopped at max_iter"
 
 
 class _Step(NamedTuple):
@@ -189,7 +201,7 @@ def fit_logit(design: Floats, members: Floats, coefficients: Floats) -> Floats:
     for _ in range(_NEWTON):
         shares = np.exp(logs)
         gradient = design.T @ (members - total[:, None] * shares)[:, 1:]
-        information = logit_information(design, total, shares)
+        information = logit_information(design, total, shares[:, 1:])
         ridge = 1e-12 * np.trace(information) / len(information) + 1e-300
         step = np.linalg.solve(
             information + ridge * np.eye(len(information)), gradient.T.ravel()
@@ -211,16 +223,16 @@ def fit_logit(design: Floats, members: Floats, coefficients: Floats) -> Floats:
 
 
 def logit_information(design: Floats, total: Floats, shares: Floats) -> Floats:
-    """Σ total · (diag π − ππᵀ) ⊗ xxᵀ over rows, classes but the first; ordered by class, term."""
+    """Σ total · (diag π − ππᵀ) ⊗ xxᵀ over rows, for the shares π of all classes but the first."""
     k, p = shares.shape[1], design.shape[1]
-    information = np.empty((k - 1, p, k - 1, p))
-    for a in range(1, k):
+    information = np.empty((k, p, k, p))
+    for a in range(k):
         for b in range(a, k):
             factor = total * shares[:, a] * ((a == b) - shares[:, b])
             block = design.T @ (design * factor[:, None])
-            information[a - 1, :, b - 1] = block
-            information[b - 1, :, a - 1] = block.T
-    return information.reshape((k - 1) * p, (k - 1) * p)
+            information[a, :, b] = block
+            information[b, :, a] = block.T
+    return information.reshape(k * p, k * p)
 
 
 def _extrapolate(history: list[tuple[Floats, Floats]], visits: Visits) -> tuple[Floats, Floats]:
@@ -265,7 +277,7 @@ def fit_membership(
     shares = np.maximum(first.weights, 1e-12)
     none[0] = np.log(shares / shares[0])
     run = mixture.run(cells, none, settings.max_iter, settings.tol, settings.accelerate)
-    record = [_record("without covariates" if n_kicks else "given", run)]
+    record = [start_row("without covariates" if n_kicks else "given", run)]
     ends = [run]
     for _ in range(_ROUNDS if n_kicks and first.n_classes > 1 else 0):
         best = max(ends, key=lambda one: one.value)
@@ -278,8 +290,8 @@ def fit_membership(
             mixture.run(one.cells, one.coefficients, settings.max_iter, settings.tol, True)
             for one in tried[:_FOLLOWED]
         ]
-        record += [_record("kick", one) for one in followed]
-        record += [_record("kick", one, "screened out") for one in tried[_FOLLOWED:]]
+        record += [start_row("kick", one) for one in followed]
+        record += [start_row("kick", one, "screened out") for one in tried[_FOLLOWED:]]
         ends = [best, *followed]
         if max(one.value for one in followed) < best.value + _SAME:
             break
@@ -309,20 +321,5 @@ def _kicked(
     mixture: Mixture, run: MembershipRun, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Parameters after some rows of a run got any class."""
-    n_rows, k = run.posterior.shape
-    posterior = run.posterior.copy()
-    moved = np.flatnonzero(rng.random(n_rows) < rng.choice([0.05, 0.15, 0.3]))
-    posterior[moved] = np.eye(k)[rng.integers(k, size=len(moved))]
+    posterior = reassigned(run.posterior, [0.05, 0.15, 0.3], rng)
     return mixture.m_step(run.cells, run.coefficients, posterior)
-
-
-def _record(kind: str, run: MembershipRun, status: str = "") -> dict[str, Any]:
-    """A line of the table of starts, as in `mmlca.model.search`."""
-    ended = "converged" if run.converged else "stopped at max_iter"
-    return {
-        "kind": kind,
-        "loglik": float(run.path[-1, 0]),
-        "iterations": len(run.path) - 1,
-        "kicks": 0,
-        "status": status or (ended if np.isfinite(run.value) else "failed: impossible data"),
-    }

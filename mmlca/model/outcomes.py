@@ -8,31 +8,38 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from scipy.special import expit
+from scipy.stats import chi2
 
-from font.checks import case_weights, one_of
+from font.checks import case_weights, listed, one_of, some
 from font.errors import InputError, ReportWarning
-from font.spelling import option
-from mmlca.model import outcome_inputs as inputs
-from mmlca.model import third_step as parts
 from mmlca.model.checks import AnySequences, in_states
-from mmlca.model.covariates import separation
+from mmlca.model.covariates import complete, learn, separation
 from mmlca.model.criteria import OVERLAP, entropy_r_squared
-from mmlca.model.first_step import FirstStep, first_step
-from mmlca.model.outcome_table import estimate_table, rows_of, wald_tests
-from mmlca.model.third_step import Floats, Part
+from mmlca.model.params import Floats
+from mmlca.model.third_step import Correction as Correction
+from mmlca.model.third_step import (
+    Logit,
+    Membership,
+    Part,
+    Response,
+    Step,
+    first_step,
+    parts_of,
+    sandwich,
+    solve,
+)
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.type import Sequences
-
-Correction = Literal["BCH", "ML"] | None
-_SHIFT = 0.2
-_MAX_EM, _MAX_POLISH = 2_000, 20
 
 
 class ThreeStep(pd.DataFrame):  # type: ignore[misc]
@@ -148,15 +155,15 @@ def three_step(
         posterior = pd.DataFrame(model_of.predict_proba(data), index=data.ids)
         posterior.columns = range(1, posterior.shape[1] + 1)
         weights = data.weights if weights is None else weights
-    p, labels, index = inputs.checked_posterior(posterior)
+    p, labels, index = checked_posterior(posterior)
     if names is not None:
-        labels = inputs.checked_names(names, p.shape[1])
+        labels = checked_names(names, p.shape[1])
     n = len(p)
     case = case_weights(weights, n)
     case = case / (case.max() or 1.0)  # only ratios matter, and squares of huge weights overflow
-    assigned = inputs.assignment_table(assignment, p, labels, index)
-    response = None if outcome is None else inputs.response(outcome, n, index)
-    terms, x = inputs.design(covariates, n, index)
+    assigned = assignment_table(assignment, p, labels, index)
+    response = None if outcome is None else read_outcome(outcome, n, index)
+    terms, x = design(covariates, n, index)
     used = case > 0
     for what, known in (
         ("the outcome", np.ones(n, dtype=bool) if response is None else response.known),
@@ -170,15 +177,15 @@ def three_step(
             )
         used &= known
     groups = assigned.argmax(axis=1)
-    inputs.check_sizes(groups[used], labels)
+    check_sizes(groups[used], labels)
     x = np.where(used[:, None], x, 0.0)
     if len(terms) and response is not None:
         x = np.where(used[:, None], x - np.average(x, axis=0, weights=case * used), 0.0)
-    step = _Step(p, assigned, case, case * used, correction)
-    model = _parts(response, x, step)
-    theta, moved = _solve(model, step)
+    step = Step(p, assigned, case, case * used, correction)
+    model = parts_of(response, x, step)
+    theta, moved = solve(model, step)
     for part, values in zip(model, theta, strict=True):
-        if isinstance(part, parts.Membership):
+        if isinstance(part, Membership):
             slopes = values.reshape(p.shape[1] - 1, -1).T
             if warning := separation(part.x[used], ["", *terms], slopes):
                 warnings.warn(warning, ReportWarning, stacklevel=2)
@@ -187,7 +194,7 @@ def three_step(
     first = None
     if model_of is not None and data is not None and correction is not None:
         first = first_step(model_of.params_, data, assigned, case)
-    covariance = _sandwich(model, step, theta, first)
+    covariance = sandwich(model, step, theta, first)
 
     # membership is shown only where it is the question
     before = 0 if response is None else sum(part.size for part in model[:-1])
@@ -226,7 +233,7 @@ def _model_and_data(
     return None, None
 
 
-def _overlap(step: _Step) -> str:
+def _overlap(step: Step) -> str:
     """A sentence on classes that overlap so much that the correction itself is in doubt."""
     if step.correction is None:
         return ""
@@ -240,189 +247,364 @@ def _overlap(step: _Step) -> str:
     )
 
 
-# --- the equations --------------------------------------------------------------------------
+# --- what a third step is given, checked ----------------------------------------------
+
+_SUM_TOLERANCE = 1e-3
+_FEWEST = 2
 
 
-class _Step(NamedTuple):
-    """Memberships (n, K), assignments (n, K), case weights of all, and of those in step three."""
-
-    posterior: Floats
-    assigned: Floats
-    case: Floats
-    used: Floats
-    correction: Correction
-
-    @property
-    def errors(self) -> Floats:
-        """D (K, K): the share of a class's patients who are given each class."""
-        table: Floats = (self.posterior * self.case[:, None]).T @ self.assigned
-        table /= table.sum(axis=1, keepdims=True)
-        return table
-
-    def error_terms(self, errors: Floats) -> Floats:
-        """How much each patient moves D, (n, K·K)."""
-        share = np.average(self.posterior, axis=0, weights=self.case)
-        total = self.case.mean()
-        move = self.assigned[:, None, :] - errors  # (n, K, K)
-        move = move * (self.posterior * self.case[:, None] / share / total)[:, :, None]
-        result: Floats = move.reshape(len(move), -1)
-        return result
-
-    def members(self, errors: Floats, model: Sequence[Part], theta: Sequence[Floats]) -> Floats:
-        """How much each patient counts for each class, given the errors and the parameters."""
-        if self.correction is None:
-            return self.assigned * self.used[:, None]
-        if self.correction == "BCH":
-            corrected: Floats = self.assigned @ np.linalg.inv(errors)
-            return corrected * self.used[:, None]
-        log = sum(part.log_density(t) for part, t in zip(model, theta, strict=True))
-        result = np.zeros_like(self.posterior)
-        for s in np.flatnonzero(self.assigned.any(axis=0)):
-            joint = parts.log_softmax(log + np.log(np.maximum(errors[:, s], 1e-300)))
-            result += self.assigned[:, s, None] * np.exp(joint)
-        return result * self.used[:, None]
+def checked_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index | None]:
+    """Probabilities (n, K) that add up to 1, the names of the classes, and ids if there are any."""
+    index = labels = None
+    if isinstance(posterior, pd.DataFrame):
+        index, labels = posterior.index, list(posterior.columns)
+        if not index.is_unique:
+            twice = index[index.duplicated()].unique()
+            raise InputError(
+                f"posterior names {len(twice):,} patients more than once ({some(twice)}); give one "
+                "row for each."
+            )
+    try:
+        values = np.asarray(posterior, dtype=float)
+    except (TypeError, ValueError):
+        raise TypeError("posterior must be a table of numbers, patients × classes.") from None
+    if values.ndim != 2 or values.shape[1] < 2 or not len(values):
+        raise InputError(
+            f"posterior must have one row per patient and at least two classes, found the shape "
+            f"{values.shape}; give what predict_proba returns."
+        )
+    sums = values.sum(axis=1)
+    bad = ~((values >= 0).all(axis=1) & (np.abs(sums - 1) <= _SUM_TOLERANCE))
+    if bad.any():
+        raise InputError(
+            f"posterior must hold probabilities that add up to 1 for each patient; in {bad.sum():,}"
+            f" of {len(values):,} rows they do not (sums {some(sums[bad].round(4))})."
+        )
+    names = list(range(1, values.shape[1] + 1)) if labels is None else labels
+    return values / sums[:, None], names, index
 
 
-def _parts(response: inputs.Response | None, x: Floats, step: _Step) -> list[Part]:
-    """Membership where it is wanted or needed (ML), then the outcome."""
-    (n, k), ml, covariates = step.posterior.shape, step.correction == "ML", x.shape[1] > 0
-    model: list[Part] = []
-    if covariates and (response is None or ml):
-        model.append(parts.Membership(np.column_stack([np.ones(n), x]), k))
-    elif ml:
-        model.append(parts.Shares(step.posterior * step.case[:, None]))
-    if response is None:
-        return model
-    y = response.columns
-    if not covariates:
-        model.append(parts.Means(y, k, response.continuous))
-    elif response.continuous:
-        model.append(parts.Line(y[:, 0], x, k, weigh=ml))
+def checked_names(names: Sequence[Hashable], n_classes: int) -> list[Hashable]:
+    """One name per class, no two alike."""
+    labels = list(names)
+    if len(labels) != n_classes or len(set(labels)) != n_classes:
+        raise InputError(
+            f"names must be {n_classes} different names, one per class; found {some(labels)}."
+        )
+    return labels
+
+
+def assignment_table(
+    assignment: Any, posterior: Floats, labels: list[Hashable], index: pd.Index | None
+) -> Floats:
+    """How much each patient is assigned to each class, (n, K)."""
+    if isinstance(assignment, str):
+        one_of(assignment, ("modal", "proportional"), "assignment")
+        if assignment == "proportional":
+            return posterior
+        code = posterior.argmax(axis=1)
     else:
-        model.append(parts.Logit(y, x, k))
-    return model
+        values = aligned(assignment, len(posterior), index, "assignment")
+        code = pd.Index(labels).get_indexer(values.to_numpy())
+        if (code < 0).any():
+            raise InputError(
+                f"assignment has labels that are not classes of posterior for {(code < 0).sum():,} "
+                f"patients ({some(values[code < 0].unique())}); its classes are {some(labels)}."
+            )
+    table: Floats = np.eye(len(labels))[code]
+    return table
 
 
-def _solve(model: list[Part], step: _Step) -> tuple[list[Floats], float]:
-    """The parameters of all parts, and the share of patients who changed class (ML)."""
-    errors = step.errors
-    smallest = np.linalg.svd(errors, compute_uv=False)[-1]
-    if step.correction is not None and smallest < 1e-6:
+def aligned(values: Any, n: int, index: pd.Index | None, what: str) -> pd.Series:
+    """One value per patient, by id where both sides have ids, else in order."""
+    series = values if isinstance(values, pd.Series) else pd.Series(np.asarray(values))
+    if isinstance(values, pd.Series) and index is not None and not series.index.equals(index):
+        if not series.index.is_unique:
+            raise InputError(f"{what} names a patient more than once; give one value for each.")
+        if not series.index.isin(index).any():
+            raise InputError(
+                f"{what} has no id in common with posterior ({some(series.index)} against "
+                f"{some(index)}); index both by the patients' ids."
+            )
+        return series.reindex(index)
+    if len(series) != n:
         raise InputError(
-            "the classes are not separated well enough to correct for wrong assignments (the "
-            f"table of errors has a singular value of {smallest:.1g}, as if two classes were the "
-            "same); use fewer classes, or no correction."
+            f"found {len(series):,} values of {what} for {n:,} patients; give one for each, or a "
+            "Series indexed by id with a posterior indexed by id."
         )
-    plain = step._replace(correction=None).members(errors, model, [])
-    first = step.members(errors, model, []) if step.correction == "BCH" else plain
-    if step.correction == "BCH" and (first.sum(axis=0) <= 0).any():
+    return series
+
+
+def read_outcome(outcome: Any, n: int, index: pd.Index | None) -> Response:
+    """The outcome; its type follows from its values."""
+    values = aligned(outcome, n, index, "outcome")
+    known = values.notna().to_numpy()
+    if not known.any():
+        raise InputError("the outcome is missing for all patients; give one for some.")
+    seen = values[known]
+    numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
+    if numeric and not seen.isin([0, 1]).all():
+        column = values.to_numpy(dtype=float, na_value=np.nan)
+        if np.isinf(column).any():
+            raise InputError(
+                f"the outcome is infinite for {np.isinf(column).sum():,} patients; correct them."
+            )
+        if np.ptp(column[known]) > 0:
+            return Response(np.where(known, column, 0.0)[:, None], known, True, [])
+    levels = _levels(seen)
+    if len(levels) < 2:
         raise InputError(
-            "a class has no patients left after the correction; use fewer classes, or no "
-            "correction."
+            f"the outcome has the single value {some(levels)}, so that there is nothing to compare."
         )
-    theta = [part.update(first, None) for part in model]
-    if step.correction != "ML":
-        return theta, np.nan
-    for _ in range(_MAX_EM):
-        members = step.members(errors, model, theta)
-        before, theta = theta, [p.update(members, t) for p, t in zip(model, theta, strict=True)]
-        change = max(np.abs(a - b).max() for a, b in zip(before, theta, strict=True))
-        if change < 1e-7:
-            break
-    theta = _polished(model, step, errors, theta)
-    members = step.members(errors, model, theta)
-    used = step.used > 0
-    was, now = step.posterior[used].argmax(axis=1), members[used].argmax(axis=1)
-    moved = float(np.average(was != now, weights=step.used[used]))
-    if moved > _SHIFT:
+    columns = np.column_stack([(values == level).to_numpy(dtype=bool, na_value=False)
+                               for level in levels[1:]])  # fmt: skip
+    return Response(columns.astype(float), known, False, levels)
+
+
+def design(covariates: Any, n: int, index: pd.Index | None) -> tuple[list[str], Floats]:
+    """Names of the terms, and their values (n, q); NaN where a covariate is missing.
+
+    Covariates become columns as in `MixtureMarkov.fit`.
+    """
+    if covariates is None:
+        return [], np.zeros((n, 0))
+    if isinstance(covariates, pd.Series):
+        covariates = covariates.to_frame(covariates.name or "covariate")
+    if not isinstance(covariates, pd.DataFrame):
+        raise TypeError(
+            f"covariates must be a DataFrame with one column each, found "
+            f"{type(covariates).__name__}."
+        )
+    frame = pd.DataFrame(
+        {
+            str(name): aligned(covariates[name], n, index, f"covariate {name!r}").to_numpy()
+            for name in covariates
+        }
+    )
+    if not len(frame.columns):
+        raise InputError("covariates is a table without columns; give at least one.")
+    known = complete(frame, None)
+    if not known.any():
+        raise InputError("no patient has all covariates; leave out those that are mostly missing.")
+    rules = learn(frame[known], None, np.ones(int(known.sum())))
+    table = np.full((n, len(rules.columns) - 1), np.nan)
+    table[known] = rules.matrix(frame[known])[:, 1:]
+    return rules.columns[1:], table
+
+
+def _levels(seen: pd.Series) -> list[Any]:
+    """The values that occur, in the order of their categories or sorted."""
+    if isinstance(seen.dtype, pd.CategoricalDtype):
+        return [level for level in seen.cat.categories if (seen == level).any()]
+    return sorted(seen.unique().tolist(), key=lambda level: (str(type(level)), level))
+
+
+def check_sizes(groups: NDArray[np.intp], labels: list[Hashable]) -> None:
+    """Every class needs patients with an outcome."""
+    size = np.bincount(groups, minlength=len(labels))
+    few = [label for label, n in zip(labels, size, strict=True) if n < _FEWEST]
+    if few:
+        raise InputError(
+            f"class {some(few)} {'has' if len(few) == 1 else 'have'} fewer than {_FEWEST} "
+            "patients in the third step; use fewer classes, or find the missing outcomes and "
+            "covariates."
+        )
+
+
+# --- the table of estimates, and the tests between classes ----------------------------
+
+Z95 = 1.959963984540054
+_ROUNDING = 1e-9
+
+
+class Row(NamedTuple):
+    """One estimate: its place among the parameters, its class and term, and its category."""
+
+    at: int
+    label: Hashable
+    term: str
+    level: int = -1
+
+
+def rows_of(
+    part: Part,
+    labels: Sequence[Hashable],
+    terms: Sequence[str],
+    outcome: Response | None,
+    first: int,
+) -> list[Row]:
+    """What the parameters of a part are called; `first` is the place of its first one."""
+    k, q = len(labels), len(terms)
+    if isinstance(part, Membership):
+        names = ["intercept", *terms]
+        return [
+            Row(first + c * len(names) + i, labels[c + 1], name)
+            for c in range(k - 1)
+            for i, name in enumerate(names)
+        ]
+    assert outcome is not None
+    if outcome.continuous:
+        slopes = [Row(first + k + i, "all", name) for i, name in enumerate(terms)]
+        return [*(Row(first + c, labels[c], "mean") for c in range(k)), *slopes]
+    m = len(outcome.levels) - 1
+    if not isinstance(part, Logit):
+        return [
+            Row(first + c * m + j, labels[c], f"share of {outcome.levels[j + 1]}", j)
+            for c in range(k)
+            for j in range(m)
+        ]
+    several = m > 1
+    return [
+        Row(
+            first + j * (k + q) + i,
+            labels[i] if i < k else "all",
+            (f"log-odds of {outcome.levels[j + 1]}" if i < k else terms[i - k])
+            + (f", {outcome.levels[j + 1]}" if several and i >= k else ""),
+            j if i < k else -1,
+        )
+        for j in range(m)
+        for i in range(k + q)
+    ]
+
+
+def estimate_table(
+    rows: Sequence[Row],
+    theta: Floats,
+    covariance: Floats,
+    groups: NDArray[np.intp],
+    labels: Sequence[Hashable],
+    outcome: Response | None,
+) -> pd.DataFrame:
+    """class, term, estimate, se, low, high, patients and cases; `groups` are of those who count."""
+    at = [row.at for row in rows]
+    estimate = theta[at]
+    se = np.sqrt(np.maximum(np.diag(covariance)[at], 0.0))
+    place = {label: c for c, label in enumerate(labels)}
+    counted = np.bincount(groups, minlength=len(labels))
+    patients = [counted[place[r.label]] if r.label in place else len(groups) for r in rows]
+    is_share = np.array([row.term.startswith("share of") for row in rows], dtype=bool)
+    low, high = intervals(estimate, se, is_share, np.array(patients, dtype=float))
+    outside = is_share & ((estimate < -_ROUNDING) | (estimate > 1 + _ROUNDING))
+    if outside.any():
+        beyond = [str(row.label) for row, bad in zip(rows, outside, strict=True) if bad]
         warnings.warn(
-            f"the classes shift: {100 * moved:.0f} % of the patients have a different most "
-            "probable class when the outcome or the covariates are in the likelihood, so the "
-            "estimates may describe other classes than those of the model; use "
-            f"{option('correction', 'BCH')}.",
+            f"estimated shares of class {listed(list(dict.fromkeys(beyond)))} are not between 0 "
+            "and 1, since the classes overlap or have few cases; their intervals are not reliable.",
             ReportWarning,
             stacklevel=3,
         )
-    return theta, moved
+    table = pd.DataFrame(
+        {
+            "class": [row.label for row in rows],
+            "term": [row.term for row in rows],
+            "estimate": estimate,
+            "se": se,
+            "low": low,
+            "high": high,
+            "patients": patients,
+        }
+    )
+    table["cases"] = [_cases(row, groups, place, outcome) for row in rows]
+    return table
 
 
-def _polished(model: list[Part], step: _Step, errors: Floats, theta: list[Floats]) -> list[Floats]:
-    """Newton steps from where EM has come, as long as the equations come nearer to 0."""
-    flat = np.concatenate(theta)
-    for _ in range(_MAX_POLISH):
-        value = _mean_equations(model, step, errors, flat)
-        if np.abs(value).max() < 1e-12:
-            break
-        try:
-            trial = flat - np.linalg.solve(_slope(model, step, errors, flat), value)
-        except np.linalg.LinAlgError:
-            break
-        further = _mean_equations(model, step, errors, trial)
-        if not np.linalg.norm(further) < np.linalg.norm(value):
-            break
-        flat = trial
-    return _cut(model, flat)
+def intervals(
+    estimate: Floats, se: Floats, is_share: NDArray[np.bool_], patients: Floats
+) -> tuple[Floats, Floats]:
+    """95 % intervals of means, and of shares, which lie between 0 and 1.
 
-
-def _cut(model: Sequence[Part], flat: Floats) -> list[Floats]:
-    return np.split(flat, np.cumsum([part.size for part in model])[:-1])
-
-
-def _terms(model: Sequence[Part], step: _Step, errors: Floats, flat: Floats) -> Floats:
-    """The patients' terms of all equations, (n, p)."""
-    theta = _cut(model, flat)
-    members = step.members(errors, model, theta)
-    return np.hstack([p.equations(t, members) for p, t in zip(model, theta, strict=True)])
-
-
-def _mean_equations(model: Sequence[Part], step: _Step, errors: Floats, flat: Floats) -> Floats:
-    mean: Floats = _terms(model, step, errors, flat).mean(axis=0)
-    return mean
-
-
-def _slope(model: Sequence[Part], step: _Step, errors: Floats, flat: Floats) -> Floats:
-    """Derivatives of the mean equations by the parameters (p, p), by central differences."""
-    return _differences(lambda at: _mean_equations(model, step, errors, at), flat)
-
-
-def _differences(function: Any, at: Floats) -> Floats:
-    columns = []
-    for i, value in enumerate(at):
-        h = 1e-5 * max(abs(value), 0.1)
-        up, down = at.copy(), at.copy()
-        up[i] += h
-        down[i] -= h
-        columns.append((function(up) - function(down)) / (2 * h))
-    return np.column_stack(columns)
-
-
-def _sandwich(
-    model: Sequence[Part], step: _Step, theta: Sequence[Floats], first: FirstStep | None
-) -> Floats:
-    """Covariance of the parameters; that of the errors and of the first step is part of it.
-
-    A small change of the assignments themselves moves nothing: whatever they are, the corrections
-    are right for them, as long as the errors are theirs.
+    Those of shares are of logits; where nobody or everybody of the patients is a case, the limit is
+    that of Clopper and Pearson, since the variance says nothing.
     """
-    errors, flat = step.errors, np.concatenate(theta)
-    terms = _terms(model, step, errors, flat)
-    if step.correction is not None:
-        shape = errors.shape
-        by_errors = _differences(
-            lambda at: _mean_equations(model, step, at.reshape(shape), flat), errors.ravel()
-        )
-        terms = terms + step.error_terms(errors) @ by_errors.T
-        if first is not None:
-            by_model = by_errors @ first.errors
-            if isinstance(model[0], parts.Shares):
-                by_model[: model[0].size] += first.shares[:-1]
-            terms = terms + first.terms @ by_model.T
-    try:
-        bread = np.linalg.inv(_slope(model, step, errors, flat))
-    except np.linalg.LinAlgError:
-        raise InputError(
-            "the standard errors cannot be computed: a class or category has too few patients to "
-            "estimate all its terms; leave a covariate out, or merge categories."
-        ) from None
-    covariance: Floats = bread @ (terms.T @ terms) @ bread.T / len(terms) ** 2
-    return covariance
+    low, high = estimate - Z95 * se, estimate + Z95 * se
+    inside = is_share & (estimate > _ROUNDING) & (estimate < 1 - _ROUNDING)
+    logit = np.log(estimate[inside] / (1 - estimate[inside]))
+    width = Z95 * se[inside] / (estimate[inside] * (1 - estimate[inside]))
+    low[inside], high[inside] = expit(logit - width), expit(logit + width)
+    edge = is_share & (np.minimum(np.abs(estimate), np.abs(1 - estimate)) <= _ROUNDING)
+    reach = 0.025 ** (1 / np.maximum(patients, 1))
+    low[edge] = np.where(estimate[edge] > 0.5, reach[edge], 0.0)
+    high[edge] = np.where(estimate[edge] > 0.5, 1.0, 1 - reach[edge])
+    return low, high
+
+
+def _cases(row: Row, groups: Any, place: Any, outcome: Response | None) -> float:
+    if outcome is None or row.level < 0:
+        return np.nan
+    return float(outcome.columns[groups == place[row.label], row.level].sum())
+
+
+# --- tests ----------------------------------------------------------------------------------
+
+
+def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.DataFrame:
+    """Of all classes together and of each pair; of each covariate of membership."""
+    by_class: dict[Hashable, list[int]] = {}
+    by_term: dict[str, list[int]] = {}
+    membership = not any(r.level >= 0 or r.term == "mean" for r in rows)
+    for i, row in enumerate(rows):
+        if membership and row.term != "intercept":
+            by_term.setdefault(row.term, []).append(i)
+        elif not membership and row.label != "all":
+            by_class.setdefault(row.label, []).append(i)
+        elif not membership:
+            by_term.setdefault(row.term, []).append(i)
+    tests = []
+    if by_class:
+        first, *others = by_class
+        every = [_contrast(by_class[first], by_class[c], len(rows)) for c in others]
+        tests.append({"test": "all equal", **_wald(np.vstack(every), estimate, covariance)})
+        pairs = []
+        for a, b in combinations(by_class, 2):
+            contrast = _contrast(by_class[a], by_class[b], len(rows))
+            difference: dict[str, Any] = {"test": f"{_name(b)} − {_name(a)}", "pair": (a, b)}
+            if len(contrast) == 1:
+                value = float((contrast @ estimate)[0])
+                se = float(np.sqrt((contrast @ covariance @ contrast.T)[0, 0]))
+                difference |= {"estimate": value, "se": se}
+                difference |= {"low": value - Z95 * se, "high": value + Z95 * se}
+            pairs.append({**difference, **_wald(contrast, estimate, covariance)})
+        for pair, p in zip(pairs, holm([pair["p_value"] for pair in pairs]), strict=True):
+            pair["p_holm"] = p
+        tests += pairs
+    for term, at in by_term.items():
+        tests.append({"test": term, **_wald(np.eye(len(rows))[at], estimate, covariance)})
+    names = [
+        "test",
+        "pair",
+        "estimate",
+        "se",
+        "low",
+        "high",
+        "statistic",
+        "df",
+        "p_value",
+        "p_holm",
+    ]
+    return pd.DataFrame(tests, columns=names)
+
+
+def _name(label: Hashable) -> str:
+    return label if isinstance(label, str) else f"class {label}"
+
+
+def _contrast(a: Sequence[int], b: Sequence[int], n: int) -> Floats:
+    eye = np.eye(n)
+    difference: Floats = eye[list(b)] - eye[list(a)]
+    return difference
+
+
+def _wald(contrast: Floats, estimate: Floats, covariance: Floats) -> dict[str, float]:
+    value, spread = contrast @ estimate, contrast @ covariance @ contrast.T
+    df = int(np.linalg.matrix_rank(spread))
+    statistic = float(value @ np.linalg.pinv(spread, hermitian=True) @ value)
+    return {"statistic": statistic, "df": df, "p_value": float(chi2.sf(statistic, max(df, 1)))}
+
+
+def holm(p: Sequence[float]) -> Floats:
+    """P-values adjusted for their number by Holm's method, in the same order."""
+    order = np.argsort(p)
+    scaled = np.asarray(p)[order] * np.arange(len(p), 0, -1)
+    result = np.empty(len(p))
+    result[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from font.errors import InputError
 from mmlca.sequences.checks import MAX_STATES
 
+Floats: TypeAlias = NDArray[np.float64]
 Seed = int | np.random.Generator | None
 
 _SUM_TOLERANCE = 1e-4
@@ -38,9 +39,9 @@ class MarkovParams:
     (1, 2)
     """
 
-    weights: NDArray[np.float64]
-    initial: NDArray[np.float64]
-    transition: NDArray[np.float64]
+    weights: Floats
+    initial: Floats
+    transition: Floats
 
     def __init__(self, weights: ArrayLike, initial: ArrayLike, transition: ArrayLike) -> None:
         arrays = {}
@@ -80,7 +81,7 @@ class MarkovParams:
         return int(self.initial.shape[1])
 
     @property
-    def class_parameters(self) -> NDArray[np.float64]:
+    def class_parameters(self) -> Floats:
         """One row per class: initial probabilities, then transitions row by row, (K, S + S²)."""
         return np.hstack([self.initial, self.transition.reshape(self.n_classes, -1)])
 

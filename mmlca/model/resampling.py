@@ -27,12 +27,18 @@ from font.probabilities import probabilities
 from mmlca.model import em
 from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design
-from mmlca.model.expected import Floats
-from mmlca.model.inference import point_at
+from mmlca.model.inference import (
+    check_level,
+    group_names,
+    named,
+    parameter_names,
+    parameter_values,
+    point_at,
+)
 from mmlca.model.information import Point
-from mmlca.model.intervals import parameter_names, parameter_values
 from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
-from mmlca.model.params import MarkovParams, Seed
+from mmlca.model.params import Floats, MarkovParams, Seed
+from mmlca.model.starts import reassigned
 from mmlca.sequences.type import Labels
 
 if TYPE_CHECKING:
@@ -52,8 +58,8 @@ class Bootstrap:
     ----------
     intervals : DataFrame
         One row per number: `parameter` ("weight", "initial", "transition", "time in state" in
-        windows, "coefficient", "group weight"), `class`, `from`, `to`, `estimate`, `se`, `low`,
-        `high`.
+        windows of the longest sequence, "coefficient", "group weight"), `class`, `from`, `to`,
+        `estimate`, `se`, `low`, `high`.
     stability : DataFrame
         One row per class: `patients` whose likeliest class it is, mean `jaccard` similarity to the
         class in the refits, and the shares of refits where it was `found_again` (similarity of at
@@ -89,7 +95,6 @@ def bootstrap(
     covariates: AnyCovariates | None = None,
     groups: Labels | None = None,
     n_fresh: int = 2,
-    n_times: int | None = None,
     level: float = 0.95,
     n_jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
@@ -109,8 +114,6 @@ def bootstrap(
     n_fresh : int
         Perturbed starts of each refit besides the one from the model's classes. They find maxima
         that the first start would miss; 0 is faster, and shows less instability than there is.
-    n_times : int, optional
-        Windows over which time in state is counted. Default: those of the longest sequence.
     level : of the intervals, which are percentiles of the refits
     n_jobs : threads; −1: one per processor. They do not change the result
     progress : called with the number of refits done and n
@@ -133,13 +136,10 @@ def bootstrap(
     check_is_fitted(model)
     whole_number(n, 2, "n")
     whole_number(n_fresh, 0, "n_fresh")
-    if not 0 < level < 1:
-        raise InputError(f"level must lie between 0 and 1, such as 0.95, found {level!r}.")
+    check_level(level)
     data = in_states(sequences, model.states_)
-    n_times = data.shape[1] if n_times is None else n_times
-    whole_number(n_times, 1, "n_times")
-    point = point_at(model._fitted(), model._patients_of(data, covariates, groups))
-    design = model._design or Design((), ())
+    point = point_at(model, model._patients_of(data, covariates, groups))
+    design = model._design
     names = tuple(model.group_weights_.index)
     zeros = np.broadcast_to(forbidden_cells(model.zeros, data), point.cells.shape)
     if model.init is not None:
@@ -159,7 +159,9 @@ def bootstrap(
             f"{n - len(ends)} of {n} refits lost a class, so too few are left to summarise; ask "
             "for fewer classes."
         )
-    numbers = partial(_numbers, point=point, design=design, n_groups=len(names), n_times=n_times)
+    numbers = partial(
+        _numbers, point=point, design=design, n_groups=len(names), n_times=data.shape[1]
+    )
     replicates = np.array([numbers(end.cells, end.coefficients) for end in ends])
     tail = (1 - level) / 2
     low, high = np.quantile(replicates, [tail, 1 - tail], axis=0)
@@ -208,7 +210,10 @@ def _refit(
     total = int(alike.size.sum())
     times = rng.multinomial(total, alike.size / total)
     drawn = np.bincount(alike.row, times * alike.weight, len(point.rows.weights)).astype(float)
-    starts = [point.posterior, *(_perturbed(point.posterior, rng) for _ in range(n_fresh))]
+    starts = [
+        point.posterior,
+        *(reassigned(point.posterior, [0.15, 0.3], rng) for _ in range(n_fresh)),
+    ]
     fit = _fit_covariates if point.rows.design.shape[1] > 1 else _fit_plain
     best = fit(point, point.rows._replace(weights=drawn), settings, zeros, starts)
     if best is None:
@@ -224,15 +229,6 @@ def _refit(
         coefficients[:, order] - coefficients[:, order[:1]],
         _jaccard(point, posterior[:, order]),
     )
-
-
-def _perturbed(posterior: Floats, rng: np.random.Generator) -> Floats:
-    """Memberships after some rows got any class."""
-    n_rows, k = posterior.shape
-    changed = posterior.copy()
-    moved = np.flatnonzero(rng.random(n_rows) < rng.choice([0.15, 0.3]))
-    changed[moved] = np.eye(k)[rng.integers(k, size=len(moved))]
-    return changed
 
 
 def _fit_plain(
@@ -325,38 +321,14 @@ def _names(
     each = np.arange(1, k + 1)
     parts = [
         parameter_names(params, states),
-        pd.DataFrame(
-            {
-                "parameter": "time in state",
-                "class": np.repeat(each, s),
-                "from": "",
-                "to": list(states) * k,
-            }
-        ),
+        named("time in state", np.repeat(each, s), "", list(states) * k),
     ]
     if design.variables and k > 1:
         columns = design.columns
-        parts.append(
-            pd.DataFrame(
-                {
-                    "parameter": "coefficient",
-                    "class": np.repeat(each[1:], len(columns)),
-                    "from": "",
-                    "to": columns * (k - 1),
-                }
-            )
-        )
+        classes = np.repeat(each[1:], len(columns))
+        parts.append(named("coefficient", classes, "", columns * (k - 1)))
     if groups:
-        parts.append(
-            pd.DataFrame(
-                {
-                    "parameter": "group weight",
-                    "class": np.tile(each, len(groups)),
-                    "from": np.repeat(np.array(groups, dtype=object), k),
-                    "to": "",
-                }
-            )
-        )
+        parts.append(group_names(groups, k))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, run_em
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import Floats, MarkovParams
 from mmlca.model.starts import KICKS, KINDS, Place, Start, Starter
 from mmlca.sequences.patterns import Patterns
 
@@ -58,10 +58,10 @@ class Fit(NamedTuple):
     """
 
     params: MarkovParams
-    shares: NDArray[np.float64]
-    path: NDArray[np.float64]
+    shares: Floats
+    path: Floats
     converged: bool
-    posterior: NDArray[np.float64]
+    posterior: Floats
     unsupported: NDArray[np.bool_]
     starts: pd.DataFrame
     n_replicated: int
@@ -94,7 +94,7 @@ def is_confirmed(n_replicated: int, n_searches: int) -> bool:
 def fit_from(patterns: Patterns, init: MarkovParams, settings: Settings) -> Fit:
     """One EM run from exactly the given parameters; their zeros stay zero."""
     run = run_em(patterns, cells_of(init), init.weights, settings, zeros=cells_of(init) == 0)
-    return _finish(patterns, run, [_row("given", run)], 1, 1)
+    return _finish(patterns, run, [start_row("given", run)], 1, 1)
 
 
 def fit_search(
@@ -128,7 +128,7 @@ def fit_search(
     if n_classes == 1:
         start = (Starter(patterns, 1, rng).pooled[None], np.ones(1))
         run = run_em(patterns, *start, settings)
-        return _finish(patterns, run, [_row("pooled", run)], 1, 1)
+        return _finish(patterns, run, [start_row("pooled", run)], 1, 1)
     sample = _sample(patterns, rng)
     with ThreadPoolExecutor(n_jobs) as pool:
 
@@ -183,11 +183,11 @@ def _explore(
     if not searches:  # every run failed; the best of them says why
         return [runs.maximum(followed[0])], record, 0, i + 1
     _kick_on(searches, more * _ALONE * n_init)
-    record += [_row("search", s.maxima[0].run, n_kicks=s.n_kicks) for s in searches]
+    record += [start_row("search", s.maxima[0].run, n_kicks=s.n_kicks) for s in searches]
     together = Search(starter, runs, [m for search in searches for m in search.maxima])
     if thorough or _n_at(together.best, searches) < len(searches):
         _kick_on([together], (_MOST if thorough else 1) * _TOGETHER * n_init)
-        record.append(_row("joint search", together.maxima[0].run, n_kicks=together.n_kicks))
+        record.append(start_row("joint search", together.maxima[0].run, n_kicks=together.n_kicks))
     return together.maxima, record, _n_at(together.best, searches), len(searches)
 
 
@@ -198,10 +198,10 @@ def _begin(
     screened = runs.begin(starts, _SHORT)
     order = sorted(range(len(starts)), key=lambda i: -screened[i].value)[:_FOLLOWED]
     followed = runs.follow([screened[i] for i in order], _LONG)
-    rows = [_row(kind, run, "screened out") for kind, run in zip(kinds, screened, strict=True)]
+    rows = [start_row(kind, run, "screened out") for kind, run in zip(kinds, screened, strict=True)]
     search = Search(starter, runs)
     for i, run in zip(order, followed, strict=True):
-        rows[i] = _row(kinds[i], run)
+        rows[i] = start_row(kinds[i], run)
         search.add(run)
     return search, followed, rows
 
@@ -419,7 +419,7 @@ def _finish(
     )
 
 
-def _row(kind: str, run: Run, status: str = "", n_kicks: int = 0) -> dict[str, Any]:
+def start_row(kind: str, run: Any, status: str = "", n_kicks: int = 0) -> dict[str, Any]:
     """A line of the table of starts: what it was, and what became of it."""
     return {
         "kind": kind,

@@ -11,10 +11,11 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 from font.probabilities import probabilities
+from mmlca.model.params import Floats
 from mmlca.sequences.patterns import Patterns
 
-Start = tuple[NDArray[np.float64], NDArray[np.float64]]  # cells (K, C), shares (K,) or (H, K)
-Memberships = NDArray[np.float64]  # (U, K): each pattern's class probabilities
+Start = tuple[Floats, Floats]  # cells (K, C), shares (K,) or (H, K)
+Memberships = Floats  # (U, K): each pattern's class probabilities
 
 _POOLED = 0.5  # pseudo-count of each cell of the chain of all patients, which smooths the others
 
@@ -22,11 +23,22 @@ KINDS = ("seeded", "random", "seeded", "partition")
 KICKS = ("reassign", "split", "swap", "cross", "classes", "states")
 
 
+def reassigned(
+    memberships: Memberships, shares: Sequence[float], rng: np.random.Generator
+) -> Memberships:
+    """Memberships (R, K) after one of these shares of the rows got any class."""
+    n_rows, k = memberships.shape
+    changed = memberships.copy()
+    moved = np.flatnonzero(rng.random(n_rows) < rng.choice(shares))
+    changed[moved] = np.eye(k)[rng.integers(k, size=len(moved))]
+    return changed
+
+
 class Place(NamedTuple):
     """Parameters, with shares (K,) or by group (H, K), and the memberships (U, K) they give."""
 
-    cells: NDArray[np.float64]
-    shares: NDArray[np.float64]
+    cells: Floats
+    shares: Floats
     posterior: Memberships
 
 
@@ -100,11 +112,10 @@ class Starter:
                 return self._mixed(here, other, kind)
         else:
             other = here
-        memberships = here.posterior.copy()
         if kind == "reassign":
-            moved = np.flatnonzero(rng.random(len(memberships)) < rng.choice([0.05, 0.15, 0.3]))
-            memberships[moved] = np.eye(k)[rng.integers(k, size=len(moved))]
+            memberships = reassigned(here.posterior, [0.05, 0.15, 0.3], rng)
         else:
+            memberships = here.posterior.copy()
             moved = self._alike()
             if other is not here:
                 memberships[moved] = other.posterior[moved]
@@ -174,7 +185,7 @@ class Starter:
         best: NDArray[np.intp] = likelihood.argmax(axis=0)
         return best
 
-    def _own_likelihoods(self) -> NDArray[np.float64]:
+    def _own_likelihoods(self) -> Floats:
         """Each pattern's log-likelihood under a chain fitted to it alone, smoothed."""
         if not self.counts.nnz:  # all patterns consist of gaps alone
             return np.zeros(len(self.weights))
@@ -187,15 +198,13 @@ class Starter:
         terms = self.counts.data * np.log(rate)
         return np.bincount(row, weights=terms, minlength=len(self.weights)).astype(float)
 
-    def _from_memberships(self, memberships: NDArray[np.float64], smooth: float) -> Start:
+    def _from_memberships(self, memberships: Floats, smooth: float) -> Start:
         """Chains fitted to memberships (U, K), smoothed by the pooled chain."""
         weighted = memberships * self.weights[:, None]
         cells = self._rows((self.counts.T @ weighted).T, smooth * self.pooled)
         return cells, probabilities(weighted.sum(axis=0), smooth)
 
-    def _rows(
-        self, cells: NDArray[np.float64], prior: NDArray[np.float64] | float = 0.0
-    ) -> NDArray[np.float64]:
+    def _rows(self, cells: Floats, prior: Floats | float = 0.0) -> Floats:
         """Cells made to sum to one in each row of states."""
         table = (cells + prior).reshape(*cells.shape[:-1], self.n_states + 1, self.n_states)
         return probabilities(table).reshape(cells.shape)

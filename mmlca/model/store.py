@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from font.errors import InputError
 from font.files import atomic_write, check_regular
 from mmlca import __version__
 from mmlca.model.covariates import Design
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import Floats, MarkovParams
 from mmlca.sequences.checks import MAX_STATES
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
+
+Model = TypeVar("Model", bound="MixtureMarkov")
 
 _FILE_LIMIT = 64 * 2**20
 _MAX_CLASSES, _MAX_GROUPS = 1_000, 10_000
 _MAX_TERMS = 500
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, le=1)]
-Attributes = dict[str, Any]
 Row = Annotated[list[Probability], Field(min_length=1, max_length=MAX_STATES)]
 
 
@@ -127,7 +127,7 @@ def to_dict(model: MixtureMarkov) -> dict[str, Any]:
         **({"groups": _groups(model)} if len(model.group_weights_) else {}),
         "params": model.params_.to_dict(),
     } | {name: getattr(model, f"{name}_") for name in _ATTRIBUTES}
-    if model._design is not None:
+    if model._design.terms:
         content["covariates"] = {
             "design": model._design.to_dict(),
             "coefficients": model.coefficients_.to_numpy().tolist(),
@@ -141,24 +141,8 @@ def _groups(model: MixtureMarkov) -> list[dict[str, Any]]:
     return [{"group": g, "weights": row} for g, row in zip(table.index.tolist(), rows, strict=True)]
 
 
-class Stored(NamedTuple):
-    """What a file holds.
-
-    `shares` (G, K) are the proportions of the groups, if there are any; `logit` is the design and
-    the coefficients (P, K), with covariates.
-    """
-
-    params: MarkovParams
-    groups: tuple[str | int, ...]
-    shares: list[list[float]]
-    states: tuple[str, ...]
-    prior: float
-    attributes: Attributes
-    logit: tuple[Design, NDArray[np.float64]] | None
-
-
-def from_dict(stored: Mapping[str, Any]) -> Stored:
-    """What a file holds; or one sentence that says what is wrong."""
+def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
+    """The model that a file holds; or one sentence that says what is wrong."""
     try:
         content = ModelFile.model_validate(stored)
     except ValidationError as error:
@@ -168,7 +152,6 @@ def from_dict(stored: Mapping[str, Any]) -> Stored:
     params = MarkovParams.from_dict(content.params.model_dump())
     if params.n_states != len(content.states):
         raise InputError(f"the model has {params.n_states} states but names {len(content.states)}.")
-    attributes = {f"{name}_": getattr(content, name) for name in _ATTRIBUTES}
     groups = tuple(part.group for part in content.groups)
     shares = [part.weights for part in content.groups]
     if len(set(groups)) != len(groups):
@@ -179,11 +162,16 @@ def from_dict(stored: Mapping[str, Any]) -> Stored:
                 f"the group {group!r} needs {params.n_classes} class proportions with the sum 1; "
                 f"found {len(row)} with the sum {sum(row):.6g}."
             )
-    logit = None if content.covariates is None else _logit(content.covariates, params.n_classes)
-    return Stored(params, groups, shares, tuple(content.states), content.prior, attributes, logit)
+    model = kind(params.n_classes, prior=content.prior)
+    model._set_params_(params, tuple(content.states), groups, shares)
+    for name in _ATTRIBUTES:
+        setattr(model, f"{name}_", getattr(content, name))
+    if content.covariates is not None:
+        model._set_coefficients(*_logit(content.covariates, params.n_classes))
+    return model
 
 
-def _logit(part: LogitPart, n_classes: int) -> tuple[Design, NDArray[np.float64]]:
+def _logit(part: LogitPart, n_classes: int) -> tuple[Design, Floats]:
     design = Design.from_dict(part.design.model_dump())
     lengths = {len(row) for row in part.coefficients}
     if lengths != {n_classes} or len(part.coefficients) != len(design.columns):

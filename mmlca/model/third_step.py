@@ -10,19 +10,40 @@ equations that θ solves, (n, p). W is the assignment, the assignment corrected 
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
-from font.errors import InputError
-from font.spelling import option
-
-Floats: TypeAlias = NDArray[np.float64]
+from font.errors import InputError, ReportWarning, option
+from mmlca.model import em
+from mmlca.model.membership import logit_information
+from mmlca.model.params import Floats, MarkovParams
+from mmlca.sequences.type import Sequences
 
 _TINY = 1e-300
 _FLAT = 1e-7
+
+
+Correction = Literal["BCH", "ML"] | None
+_SHIFT = 0.2
+_MAX_EM, _MAX_POLISH = 2_000, 20
+
+
+class Response(NamedTuple):
+    """An outcome: one continuous column, or the indicators of all categories but the first.
+
+    `columns` (n, m) is 0 where the outcome is not `known`; `levels` are the categories.
+    """
+
+    columns: Floats
+    known: NDArray[np.bool_]
+    continuous: bool
+    levels: list[Any]
 
 
 class Part(Protocol):
@@ -85,12 +106,14 @@ class Membership(Part):
         total = members.sum(axis=1)
         p = np.exp(self.log_density(theta))
         gradient = self.equations(theta, members).sum(axis=0)
-        hessian = _softmax_hessian(self.x, p[:, 1:], total)
+        hessian = logit_information(self.x, total, p[:, 1:])
         return gradient, hessian
 
     def log_density(self, theta: Floats) -> Floats:
         b = theta.reshape(self.n_classes - 1, -1)
-        return log_softmax(np.column_stack([np.zeros(len(self.x)), self.x @ b.T]))
+        eta = np.column_stack([np.zeros(len(self.x)), self.x @ b.T])
+        logs: Floats = log_softmax(eta, axis=-1)
+        return logs
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
         p = np.exp(self.log_density(theta))
@@ -215,7 +238,9 @@ class Logit(Part):
         b = theta.reshape(self.y.shape[1], -1)
         level, slope = b[:, : self.n_classes].T, b[:, self.n_classes :].T
         eta = level[None] + (self.z @ slope)[:, None, :]
-        return log_softmax(np.concatenate([np.zeros_like(eta[..., :1]), eta], axis=-1))
+        whole = np.concatenate([np.zeros_like(eta[..., :1]), eta], axis=-1)
+        logs: Floats = log_softmax(whole, axis=-1)
+        return logs
 
     def update(self, members: Floats, theta: Floats | None) -> Floats:
         start = np.zeros(self.size) if theta is None else theta
@@ -229,8 +254,8 @@ class Logit(Part):
             [np.broadcast_to(np.eye(k), (n, k, k)), np.repeat(self.z[:, None], k, axis=1)], axis=-1
         )
         m = p.shape[-1]
-        return gradient, _softmax_hessian(
-            x.reshape(n * k, -1), p.reshape(n * k, m), members.ravel()
+        return gradient, logit_information(
+            x.reshape(n * k, -1), members.ravel(), p.reshape(n * k, m)
         )
 
     def log_density(self, theta: Floats) -> Floats:
@@ -247,6 +272,194 @@ class Logit(Part):
         return result
 
 
+# --- the equations --------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """Memberships (n, K), assignments (n, K), case weights of all, and of those in step three."""
+
+    posterior: Floats
+    assigned: Floats
+    case: Floats
+    used: Floats
+    correction: Correction
+
+    @property
+    def errors(self) -> Floats:
+        """D (K, K): the share of a class's patients who are given each class."""
+        table: Floats = (self.posterior * self.case[:, None]).T @ self.assigned
+        table /= table.sum(axis=1, keepdims=True)
+        return table
+
+    def error_terms(self, errors: Floats) -> Floats:
+        """How much each patient moves D, (n, K·K)."""
+        share = np.average(self.posterior, axis=0, weights=self.case)
+        total = self.case.mean()
+        move = self.assigned[:, None, :] - errors  # (n, K, K)
+        move = move * (self.posterior * self.case[:, None] / share / total)[:, :, None]
+        result: Floats = move.reshape(len(move), -1)
+        return result
+
+    def members(self, errors: Floats, model: Sequence[Part], theta: Sequence[Floats]) -> Floats:
+        """How much each patient counts for each class, given the errors and the parameters."""
+        if self.correction is None:
+            return self.assigned * self.used[:, None]
+        if self.correction == "BCH":
+            corrected: Floats = self.assigned @ np.linalg.inv(errors)
+            return corrected * self.used[:, None]
+        log = sum(part.log_density(t) for part, t in zip(model, theta, strict=True))
+        result = np.zeros_like(self.posterior)
+        for s in np.flatnonzero(self.assigned.any(axis=0)):
+            joint = log_softmax(log + np.log(np.maximum(errors[:, s], 1e-300)), axis=-1)
+            result += self.assigned[:, s, None] * np.exp(joint)
+        return result * self.used[:, None]
+
+
+def parts_of(response: Response | None, x: Floats, step: Step) -> list[Part]:
+    """Membership where it is wanted or needed (ML), then the outcome."""
+    (n, k), ml, covariates = step.posterior.shape, step.correction == "ML", x.shape[1] > 0
+    model: list[Part] = []
+    if covariates and (response is None or ml):
+        model.append(Membership(np.column_stack([np.ones(n), x]), k))
+    elif ml:
+        model.append(Shares(step.posterior * step.case[:, None]))
+    if response is None:
+        return model
+    y = response.columns
+    if not covariates:
+        model.append(Means(y, k, response.continuous))
+    elif response.continuous:
+        model.append(Line(y[:, 0], x, k, weigh=ml))
+    else:
+        model.append(Logit(y, x, k))
+    return model
+
+
+def solve(model: list[Part], step: Step) -> tuple[list[Floats], float]:
+    """The parameters of all parts, and the share of patients who changed class (ML)."""
+    errors = step.errors
+    smallest = np.linalg.svd(errors, compute_uv=False)[-1]
+    if step.correction is not None and smallest < 1e-6:
+        raise InputError(
+            "the classes are not separated well enough to correct for wrong assignments (the "
+            f"table of errors has a singular value of {smallest:.1g}, as if two classes were the "
+            "same); use fewer classes, or no correction."
+        )
+    plain = step._replace(correction=None).members(errors, model, [])
+    first = step.members(errors, model, []) if step.correction == "BCH" else plain
+    if step.correction == "BCH" and (first.sum(axis=0) <= 0).any():
+        raise InputError(
+            "a class has no patients left after the correction; use fewer classes, or no "
+            "correction."
+        )
+    theta = [part.update(first, None) for part in model]
+    if step.correction != "ML":
+        return theta, np.nan
+    for _ in range(_MAX_EM):
+        members = step.members(errors, model, theta)
+        before, theta = theta, [p.update(members, t) for p, t in zip(model, theta, strict=True)]
+        change = max(np.abs(a - b).max() for a, b in zip(before, theta, strict=True))
+        if change < 1e-7:
+            break
+    theta = _polished(model, step, errors, theta)
+    members = step.members(errors, model, theta)
+    used = step.used > 0
+    was, now = step.posterior[used].argmax(axis=1), members[used].argmax(axis=1)
+    moved = float(np.average(was != now, weights=step.used[used]))
+    if moved > _SHIFT:
+        warnings.warn(
+            f"the classes shift: {100 * moved:.0f} % of the patients have a different most "
+            "probable class when the outcome or the covariates are in the likelihood, so the "
+            "estimates may describe other classes than those of the model; use "
+            f"{option('correction', 'BCH')}.",
+            ReportWarning,
+            stacklevel=3,
+        )
+    return theta, moved
+
+
+def _polished(model: list[Part], step: Step, errors: Floats, theta: list[Floats]) -> list[Floats]:
+    """Newton steps from where EM has come, as long as the equations come nearer to 0."""
+    flat = np.concatenate(theta)
+    for _ in range(_MAX_POLISH):
+        value = _mean_equations(model, step, errors, flat)
+        if np.abs(value).max() < 1e-12:
+            break
+        try:
+            trial = flat - np.linalg.solve(_slope(model, step, errors, flat), value)
+        except np.linalg.LinAlgError:
+            break
+        further = _mean_equations(model, step, errors, trial)
+        if not np.linalg.norm(further) < np.linalg.norm(value):
+            break
+        flat = trial
+    return _cut(model, flat)
+
+
+def _cut(model: Sequence[Part], flat: Floats) -> list[Floats]:
+    return np.split(flat, np.cumsum([part.size for part in model])[:-1])
+
+
+def _terms(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
+    """The patients' terms of all equations, (n, p)."""
+    theta = _cut(model, flat)
+    members = step.members(errors, model, theta)
+    return np.hstack([p.equations(t, members) for p, t in zip(model, theta, strict=True)])
+
+
+def _mean_equations(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
+    mean: Floats = _terms(model, step, errors, flat).mean(axis=0)
+    return mean
+
+
+def _slope(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
+    """Derivatives of the mean equations by the parameters (p, p), by central differences."""
+    return _differences(lambda at: _mean_equations(model, step, errors, at), flat)
+
+
+def _differences(function: Any, at: Floats) -> Floats:
+    columns = []
+    for i, value in enumerate(at):
+        h = 1e-5 * max(abs(value), 0.1)
+        up, down = at.copy(), at.copy()
+        up[i] += h
+        down[i] -= h
+        columns.append((function(up) - function(down)) / (2 * h))
+    return np.column_stack(columns)
+
+
+def sandwich(
+    model: Sequence[Part], step: Step, theta: Sequence[Floats], first: FirstStep | None
+) -> Floats:
+    """Covariance of the parameters; that of the errors and of the first step is part of it.
+
+    A small change of the assignments themselves moves nothing: whatever they are, the corrections
+    are right for them, as long as the errors are theirs.
+    """
+    errors, flat = step.errors, np.concatenate(theta)
+    terms = _terms(model, step, errors, flat)
+    if step.correction is not None:
+        shape = errors.shape
+        by_errors = _differences(
+            lambda at: _mean_equations(model, step, at.reshape(shape), flat), errors.ravel()
+        )
+        terms = terms + step.error_terms(errors) @ by_errors.T
+        if first is not None:
+            by_model = by_errors @ first.errors
+            if isinstance(model[0], Shares):
+                by_model[: model[0].size] += first.shares[:-1]
+            terms = terms + first.terms @ by_model.T
+    try:
+        bread = np.linalg.inv(_slope(model, step, errors, flat))
+    except np.linalg.LinAlgError:
+        raise InputError(
+            "the standard errors cannot be computed: a class or category has too few patients to "
+            "estimate all its terms; leave a covariate out, or merge categories."
+        ) from None
+    covariance: Floats = bread @ (terms.T @ terms) @ bread.T / len(terms) ** 2
+    return covariance
+
+
 # --- inside ---------------------------------------------------------------------------------
 
 
@@ -255,23 +468,6 @@ def gaussian(rest: Floats, variance: Floats) -> Floats:
     safe = np.maximum(variance, _TINY)
     result: Floats = -0.5 * (np.log(2 * np.pi * safe) + rest**2 / safe)
     return result
-
-
-def log_softmax(eta: Floats) -> Floats:
-    top = eta.max(axis=-1, keepdims=True)
-    result: Floats = eta - top - np.log(np.exp(eta - top).sum(axis=-1, keepdims=True))
-    return result
-
-
-def _softmax_hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
-    """Σ weight · (diag(p) − p pᵀ) ⊗ x xᵀ, with one block per pair of categories."""
-    m, q = p.shape[1], x.shape[1]
-    hessian = np.empty((m, q, m, q))
-    for a in range(m):
-        for b in range(a, m):
-            w = weight * p[:, a] * ((a == b) - p[:, b])
-            hessian[a, :, b, :] = hessian[b, :, a, :] = (x * w[:, None]).T @ x
-    return hessian.reshape(m * q, m * q)
 
 
 def _newton(value: Any, start: Floats, what: str) -> Floats:
@@ -306,3 +502,78 @@ def _newton(value: Any, start: Floats, what: str) -> Floats:
         "completely, or the corrected weights are too negative; leave a covariate out, merge rare "
         f"categories, or choose {option('correction', 'ML')} or no correction."
     )
+
+
+# --- what the uncertainty of the first step's model does ------------------------------
+
+_STEP = 1e-4
+_EMPTY = 1e-6
+
+
+class FirstStep(NamedTuple):
+    """How each patient moves the parameters, (n, P), and how these move D and the shares.
+
+    `errors` (K·K, P): derivatives of D; `shares` (K, P): of the classes' sizes.
+    """
+
+    terms: Floats
+    errors: Floats
+    shares: Floats
+
+
+def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Floats) -> FirstStep:
+    """The effects of a model's parameters on D, given assignments (n, K) and case weights."""
+    inverse, total = data.patterns.inverse, case.sum()
+    n_patterns = len(data.patterns)
+    weight = np.bincount(inverse, weights=case, minlength=n_patterns)
+    given = np.column_stack(  # cases of each pattern by assigned class
+        [np.bincount(inverse, weights=case * w, minlength=n_patterns) for w in assigned.T]
+    )
+    base = em.e_step(data.patterns, params)
+    table = base.posterior.T @ given / total
+    share = base.posterior.T @ weight / total
+    scores, errors, shares = [], [], []
+    possible = np.isfinite(base.logliks)  # patients without weight may be impossible
+    for up, down, width in _moved(params):
+        above, below = em.e_step(data.patterns, up), em.e_step(data.patterns, down)
+        slope = (above.posterior - below.posterior) / width
+        change = np.subtract(above.logliks, below.logliks, out=np.zeros(n_patterns), where=possible)
+        scores.append(change / width)
+        moved = slope.T @ weight / total
+        shares.append(moved)
+        by_class = slope.T @ given / total
+        errors.append((by_class - table / share[:, None] * moved[:, None]) / share[:, None])
+    score = np.column_stack(scores) if scores else np.zeros((n_patterns, 0))
+    information = (score * weight[:, None]).T @ score / total
+    influence = score @ np.linalg.pinv(information, rcond=1e-9, hermitian=True)
+    terms = influence[inverse] * (case / case.mean())[:, None]
+    k = params.n_classes
+    return FirstStep(
+        terms,
+        np.array(errors).reshape(-1, k * k).T,
+        np.array(shares).reshape(-1, k).T,
+    )
+
+
+def _moved(params: MarkovParams) -> Iterator[tuple[MarkovParams, MarkovParams, float]]:
+    """Each free logit moved up and down, and the distance between the two."""
+    k, s = params.initial.shape
+    rows = [params.weights[None], params.initial, params.transition.reshape(k * s, s)]
+    for part, table in enumerate(rows):
+        for r, row in enumerate(table):
+            free = np.flatnonzero(row > _EMPTY)
+            for j in free[1:]:  # the first free cell of a row is its reference
+                pair = []
+                for sign in (1, -1):
+                    moved = [t.copy() for t in rows]
+                    moved[part][r] = _tilted(row, j, sign * _STEP)
+                    weights, initial, transition = moved
+                    pair.append(MarkovParams(weights[0], initial, transition.reshape(k, s, s)))
+                yield pair[0], pair[1], 2 * _STEP
+
+
+def _tilted(row: Floats, j: int, by: float) -> Floats:
+    odds = row.copy()
+    odds[j] *= np.exp(by)
+    odds /= odds.sum()
+    return odds

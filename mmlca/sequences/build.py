@@ -1,12 +1,13 @@
 """The ways into `Sequences`: each turns one form of data into checked fields.
 
-The public constructors are the class methods of `Sequences`, which document the arguments.
+Its functions are class methods of `Sequences`, such as `Sequences.from_frame`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -35,25 +36,16 @@ if TYPE_CHECKING:
 _DATES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "period")
 
 
-class Fields(NamedTuple):
-    """The fields of `Sequences`, checked; the arrays are read-only."""
-
-    codes: NDArray[np.int8]
-    states: tuple[str, ...]
-    ids: pd.Index
-    weights: NDArray[np.float64]
-    lengths: NDArray[np.int32]
-    times: tuple[str, ...]
-
-
 def checked(
+    cls: type[Sequences],
     codes: NDArray[np.int8],
     states: tuple[str, ...],
     ids: Any,
     weights: ArrayLike | None,
     lengths: ArrayLike | None,
     times: Iterable[Any] | None,
-) -> Fields:
+    **more: Any,
+) -> Sequences:
     """The one gate: everything but the meaning of a state is checked here."""
     n, n_times = codes.shape
     check_n_times(n_times)
@@ -90,18 +82,37 @@ def checked(
         length = followed.astype(np.int32)
     for array in (codes, weight, length):
         array.flags.writeable = False
-    return Fields(codes, states, index, weight, length, time_labels)
+    return cls(codes, states, index, weight, length, time_labels, **more)
 
 
 def from_codes(
+    cls: type[Sequences],
     codes: ArrayLike,
-    states: Iterable[Any] | None,
-    ids: Iterable[Hashable] | None,
-    weights: ArrayLike | None,
-    lengths: ArrayLike | None,
-    times: Iterable[Any] | None,
-) -> Fields:
-    """See `Sequences.from_codes`."""
+    states: Iterable[Any] | None = None,
+    *,
+    ids: Iterable[Hashable] | None = None,
+    weights: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    times: Iterable[Any] | None = None,
+) -> Sequences:
+    """From an integer array (n, T); −1 is missing, or void after the last state.
+
+    Parameters
+    ----------
+    codes : (n, T) array of integers
+        Indices into `states`.
+    states : labels, optional
+        Without them the states are called "0", "1", … up to the largest code.
+    ids : optional
+        Default: 1 … n.
+    weights : (n,) array, optional
+        Default: 1 each.
+    lengths : (n,) array, optional
+        How many times each patient was followed, where that is longer than the
+        last observed state.
+    times : labels, optional
+        Default: "1" … "T".
+    """
     array = np.asarray(codes)
     if array.ndim != 2:
         raise InputError(
@@ -128,20 +139,41 @@ def from_codes(
         )
     check_n_states(labels)
     codes = np.array(array, dtype=np.int8, order="C")
-    return checked(codes, labels, ids, weights, lengths, times)
+    return checked(cls, codes, labels, ids, weights, lengths, times)
 
 
 def from_frame(
+    cls: type[Sequences],
     wide: pd.DataFrame,
-    id: Hashable | None,
-    states: Iterable[Any] | None,
-    columns: str | Sequence[Hashable] | None,
-    weights: Hashable | None,
-    lengths: Hashable | None,
-    missing: Iterable[Any],
-    times: Iterable[Any] | None,
-) -> Fields:
-    """See `Sequences.from_frame`."""
+    id: Hashable | None = "id",
+    states: Iterable[Any] | None = None,
+    *,
+    columns: str | Sequence[Hashable] | None = None,
+    weights: Hashable | None = None,
+    lengths: Hashable | None = None,
+    missing: Iterable[Any] = (),
+    times: Iterable[Any] | None = None,
+) -> Sequences:
+    """From a wide table: one row per patient, one column per time.
+
+    NaN, None and "" are missing inside a sequence and void after its last state.
+
+    Parameters
+    ----------
+    wide : DataFrame
+    id : column name, or None for the index
+    states : labels in their order, optional
+        Default: the categories of categorical columns, else the sorted values.
+    columns : names of the columns that hold the states, in order of time, or "t1:t12"
+        The remaining columns become `covariates`. Default: all columns but those of `id`,
+        `weights` and `lengths`, which must then look like times: called alike ("t1", "t2",
+        …), with values that others have too.
+    weights, lengths : column names, optional
+        As in `from_codes`.
+    missing : further values that mean missing
+    times : labels, optional
+        Default: the column names.
+    """
     special = [name for name in (id, weights, lengths) if name is not None]
     need_columns(wide, special)
     if columns is None:
@@ -156,7 +188,8 @@ def from_frame(
     if columns is None and times is None:
         check_time_columns(wide[names])
     codes, labels = encode([wide[c] for c in names], states, missing)
-    return checked(
+    sequences = checked(
+        cls,
         np.ascontiguousarray(codes.reshape(len(names), len(wide)).T),
         labels,
         wide.index if id is None else wide[id],
@@ -164,20 +197,16 @@ def from_frame(
         None if lengths is None else wide[lengths].to_numpy(),
         names if times is None else times,
     )
+    if columns is None:
+        return sequences
+    others = _other_columns(wide, [*special, *names], sequences.ids)
+    return replace(sequences, covariates=others)
 
 
-def other_columns(
-    wide: pd.DataFrame,
-    id: Hashable | None,
-    columns: str | Sequence[Hashable] | None,
-    weights: Hashable | None,
-    lengths: Hashable | None,
-    ids: pd.Index,
+def _other_columns(
+    wide: pd.DataFrame, used: Sequence[Hashable], ids: pd.Index
 ) -> pd.DataFrame | None:
     """The columns that a table has besides the states, by id; texts of numbers as numbers."""
-    if columns is None:
-        return None
-    used = {id, weights, lengths, *named_columns(wide, columns)}
     rest: dict[Hashable, Any] = {}
     for name in wide.columns:
         if name not in used:
@@ -188,16 +217,32 @@ def other_columns(
 
 
 def from_long(
+    cls: type[Sequences],
     frame: pd.DataFrame,
-    id: Hashable,
-    time: Hashable,
-    state: Hashable,
-    states: Iterable[Any] | None,
-    weights: Hashable | None,
-    missing: Iterable[Any],
-    times: Iterable[Any] | None,
-) -> Fields:
-    """See `Sequences.from_long`."""
+    id: Hashable = "id",
+    time: Hashable = "time",
+    state: Hashable = "state",
+    *,
+    states: Iterable[Any] | None = None,
+    weights: Hashable | None = None,
+    missing: Iterable[Any] = (),
+    times: Iterable[Any] | None = None,
+) -> Sequences:
+    """From a long table: one row per patient and time.
+
+    A patient is followed until their last row, even if its state is missing.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    id, time, state : column names
+        Whole-number times are a regular grid: a number that no row has still is a time.
+        Categories keep their order; anything else is sorted.
+    states, missing : as in `from_frame`
+    weights : column name, optional
+        Must be the same in all rows of a patient.
+    times : all time values in their order, optional
+    """
     need_columns(frame, [c for c in (id, time, state, weights) if c is not None])
     if not len(frame):
         raise InputError("the table has no rows; one row for each patient and time is needed.")
@@ -225,21 +270,28 @@ def from_long(
     lengths = np.zeros(len(id_values), dtype=np.int32)
     np.maximum.at(lengths, row, (column + 1).astype(np.int32))
     weight = None if weights is None else one_weight(frame[weights], row, id_values)
-    return checked(codes, labels, pd.Index(id_values), weight, lengths, list(all_times))
+    return checked(cls, codes, labels, pd.Index(id_values), weight, lengths, list(all_times))
 
 
 def from_spells(
+    cls: type[Sequences],
     frame: pd.DataFrame,
-    id: Hashable,
-    start: Hashable,
-    end: Hashable,
-    state: Hashable,
-    states: Iterable[Any] | None,
-    weights: Hashable | None,
-    missing: Iterable[Any],
-    times: Iterable[Any] | None,
-) -> Fields:
-    """See `Sequences.from_spells`."""
+    id: Hashable = "id",
+    start: Hashable = "start",
+    end: Hashable = "end",
+    state: Hashable = "state",
+    *,
+    states: Iterable[Any] | None = None,
+    weights: Hashable | None = None,
+    missing: Iterable[Any] = (),
+    times: Iterable[Any] | None = None,
+) -> Sequences:
+    """From a table of spells: a patient is in `state` from time `start` through `end`.
+
+    `start` and `end` are whole numbers and both inclusive. The times between two
+    spells are missing. Labels given as `times` belong to times 1, 2, …; the other
+    parameters are those of `from_long`.
+    """
     need_columns(frame, [c for c in (id, start, end, state, weights) if c is not None])
     bounds = {}
     for name in (start, end):
@@ -273,30 +325,38 @@ def from_spells(
     long[clock] = np.repeat(bounds[start], repeats) + offset
     labels = None if times is None else [str(t) for t in times]
     numbered = None if labels is None else range(1, len(labels) + 1)
-    fields = from_long(long, id, clock, state, states, weights, missing, numbered)
-    return fields if labels is None else fields._replace(times=tuple(labels))
+    sequences = from_long(
+        cls, long, id, clock, state, states=states, weights=weights, missing=missing, times=numbered
+    )
+    return sequences if labels is None else replace(sequences, times=tuple(labels))
 
 
 def from_lists(
+    cls: type[Sequences],
     lists: Iterable[Sequence[Any]],
-    states: Iterable[Any] | None,
-    ids: Iterable[Hashable] | None,
-    weights: ArrayLike | None,
-    missing: Iterable[Any],
-    times: Iterable[Any] | None,
-) -> Fields:
-    """See `Sequences.from_lists`."""
+    states: Iterable[Any] | None = None,
+    *,
+    ids: Iterable[Hashable] | None = None,
+    weights: ArrayLike | None = None,
+    missing: Iterable[Any] = (),
+    times: Iterable[Any] | None = None,
+) -> Sequences:
+    """From one list of states per patient; the lists may differ in length."""
     rows = [list(row) for row in lists]
     lengths = np.array([len(row) for row in rows], dtype=np.int32)
     flat = pd.Series([state for row in rows for state in row], dtype=object)
     flat_codes, labels = encode([flat], states, missing)
     codes = np.full((len(rows), int(lengths.max(initial=0))), -1, dtype=np.int8)
     codes[np.arange(codes.shape[1]) < lengths[:, None]] = flat_codes
-    return checked(codes, labels, ids, weights, lengths, times)
+    return checked(cls, codes, labels, ids, weights, lengths, times)
 
 
-def concat(parts: Iterable[Sequences] | Mapping[str, Sequences]) -> Fields:
-    """See `Sequences.concat`."""
+def concat(cls: type[Sequences], parts: Iterable[Sequences] | Mapping[str, Sequences]) -> Sequences:
+    """Stack several groups of patients; shorter ones are void at the end.
+
+    A dict {site: sequences} gives ids "site/id", so that two sites may both have
+    a patient 1; otherwise ids must not repeat. The result has no account.
+    """
     named = dict(parts) if isinstance(parts, Mapping) else dict(enumerate(parts))
     blocks: list[Sequences] = list(named.values())
     if not blocks:
@@ -319,10 +379,12 @@ def concat(parts: Iterable[Sequences] | Mapping[str, Sequences]) -> Fields:
     else:
         ids = blocks[0].ids.append([block.ids for block in blocks[1:]])
     return checked(
+        cls,
         codes,
         states,
         ids,
         np.concatenate([block.weights for block in blocks]),
         np.concatenate([block.lengths for block in blocks]),
         times,
+        absorbing=tuple(s for s in states if all(s in block.absorbing for block in blocks)),
     )

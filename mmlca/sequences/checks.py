@@ -16,7 +16,7 @@ from font.checks import listed as listed
 from font.checks import of_type as of_type
 from font.checks import some as some
 from font.errors import InputError as InputError
-from font.spelling import option
+from font.errors import option
 
 MAX_STATES = 127
 MAX_TIMES = 32_767

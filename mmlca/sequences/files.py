@@ -16,8 +16,7 @@ from font.files import atomic_write, csv_text
 from font.sniff import FALLBACK, sniff
 
 if TYPE_CHECKING:
-    from mmlca.sequences.account import Account
-    from mmlca.sequences.type import Sequences
+    from mmlca.sequences.type import Account, Sequences
 
 _CSV_MARK = "# mmlca sequences "
 _PARQUET_KEY = b"mmlca"

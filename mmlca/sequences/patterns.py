@@ -121,14 +121,6 @@ class Patterns:
             (times, self.cell[self.tokens], self.indptr), shape=(len(self), n_cells)
         )
 
-    def counts(self) -> NDArray[np.int64]:
-        """How often each pattern visits each cell, as a dense (U, cells) table."""
-        n_cells = self.n_states * (self.n_states + 1) + len(self.gaps)
-        table = np.zeros((len(self), n_cells), dtype=np.int64)
-        row = np.repeat(np.arange(len(self)), np.diff(self.indptr))
-        table[row, self.cell[self.tokens]] = self.times[self.tokens]
-        return table
-
 
 def distinct_rows(
     codes: NDArray[np.int8], lengths: NDArray[np.int32]

@@ -1,18 +1,17 @@
 """The sequence type: every patient's states over time, validated once, here.
 
-One file, because it is one class; most of it documents the constructors, whose work is done in
-`mmlca.sequences.build`.
+Its constructors are functions of `mmlca.sequences.build`.
 """
 
 from __future__ import annotations
 
 import html
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from font.checks import some
 from font.errors import InputError
 from mmlca.sequences import build, files
-from mmlca.sequences.account import Account, HasAccount
 from mmlca.sequences.patterns import Patterns, distinct_rows, reduce_codes
 
 Labels: TypeAlias = pd.Series | pd.Categorical | Sequence[Hashable] | NDArray[Any]
@@ -29,7 +27,7 @@ Labels: TypeAlias = pd.Series | pd.Categorical | Sequence[Hashable] | NDArray[An
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sequences(HasAccount):
+class Sequences:
     """States of n patients at T equally spaced times.
 
     Build one with `from_frame`, `from_long`, `from_spells`, `from_lists` or
@@ -89,153 +87,13 @@ class Sequences(HasAccount):
 
     # --- constructors -----------------------------------------------------------------
 
-    @classmethod
-    def from_codes(
-        cls,
-        codes: ArrayLike,
-        states: Iterable[Any] | None = None,
-        *,
-        ids: Iterable[Hashable] | None = None,
-        weights: ArrayLike | None = None,
-        lengths: ArrayLike | None = None,
-        times: Iterable[Any] | None = None,
-    ) -> Self:
-        """From an integer array (n, T); −1 is missing, or void after the last state.
-
-        Parameters
-        ----------
-        codes : (n, T) array of integers
-            Indices into `states`.
-        states : labels, optional
-            Without them the states are called "0", "1", … up to the largest code.
-        ids : optional
-            Default: 1 … n.
-        weights : (n,) array, optional
-            Default: 1 each.
-        lengths : (n,) array, optional
-            How many times each patient was followed, where that is longer than the
-            last observed state.
-        times : labels, optional
-            Default: "1" … "T".
-        """
-        return cls(*build.from_codes(codes, states, ids, weights, lengths, times))
-
-    @classmethod
-    def from_frame(
-        cls,
-        wide: pd.DataFrame,
-        id: Hashable | None = "id",
-        states: Iterable[Any] | None = None,
-        *,
-        columns: str | Sequence[Hashable] | None = None,
-        weights: Hashable | None = None,
-        lengths: Hashable | None = None,
-        missing: Iterable[Any] = (),
-        times: Iterable[Any] | None = None,
-    ) -> Self:
-        """From a wide table: one row per patient, one column per time.
-
-        NaN, None and "" are missing inside a sequence and void after its last state.
-
-        Parameters
-        ----------
-        wide : DataFrame
-        id : column name, or None for the index
-        states : labels in their order, optional
-            Default: the categories of categorical columns, else the sorted values.
-        columns : names of the columns that hold the states, in order of time, or "t1:t12"
-            The remaining columns become `covariates`. Default: all columns but those of `id`,
-            `weights` and `lengths`, which must then look like times: called alike ("t1", "t2",
-            …), with values that others have too.
-        weights, lengths : column names, optional
-            As in `from_codes`.
-        missing : further values that mean missing
-        times : labels, optional
-            Default: the column names.
-        """
-        fields = build.from_frame(wide, id, states, columns, weights, lengths, missing, times)
-        others = build.other_columns(wide, id, columns, weights, lengths, fields.ids)
-        return cls(*fields, covariates=others)
-
-    @classmethod
-    def from_long(
-        cls,
-        frame: pd.DataFrame,
-        id: Hashable = "id",
-        time: Hashable = "time",
-        state: Hashable = "state",
-        *,
-        states: Iterable[Any] | None = None,
-        weights: Hashable | None = None,
-        missing: Iterable[Any] = (),
-        times: Iterable[Any] | None = None,
-    ) -> Self:
-        """From a long table: one row per patient and time.
-
-        A patient is followed until their last row, even if its state is missing.
-
-        Parameters
-        ----------
-        frame : DataFrame
-        id, time, state : column names
-            Whole-number times are a regular grid: a number that no row has still is a time.
-            Categories keep their order; anything else is sorted.
-        states, missing : as in `from_frame`
-        weights : column name, optional
-            Must be the same in all rows of a patient.
-        times : all time values in their order, optional
-        """
-        return cls(*build.from_long(frame, id, time, state, states, weights, missing, times))
-
-    @classmethod
-    def from_spells(
-        cls,
-        frame: pd.DataFrame,
-        id: Hashable = "id",
-        start: Hashable = "start",
-        end: Hashable = "end",
-        state: Hashable = "state",
-        *,
-        states: Iterable[Any] | None = None,
-        weights: Hashable | None = None,
-        missing: Iterable[Any] = (),
-        times: Iterable[Any] | None = None,
-    ) -> Self:
-        """From a table of spells: a patient is in `state` from time `start` through `end`.
-
-        `start` and `end` are whole numbers and both inclusive. The times between two
-        spells are missing. Labels given as `times` belong to times 1, 2, …; the other
-        parameters are those of `from_long`.
-        """
-        return cls(
-            *build.from_spells(frame, id, start, end, state, states, weights, missing, times)
-        )
-
-    @classmethod
-    def from_lists(
-        cls,
-        lists: Iterable[Sequence[Any]],
-        states: Iterable[Any] | None = None,
-        *,
-        ids: Iterable[Hashable] | None = None,
-        weights: ArrayLike | None = None,
-        missing: Iterable[Any] = (),
-        times: Iterable[Any] | None = None,
-    ) -> Self:
-        """From one list of states per patient; the lists may differ in length."""
-        return cls(*build.from_lists(lists, states, ids, weights, missing, times))
-
-    @classmethod
-    def concat(cls, parts: Iterable[Sequences] | Mapping[str, Sequences]) -> Self:
-        """Stack several groups of patients; shorter ones are void at the end.
-
-        A dict {site: sequences} gives ids "site/id", so that two sites may both have
-        a patient 1; otherwise ids must not repeat. The result has no account.
-        """
-        blocks = list(parts.values() if isinstance(parts, Mapping) else parts)
-        joined = cls(*build.concat(parts if isinstance(parts, Mapping) else blocks))
-        kept = [s for s in joined.states if all(s in block.absorbing for block in blocks)]
-        return replace(joined, absorbing=tuple(kept))
+    # their arguments and their work are in `mmlca.sequences.build`
+    from_codes = classmethod(build.from_codes)
+    from_frame = classmethod(build.from_frame)
+    from_long = classmethod(build.from_long)
+    from_spells = classmethod(build.from_spells)
+    from_lists = classmethod(build.from_lists)
+    concat = classmethod(build.concat)
 
     # --- basics -----------------------------------------------------------------------
 
@@ -269,7 +127,7 @@ class Sequences(HasAccount):
     def __len__(self) -> int:
         return len(self.codes)
 
-    def __getitem__(self, key: Any) -> Self:
+    def __getitem__(self, key: Any) -> Sequences:
         """Patients by position: a number, slice, mask or array of positions."""
         rows = np.arange(len(self))[key]
         return self._take(np.atleast_1d(rows))
@@ -317,7 +175,7 @@ class Sequences(HasAccount):
         first = self[: min(5, len(self))].to_frame().to_html(na_rep="", border=0)
         return f"<pre>{html.escape(repr(self))}</pre>\n{first}"
 
-    def select(self, which: ArrayLike | pd.Series) -> Self:
+    def select(self, which: ArrayLike | pd.Series) -> Sequences:
         """The patients chosen by a mask (one boolean per patient) or by their ids, in that order.
 
         A boolean Series is matched on its index if that holds the ids.
@@ -346,8 +204,10 @@ class Sequences(HasAccount):
 
     def reweight(self, weights: ArrayLike) -> Self:
         """The same patients with other weights (the codes are shared, not copied)."""
-        fields = build.checked(self.codes, self.states, self.ids, weights, self.lengths, self.times)
-        other = replace(self, weights=fields.weights)
+        checked = build.checked(
+            type(self), self.codes, self.states, self.ids, weights, self.lengths, self.times
+        )
+        other = replace(self, weights=checked.weights)
         if "patterns" in self.__dict__:
             other.__dict__["patterns"] = self.patterns.reweight(other.weights)
         return other
@@ -388,43 +248,35 @@ class Sequences(HasAccount):
         }
         return pd.DataFrame(columns, index=self.ids)
 
-    def to_long(self) -> pd.DataFrame:
-        """One row per patient and followed-up time: id, time, state, weight."""
-        followed = np.arange(self.shape[1]) < self.lengths[:, None]
-        row, column = np.nonzero(followed)
-        return pd.DataFrame(
-            {
-                "id": self.ids[row],
-                "time": pd.Categorical.from_codes(column, list(self.times), ordered=True),
-                "state": pd.Categorical.from_codes(
-                    self.codes[followed], list(self.states), ordered=True
-                ),
-                "weight": self.weights[row],
-            }
-        )
+    # --- how they came about ----------------------------------------------------------
 
-    def to_spells(self) -> pd.DataFrame:
-        """One row per spell: id, start, end (times counted from 1, inclusive), state, weight.
+    @property
+    def flow(self) -> pd.DataFrame:
+        """Patients and records dropped, by reason; see `Account`."""
+        return self._known().flow
 
-        A missing stretch is a spell without a state.
-        """
-        followed = np.arange(self.shape[1]) < self.lengths[:, None]
-        begins = followed.copy()
-        begins[:, 1:] &= self.codes[:, 1:] != self.codes[:, :-1]
-        row, start = np.nonzero(begins)
-        last_of_row = np.append(row[1:] != row[:-1], True)[: len(row)]
-        end = np.where(last_of_row, self.lengths[row], np.append(start[1:], 0)[: len(row)])
-        return pd.DataFrame(
-            {
-                "id": self.ids[row],
-                "start": start + 1,
-                "end": end,
-                "state": pd.Categorical.from_codes(
-                    self.codes[row, start], list(self.states), ordered=True
-                ),
-                "weight": self.weights[row],
-            }
-        )
+    @property
+    def issues(self) -> pd.DataFrame:
+        """What was unusual in the records; see `Account`."""
+        return self._known().issues
+
+    @property
+    def patients(self) -> pd.DataFrame:
+        """One row per patient: index date, end of follow-up and more; see `Account`."""
+        return self._known().patients
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options with which the sequences were built; see `Account`."""
+        return self._known().settings
+
+    def _known(self) -> Account:
+        if self.account is None:
+            raise AttributeError(
+                "these sequences have no account of how they came about; those that "
+                "ehr_prep.build_sequences makes from records have one."
+            )
+        return self.account
 
     # --- files ------------------------------------------------------------------------
 
@@ -464,15 +316,96 @@ class Sequences(HasAccount):
 
     # --- inside -----------------------------------------------------------------------
 
-    def _take(self, rows: NDArray[np.intp]) -> Self:
-        fields = build.checked(
+    def _take(self, rows: NDArray[np.intp]) -> Sequences:
+        return build.checked(
+            type(self),
             np.ascontiguousarray(self.codes[rows]),
             self.states,
             self.ids[rows],
             self.weights[rows],
             self.lengths[rows],
             self.times,
+            account=None if self.account is None else self.account.take(rows),
+            absorbing=self.absorbing,
+            covariates=None if self.covariates is None else self.covariates.iloc[rows],
         )
-        account = None if self.account is None else self.account.take(rows)
-        others = None if self.covariates is None else self.covariates.iloc[rows]
-        return type(self)(*fields, account, self.absorbing, others)
+
+
+class Step(NamedTuple):
+    """One row of a flow table: how many patients and records were dropped here, and why."""
+
+    stage: str
+    reason: str
+    patients: int
+    records: int
+
+
+def flow_table(patients: int, records: int, steps: Sequence[Step]) -> pd.DataFrame:
+    """What came in, what each step dropped, and what was left after it.
+
+    Returns
+    -------
+    DataFrame
+        `stage` (read, usable, eligible or sequences), `reason`, `patients` and `records`
+        dropped, `patients_left` and `records_left`. The first row is the input.
+
+    Examples
+    --------
+    >>> flow_table(3, 20, [Step("usable", "duplicate", 0, 2)]).records_left.to_list()
+    [20, 18]
+    """
+    table = pd.DataFrame([Step("read", "in the input", 0, 0), *steps], columns=list(Step._fields))
+    table["patients_left"] = patients - table["patients"].cumsum()
+    table["records_left"] = records - table["records"].cumsum()
+    return table
+
+
+def add_steps(flow: pd.DataFrame, steps: Sequence[Step]) -> pd.DataFrame:
+    """The same flow with further steps."""
+    before = [Step(*row) for row in flow[list(Step._fields)].iloc[1:].itertuples(index=False)]
+    start = flow.iloc[0]
+    return flow_table(int(start["patients_left"]), int(start["records_left"]), [*before, *steps])
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """Where sequences come from. `ehr_prep.build_sequences` writes it; see `Sequences.account`.
+
+    Parameters
+    ----------
+    flow : DataFrame
+        Patients and records that were dropped, by reason and in order: `stage`, `reason`,
+        `patients`, `records`, `patients_left`, `records_left`. It adds up to the input.
+    issues : DataFrame
+        What was unusual in the records, how often, what was done about it, and up to five
+        examples. Like `settings` it describes the whole cohort, also after a selection.
+    patients : DataFrame
+        One row per patient, in the order of the sequences: index date, end of follow-up, age
+        at the index date where it is known, and what else the patients' table holds.
+    n_records : (n,) int64
+        Number of records of each patient that the sequence rests on.
+    settings : dict
+        Every option, the columns used, and how many windows were empty or tied.
+    unmapped : DataFrame, optional
+        Drug texts that the map does not know: `drug`, `records`, `patients`, `did_you_mean`. It
+        is of the whole input.
+    """
+
+    flow: pd.DataFrame
+    issues: pd.DataFrame
+    patients: pd.DataFrame
+    n_records: NDArray[np.int64]
+    settings: dict[str, Any]
+    unmapped: pd.DataFrame | None = None
+
+    def take(self, rows: NDArray[np.intp]) -> Self:
+        """The account of some of the patients; the flow counts the others as not selected."""
+        n_records = self.n_records[rows]
+        patients = self.patients.iloc[rows]
+        if len(rows) == len(self.patients):
+            return replace(self, patients=patients, n_records=n_records)
+        n_records_dropped = int(self.n_records.sum() - n_records.sum())
+        n_dropped = len(self.patients) - len(rows)
+        step = Step("selected", "not selected", n_dropped, n_records_dropped)
+        flow = add_steps(self.flow, [step])
+        return replace(self, flow=flow, patients=patients, n_records=n_records)

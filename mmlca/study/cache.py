@@ -12,14 +12,13 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from font.errors import InputError
 from font.files import (
     atomic,
     check_regular,
@@ -31,6 +30,7 @@ from font.files import (
 from mmlca import __version__
 from mmlca.study.log import report_warnings
 from mmlca.study.release import check_floor
+from mmlca.study.study_file import input_files
 from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
@@ -315,48 +315,6 @@ def file_hash(path: Path) -> str:
 
 def _keyed(digest: str, key: bytes) -> str:
     return hmac.digest(key, digest.encode(), "sha256").hex() if key else digest
-
-
-def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
-    """Every file that a study reads, by site and role; patterns without a file are left out.
-
-    `folder` is that of the study file, where `read_study` has not resolved the paths.
-    """
-    from ehr_prep.settings import MAPS
-    from mmlca.study.study_file import expand
-
-    roles = (
-        "records",
-        "sequences",
-        "patients",
-        "labs",
-        "observation",
-        "truth",
-        "drugs",
-        "drug_names",
-    )
-    parts: dict[str, Any] = {**study.sites, "records": study.records}
-    files = {}
-    for place, part in parts.items():
-        for role in roles:
-            given = getattr(part, role, None)
-            tests = role == "labs" and getattr(part, "omop", None) is not None
-            if given is None or tests or (role == "drugs" and given in MAPS):
-                continue
-            paths = []
-            with suppress(InputError):
-                paths = expand(folder, given)
-            for path in paths:
-                more = f" ({path.name})" if len(paths) > 1 else ""
-                files[f"{place}.{role}{more}"] = path
-        condition = getattr(part, "condition", None)
-        if isinstance(condition, str):  # a file of Atlas
-            files[f"{place}.condition"] = folder / condition
-    for state, concepts in (study.concepts or {}).items():
-        for concept in concepts:
-            if str(concept).lower().endswith(".json"):
-                files[f"concepts.{state} ({Path(str(concept)).name})"] = folder / str(concept)
-    return files
 
 
 NO_RESULT = ("n_jobs", "sensitivity", "centre")

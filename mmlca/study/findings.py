@@ -141,7 +141,7 @@ def describe(
     described = describe_clusters(
         analysis.sequences,
         analysis.clusters,
-        after=period(study, analysis.sequences),
+        after=period(study, _most_windows(analysis)),
         window=window_name(study),
     )
     described = shown_clusters(study, analysis, described)
@@ -227,7 +227,7 @@ def shown_clusters(
     `by_site` are the tables of the clusters' courses if `described` has a row for each site.
     """
     min_count, data = study.privacy.min_count, analysis.sequences
-    words = period(study, data), window_name(study)
+    words = period(study, _most_windows(analysis)), window_name(study)
     names = {c: group_name(study, c, analysis.names) for c in described["cluster"]}
     courses = by_site
     if courses is None:
@@ -242,6 +242,10 @@ def shown_clusters(
         return rounded_clusters(described, courses, names, rounding, *words)
     sizes = shown_sizes(analysis.clusters, min_count)
     return guarded_clusters(described, courses, names, sizes, min_count, *words)
+
+
+def _most_windows(analysis: Analysis) -> int:
+    return max(data.shape[1] for data in analysis.sequences.values())
 
 
 def _sizes(study: Study, analysis: Analysis) -> dict[str | None, pd.DataFrame]:
@@ -323,7 +327,7 @@ def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:
 
     Small numbers are hidden, and so are totals from which they would follow; or all are rounded.
     """
-    if analysis.ensemble is None:
+    if analysis.ensemble is None or analysis.ensemble.clusters_ is None:  # not from patterns
         return None
     table, min_count = influence(analysis.ensemble), study.privacy.min_count
     if rounding := rounding_of(study, analysis.clusters):
@@ -361,7 +365,7 @@ def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
     A public release has one membership: the widths of the bands under two would reveal roughly by
     how few patients these differ.
     """
-    from ehr_prep.labs import trend
+    from ehr_prep.analysis import trend
 
     sites = [site for site, files in study.sites.items() if files.labs is not None]
     undated = [site for site in sites if analysis.sequences[site].account is None]

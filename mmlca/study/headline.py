@@ -120,7 +120,6 @@ def _difference(study: Study, row: Mapping[str, Any]) -> Number:
         weighting=row["weighting"],
         membership=row["membership"],
         debiased=row["debiased"],
-        n_boot=row["n_boot"],
         published=published_norm(study, row),
     )
 

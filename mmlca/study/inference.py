@@ -13,8 +13,8 @@ import pandas as pd
 
 from mmlca.model.criteria import OVERLAP
 from mmlca.model.inference import OverlapWarning
-from mmlca.model.likelihood_ratio import bootstrap_lrt
 from mmlca.model.resampling import Bootstrap, bootstrap
+from mmlca.model.selection import bootstrap_lrt
 from mmlca.study.groups import own_classes
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of

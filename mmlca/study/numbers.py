@@ -74,7 +74,7 @@ class Number:
         Of the test that the sites share the chains of the clusters, adjusted for the number of
         pairs of sites; `value` is then its statistic.
     n_boot : int
-        Number of bootstrap samples or simulated data sets that the interval or test rests on.
+        Number of simulated data sets that the interval or test rests on.
     published : float
         The number of an earlier study.
     n : float

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from font.checks import some
-from font.errors import InputError
-from font.spelling import Spell, option_name, spelled, spelling
+from font.errors import InputError, Spell, option_name, spelled, spelling
 
 if TYPE_CHECKING:
     from ehr_prep.records import Records

@@ -11,7 +11,7 @@ from multiprocessing import current_process
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from font.spelling import Spell, spelled, spelling
+from font.errors import Spell, spelled, spelling
 
 T = TypeVar("T")
 

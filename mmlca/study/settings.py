@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -90,8 +90,8 @@ class AllReading(Reading):
         return {**super().options(), **self.columns.model_dump(exclude_none=True)}
 
 
-class Site(Reading):
-    """The files or the database of one hospital. Its reading options override `[records]`.
+class Place(Reading):
+    """Where the patients of a hospital are: its files or its database.
 
     With `omop`, the URL of a database, `labs` are tests of its table measurement: "ESR,CRP".
     `warehouse` is the URL of one that is not OMOP; see `ehr_prep.read_warehouse`.
@@ -144,9 +144,6 @@ class Site(Reading):
         example="observation.csv",
     )
     truth: File | None = setting(None, "True classes of synthetic patients.", example="truth.csv")
-    key: Key | None = setting(
-        None, "Public key, to refuse files that the site did not sign.", example="64 digits"
-    )
     where: dict[Text, Text] = setting(
         {}, "Only these rows, if a file holds several sites.", example={"site": "MGB"}
     )
@@ -170,10 +167,16 @@ class Site(Reading):
         """The URL of the site's database, None if it has files."""
         return self.omop or self.warehouse
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the study file does not say where the patients are, as between hospitals."""
+        return (self.records, self.sequences, self.omop, self.warehouse) == (None,) * 4
+
     @model_validator(mode="after")
-    def _one_source(self) -> Site:
+    def _one_source(self) -> Self:
         sources = (self.records, self.sequences, self.omop, self.warehouse)
-        if sum(source is not None for source in sources) != 1:
+        number = sum(source is not None for source in sources)
+        if number > 1 or (number == 0 and self.model_fields_set - {"key"}):
             raise InputError("needs exactly one of records, sequences, omop and warehouse")
         kind = "omop" if self.omop else "warehouse" if self.warehouse else "files"
         fields = type(self).model_fields
@@ -196,6 +199,37 @@ class Site(Reading):
         if self.columns is not None and self.sequences is None:
             raise InputError("has columns, which belong to sequences")
         return self
+
+
+class Site(Place):
+    """The files or the database of one hospital. Its reading options override `[records]`.
+
+    Between hospitals there are none in the study file: each has its own in a `SiteFile`.
+    """
+
+    key: Key | None = setting(
+        None, "Public key, to refuse files that the site did not sign.", example="64 digits"
+    )
+
+
+class SiteFile(Place):
+    """What belongs to one hospital of a study between hospitals; it never leaves."""
+
+    site: Name = Field(description="Name of this hospital in the study file.")
+    floor: int = setting(
+        11, "Smallest privacy.min_count that this hospital accepts from a study.", ge=1
+    )
+    approve: bool = setting(False, "Let nothing leave before somebody has agreed to it.")
+    signing_key: File | None = setting(
+        None,
+        "Private key to sign with; default: signing.key in the private folder.",
+        example="signing.key",
+    )
+
+    def place(self) -> Site:
+        """The site as a study file for one place has it."""
+        own = self.model_dump(include=set(Place.model_fields), exclude_unset=True)
+        return Site.model_validate(own)
 
 
 class Outputs(Settings):
@@ -387,6 +421,12 @@ class Study(Settings):
     sensitivity: Sensitivity = Sensitivity()
 
     _folder: Path = PrivateAttr(default_factory=Path)
+    _agreed: dict[str, dict[str, str]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def agreed(self) -> dict[str, dict[str, str]]:
+        """What all sites agreed on, by section and key; empty if this is from no study file."""
+        return self._agreed
 
     def plain(self) -> dict[str, Any]:
         """All settings, defaults included, as JSON can hold them; paths as the file gave them."""
@@ -413,7 +453,7 @@ class Study(Settings):
 
     @property
     def from_records(self) -> bool:
-        """Whether any site's sequences are built here, by the rules."""
+        """Whether any site's sequences are built by the rules."""
         return any(site.sequences is None for site in self.sites.values())
 
     def public_keys(self) -> dict[str, str]:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from font.errors import InputError, ReportWarning
-from font.spelling import option, spelled, spelling
+from font.errors import InputError, ReportWarning, option, spelled, spelling
 from mmlca.sequences.checks import some
 from mmlca.tables.disclosure import is_small
 
@@ -100,7 +99,7 @@ def build_sites(study: Study, sources: Mapping[str, Records | Sequences]) -> dic
 
 def warn_unmapped(study: Study, sequences: Mapping[str, Sequences]) -> None:
     """Warn of sites where many records are of drugs that the map does not know."""
-    from ehr_prep.unmapped import unmapped_caution
+    from ehr_prep.drug_texts import unmapped_caution
     from mmlca.tables.data_account import hide_unmapped
 
     for site, part in sequences.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import os
 import re
@@ -10,17 +11,17 @@ import textwrap
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from font.checks import one_of
-from font.errors import InputError
+from font.errors import InputError, option_name
 from font.files import check_regular
-from font.settings import Settings, about, explain
-from font.spelling import option_name
-from mmlca.study.settings import Privacy, Site, Study
+from font.settings import AnySettings, Settings, about, explain
+from mmlca.study.settings import Place, Privacy, Site, SiteFile, Study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,12 +35,25 @@ _RENAMED = {
 
 
 def read_study(
-    path: str | os.PathLike[str], *, site: str | None = None, files: bool = True
+    path: str | os.PathLike[str],
+    *,
+    site: str | None = None,
+    site_file: str | os.PathLike[str] | None = None,
+    files: bool = True,
 ) -> Study:
     """Read and check a study file. Paths in it are relative to its folder.
 
-    With `site` the study has that site alone, and only that site's files must exist, so that a
-    hospital can use the study file of all hospitals. With `files=False` no file need exist.
+    Parameters
+    ----------
+    path : the study file
+    site : str, optional
+        The study then has that site alone, and only its files must exist, so that a hospital can
+        use the study file of all hospitals.
+    site_file : path, optional
+        The file of a hospital whose study file does not say where its patients are; see
+        `mmlca.study.settings.SiteFile`. The study then has that site alone.
+    files : bool
+        False: no file need exist.
 
     Examples
     --------
@@ -53,8 +67,71 @@ def read_study(
     font.errors.InputError: study.toml: rules.month is not known; did you mean rules.months?
     """
     path = Path(path)
+    study = _read_settings(path, Study, "study file")
+    study._agreed = _agreed_settings(study, path.parent)
+    home = path
+    if site_file is not None:
+        home, place = Path(site_file), read_site_file(site_file)
+        site = place.site if site is None else site
+        study = _with_place(study, path, home, place)
+    if site is not None and site not in study.sites:
+        raise InputError(f"{path.name} has no site {site!r}; it has {', '.join(study.sites)}.")
+    _check_lab(study, path, site)
+    if not files:
+        return study
+    kept = study.sites if site is None else {site: study.sites[site]}
+    for name, part in kept.items():
+        if part.is_elsewhere:
+            raise InputError(
+                f"{path.name}: sites.{name} needs exactly one of records, sequences, omop and "
+                "warehouse; where each hospital has its own patients, it names them in a file of "
+                "its own: mmlca site run study.toml site.toml."
+            )
+    sites = {name: resolved(home, name, part) for name, part in kept.items()}
+    reading = resolved_map(path, "records", study.records)
+    concepts = resolved_concepts(path, study.concepts)
+    study = study.model_copy(update={"sites": sites, "records": reading, "concepts": concepts})
+    study._folder = path.parent
+    return study
+
+
+def read_network_study(
+    path: str | os.PathLike[str], site_file: str | os.PathLike[str] | None = None
+) -> Study:
+    """Read the study file of hospitals that exchange files, and perhaps that of one of them.
+
+    No other file need be here. Settings that need all patients in one place are refused.
+    """
+    from font.clustering import ONLY_TABLES
+
+    path = Path(path)
+    study = read_study(path, site_file=site_file, files=False)
+    method, steps = study.ensemble.method, study.ensemble.refine
+    if method not in ONLY_TABLES:
+        raise InputError(
+            f'{path.name}: ensemble.method is "{method}", which clusters the labels of all '
+            "patients and so needs them in one place; between hospitals, where only tables of "
+            'labels leave, set method = "latent" or "kmeans-classes" under [ensemble].'
+        )
+    if steps == "held-out":
+        raise InputError(
+            f'{path.name}: ensemble.refine is "held-out", which needs all patients in one place; '
+            'between hospitals give a number of steps, "converge" or "none".'
+        )
+    return study
+
+
+def read_site_file(path: str | os.PathLike[str]) -> SiteFile:
+    """Read and check the file of one hospital; of its paths only that of the key is resolved."""
+    place = _read_settings(Path(path), SiteFile, "file of this hospital")
+    if place.signing_key is None:
+        return place
+    return place.model_copy(update={"signing_key": Path(path).parent / place.signing_key})
+
+
+def _read_settings(path: Path, kind: type[AnySettings], what: str) -> AnySettings:
     if not path.is_file():
-        raise InputError(f"there is no study file {path}; `mmlca study init` writes one.")
+        raise InputError(f"there is no {what} {path}; `mmlca study init` writes one.")
     check_regular(path)
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -63,26 +140,76 @@ def read_study(
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path.name} cannot be read as TOML: {_not_toml(path, error)}") from None
     try:
-        study = Study.model_validate(settings)
+        return kind.model_validate(settings)
     except ValidationError as error:
-        raise InputError(f"{path.name}: {_one_sentence(error, settings)}") from None
-    if site is not None and site not in study.sites:
-        raise InputError(f"{path.name} has no site {site!r}; it has {', '.join(study.sites)}.")
-    if site is None and study.outputs.lab and not any(s.labs for s in study.sites.values()):
+        raise InputError(f"{path.name}: {_one_sentence(error, settings, kind)}") from None
+
+
+def _with_place(study: Study, path: Path, home: Path, place: SiteFile) -> Study:
+    """The study in which one site has the patients that its own file names."""
+    agreed = study.sites.get(place.site)
+    if agreed is None:
         raise InputError(
-            f"{path.name}: outputs.lab is {study.outputs.lab!r}, but no site has labs; name "
-            f'their files, as in [sites.{next(iter(study.sites))}] labs = "labs.csv".'
+            f"{home.name} is the file of {place.site!r}, but {path.name} has the sites "
+            f"{', '.join(study.sites)}; write the name as the study file has it."
         )
-    if not files:
-        return study
-    kept = study.sites if site is None else {site: study.sites[site]}
-    sites = {name: resolved(path, name, part) for name, part in kept.items()}
-    reading = resolved_map(path, "records", study.records)
-    concepts = resolved_concepts(path, study.concepts)
-    changed = {"sites": sites, "records": reading, "concepts": concepts}
-    study = study.model_copy(update=changed)
-    study._folder = path.parent
-    return study
+    if not agreed.is_elsewhere:
+        raise InputError(
+            f"both {path.name} and {home.name} say where the patients of {place.site!r} are; take "
+            "that out of the study file, which all hospitals share."
+        )
+    site = place.place().model_copy(update={"key": agreed.key})
+    return study.model_copy(update={"sites": {**study.sites, place.site: site}})
+
+
+def _check_lab(study: Study, path: Path, site: str | None) -> None:
+    """A lab that no site has is a mistake, where all sites are known."""
+    sites = study.sites.values()
+    if site is not None or not study.outputs.lab or any(s.labs or s.is_elsewhere for s in sites):
+        return
+    raise InputError(
+        f"{path.name}: outputs.lab is {study.outputs.lab!r}, but no site has labs; name "
+        f'their files, as in [sites.{next(iter(study.sites))}] labs = "labs.csv".'
+    )
+
+
+# --- what hospitals agree on ---------------------------------------------------------------
+
+_OWN = {"name", "n_jobs", "sensitivity", "published"}
+_OWN_KEYS = {("centre", "key"), ("centre", "round"), ("outputs", "figures"), ("outputs", "dpi")}
+_OWN_KEYS |= {("outputs", "formats"), ("outputs", "names")}
+_MOST_LETTERS = 100  # of a value in the header of an exchange file
+
+
+def _agreed_settings(study: Study, folder: Path) -> dict[str, dict[str, str]]:
+    """All settings that decide what hospitals compute, as texts by section and key.
+
+    Where the study file names another file, such as a drug map, its content counts as well, as far
+    as it is here. The name and the round stand in the header; public keys are compared with
+    signatures, and the rest of what is left out only changes how the page of the report looks.
+    """
+    agreed: dict[str, dict[str, str]] = {"": {"sites": _short(sorted(study.sites))}}
+    for section, value in study.model_dump(mode="json", exclude={"sites"}).items():
+        if section in _OWN:
+            continue
+        if not isinstance(value, dict):
+            agreed[""][section] = _short(value)
+            continue
+        own = {key for part, key in _OWN_KEYS if part == section}
+        agreed[section] = {key: _short(part) for key, part in value.items() if key not in own}
+    for name, file in input_files(study.model_copy(update={"sites": {}}), folder).items():
+        if file.is_file():
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            agreed.setdefault("content of", {})[name] = digest[:16]
+    return agreed
+
+
+def _short(value: Any) -> str:
+    """A value as a study file has it; a hash of one that is long."""
+    text = "none" if value is None else to_toml(value)
+    if len(text) <= _MOST_LETTERS and text.isprintable():
+        return text
+    return f"something else (SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
 
 
 def write_study_file(
@@ -96,6 +223,7 @@ def write_study_file(
     records: Mapping[str, Any] | None = None,
     candidates: Sequence[int] = tuple(range(1, 9)),
     stability: bool = True,
+    network: bool = False,
     notes: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write a commented study file that lists every setting with its default.
@@ -116,11 +244,13 @@ def write_study_file(
         Numbers of classes to try.
     stability : bool
         Try them at the resamples of the sites too.
+    network : bool
+        For hospitals that exchange files: of the sites it has the names only, and what is a site's
+        own stands in another file (`write_site_file`).
     notes : {site: lines}, optional
         Comments for each site.
     """
     from ehr_prep.settings import MAPS, PRESETS
-    from mmlca.sequences.files import atomic
     from mmlca.study.release import site_floor
 
     if not isinstance(sites, Mapping):
@@ -139,12 +269,50 @@ def write_study_file(
     settings["privacy"] = {"min_count": max(least, site_floor() or 0)}
     if synthetic:
         settings["published"] = _PUBLISHED
+    if network:
+        settings["sites"] = {site: {} for site in sites}
+        settings |= {"pseudo_sites": {"per_site": 0}, "ensemble": {"method": "latent"}}
+        settings["privacy"]["release"] = (
+            "public" if settings["privacy"]["min_count"] > 1 else "inside"
+        )
+    _write_checked(Path(path), settings, Study, _lines_of_study(settings, notes or {}, network))
+
+
+def write_site_file(
+    path: str | os.PathLike[str],
+    site: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    notes: Sequence[str] = (),
+) -> None:
+    """Write what is one hospital's own in a study between hospitals, with comments.
+
+    Parameters
+    ----------
+    path : path
+    site : str
+        Its name in the study file.
+    settings : dict, optional
+        As for `write_study_file`; default: files that are to be named.
+    notes : lines, optional
+        Comments.
+    """
+    values = dict(_to_be_named(site, False) if settings is None else settings)
+    lines = _lines_of_site_file(site, values, notes)
+    _write_checked(Path(path), {"site": site, **values}, SiteFile, lines)
+
+
+def _write_checked(
+    path: Path, settings: Mapping[str, Any], kind: type[Settings], lines: Iterator[str]
+) -> None:
+    from mmlca.sequences.files import atomic
+
     try:
-        Study.model_validate(settings)
+        kind.model_validate(settings)
     except ValidationError as error:
-        raise InputError(_one_sentence(error, settings)) from None
-    with atomic(Path(path)) as file:
-        file.write("\n".join([*_lines_of_study(settings, notes or {}), ""]).encode())
+        raise InputError(_one_sentence(error, settings, kind)) from None
+    with atomic(path) as file:
+        file.write("\n".join([*lines, ""]).encode())
 
 
 def settings_table() -> pd.DataFrame:
@@ -158,7 +326,7 @@ def settings_table() -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    sections: dict[str, Any] = {"": Study, "sites.NAME": Site}
+    sections: dict[str, Any] = {"": Study, "sites.NAME": Site, "site file": SiteFile}
     for key, field in Study.model_fields.items():
         if _is_section(field):
             sections[key] = _kind(field)
@@ -167,6 +335,7 @@ def settings_table() -> pd.DataFrame:
                 sections[f"{key}.columns"] = _kind(columns)
     for section, kind in sections.items():
         repeated = _reading_keys() if section == "sites.NAME" else set()
+        repeated |= set(Place.model_fields) if kind is SiteFile else set()
         for key, field in kind.model_fields.items():
             if (
                 field.description
@@ -191,6 +360,17 @@ _SITES = """
 # database. Any setting of [records] may be given here too, for this site alone, and columns in
 # [sites.NAME.records_columns], [sites.NAME.patients_columns] and so on; those of one of several
 # files of records in [sites.NAME.file_columns."b.csv"]."""
+_NETWORK_HEAD = """# A study between hospitals: what all of them agree on. All have this same file;
+# what is a hospital's own stands in its site file. A turn is one command:
+#     mmlca site run study.toml site.toml    (at a hospital)
+#     mmlca centre run study.toml            (at the centre)
+# Lines that begin with # are comments; most of them show a setting with an example.
+"""
+_NETWORK_SITES = """
+# --- hospitals -------------------------------------------------------------------------
+# A section for each, in which its public key may stand (`mmlca site keys` makes one)."""
+_SITE_FILE_HEAD = """# What is this hospital's own in a study between hospitals; it stays here.
+# Paths are relative to this file. Any setting of [records] may be given here too."""
 _PUBLISHED = {
     "source": "published study",
     "transition_ensemble": 0.403,
@@ -205,17 +385,22 @@ _LONGEST = 110
 
 
 def _lines_of_study(
-    settings: Mapping[str, Any], notes: Mapping[str, Sequence[str]]
+    settings: Mapping[str, Any], notes: Mapping[str, Sequence[str]], network: bool
 ) -> Iterator[str]:
     """The lines of a study file: every setting, those with an example only as comments."""
-    yield _HEAD
+    yield _NETWORK_HEAD if network else _HEAD
     plain = {n: f for n, f in Study.model_fields.items() if not _is_section(f) and n != "concepts"}
     for key in plain:
         if key not in ("sites", "synthetic") or settings.get(key) is True:
             yield from _line(key, plain[key], settings)
-    yield _SITES
+    yield _NETWORK_SITES if network else _SITES
     for site, values in settings["sites"].items():
-        yield from _site_lines(site, values, notes.get(site, ()))
+        yield f"\n[sites.{_key(site)}]"
+        if network:
+            yield from _line("key", Site.model_fields["key"], {})
+        else:
+            yield from (f"# {note}" for note in notes.get(site, ()))
+            yield from _place_lines(Site, values, f"sites.{_key(site)}.")
     yield "\n# Drug classes of OMOP databases: concept ids, ATC codes or files of Atlas."
     yield "# [concepts]"
     yield '# TNFi = [1119119, "L04AB*", "tnfi.json"]'
@@ -234,15 +419,26 @@ def _lines_of_study(
                 yield from _section_lines(_kind(columns), {})
 
 
-def _site_lines(site: str, values: Mapping[str, Any], notes: Sequence[str]) -> Iterator[str]:
-    tables = {key: value for key, value in values.items() if key.endswith("_columns")}
-    yield f"\n[sites.{_key(site)}]"
+def _lines_of_site_file(
+    site: str, values: Mapping[str, Any], notes: Sequence[str]
+) -> Iterator[str]:
+    yield _SITE_FILE_HEAD
+    own = {n: f for n, f in SiteFile.model_fields.items() if n not in Place.model_fields}
+    for name, field in own.items():
+        yield from _line(name, field, {"site": site})
+    yield "\n# Where the patients are."
     yield from (f"# {note}" for note in notes)
+    yield from _place_lines(Place, values, "")
+
+
+def _place_lines(kind: type[Place], values: Mapping[str, Any], section: str) -> Iterator[str]:
+    """The settings of a site's files or database; `section` begins the names of its tables."""
+    tables = {key: value for key, value in values.items() if key.endswith("_columns")}
     database = "omop" in values or "warehouse" in values
     unfit = {"truth", "warehouse", "table", "patients_table", "observation_table"}
     unfit |= {"condition", "cohort", "cdm_schema"} if not database else {"omop", "observation"}
-    unfit |= {name for name in Site.model_fields if name.endswith("_columns")}
-    own = {n: f for n, f in Site.model_fields.items() if n not in _reading_keys()}
+    unfit |= {name for name in kind.model_fields if name.endswith("_columns")}
+    own = {n: f for n, f in kind.model_fields.items() if n not in _reading_keys()}
     for key, value in values.items():
         if key in _reading_keys():
             yield f"{key} = {to_toml(value)}"
@@ -256,7 +452,7 @@ def _site_lines(site: str, values: Mapping[str, Any], notes: Sequence[str]) -> I
         files = columns if table == "file_columns" else {None: columns}
         for file, roles in files.items():
             more = "" if file is None else f".{to_toml(file)}"
-            yield f"\n[sites.{_key(site)}.{table}{more}]"
+            yield f"\n[{section}{table}{more}]"
             yield from (f"{role} = {to_toml(column)}" for role, column in roles.items())
 
 
@@ -369,14 +565,16 @@ def to_toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _one_sentence(error: ValidationError, settings: Mapping[str, Any]) -> str:
+def _one_sentence(
+    error: ValidationError, settings: Mapping[str, Any], kind: type[Settings] = Study
+) -> str:
     """What is wrong with a study file, as one sentence without passwords."""
     from ehr_prep.databases.connect import hide_secrets
 
     place = tuple(str(part) for part in error.errors(include_url=False)[0]["loc"])
     if place in _RENAMED:
         return f"{'.'.join(place)} is now called {_RENAMED[place]}; use that instead."
-    return hide_secrets(explain(error, settings, Study))
+    return hide_secrets(explain(error, settings, kind))
 
 
 # --- inside ----------------------------------------------------------------------------
@@ -407,6 +605,47 @@ def expand(folder: Path, files: Any) -> list[Path]:
 
     parts = files if isinstance(files, tuple) else (files,)
     return [path for part in parts for path in files_of(folder / part)]
+
+
+def input_files(study: Study, folder: Path = Path()) -> dict[str, Path]:
+    """Every file that a study reads, by site and role; patterns without a file are left out.
+
+    `folder` is that of the study file, where `read_study` has not resolved the paths.
+    """
+    from ehr_prep.settings import MAPS
+
+    roles = (
+        "records",
+        "sequences",
+        "patients",
+        "labs",
+        "observation",
+        "truth",
+        "drugs",
+        "drug_names",
+    )
+    parts: dict[str, Any] = {**study.sites, "records": study.records}
+    files = {}
+    for place, part in parts.items():
+        for role in roles:
+            given = getattr(part, role, None)
+            tests = role == "labs" and getattr(part, "omop", None) is not None
+            if given is None or tests or (role == "drugs" and given in MAPS):
+                continue
+            paths = []
+            with suppress(InputError):
+                paths = expand(folder, given)
+            for path in paths:
+                more = f" ({path.name})" if len(paths) > 1 else ""
+                files[f"{place}.{role}{more}"] = path
+        condition = getattr(part, "condition", None)
+        if isinstance(condition, str):  # a file of Atlas
+            files[f"{place}.condition"] = folder / condition
+    for state, concepts in (study.concepts or {}).items():
+        for concept in concepts:
+            if str(concept).lower().endswith(".json"):
+                files[f"concepts.{state} ({Path(str(concept)).name})"] = folder / str(concept)
+    return files
 
 
 def resolved(path: Path, name: str, site: Site) -> Site:

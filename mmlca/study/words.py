@@ -56,12 +56,11 @@ def windows_name(study: Study) -> str:
     return plural(window_name(study))
 
 
-def period(study: Study, data: Mapping[str, Sequences]) -> str:
-    """How long the sequences last: "4 years", "30 months" or "16 time points"."""
-    n = max(part.shape[1] for part in data.values())
+def period(study: Study, n_windows: int) -> str:
+    """How long sequences of so many windows last: "4 years", "30 months" or "16 time points"."""
     if not study.from_records or study.rules.days is not None:
-        return f"{n} {windows_name(study).split(' of ')[0]}"
-    months = n * study.rules.months
+        return f"{n_windows} {windows_name(study).split(' of ')[0]}"
+    months = n_windows * study.rules.months
     return counted(months // 12, "year") if months % 12 == 0 else counted(months, "month")
 
 

@@ -17,8 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from font.errors import InputError
 from font.probabilities import PRIOR_OF_FITS, PRIOR_OF_MEMBERSHIPS, probabilities
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.outcome_inputs import design
-from mmlca.model.outcomes import Correction, ThreeStep, three_step
+from mmlca.model.outcomes import Correction, ThreeStep, design, three_step
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
 from mmlca.tables.cluster_chains import cluster_memberships, open_cells

@@ -11,9 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.errors import InputError
-from mmlca.model.outcome_inputs import response
-from mmlca.model.outcome_table import Row, intervals, wald_tests
-from mmlca.model.outcomes import Correction
+from mmlca.model.outcomes import Correction, Row, intervals, read_outcome, wald_tests
 from mmlca.tables.cluster_effects import Members, third_step
 from mmlca.tables.disclosure import Rounding, few_digits, hidden_parts, hide_rows, is_small
 from mmlca.tables.pooling import inverse_variance
@@ -85,7 +83,7 @@ def _levels(values: pd.Series) -> list[Any] | None:
     seen = values.dropna()
     if seen.nunique() == 1:
         return [seen.iloc[0]]
-    found = response(values, len(values), values.index)
+    found = read_outcome(values, len(values), values.index)
     return None if found.continuous else found.levels
 
 

@@ -42,6 +42,75 @@ def pattern_steps(data: Sequences) -> Any:
     return csr_array(counts, shape=(len(table), n_steps + len(table.gaps)))[:, :n_steps]
 
 
+class ClusterSteps(NamedTuple):
+    """What the patients of a site's clusters do first and next, for K clusters and S states.
+
+    Row i < S of the S + 1 rows has the steps from state i, the last row the first states.
+
+    Parameters
+    ----------
+    steps : (K, S + 1, S)
+        Weighted numbers of steps and of first states.
+    patients : (K, S + 1, S)
+        Different patients with such a step.
+    leaving : (K, S + 1)
+        Different patients with any step from the state.
+    dispersion : (K, S + 1)
+        How much more the rates of a row vary when patients are drawn again than if all steps were
+        independent: the ratio of the sums of variances. NaN where they do not vary.
+    """
+
+    steps: NDArray[np.float64]
+    patients: NDArray[np.float64]
+    leaving: NDArray[np.float64]
+    dispersion: NDArray[np.float64]
+
+    @property
+    def n(self) -> NDArray[np.float64]:
+        """The steps of each row, (K, S + 1)."""
+        n: NDArray[np.float64] = self.steps.sum(axis=-1)
+        return n
+
+
+def cluster_steps(data: Sequences, codes: NDArray[np.intp], k: int) -> ClusterSteps:
+    """The steps of the patients in each of k clusters.
+
+    Parameters
+    ----------
+    data : Sequences
+    codes : (n,)
+        The cluster of each patient, from 0.
+    k : int
+
+    Notes
+    -----
+    A rate is a ratio of two sums over patients. With x the steps of a patient from a state, n their
+    number and p the rates, drawing m patients again gives the rates the variances
+    m/(m − 1)·Σ(x − np)² / (Σn)², up to terms of a higher order. If steps were independent, they
+    would be p(1 − p)/Σn. `dispersion` is the ratio of their sums.
+    """
+    s, table = data.n_states, pattern_steps(data)
+    weight = np.zeros((3, k, len(data.patterns)))
+    for part, values in zip(weight, (data.weights, data.weights**2, data.weights > 0), strict=True):
+        np.add.at(part, (codes, data.patterns.inverse), values)
+    mass, square, people = weight
+    found = ClusterSteps(*(np.zeros((k, s + 1, *cell)) for cell in ((s,), (s,), (), ())))
+    for i in range(s + 1):
+        x = table[:, i * s : (i + 1) * s].toarray()
+        n = x.sum(axis=1)
+        found.steps[:, i], found.patients[:, i] = mass @ x, people @ (x > 0)
+        found.leaving[:, i] = people @ (n > 0)
+        total, m = found.steps[:, i].sum(axis=1), found.leaving[:, i]
+        p = np.nan_to_num(rates(found.steps[:, i]))
+        away = square @ (x**2).sum(axis=1) - 2 * (p * (square @ (n[:, None] * x))).sum(axis=1)
+        away += (square @ n**2) * (p**2).sum(axis=1)
+        independent = total * (1 - (p**2).sum(axis=1)) * (m - 1)
+        varies = (p.max(axis=1) < 1) & (m > 1)
+        found.dispersion[:, i] = np.nan
+        np.divide(away * m, independent, out=found.dispersion[:, i], where=varies)
+    return found
+
+
 def step_counts(data: Sequences, lag: int = 1) -> NDArray[np.float64]:
     """Weighted number of steps from each state to each other one, (S, S)."""
     s = data.n_states

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mmlca.sequences.account import Step, flow_table
-from mmlca.sequences.type import Sequences
+from mmlca.sequences.type import Sequences, Step, flow_table
 from mmlca.tables.disclosure import Rounding, hidden_parts, is_small, show_counts
 
 _OTHER_TEXTS = "other texts"

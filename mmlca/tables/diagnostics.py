@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from font.errors import InputError
 from mmlca.model import em
 from mmlca.model.checks import AnySequences, in_states
-from mmlca.model.outcome_table import holm
+from mmlca.model.outcomes import holm
 from mmlca.model.params import MarkovParams, Seed
 from mmlca.model.simulate import draw_codes
 from mmlca.sequences.checks import listed

@@ -17,8 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.checks import counted, one_of, some
-from font.errors import InputError, ReportWarning
-from font.spelling import option
+from font.errors import InputError, ReportWarning, option
 from mmlca.sequences.checks import match_ids, need_columns
 from mmlca.sequences.type import Sequences
 from mmlca.tables.disclosure import (

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.sequences.checks import some
-from mmlca.sequences.type import Sequences
-from mmlca.tables.counts import pattern_steps, rates
+from mmlca.tables.counts import cluster_steps, rates
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, plain_labels
 
 
@@ -77,7 +76,7 @@ def _matched_local(sites: SequencesBySite, local: LabelsBySite, ensemble: Member
         {site: classes.labels for site, classes in own.items()},
         _shared(ensemble, own[first], [first]),
         {
-            site: class_steps(data, own[site].codes[site], len(own[site].labels))
+            site: cluster_steps(data, own[site].codes[site], len(own[site].labels)).steps
             for site, data in sites.items()
         },
     )
@@ -149,7 +148,7 @@ def match_classes(
     shared : (K, C)
         Numbers of patients of the first site by cluster and class.
     steps : {site: (C, S + 1, S)}
-        Of each class; from `class_steps`.
+        Of each class, first states in the last row; see `cluster_steps`.
 
     Returns
     -------
@@ -184,20 +183,6 @@ def _places(
         whole = all(isinstance(known, int) for known in labels)
         labels.append(max(labels) + 1 if whole else f"{site}: {label}")
     return place
-
-
-def class_steps(
-    data: Sequences, codes: NDArray[np.intp], n_classes: int, *, patients: bool = False
-) -> NDArray[np.float64]:
-    """Weighted numbers of steps and of first states (the last row) by class, (C, S + 1, S).
-
-    With `patients` those of the patients who make a step at least once.
-    """
-    weight = np.zeros((n_classes, len(data.patterns)))
-    np.add.at(weight, (codes, data.patterns.inverse), data.weights)
-    steps = pattern_steps(data)
-    count: NDArray[np.float64] = weight @ (steps > 0 if patients else steps)
-    return count.reshape(n_classes, data.n_states + 1, data.n_states)
 
 
 def _class_parameters(steps: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,18 +11,14 @@ from mmlca.tables.norms import KINDS
 _KIND_NAMES = ("transitions", "transitions by occupancy", "first states")
 
 
-def summary_of_pair(norms: pd.DataFrame, replicates: pd.DataFrame) -> str:
-    """The norms of one pair of sites, what the ensemble's are lower than, and the cautions.
-
-    `replicates` are the norms of the bootstrap samples; its columns are the rows of `norms`.
-    """
-    pair, n = norms["sites"].iloc[0], int(norms["n_boot"].iloc[0])
+def summary_of_pair(norms: pd.DataFrame) -> str:
+    """The norms of one pair of sites, what the ensemble's are lower than, and the cautions."""
+    pair = norms["sites"].iloc[0]
     lines = [f"Differences between the sites, {pair}: norms averaged over clusters."]
-    if n:
+    if norms["low"].notna().any():
         lines[0] += (
             " In brackets: without what sampling adds, with its 95 % interval, as if the clusters "
-            f"were known; from {n:,} samples. Whether the sites differ is tested by "
-            "shared_chain_test."
+            "were known. Whether the sites differ is tested by shared_chain_test."
         )
     for name, rows in norms.groupby("membership", sort=False):
         texts = [
@@ -30,7 +26,7 @@ def summary_of_pair(norms: pd.DataFrame, replicates: pd.DataFrame) -> str:
         ]
         lines.append(f"  {name}: {'; '.join(texts)}")
     for i in range(2):
-        lines += _ensemble_against_others(replicates, norms.iloc[i :: len(KINDS)], _KIND_NAMES[i])
+        lines += _ensemble_against_others(norms.iloc[i :: len(KINDS)], _KIND_NAMES[i])
     return "\n".join([*lines, *cautions_of_pairs([norms])])
 
 
@@ -51,7 +47,7 @@ def cautions_of_pairs(pairs: list[pd.DataFrame]) -> list[str]:
 
 
 def _norm_text(row: pd.Series) -> str:
-    if np.isnan(row["debiased"]):
+    if np.isnan(row["low"]):
         return "not known" if np.isnan(row["norm"]) else f"{row['norm']:.3f}"
     return f"{row['norm']:.3f} [{row['debiased']:.3f}, {row['low']:.3f} to {row['high']:.3f}]"
 
@@ -68,17 +64,11 @@ def p_text(p_value: float, n_boot: int) -> str:
     return f"p ≤ {smallest:.1g}" if p_value <= smallest else f"p = {p_value:.2g}"
 
 
-def _ensemble_against_others(replicates: pd.DataFrame, rows: pd.DataFrame, kind: str) -> list[str]:
-    """What the ensemble's norm is lower and not lower than, with the share of samples."""
-    lower: list[str] = []
-    not_lower: list[str] = []
-    own = rows.index[0]
-    for other in rows.index[1:]:
-        text = str(rows.at[other, "membership"])
-        if len(replicates):
-            less = replicates[own] < replicates[other]
-            text += f" ({100 * less.mean():.0f} % of samples)"
-        (lower if rows.at[own, "norm"] < rows.at[other, "norm"] else not_lower).append(text)
+def _ensemble_against_others(rows: pd.DataFrame, kind: str) -> list[str]:
+    """What the ensemble's norm is lower and not lower than."""
+    own, others = rows["norm"].iloc[0], rows.iloc[1:]
+    lower = others.loc[own < others["norm"], "membership"].to_list()
+    not_lower = others.loc[~(own < others["norm"]), "membership"].to_list()
     parts = [f"less than with {listed(lower)} (as a common rule often makes them)"] if lower else []
     parts += [f"no less than with {listed(not_lower)}"] if not_lower else []
     return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []

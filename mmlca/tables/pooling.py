@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-Z95 = 1.959963984540054
+from mmlca.model.outcomes import Z95 as Z95
 
 POOLED = ("estimate", "se", "low", "high", "random", "random_se", "random_low", "random_high")
 """The columns of pooled estimates: with fixed effects, and with random effects."""

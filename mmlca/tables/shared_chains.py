@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from font.checks import whole_number
 from mmlca.model import em
-from mmlca.model.outcome_table import holm
+from mmlca.model.outcomes import holm
 from mmlca.model.params import Seed
 from mmlca.model.search import fit_search
 from mmlca.model.simulate import draw_like

@@ -9,11 +9,10 @@ differ at all is tested in `mmlca.tables.shared_chains`, without assigning anybo
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
-from typing import TYPE_CHECKING, Any
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,26 +20,15 @@ from numpy.typing import NDArray
 
 from font.checks import whole_number
 from font.errors import InputError
-from mmlca.tables.counts import rates
+from mmlca.tables.counts import ClusterSteps, cluster_steps, rates
 from mmlca.tables.disclosure import add_totals, hidden_grid, hide, hide_parts
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import memberships
 from mmlca.tables.norm_texts import cautions_of_pairs, summary_of_pair
-from mmlca.tables.norms import (
-    KINDS,
-    Comparison,
-    Grouped,
-    compare_sites,
-    counted_patients,
-    group_counts,
-    group_patients,
-    leaving_patients,
-)
+from mmlca.tables.norms import KINDS, Comparison, comparable, compare_sites
 
 if TYPE_CHECKING:
     from mmlca.tables.course_tables import Courses
-
-_THREADS = 4  # comparisons at a time; the result does not depend on it
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,9 +40,10 @@ class SiteDifferences:
     norms : DataFrame
         membership, sites ("MGB − VA"), quantity ("transition" or "initial"), weighting
         ("plain" or "occupancy"), `norm`, `debiased` (the norm without what sampling adds to
-        it) with its 95 % interval `low` to `high` for clusters that are known, `n_boot` (number of
-        samples), `rows_left_out` (rows that nobody leaves at one of the sites) and `clusters` (how
-        many the norm averages over).
+        it) with its 95 % interval `low` to `high` for clusters that are known, `rounding` (by how
+        much the rounding of counts may have changed the norm, in the root mean square; 0 if they
+        are exact), `rows_left_out` (rows that nobody, or too few, leave at one of the sites) and
+        `clusters` (how many the norm averages over).
     matrices : DataFrame
         membership, site, cluster, quantity, from (missing for first states), to, `probability`
         (NaN in a row never visited), `count`, `count_patients` (different patients it is based on),
@@ -63,8 +52,6 @@ class SiteDifferences:
         membership, sites, cluster, quantity, from, to, `difference` (NaN if the row is never
         visited at one of the sites), `n_first`, `n_second`, `patients_first` and
         `patients_second` (of the whole row, at either site) and `supported` (at both sites).
-    replicates : DataFrame
-        The norm in each bootstrap sample; one column per row of `norms`.
     states : tuple of str
     min_support : float
     """
@@ -72,7 +59,6 @@ class SiteDifferences:
     norms: pd.DataFrame
     matrices: pd.DataFrame
     differences: pd.DataFrame
-    replicates: pd.DataFrame
     states: tuple[str, ...]
     min_support: float
 
@@ -136,7 +122,7 @@ class SiteDifferences:
     def summary(self) -> str:
         """The norms in words, with what they do and do not show."""
         pairs = self.norms.groupby("sites", sort=False)
-        return "\n\n".join(summary_of_pair(norms, self.replicates) for _, norms in pairs)
+        return "\n\n".join(summary_of_pair(norms) for _, norms in pairs)
 
 
 def site_differences(
@@ -176,15 +162,15 @@ def site_differences(
         Adds the memberships "MGB everywhere" and so on, that model used at every site; and
         without `local` also "local", if each site has a model.
     n_boot : int
-        Number of bootstrap samples; 0 gives neither debiased norms nor intervals.
+        Number of samples for the intervals; 0 gives none.
     seed : int or Generator, optional
+        Of these samples.
     min_support : float
         Rows with fewer steps than this at a site are not `supported`.
 
     Returns
     -------
     SiteDifferences
-        All memberships use the same bootstrap samples, so that they can be compared.
 
     Notes
     -----
@@ -197,21 +183,22 @@ def site_differences(
 
     *Debiased norm.* Sampling alone makes a norm larger than 0. With D the difference in a cluster
     and E its deviations by sampling, ‖D‖² is too large by the mean of ‖E‖², so that the debiased
-    norm is √max(0, ‖D‖² − mean ‖E‖²), averaged over clusters. For a state that at least 10
-    patients leave at both sites, E comes from drawing each site's patients with replacement
-    (widened by √(m/(m − 1)) for m patients). For rarer states, where drawing one or two patients
-    again would show no variation, the patients who leave the state are dealt to the sites anew.
+    norm is √max(0, ‖D‖² − mean ‖E‖²), averaged over clusters. The mean follows from the variances
+    that the rates of a site have if its patients are drawn with replacement (to the first order;
+    see `mmlca.tables.counts.cluster_steps`). For states that fewer than 10 patients leave at one of
+    the sites, where drawing one or two patients again would show no variation, both sites are taken
+    to have the rates of both together, and steps to vary as in the rest of the cluster.
 
     *Interval.* If the true difference were c·D, the norm would be distributed as ‖c·D + E‖. The
     limits are the norms of c·D for which 2.5 % of these lie above, and 2.5 % below, the norm that
-    was observed; 0 if no c is small enough. Samples that equal the observed norm, as many do with a
-    handful of patients, count for neither limit. Both limits are 0 if the observed norm is smaller
-    than sampling alone nearly always makes it. With fixed clusters of chains as in rheumatoid
-    arthritis (two sites of 400 and 500, or 2,000 and 3,000 patients; 200 data sets each) the
-    intervals held true plain norms of 0, 0.105 and 0.315 in 91 to 98 % of the data sets, and the
-    norms by occupancy in 94 to 99 %. Plain norms err on the low side where sites differ much, since
-    those of rare states can hardly be distinguished from noise. With estimated clusters they hold
-    the norms of the true classes far less often; the table in the documentation has both.
+    was observed; 0 if no c is small enough. E is drawn from normal distributions with the
+    covariances of independent steps, times the variance of the rates relative to them. Both limits
+    are 0 if the observed norm is smaller than sampling alone nearly always makes it. With fixed
+    clusters of chains as in rheumatoid arthritis (two sites of 400 and 500, or 2,000 and 3,000
+    patients; 100 data sets each) the intervals held true norms of transitions of 0, 0.105 and
+    0.315 in 95 to 99 % of the data sets, and the norms by occupancy in 96 to 100 %. With estimated
+    clusters they hold the norms of the true classes far less often; the table in the documentation
+    has both.
 
     Examples
     --------
@@ -231,48 +218,69 @@ def site_differences(
     n_boot = whole_number(n_boot, 0, "n_boot")
     if not (isinstance(min_support, (int, float, np.number)) and min_support >= 0):
         raise InputError(f"min_support must be a number of at least 0, found {min_support!r}.")
-    rules = memberships(sites, clusters, local, models)
-    grouped = {site: group_patients(data, site, rules) for site, data in sites.items()}
-    rng = np.random.default_rng(seed)
-    site_seed = {site: int(rng.integers(2**63)) for site in sites}
-    pair_seed = {pair: int(rng.integers(2**63)) for pair in combinations(sites, 2)}
-    states = next(iter(sites.values())).states
-    rows = {
-        name: {site: _Rows(g, name, labels) for site, g in grouped.items()}
-        for name, (labels, _) in rules.items()
+    rules = {
+        name: Counted(
+            labels,
+            {site: cluster_steps(data, codes[site], len(labels)) for site, data in sites.items()},
+        )
+        for name, (labels, codes) in memberships(sites, clusters, local, models).items()
     }
-    jobs = list(product(rules, pair_seed))
-    for name, (a, b) in jobs:
-        if not _in_both(rows[name][a], rows[name][b]).any():
-            raise InputError(
-                f"no cluster of the membership {name!r} has patients at both of the sites "
-                f"{a} − {b}; check that the sites' clusters have the same labels."
-            )
+    states = next(iter(sites.values())).states
+    return compare_rules(rules, states, n_boot=n_boot, seed=seed, min_support=min_support)
 
-    def compare(job: tuple[str, tuple[str, str]]) -> Comparison:
-        name, (a, b) = job
-        seeds = (site_seed[a], site_seed[b], pair_seed[a, b])
-        return compare_sites(grouped[a], grouped[b], name, len(rules[name].labels), n_boot, seeds)
 
-    with ThreadPoolExecutor(_THREADS) as pool:  # most of it is drawing, outside Python's lock
-        comparisons = list(pool.map(compare, jobs))
-    norms, differences = [], []
-    for (name, (a, b)), comparison in zip(jobs, comparisons, strict=True):
-        pair, both = f"{a} − {b}", (rows[name][a], rows[name][b])
-        norms.append(_norm_table(name, pair, comparison, _in_both(*both)))
-        differences.append(_difference_table(name, pair, *both, states, min_support))
-    matrices = [
-        _matrix_table(name, site, of_site, states, min_support)
-        for name, by_site in rows.items()
-        for site, of_site in by_site.items()
-    ]
-    replicates = [comparison.replicates for comparison in comparisons]
+class Counted(NamedTuple):
+    """The labels of the groups of a membership, and their steps at each site."""
+
+    labels: list[Any]
+    steps: Mapping[str, ClusterSteps]
+
+
+def compare_rules(
+    rules: Mapping[str, Counted],
+    states: Sequence[str],
+    *,
+    n_boot: int,
+    seed: int | np.random.Generator | None,
+    min_support: float = 20,
+    unit: int = 1,
+) -> SiteDifferences:
+    """The differences between sites from the steps that each of them counted.
+
+    Parameters
+    ----------
+    rules : {membership: Counted}
+    states : list of str
+    n_boot, seed, min_support
+        As in `site_differences`.
+    unit : int
+        What the counts were rounded at random to multiples of; 1: they are exact.
+    """
+    rng = np.random.default_rng(seed)
+    pair_seed: dict[tuple[str, str], int] = {}
+    norms, differences, matrices = [], [], []
+    for name, (labels, steps) in rules.items():
+        for a, b in combinations(steps, 2):
+            both, pair = (steps[a], steps[b]), f"{a} − {b}"
+            compared = np.all([comparable(site, unit).n > 0 for site in both], axis=0)
+            if not compared.any() and unit == 1:
+                raise InputError(
+                    f"no cluster of the membership {name!r} has patients at both of the sites "
+                    f"{pair}; check that the sites' clusters have the same labels."
+                )
+            draw = pair_seed.setdefault((a, b), int(rng.integers(2**63)))
+            found = compare_sites(*both, n_boot, np.random.default_rng(draw), unit)
+            norms.append(_norm_table(name, pair, found, compared))
+            differences.append(_difference_table(name, pair, labels, *both, states, min_support))
+        matrices += [
+            _matrix_table(name, site, labels, of_site, states, min_support)
+            for site, of_site in steps.items()
+        ]
     return SiteDifferences(
         pd.concat(norms, ignore_index=True),
         pd.concat(matrices, ignore_index=True),
         pd.concat(differences, ignore_index=True),
-        pd.DataFrame(np.hstack(replicates)),
-        states,
+        tuple(states),
         float(min_support),
     )
 
@@ -280,14 +288,8 @@ def site_differences(
 # --- tables ------------------------------------------------------------------------------
 
 
-def _in_both(a: _Rows, b: _Rows) -> NDArray[np.bool_]:
-    """Which rows, (K, S + 1), have steps at both sites."""
-    both: NDArray[np.bool_] = (a.n > 0) & (b.n > 0)
-    return both
-
-
 def _norm_table(
-    membership: str, sites: str, comparison: Comparison, compared: NDArray[np.bool_]
+    membership: str, sites: str, found: Comparison, compared: NDArray[np.bool_]
 ) -> pd.DataFrame:
     """One row per kind of norm; `compared` (K, S + 1) marks the rows with steps at both sites."""
     transitions, first = compared[:, :-1], compared[:, -1]
@@ -297,11 +299,11 @@ def _norm_table(
             "sites": sites,
             "quantity": [quantity for quantity, _ in KINDS],
             "weighting": [weighting for _, weighting in KINDS],
-            "norm": comparison.norm,
-            "debiased": comparison.debiased,
-            "low": comparison.low,
-            "high": comparison.high,
-            "n_boot": len(comparison.replicates),
+            "norm": found.norm,
+            "debiased": found.debiased,
+            "low": found.low,
+            "high": found.high,
+            "rounding": found.rounding,
             "rows_left_out": [*[(~transitions).sum()] * 2, (~first).sum()],
             "clusters": [*[transitions.any(axis=1).sum()] * 2, first.sum()],
         }
@@ -334,22 +336,8 @@ def _of_hidden_size(matrices: pd.DataFrame, min_count: int) -> NDArray[np.bool_]
     return np.array([row in hidden for row in rows], dtype=bool)
 
 
-class _Rows:
-    """One site's clusters: `count` and `count_patients`, those it is based on, (K, S + 1, S).
-
-    `n` and `patients` are those of each row, (K, S + 1).
-    """
-
-    def __init__(self, grouped: Grouped, name: str, labels: list[Any]) -> None:
-        self.labels = labels
-        self.count = group_counts(grouped, name, len(labels), grouped.size[None])[0]
-        self.n = self.count.sum(axis=-1)
-        self.patients = leaving_patients(grouped, name, len(labels))
-        self.count_patients = counted_patients(grouped, name, len(labels))
-
-
 def _long(
-    labels: list[Any], states: tuple[str, ...], first: dict[str, Any], values: dict[str, Any]
+    labels: list[Any], states: Sequence[str], first: dict[str, Any], values: dict[str, Any]
 ) -> pd.DataFrame:
     """Arrays (K, S + 1, S) or (K, S + 1) as columns behind cluster, quantity, from and to."""
     k, s = len(labels), len(states)
@@ -373,18 +361,23 @@ def _long(
 
 
 def _matrix_table(
-    membership: str, site: str, rows: _Rows, states: tuple[str, ...], min_support: float
+    membership: str,
+    site: str,
+    labels: list[Any],
+    rows: ClusterSteps,
+    states: Sequence[str],
+    min_support: float,
 ) -> pd.DataFrame:
     return _long(
-        rows.labels,
+        labels,
         states,
         {"membership": membership, "site": site},
         {
-            "probability": rates(rows.count),
-            "count": rows.count,
-            "count_patients": rows.count_patients,
+            "probability": rates(rows.steps),
+            "count": rows.steps,
+            "count_patients": rows.patients,
             "n": rows.n,
-            "patients": rows.patients,
+            "patients": rows.leaving,
             "supported": rows.n >= min_support,
         },
     )
@@ -393,22 +386,23 @@ def _matrix_table(
 def _difference_table(
     membership: str,
     sites: str,
-    a: _Rows,
-    b: _Rows,
-    states: tuple[str, ...],
+    labels: list[Any],
+    a: ClusterSteps,
+    b: ClusterSteps,
+    states: Sequence[str],
     min_support: float,
 ) -> pd.DataFrame:
     smaller = np.minimum(a.n, b.n)
     return _long(
-        a.labels,
+        labels,
         states,
         {"membership": membership, "sites": sites},
         {
-            "difference": rates(a.count) - rates(b.count),
+            "difference": rates(a.steps) - rates(b.steps),
             "n_first": a.n,
             "n_second": b.n,
-            "patients_first": a.patients,
-            "patients_second": b.patients,
+            "patients_first": a.leaving,
+            "patients_second": b.leaving,
             "supported": (smaller >= min_support) & (smaller > 0),
         },
     )

@@ -452,7 +452,7 @@ def log_rank(scores: Sequence[pd.DataFrame], groups: Iterable[Any]) -> pd.DataFr
     """Log-rank tests of all groups and of each pair, stratified: scores are added up."""
     from scipy.stats import chi2
 
-    from mmlca.model.outcome_table import holm
+    from mmlca.model.outcomes import holm
 
     names = list(groups)
     pairs = list(combinations(names, 2)) if len(names) > 2 else []

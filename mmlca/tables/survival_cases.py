@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from font.checks import some
 from font.errors import InputError
-from mmlca.model.outcome_inputs import aligned, design
+from mmlca.model.outcomes import aligned, design
 
 
 class Cases(NamedTuple):

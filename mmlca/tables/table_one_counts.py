@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font.errors import InputError
-from font.spelling import option
+from font.errors import InputError, option
 from mmlca.tables.disclosure import HIDDEN, hidden_grid, hidden_parts, is_small
 from mmlca.tables.table_one_site import (
     KNOWN,

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font.errors import InputError
-from font.spelling import option
+from font.errors import InputError, option
 from mmlca.sequences.checks import looks_like_dates
 from mmlca.tables.comparisons import p_categories, p_continuous, smd, smd_categories
 from mmlca.tables.disclosure import Rounding, is_small

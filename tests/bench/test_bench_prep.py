@@ -140,8 +140,8 @@ def test_cohort_and_lab_trend() -> None:
         site: pd.Series(MixtureMarkov(4, n_init=8, seed=1).fit(data).labels_, index=data.ids)
         for site, data in built.items()
     }
-    trend = cpu(lambda: ehr_prep.labs.trend(labs, groups, built))
-    result = ehr_prep.labs.trend(labs, groups, built)
+    trend = cpu(lambda: ehr_prep.trend(labs, groups, built))
+    result = ehr_prep.trend(labs, groups, built)
     drawn = cpu(lambda: ehr_prep.plot_trend(result).canvas.draw(), repeat=1)
     n_records = sum(len(s.records) for s in cohort.values())
     print(

@@ -17,9 +17,9 @@ import pytest
 from paths import SHARED
 
 import ehr_prep
-from ehr_prep.numbers import decimal_sign, to_numbers
+from ehr_prep.readers import decimal_sign, to_numbers
+from font.errors import spelled
 from font.sniff import sniff
-from font.spelling import spelled
 from mmlca.cli.options import as_key, as_option
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is not UTF-8 and was read as cp1252")

@@ -108,9 +108,6 @@ def test_rows_with_the_wrong_number_of_fields_are_counted(tmp_path: Path) -> Non
     records = read(tmp_path / "r.csv")
     assert dropped(records) == {"wrong number of fields": 2}
     assert records.flow["records_left"].to_list()[0] == 3
-    (tmp_path / "s.csv").write_text("site,id,date,drug\nX,1,2010-01-01,Humira\nX,1\n")
-    with pytest.raises(ValueError, match="wrong number of fields"):
-        ehr_prep.read_sites(tmp_path / "s.csv", drugs="ra")
 
 
 def test_no_thread_of_arrow_holds_python_objects(
@@ -459,22 +456,6 @@ def test_labs_and_unmapped_drugs_show_that_a_patient_is_followed() -> None:
     assert dates == ["2010-01-01", "2009-05-01"]
     dates = records.last_seen.astype("datetime64[D]").astype(str).tolist()
     assert dates == ["2010-05-01", "2011-01-01"]
-
-
-def test_sites_are_read_apart() -> None:
-    frame = table(
-        ("VA", 1, "2010-01-01", "Humira"),
-        ("MGB", 1, "2010-01-01", "Orencia"),
-        ("VA", 2, "2010-01-01", "aspirin"),
-        columns="hospital id date drug",
-    )
-    sites = ehr_prep.read_sites(frame, drugs="ra", latest=LATEST)
-    assert list(sites) == ["MGB", "VA"]
-    assert [s.flow["patients_left"].to_list()[::9] for s in sites.values()] == [[1], [2]]
-    assert sites["VA"].ids.to_list() == [1]
-    frame.loc[0, "hospital"] = None
-    with pytest.raises(ValueError, match="1 record of the table without a site"):
-        ehr_prep.read_sites(frame, drugs="ra")
 
 
 @pytest.mark.skipif(not (SHARED / "synthea").exists(), reason="the Synthea export is not there")

@@ -9,13 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from font.simulation.run import METHODS, SETTINGS, run_simulation
-from font.simulation.tables import compare_methods, simulation_table
+from font.simulation.run import METHODS, SETTINGS, run_simulation, simulation_table
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from simulation_report.claims import _verdict, simulation_claims  # noqa: E402
+from simulation_report.claims import _verdict, compare_methods, simulation_claims  # noqa: E402
 from simulation_report.figures import plot_simulation, plot_weight_correlation  # noqa: E402
 from simulation_report.questions import measure  # noqa: E402
 from simulation_report.report import write_report  # noqa: E402
@@ -145,3 +144,15 @@ def test_axes_of_weights_end_where_their_values_end(measure, limits):
     results = simulated({"ari": [0.2, 0.9], measure: [-0.9, 0.95] if limits[1] < 2 else [1, 99]})
     low, high = plot_weight_correlation(results, measure).axes[0].get_ylim()
     assert limits[0] <= low < high <= limits[1]
+
+
+def test_comparison_says_who_is_better(results):
+    against = compare_methods(results, "FONT", "k-FED")
+    assert against["verdict"].droplevel([1, 2])["contaminated"] == "better"
+    assert compare_methods(results, "k-FED", "FONT")["difference"].tolist() == pytest.approx(
+        (-against["difference"]).tolist()
+    )
+    with pytest.raises(ValueError, match="two different methods"):
+        compare_methods(results, "FONT", "FONT")
+    with pytest.raises(ValueError, match="the methods to compare must be one of"):
+        compare_methods(results, "FONT", "x")

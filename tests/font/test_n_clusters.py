@@ -2,7 +2,7 @@ import pytest
 
 import font
 from font.n_clusters import vote
-from font.simulation.kmeans_sites import local_kmeans
+from font.simulation.competitors import local_kmeans
 from font.simulation.sources import simulate_gaussian
 
 

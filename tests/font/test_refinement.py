@@ -13,7 +13,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import font
 from font.errors import InputError
-from font.models.sklearn_models import SklearnModel
+from font.models.sklearn_models import SklearnModel, kmeans_at
 from font.refinement import first_sums, site_step
 
 FORMS = ("full", "tied", "diag", "spherical")
@@ -84,7 +84,7 @@ def test_kmeans_is_a_mixture_with_one_variance() -> None:
     assert again.log_likelihoods(x) == pytest.approx(expected)
     assert model.log_likelihoods(x) == pytest.approx(expected)
     with pytest.raises(ValueError, match="how far"):
-        SklearnModel.from_dict(model.to_dict()).log_likelihoods(x)
+        SklearnModel(kmeans_at(model.class_parameters_)).log_likelihoods(x)
 
 
 def test_latent_class_sums_are_one_update_of_em() -> None:

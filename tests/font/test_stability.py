@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import font
-from font import bootstrap_weights, influence
+from font import influence
 
 
 @pytest.fixture(scope="module")
@@ -49,51 +49,23 @@ def test_influence_takes_milliseconds(study):
     assert time.process_time() - begin < 0.5
 
 
-def test_influence_of_single_models_and_of_what_cannot_be_left_out(study):
+def test_influence_of_models_alone_and_of_what_cannot_be_left_out(study):
     models, sites = study
     ensemble = font.Ensemble(3, seed=1).fit(models, {"all": pd.concat(sites.values())})
-    table = influence(ensemble, {name: name for name in models})
-    assert table.index.tolist() == [*models, "all"]
+    table = influence(ensemble)
+    assert table.index.tolist() == [*dict.fromkeys(name.split("/")[0] for name in models), "all"]
     assert np.isnan(table.loc["all", "changed"])  # nobody is left
     single = font.Ensemble(3).fit(
         {"A": models["A/1"]}, {"A": sites["A"][["A/1"]].set_axis(["A"], axis=1)}
     )
     with pytest.raises(ValueError, match="needs two sites at least"):
         influence(single)
-    with pytest.raises(ValueError, match="where the models 'A/2', "):
-        influence(ensemble, {"A/1": "A"})
-
-
-def test_the_bootstrap_brackets_the_weights(study):
-    models, sites = study
-    ensemble = font.Ensemble(3, weights="centred", seed=1).fit(models, sites)
-    table = bootstrap_weights(ensemble, 100, seed=2)
-    assert table.index.tolist() == list(models)
-    assert (table["low"] <= table["high"]).all()
-    assert (
-        (table["low"] - 0.02 <= table["weight"]) & (table["weight"] <= table["high"] + 0.02)
-    ).all()
-    assert (table["se"] > 0).all()
-    pd.testing.assert_frame_equal(table, bootstrap_weights(ensemble, 100, seed=2))
-    with pytest.raises(ValueError, match="n_replicates must be a whole number of at least 2"):
-        bootstrap_weights(ensemble, 1)
-
-
-def test_one_site_has_no_spread_and_draws_equal_refits(study):
-    models, sites = study
-    alone = font.Ensemble(3).fit(models, {"A": sites["A"]})
-    table = bootstrap_weights(alone, 5)
-    np.testing.assert_allclose(table["se"], 0, atol=1e-12)
-    np.testing.assert_allclose(table["low"], alone.weights_)
-    prior = font.Ensemble(3, weights="prior", reliability=dict.fromkeys(models, 1.0))
-    assert (bootstrap_weights(prior.fit(models, sites), 5)["weight"] > 0).all()
 
 
 def test_an_ensemble_from_a_file_cannot_be_refitted(study):
     ensemble = font.Ensemble.from_dict(font.Ensemble(3).fit(*study).to_dict())
-    for function in (influence, bootstrap_weights):
-        with pytest.raises(ValueError, match="needs the counts of label patterns"):
-            function(ensemble)
+    with pytest.raises(ValueError, match="needs the counts of label patterns"):
+        influence(ensemble)
 
 
 def _kmeans(data, seed):

@@ -7,14 +7,19 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from font.exchange.disclosure import Draws, precision, round_counts
-from font.exchange.families.checks import (
+from font.exchange.fields import (
     Content,
+    Names,
+    Number,
+    One,
+    Patients,
+    Strict,
     enough_patients,
     misfit_of_patients,
     patients_in_words,
+    size,
 )
-from font.exchange.families.registry import ModelFamily
-from font.exchange.fields import Names, Number, One, Patients, Strict, size
+from font.exchange.registry import ModelFamily
 
 
 class MediansPart(Strict):

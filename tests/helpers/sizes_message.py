@@ -21,8 +21,8 @@ from font.exchange.disclosure import (
     unrounded,
 )
 from font.exchange.fields import Hash, Least, Patients, Strict, misfit
-from font.exchange.messages.registry import Message
 from font.exchange.messages.shared import Question
+from font.exchange.registry import Message
 
 
 class SizesPayload(Strict):

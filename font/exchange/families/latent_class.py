@@ -25,26 +25,24 @@ from pydantic import Field
 from font.checks import Floats, some
 from font.errors import InputError
 from font.exchange.disclosure import Draws, round_counts, unrounded
-from font.exchange.families.checks import (
-    Content,
-    enough_patients,
-    first_misfit,
-    misfit_of_patients,
-    misfit_of_shape,
-    patients_in_words,
-)
-from font.exchange.families.registry import ModelFamily
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_VARIABLES,
+    Content,
     Count,
     Label,
     Number,
     One,
     Patients,
     Strict,
+    enough_patients,
+    first_misfit,
+    misfit_of_patients,
+    misfit_of_shape,
+    patients_in_words,
     size,
 )
+from font.exchange.registry import ModelFamily
 from font.models.latent_class import LatentClass
 from font.probabilities import PRIOR_OF_ROUNDED_ANSWERS, probabilities
 
@@ -120,16 +118,10 @@ def _write_latent(model: LatentClass, data: Any, min_count: int, draws: Draws) -
 def _read_latent(content: Content) -> LatentClass:
     sizes = [len(part["categories"]) for part in content["items"]]
     prior = max(content["prior"], 1e-9)
-    return LatentClass.from_dict(
-        {
-            "model": "LatentClass",
-            "n_classes": len(content["patients"]),
-            "items": content["items"],
-            "weights": probabilities(content["patients"]),
-            "probabilities": probabilities(content["answers"], prior, sizes=sizes),
-            "loglik": float("nan"),  # it does not leave the site
-            "converged": True,
-        }
+    return LatentClass.of(
+        {part["item"]: list(part["categories"]) for part in content["items"]},
+        probabilities(content["patients"]),
+        probabilities(content["answers"], prior, sizes=sizes),
     )
 
 

@@ -21,57 +21,55 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 
-from font.checks import Floats, some
+from font.checks import Floats, class_parameters, some
 from font.errors import InputError
 from font.exchange.disclosure import Draws, precision, round_counts
-from font.exchange.families.checks import (
-    Content,
-    enough_patients,
-    first_misfit,
-    misfit_of_patients,
-    misfit_of_shape,
-    patients_in_words,
-)
-from font.exchange.families.registry import ModelFamily
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CUBES,
     MOST_VARIABLES,
     ByClass,
+    Content,
     Names,
     One,
     Patients,
     Positive,
     Strict,
     Values,
+    enough_patients,
+    first_misfit,
+    misfit_of_patients,
+    misfit_of_shape,
+    patients_in_words,
     size,
 )
-from font.models.gaussian_sums import precisions
-from font.models.sklearn_models import SklearnModel
+from font.exchange.registry import ModelFamily
+from font.models.sklearn_models import Gaussians, SklearnModel, kmeans_at, mixture_of
 
 _DIGITS = 4  # significant digits of covariances
 
 
-class KMeansPart(Strict):
+class MeansPart(Strict):
+    """What both families have."""
+
+    version: One
+    variables: Names
+    patients: Patients
+    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
+
+
+class KMeansPart(MeansPart):
     """K-means."""
 
     format: Literal["font k-means"]
-    version: One
-    variables: Names
-    patients: Patients
     centres: ByClass
-    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
 
 
-class GaussianPart(Strict):
+class GaussianPart(MeansPart):
     """A mixture of normal distributions."""
 
     format: Literal["font gaussian mixture"]
-    version: One
-    variables: Names
-    patients: Patients
     means: ByClass
-    precision: Annotated[list[Positive], size(1, MOST_VARIABLES)]
     covariance_type: Literal["full", "tied", "diag", "spherical"]
     covariances: Annotated[
         list[Annotated[list[Values], size(1, MOST_VARIABLES)]],
@@ -86,21 +84,6 @@ def _is_sklearn(name: str, model: Any) -> bool:
 
 def _estimator(model: Any) -> Any:
     return model.estimator if isinstance(model, SklearnModel) else model
-
-
-def _columns(data: Any, centres: Floats) -> dict[str, Any]:
-    """Names of the columns, and with which precision their means are written."""
-    names = [str(name) for name in data.columns] if isinstance(data, pd.DataFrame) else None
-    n = centres.shape[1]
-    return {
-        "variables": names or [f"x{i + 1}" for i in range(n)],
-        "precision": [precision(column) for column in centres.T],
-    }
-
-
-def _to_precision(means: Floats, steps: list[float]) -> list[list[float]]:
-    digits = [int(-np.log10(step).round()) for step in steps]
-    return [[round(float(v), d) for v, d in zip(row, digits, strict=True)] for row in means]
 
 
 def _fit_kmeans(data: Any, n_classes: int, *, n_init: int, seed: int) -> SklearnModel:
@@ -132,47 +115,49 @@ def _numbers(data: Any, n_classes: int) -> Floats:
     return np.asarray(numbers, dtype=float)
 
 
-def _sizes_of_kmeans(model: Any, data: Any) -> Floats:
-    kmeans = _estimator(model)
-    labels = kmeans.predict(np.asarray(data, dtype=float))
-    return np.bincount(labels, minlength=len(kmeans.cluster_centers_)).astype(float)
-
-
-def _sizes_of_gaussian(model: Any, data: Any) -> Floats:
-    shares = _estimator(model).predict_proba(np.asarray(data, dtype=float))
-    return np.asarray(shares.sum(axis=0))
+def _sizes(model: Any, data: Any) -> Floats:
+    """Expected patients by class; K-means has no probabilities."""
+    inner, points = _estimator(model), np.asarray(data, dtype=float)
+    if hasattr(inner, "predict_proba"):
+        return np.asarray(inner.predict_proba(points).sum(axis=0))
+    return np.bincount(inner.predict(points), minlength=len(inner.cluster_centers_)).astype(float)
 
 
 def _write_kmeans(model: Any, data: Any, min_count: int, draws: Draws) -> dict[str, Any]:
-    kmeans = _estimator(model)
-    centres = np.asarray(kmeans.cluster_centers_, dtype=float)
-    sizes = enough_patients(_sizes_of_kmeans(model, data), min_count)
-    columns = _columns(data, centres)
-    return {
-        "format": "font k-means",
-        "version": 1,
-        **columns,
-        "patients": round_counts(sizes, min_count, draws).tolist(),
-        "centres": _to_precision(centres, columns["precision"]),
-    }
+    content = _common(model, data, min_count, draws)
+    return {"format": "font k-means", **content, "centres": _rounded_means(model, content)}
 
 
 def _write_gaussian(model: Any, data: Any, min_count: int, draws: Draws) -> dict[str, Any]:
-    mixture = _estimator(model)
-    means = np.asarray(mixture.means_, dtype=float)
-    sizes = enough_patients(_sizes_of_gaussian(model, data), min_count)
-    columns = _columns(data, means)
-    shape = _covariance_shape(mixture.covariance_type, *means.shape)
+    mixture, content = _estimator(model), _common(model, data, min_count, draws)
+    shape = _covariance_shape(mixture.covariance_type, *mixture.means_.shape)
     flat = [float(f"{value:.{_DIGITS}g}") for value in np.ravel(mixture.covariances_)]
     return {
         "format": "font gaussian mixture",
-        "version": 1,
-        **columns,
-        "patients": round_counts(sizes, min_count, draws).tolist(),
-        "means": _to_precision(means, columns["precision"]),
+        **content,
+        "means": _rounded_means(model, content),
         "covariance_type": mixture.covariance_type,
         "covariances": np.reshape(flat, shape).tolist(),
     }
+
+
+def _common(model: Any, data: Any, min_count: int, draws: Draws) -> dict[str, Any]:
+    """Columns, the precision of their means, and rounded patients by class."""
+    means = class_parameters(_estimator(model), "to be sent")
+    names = [str(name) for name in data.columns] if isinstance(data, pd.DataFrame) else None
+    sizes = enough_patients(_sizes(model, data), min_count)
+    return {
+        "version": 1,
+        "variables": names or [f"x{i + 1}" for i in range(means.shape[1])],
+        "precision": [precision(column) for column in means.T],
+        "patients": round_counts(sizes, min_count, draws).tolist(),
+    }
+
+
+def _rounded_means(model: Any, content: Content) -> list[list[float]]:
+    means = class_parameters(_estimator(model), "to be sent")
+    digits = [int(-np.log10(step).round()) for step in content["precision"]]
+    return [[round(float(v), d) for v, d in zip(row, digits, strict=True)] for row in means]
 
 
 def _covariance_shape(form: str, k: int, d: int) -> tuple[int, int, int]:
@@ -180,42 +165,28 @@ def _covariance_shape(form: str, k: int, d: int) -> tuple[int, int, int]:
 
 
 def _read_kmeans(content: Content) -> SklearnModel:
-    return SklearnModel.from_dict(
-        {
-            "model": "KMeans",
-            "n_classes": len(content["patients"]),
-            "cluster_centers_": content["centres"],
-        }
-    )
+    return SklearnModel(kmeans_at(np.array(content["centres"], dtype=float)))
 
 
 def _read_gaussian(content: Content) -> SklearnModel:
     form, patients = content["covariance_type"], np.array(content["patients"], dtype=float)
     stored = np.array(content["covariances"], dtype=float)
     shaped = {"full": stored, "tied": stored[0], "diag": stored[:, 0]}
-    covariances = shaped.get(form, stored.ravel())
-    return SklearnModel.from_dict(
-        {
-            "model": "GaussianMixture",
-            "n_classes": len(patients),
-            "covariance_type": form,
-            "weights_": patients / patients.sum(),
-            "means_": content["means"],
-            "covariances_": covariances,
-            "precisions_cholesky_": precisions(covariances, form),
-        }
-    )
+    means = np.array(content["means"], dtype=float)
+    fit = Gaussians(patients / patients.sum(), means, shaped.get(form, stored.ravel()))
+    return SklearnModel(mixture_of(fit, form))
 
 
 def _variables(content: Content) -> tuple[str, ...]:
     return tuple(content["variables"])
 
 
-def _misfit_of_kmeans(content: Content, min_count: int) -> str | None:
+def _misfit(content: Content, min_count: int) -> str | None:
     k, d = len(content["patients"]), len(content["variables"])
+    means = "centres" if "centres" in content else "means"
     return first_misfit(
         misfit_of_patients(content, min_count),
-        misfit_of_shape(content["centres"], "centres", (k, d)),
+        misfit_of_shape(content[means], means, (k, d)),
         misfit_of_shape(content["precision"], "precision", (d,)),
     )
 
@@ -223,11 +194,10 @@ def _misfit_of_kmeans(content: Content, min_count: int) -> str | None:
 def _misfit_of_gaussian(content: Content, min_count: int) -> str | None:
     k, d = len(content["patients"]), len(content["variables"])
     form = content["covariance_type"]
+    shape = _covariance_shape(form, k, d)
     wrong = first_misfit(
-        misfit_of_patients(content, min_count),
-        misfit_of_shape(content["means"], "means", (k, d)),
-        misfit_of_shape(content["precision"], "precision", (d,)),
-        misfit_of_shape(content["covariances"], "covariances", _covariance_shape(form, k, d)),
+        _misfit(content, min_count),
+        misfit_of_shape(content["covariances"], "covariances", shape),
     )
     if wrong is not None:
         return wrong
@@ -267,11 +237,11 @@ K_MEANS = ModelFamily(
     name="K-means",
     schema=KMeansPart,
     variables=_variables,
-    find_misfit=_misfit_of_kmeans,
+    find_misfit=_misfit,
     recognises=lambda model: _is_sklearn("KMeans", model),
     write=_write_kmeans,
     read=_read_kmeans,
-    sizes=_sizes_of_kmeans,
+    sizes=_sizes,
     fit=_fit_kmeans,
     explain=_words_of_means,
 )
@@ -283,7 +253,7 @@ GAUSSIAN = ModelFamily(
     recognises=lambda model: _is_sklearn("GaussianMixture", model),
     write=_write_gaussian,
     read=_read_gaussian,
-    sizes=_sizes_of_gaussian,
+    sizes=_sizes,
     fit=_fit_gaussian,
     explain=_words_of_means,
 )

@@ -22,7 +22,6 @@ from font.checks import some
 from font.ensemble import Ensemble
 from font.errors import InputError
 from font.exchange.envelope import fingerprint, read_file, write_file
-from font.exchange.families.registry import family_of
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CLASSES_IN_ALL,
@@ -39,8 +38,8 @@ from font.exchange.fields import (
 )
 from font.exchange.header import Header
 from font.exchange.messages.model import ModelFile, ModelPayload, check_model, check_study_of
-from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_, Source
+from font.exchange.registry import Message, family_of
 
 
 class SettingsPart(Strict):
@@ -49,7 +48,7 @@ class SettingsPart(Strict):
     n_clusters: Size | None
     weights: Literal["spectral", "centred", "equal", "prior", "sparse"]
     distance: Literal["euclidean", "hellinger", "total-variation", "function"]
-    method: Literal["latent", "kmeans"]
+    method: Literal["latent", "kmeans", "kmeans-classes"]
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 

@@ -19,9 +19,9 @@ from font.exchange.disclosure import MIN_COUNT
 from font.exchange.envelope import read_file, write_file
 from font.exchange.fields import Hash, Least, Strict
 from font.exchange.header import Header
-from font.exchange.masks import check_set, mask_key
-from font.exchange.messages.registry import Message
+from font.exchange.masked import check_set, mask_key
 from font.exchange.parse import Path_, Source, name_of
+from font.exchange.registry import Message
 
 
 class KeyPayload(Strict):

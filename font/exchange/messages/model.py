@@ -33,7 +33,6 @@ from font.exchange.disclosure import (
     rounding_in_words,
 )
 from font.exchange.envelope import fingerprint, read_file, write_file
-from font.exchange.families.registry import ModelFamily, all_families, family_of
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CLASSES_IN_ALL,
@@ -48,8 +47,8 @@ from font.exchange.fields import (
     validated,
 )
 from font.exchange.header import Header
-from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_, Source, name_of
+from font.exchange.registry import Message, ModelFamily, all_families, family_of
 
 
 class BicPart(Strict):
@@ -144,7 +143,7 @@ class ModelFile:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The model in numbers, as `font.exchange.spec` describes it."""
+        """The model in numbers, as its family describes it."""
         content: dict[str, Any] = self.payload["model"]
         return content
 

@@ -20,8 +20,8 @@ from pydantic import Field
 from font.exchange.envelope import write_file
 from font.exchange.fields import MOST_MODELS, MOST_SITES, Hash, Least, Site, Strict, size
 from font.exchange.header import Header
-from font.exchange.messages.registry import Message
 from font.exchange.parse import Path_
+from font.exchange.registry import Message
 
 
 class Request(Strict):

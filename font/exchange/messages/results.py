@@ -1,7 +1,7 @@
 """The *results* message, site → centre: tables of a site's clusters, for the report of all sites.
 
 Which tables there are, and what their columns mean, is not said in the file: the package whose
-study it is registers the format (`font.exchange.tables`), and a reader refuses tables and columns
+study it is registers the format (`font.exchange.registry`), and a reader refuses tables and columns
 that the format does not have, and files that lack one. The payload is:
 
 =================== =========================================================================
@@ -38,8 +38,7 @@ from font.checks import some
 from font.errors import InputError
 from font.exchange.disclosure import hints_of_counts, rounding_in_words, unrounded
 from font.exchange.fields import PRINTED, Count, Hash, Label, Least, Number, Strict, misfit, size
-from font.exchange.messages.registry import Message
-from font.exchange.tables import Kind, tables_of
+from font.exchange.registry import Kind, Message, tables_of
 
 MOST_TABLES, MOST_COLUMNS, MOST_ROWS, MOST_LETTERS = 300, 100, 200_000, 1_000
 Cell = Annotated[str, Field(max_length=MOST_LETTERS, pattern=PRINTED + "*$")]

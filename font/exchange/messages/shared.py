@@ -34,8 +34,8 @@ from font.checks import Floats, some, whole_number
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT, Draws, SecretDraws, label_unit
 from font.exchange.envelope import claimed_kind, read_file, write_file
-from font.exchange.families.registry import ModelFamily, family_of
 from font.exchange.fields import (
+    ALL_SITES,
     MOST_SITES,
     MOST_WORK,
     Count,
@@ -51,9 +51,8 @@ from font.exchange.fields import (
 from font.exchange.header import Header
 from font.exchange.messages.ensemble import EnsembleFile, read_ensemble
 from font.exchange.messages.model import check_model
-from font.exchange.messages.registry import Message
-from font.exchange.names import ALL_SITES
 from font.exchange.parse import Path_, Source, name_of
+from font.exchange.registry import Message, ModelFamily, family_of
 
 MOST_STEPS = 50  # of one refinement between sites
 _SETTLED = 1e-3  # largest change of a class parameter after which "converge" ends

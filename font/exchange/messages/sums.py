@@ -18,30 +18,47 @@ sums                K × P: for each cluster the patients, then the statistics o
                     latent class models those who gave each answer; a sum to which fewer than
                     min_count different patients contribute is 0 or min_count × per_patient
 =================== =========================================================================
+
+The *masked sums* message takes its place in secure sums, see `font.exchange.masked`: exact sums
+under masks. `of` is as above. The values are the sums by cluster (K × P) in millionths, then in
+millionths how many patients contribute to each, then the same with each patient divided among the
+sums of a block that are his, then 8 secret numbers of the site, whose sum seeds the centre's
+rounding.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from font.checks import Floats, some, whole_number
 from font.errors import InputError
 from font.exchange.disclosure import (
+    EXACT,
+    SecretDraws,
     hints_of_counts,
     round_sums,
+    round_total,
     rounding_in_words,
     unrounded_sums,
 )
 from font.exchange.envelope import read_file, write_file
-from font.exchange.families.registry import family_of
 from font.exchange.fields import Hash, Least, Number, StepNumber, Strict, SumsTable, Text, misfit
 from font.exchange.header import Header
-from font.exchange.messages.registry import Message
+from font.exchange.masked import (
+    MaskedFile,
+    MaskedPayload,
+    add_masked,
+    check_masked,
+    explain_masked,
+    write_masked,
+)
 from font.exchange.messages.shared import (
     Question,
     Rounds,
@@ -55,6 +72,7 @@ from font.exchange.messages.shared import (
     write_shared,
 )
 from font.exchange.parse import Path_, Source
+from font.exchange.registry import Message, ModelFamily, family_of
 
 
 class SumsPayload(Strict):
@@ -276,3 +294,107 @@ def _explain(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 MESSAGE = Message(payload=SumsPayload, explain=_explain, check=_check, answer=answer)
+
+
+# --- under masks ------------------------------------------------------------------------------
+
+_MASKED = "masked sums"
+# each site sends secret numbers along; their sum, which only the centre reads, seeds the rounding
+_N_SEEDS, _SEED_BELOW = 8, 2**40
+
+
+def write_masked_sums(
+    path: Path_ | None,
+    question: Question,
+    secret: bytes,
+    keys: Mapping[str, str],
+    header: Header,
+) -> MaskedFile:
+    """Write a site's exact sums by cluster, masked, and how many patients contribute to each.
+
+    These are counted twice: each patient once in every cell that is his, and divided among them.
+
+    Parameters
+    ----------
+    path : where to; None checks everything and writes nothing
+    question : Question
+        Each step has another file that it answers, and so other masks. The draws must be the same
+        at all steps, from a secret of this site: they are its part of the seed with which the
+        centre rounds the sum. The centre learns only the sum of all sites' parts.
+    secret, keys
+        As in `font.exchange.masked.mask`.
+    header : Header
+    """
+    shares, _ = _shares_and_blocks(question.step.family)
+    parts = np.floor(question.draws.random(_N_SEEDS) * _SEED_BELOW)
+    divided = shares(question.model, question.data, question.membership)
+    scaled = [np.rint(EXACT * table).ravel() for table in (*exact_sums(question), divided)]
+    numbers = np.concatenate([*scaled, parts]).astype(np.int64)
+    of, min_count = question.step.fingerprint, question.min_count
+    return write_masked(path, _MASKED, numbers, secret, keys, header, of=of, min_count=min_count)
+
+
+def own_sums(part: MaskedFile, secret: bytes) -> tuple[Floats, Floats]:
+    """The sums and the support (n,) that a site masked itself."""
+    sums, support, _ = _tables(part.numbers(secret))
+    return sums, support
+
+
+def share_masked(
+    before: Step,
+    parts: Iterable[MaskedFile],
+    header: Header,
+    *,
+    rounds: Rounds = 1,
+    path: Path_ | None = None,
+) -> SharedFile:
+    """The centre's part of a step: the exact sum of all sites, rounded once, as a shared model.
+
+    Parameters
+    ----------
+    before : Step
+        The file that the masked sums answer.
+    parts : MaskedFile of every site of the set, such as an iterator that reads one after the other
+    header, rounds, path
+        As in `share`.
+
+    Notes
+    -----
+    All steps are rounded with the same draws, as long as the same sites take part, so that what
+    several steps reveal does not add up. Nobody but the centre can repeat them.
+    """
+    n_clusters, width = before.shape
+    total = add_masked(parts)
+    total.check(_MASKED, before.fingerprint, 3 * n_clusters * width + _N_SEEDS)
+    sites = list(total.fingerprints)
+    sums, support, shares = _tables(total.values).reshape(3, n_clusters, width)
+    check_claim(before, sites, float(sums[:, 0].sum()), unit=0)
+    seed = hashlib.sha256(total.values[-_N_SEEDS:].tobytes()).digest()
+    _, blocks = _shares_and_blocks(before.family)
+    draws, unit = SecretDraws(seed, "sums"), total.min_count
+    rounded = round_total(sums, support, shares, blocks(before.content), unit, draws)
+    return write_shared(
+        path,
+        before,
+        rounded.values.astype(object),
+        rounded.scale,
+        header,
+        sites=sites,
+        min_count=unit,
+        rounds=rounds,
+    )
+
+
+def _tables(numbers: NDArray[np.int64]) -> Floats:
+    """Sums, support and shares (3, K·P) of the numbers in a masked file."""
+    return np.asarray(numbers[:-_N_SEEDS].reshape(3, -1) / EXACT)
+
+
+def _shares_and_blocks(family: ModelFamily) -> tuple[Any, Any]:
+    """The two functions of a family without which its sums cannot be masked."""
+    if family.shares is None or family.blocks is None:
+        raise InputError(f"a {family.name} cannot be refined with secure sums.")
+    return family.shares, family.blocks
+
+
+MASKED = Message(payload=MaskedPayload, explain=explain_masked, check=check_masked)

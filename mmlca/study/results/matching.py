@@ -32,8 +32,9 @@ def matched_classes(results: Mapping[str, SiteResults]) -> dict[str, dict[int, i
     """
     overlaps = stacked(results, "overlaps")
     shared = overlaps[(overlaps["view"] == ENSEMBLE) & (overlaps["other"] == OWN)]
-    steps = stacked(results, "class_steps")
-    classes = {site: _whole(rows["class"]) for site, rows in steps.groupby("site", sort=False)}
+    steps = stacked(results, "steps")
+    steps = steps[steps["view"] == OWN]
+    classes = {site: _whole(rows["group"]) for site, rows in steps.groupby("site", sort=False)}
     if not classes:
         return {}
     first = next(iter(classes))
@@ -90,7 +91,8 @@ def _grid(
 
 
 def _steps(table: pd.DataFrame, classes: list[int], states: list[str]) -> NDArray[np.float64]:
-    """Steps and first states of a site, as `class_steps` gives them."""
+    """Steps and first states of the classes of a site's own model."""
     before, to = [*states, None], states
-    counts = {tuple(row): n for *row, n in table[["class", "from", "to", "count"]].to_numpy()}
-    return np.array([[[counts[k, i, j] for j in to] for i in before] for k in classes])
+    cells = table[["group", "from", "to", "count"]].to_numpy()
+    counts = {tuple(cell): n for *cell, n in cells}
+    return np.array([[[counts.get((k, i, j), 0.0) for j in to] for i in before] for k in classes])

@@ -1,17 +1,14 @@
-"""What shows which groups of two rules correspond: patients in both, and steps of own classes."""
+"""The patients whom the groups of two rules share, which shows which groups correspond."""
 
 from __future__ import annotations
 
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from mmlca.study.results.part import Column, Part
-from mmlca.study.results.patients import ENSEMBLE, OWN
-from mmlca.tables.course_tables import course_keys
-from mmlca.tables.matching import class_steps
+from mmlca.study.results.patients import ENSEMBLE
 
 if TYPE_CHECKING:
     from mmlca.study.results.patients import SitePatients
@@ -37,7 +34,6 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     return {
         "overlaps": pd.DataFrame(overlaps, columns=list(_OVERLAPS)),
         "classes_everywhere": pd.DataFrame(classes, columns=list(_CLASSES)),
-        "class_steps": pd.DataFrame(_class_steps(patients), columns=list(_STEPS)),
     }
 
 
@@ -65,30 +61,6 @@ def pairs_of(
     ]
 
 
-def _class_steps(patients: SitePatients) -> list[tuple[int, str | None, str, float]]:
-    """First states and steps of the classes of the site's own model."""
-    if OWN not in patients.groups:
-        return []
-    own, data, site = patients.groups[OWN], patients.sequences, patients.site
-    classes, codes = np.unique(own.to_numpy(dtype=int), return_inverse=True)
-    count = class_steps(data, codes, len(classes))
-    before = [*data.states, None]
-    cells = [
-        (int(classes[k]), before[i], data.states[j], float(n))
-        for (k, i, j), n in np.ndenumerate(count)
-    ]
-    rounding = patients.rounding_of(OWN)
-    if rounding is None:
-        return cells
-    makers = class_steps(data, codes, len(classes), patients=True).ravel()
-    keys = course_keys({site: data}, {site: own.astype(int)}, rounding)
-    rounded = []
-    for (k, start, to, number), n in zip(cells, makers, strict=True):
-        key = keys.get((site, str(k), *([] if start is None else [start]), to), "")
-        rounded.append((k, start, to, rounding.steps(number, float(n), key)))
-    return rounded
-
-
 _OVERLAPS = {
     "view": Column("text", "a rule that groups the patients"),
     "other": Column("text", "another rule"),
@@ -102,10 +74,4 @@ _CLASSES = {
     "class": Column("whole", "the number of a class of this model, from 1"),
     "patients": Column("count", "patients of the site in both"),
 }
-_STEPS = {
-    "class": Column("whole", "the number of a class of the site's own model"),
-    "from": Column("text", "a state; missing: the patients begin in the state `to`"),
-    "to": Column("text", "the state one window later"),
-    "count": Column("count", "steps from one state to the other, or patients who begin there"),
-}
-PART = Part({"overlaps": _OVERLAPS, "classes_everywhere": _CLASSES, "class_steps": _STEPS}, make)
+PART = Part({"overlaps": _OVERLAPS, "classes_everywhere": _CLASSES}, make)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mmlca.tables.disclosure import EVERYONE
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -56,6 +58,14 @@ class SitePatients:
     def first_view(self) -> str:
         """The view whose groups the report describes: that of the ensemble, if there is one."""
         return ENSEMBLE if ENSEMBLE in self.groups else ONLY
+
+    def count(self, n: float, *what: str) -> float:
+        """A number of all patients, or of what else is counted of them, as it may leave."""
+        if self.rounding is None:
+            return float(n)
+        if not what:
+            return self.rounding(n, self.site)
+        return self.rounding(n, self.site, EVERYONE, *what)
 
     def rounding_of(self, view: str) -> Rounding | None:
         """The rounding of counts of the groups of a view."""

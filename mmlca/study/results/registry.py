@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from mmlca.study.results import about, effects, overlaps, survival, table_one
+from mmlca.study.results import about, effects, overlaps, steps, survival, table_one
 from mmlca.study.results.part import Columns, Part
 
-PARTS: tuple[Part, ...] = (about.PART, overlaps.PART, table_one.PART, effects.PART, survival.PART)
+PARTS: tuple[Part, ...] = (
+    about.PART,
+    overlaps.PART,
+    steps.PART,
+    table_one.PART,
+    effects.PART,
+    survival.PART,
+)
 
 TABLES: dict[str, Columns] = {
     name: columns for part in PARTS for name, columns in part.tables.items()

@@ -42,6 +42,11 @@ class SiteResults:
     def rounded(self) -> bool:
         return self.unit > 1
 
+    @property
+    def from_records(self) -> bool:
+        """Whether the sequences were built from records, of which there is an account."""
+        return bool(self.tables["about"]["from_records"].item())
+
 
 def site_results(study: Study, patients: SitePatients) -> SiteResults:
     """The results of a site, from its patients."""

@@ -22,6 +22,8 @@ _METHODS = {
     "complete": "complete linkage",
     "ward": "Ward's linkage",
     "spectral": "K-means on their principal coordinates",
+    "latent": "as readings of one latent cluster, with errors independent between models",
+    "kmeans-classes": "K-means on the mean rows of the models' classes",
 }
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from mmlca.figures.flow import plot_flow
 from mmlca.sequences.checks import listed
-from mmlca.study.release import count_note, rounding_of
+from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
+from mmlca.study.results.site import stacked
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import group_word, period, window_name, windows_name
 from mmlca.tables.clusters import percent_text
@@ -19,8 +21,6 @@ from mmlca.tables.course_tables import Courses
 from mmlca.tables.disclosure import hides, is_small
 
 if TYPE_CHECKING:
-    from mmlca.sequences.type import Sequences
-    from mmlca.study.analysis import Analysis
     from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
@@ -28,66 +28,38 @@ _FOLLOW_UP = "Who is observed to the end"
 _MANY_LEFT = 0.05
 
 
-# --- computed from patients ---------------------------------------------------------------
-
-
-def _window_share(windows: int, every: int, per_patient: int, study: Study) -> str:
-    """A share of all windows in words; a bound where the windows could be those of few patients."""
-    most = study.privacy.min_count * per_patient
-    if hides(study.privacy.min_count) and is_small(windows, most):
-        return f"less than {np.ceil(100 * min(most / every, 1)):.0f} %"
-    return percent_text(windows / every)
-
-
-def _has_gaps(data: Sequences) -> bool:
-    return int((data.codes >= 0).sum()) < int(data.lengths.sum(dtype=np.int64))
-
-
 # --- tables and figures -------------------------------------------------------------------
 
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Invalid records, unmapped drugs and the flow of patients at each site; end of follow-up."""
-    from mmlca.figures.flow import plot_flow
-    from mmlca.tables.data_account import show_flow, show_issues, show_unmapped
-
-    min_count, note = study.privacy.min_count, count_note(study)
-    rounding = rounding_of(study, findings.analysis.clusters)
-    built = {s: part for s, part in findings.analysis.sequences.items() if part.account is not None}
-    flows = {site: show_flow(part.flow, site, min_count, rounding) for site, part in built.items()}
-    for site, part in built.items():
-        if len(part.issues):
+    note = count_note(study)
+    of_records = {
+        site: result.tables for site, result in findings.results.items() if result.from_records
+    }
+    for site, tables in of_records.items():
+        if len(tables["issues"]):
             yield Item(
                 f"issues_{site}",
                 f"Invalid or unusual records at {site}",
                 "What was invalid or unusual, how many records were affected, and how they were "
                 "handled. The folder patients has examples.",
-                show_issues(part, flows[site], site, min_count, rounding),
+                tables["issues"],
                 note=note,
             )
-    for site, part in built.items():
-        unmapped = part.account.unmapped if part.account is not None else None
-        if unmapped is not None and len(unmapped):
+    for site, tables in of_records.items():
+        if len(tables["unmapped"]):
             yield Item(
                 f"unmapped_{site}",
                 f"Drugs at {site} that are not in the drug map",
                 "Drug texts without a class, the most frequent first, each with the known name "
                 "that it resembles, if any. Texts that concern few patients are combined in one "
                 "row; the folder patients lists them.",
-                show_unmapped(unmapped, site, min_count, rounding),
+                tables["unmapped"],
                 note=note,
             )
-    for site, flow in flows.items():
-        yield Item(
-            f"flow_{site}",
-            f"Flow of patients at {site}",
-            f"Patients and records from the files to the sequences at {site}: how many were left "
-            "out, and why.",
-            flow,
-            draw=lambda flow=flow: plot_flow(flow),  # type: ignore[misc]
-            alt=f"Flow chart of the patients and records kept and left out at {site}.",
-            note=note,
-        )
+    for site, tables in of_records.items():
+        yield _flow(site, tables["flow"], note)
     yield Item(
         "follow_up",
         _FOLLOW_UP,
@@ -96,6 +68,21 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         "sooner in one group than in another, its end may be related to treatment.",
         follow_up_table(study, next(iter(findings.courses.values()))),
         Plain(shares=("share",), n_keys=2),
+        note=note,
+    )
+
+
+def _flow(site: str, flow: pd.DataFrame, note: str) -> Item:
+    numbers = flow.columns.drop(["stage", "reason"])
+    flow = flow.astype(dict.fromkeys(numbers, int))
+    return Item(
+        f"flow_{site}",
+        f"Flow of patients at {site}",
+        f"Patients and records from the files to the sequences at {site}: how many were left "
+        "out, and why.",
+        flow,
+        draw=lambda: plot_flow(flow),
+        alt=f"Flow chart of the patients and records kept and left out at {site}.",
         note=note,
     )
 
@@ -118,8 +105,8 @@ def follow_up_table(study: Study, courses: Courses) -> pd.DataFrame:
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """Who was included, what the states are, and when follow-up ended."""
-    analysis, rules, window = findings.analysis, study.rules, window_name(study)
-    states = listed([str(s) for s in next(iter(analysis.sequences.values())).states])
+    rules, window, states = study.rules, window_name(study), listed(findings.states)
+    accounts = stacked(findings.results, "account")
     if not study.from_records:
         return [f"We analysed sequences of the states {states}."]
     since = rules.first_on_or_after
@@ -135,8 +122,8 @@ def methods(study: Study, findings: Findings) -> list[str]:
         _ties(study),
         f"In a {window} without a record, {_empty_windows(study)}.",
         *_supply(study),
-        *_follow_up(study, analysis),
-        *_deaths(study, analysis),
+        *_follow_up(study, accounts),
+        *_deaths(study, accounts),
     ]
 
 
@@ -205,12 +192,9 @@ def _supply(study: Study) -> list[str]:
     return [f"A record without an end date or a supply was assumed to cover {covered}."]
 
 
-def _follow_up(study: Study, analysis: Analysis) -> list[str]:
+def _follow_up(study: Study, accounts: pd.DataFrame) -> list[str]:
     """How follow-up ended at each site, as the accounts of the sequences say."""
-    kinds: dict[str, list[str]] = {}
-    for site, data in analysis.sequences.items():
-        if data.account is not None:
-            kinds.setdefault(data.account.settings["follow_up_by"], []).append(site)
+    kinds = accounts.groupby("follow_up_by", sort=False)["site"].agg(list)
     window, cut = window_name(study), study.rules.data_cut
     latest = "" if cut is None else f", and no later than {cut.isoformat()}"
     how = {
@@ -224,22 +208,22 @@ def _follow_up(study: Study, analysis: Analysis) -> list[str]:
         "date": f"for all patients on {study.rules.follow_up}{latest}",
     }
     if len(kinds) == 1:
-        return [f"Follow-up ended {how[kind]}." for kind in kinds]
+        return [f"Follow-up ended {how[kinds.index[0]]}."]
     return [f"At {listed(sites)}, follow-up ended {how[kind]}." for kind, sites in kinds.items()]
 
 
-def _deaths(study: Study, analysis: Analysis) -> list[str]:
-    accounts = {s: d.account for s, d in analysis.sequences.items() if d.account is not None}
-    known = [site for site, account in accounts.items() if "death_date" in account.patients]
-    if not known:
-        return ["Dates of death were not known."] if accounts else []
+def _deaths(study: Study, accounts: pd.DataFrame) -> list[str]:
+    known = accounts[accounts["deaths_known"]]
+    if not len(known):
+        return ["Dates of death were not known."] if len(accounts) else []
+    sites = known["site"].tolist()
     if study.rules.death == "end":
-        where = "" if len(known) == len(accounts) else f" at {listed(known)}, where it was known"
+        where = "" if len(known) == len(accounts) else f" at {listed(sites)}, where it was known"
         return [f"Death ended follow-up{where}."]
-    ends = {site: accounts[site].settings.get("data_end") for site in known}
-    days = [f"{day} at {site}" for site, day in ends.items()]
-    if len(set(ends.values())) == 1:
-        days = [str(ends[known[0]])]
+    ends = known["data_end"].tolist()
+    days = [f"{day} at {site}" for site, day in zip(sites, ends, strict=True)]
+    if len(set(ends)) == 1:
+        days = [str(ends[0])]
     return [
         f"The state of a {window_name(study)} that began after a patient's death was “dead”, which "
         "the model cannot leave. Patients who died were counted until the end of the data "
@@ -263,12 +247,13 @@ def cautions(study: Study, findings: Findings) -> list[str]:
 
 def _about_deaths(study: Study, findings: Findings) -> list[str]:
     """Where death is a state: sites whose living patients leave before the end of the data."""
+    accounts = stacked(findings.results, "account").set_index("site")
+    patients = stacked(findings.results, "about").set_index("site")["patients"]
     parts = []
-    for site, data in findings.analysis.sequences.items():
-        left = (data.account and data.account.settings.get("left_alive")) or 0
-        few = is_small([left, len(data) - left], study.privacy.min_count).any()
-        if left > _MANY_LEFT * len(data) and not few:
-            parts.append(f"{percent_text(left / len(data))} at {site}")
+    for site, left in accounts["left_alive"].dropna().items():
+        n = patients[site]
+        if left > _MANY_LEFT * n and not is_small([left, n - left], study.privacy.min_count).any():
+            parts.append(f"{percent_text(left / n)} at {site}")
     if not parts:
         return []
     return [
@@ -281,13 +266,12 @@ def _about_deaths(study: Study, findings: Findings) -> list[str]:
 def _about_windows(study: Study, findings: Findings) -> list[str]:
     """How many windows had no record or several classes, at all sites in one sentence."""
     shares = []
-    for site, data in findings.analysis.sequences.items():
-        windows = data.account and data.account.settings["windows"]
-        if windows and windows["followed_up"]:
+    for row in stacked(findings.results, "account").to_dict("records"):
+        if total := row["followed_up"]:
+            per_patient = len(findings.results[row["site"]].tables["times"])
             kinds = ("without_record", "several_classes", "tied")
-            total, per_patient = windows["followed_up"], data.shape[1]
-            parts = [_window_share(windows[kind], total, per_patient, study) for kind in kinds]
-            shares.append([f"{part} at {site}" for part in parts])
+            parts = [_window_share(row[kind], total, per_patient, study) for kind in kinds]
+            shares.append([f"{part} at {row['site']}" for part in parts])
     if not shares:
         return []
     empty, several, tied = (listed(list(part)) for part in zip(*shares, strict=True))
@@ -298,17 +282,24 @@ def _about_windows(study: Study, findings: Findings) -> list[str]:
     ]
 
 
+def _window_share(windows: float, every: float, per_patient: int, study: Study) -> str:
+    """A share of all windows in words; a bound where the windows could be those of few patients."""
+    most = study.privacy.min_count * per_patient
+    if hides(study.privacy.min_count) and is_small(windows, most):
+        return f"less than {np.ceil(100 * min(most / every, 1)):.0f} %"
+    return percent_text(min(windows / every, 1))
+
+
 def answers(study: Study, findings: Findings) -> dict[str, str]:
     """Time, missing values, and what RECORD-PE asks about the data."""
-    data, window, windows = findings.analysis.sequences, window_name(study), windows_name(study)
-    several = len(data) > 1
+    window, windows, several = window_name(study), windows_name(study), len(findings.sites) > 1
     flow = f"flow of patients{' at each site' if several else ''}"
     ended = f"end of follow-up by {group_word(study)}{' and site' if several else ''}"
     missing = f"no {window} is missing between the first and the last"
-    if any(_has_gaps(part) for part in data.values()):
+    if stacked(findings.results, "about")["gaps"].any():
         missing = "missing states are summed over in the likelihood"
     return {
-        "1": f"one {window}, for up to {period(study, data)}",
+        "1": f"one {window}, for up to {period(study, len(findings.times))}",
         "2": f"does not apply: time is counted in {windows} from each patient's first treatment",
         "3a": "methods: assumed to be missing at random, which these data cannot test",
         "3b": f"{ended}: the table “{_FOLLOW_UP}”; other variables: {NOT_DONE}",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mmlca.tables.shared_chains import SharedChains
     from mmlca.tables.site_differences import SiteDifferences
 
-_IN_FILE_ONLY = ("n_boot", "rows_left_out", "clusters")
+_IN_FILE_ONLY = ("rows_left_out", "clusters")
 _FOR_KNOWN_CLUSTERS = ["low", "high"]  # intervals that do not hold where clusters are estimated
 
 
@@ -54,10 +54,9 @@ def _norms(study: Study, differences: SiteDifferences) -> Item:
         "Size of the differences",
         sentences(
             "Frobenius norms of the differences, averaged over clusters. Debiased: less the part "
-            f"that sampling adds, from {study.outputs.bootstrap:,} bootstrap samples. These "
-            "numbers describe the groups as they were formed and have neither an interval nor a "
-            "p-value. Patients are assigned with errors, which are not the same at each site, so "
-            "norms are above 0 even where the sites share all courses.",
+            "that sampling adds. These numbers describe the groups as they were formed and have "
+            "neither an interval nor a p-value. Patients are assigned with errors, which are not "
+            "the same at each site, so norms are above 0 even where the sites share all courses.",
             earlier,
         ),
         norms,
@@ -157,17 +156,15 @@ def _rests_on(row: Mapping[str, Any]) -> str:
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """How differences between sites were measured and tested."""
-    shared, n_boot = findings.shared, study.outputs.bootstrap
+    shared = findings.shared
     if findings.analysis.ensemble is None or shared is None:
         return []
-    debiased = (
-        f"What sampling adds to the squared norms was estimated from {n_boot:,} bootstrap samples "
-        "of each site's patients and subtracted (debiased norm); memberships were held fixed."
-    )
     return [
         "Differences between sites are Frobenius norms of differences between empirical transition "
         "matrices, averaged over clusters, both plain and with states weighted by occupancy.",
-        *([debiased] if n_boot else []),
+        "What sampling adds to the squared norms was subtracted (debiased norm). It follows from "
+        "the variances that the rates of a site have if its patients are drawn with replacement; "
+        "memberships were held fixed.",
         "Whether sites share the Markov chains of the clusters was tested without assigning "
         "patients. The statistic is twice the difference between the log-likelihoods of a mixture "
         "with separate chains for each site and of one with shared chains, each with the sites' "

@@ -13,6 +13,7 @@ from mmlca.study.groups import same_as_own
 from mmlca.study.headline import votes
 from mmlca.study.numbers import Kind, Number, pick
 from mmlca.study.release import count_text, rounding_of
+from mmlca.study.results.site import stacked
 from mmlca.study.words import (
     counted,
     group_name,
@@ -30,7 +31,6 @@ from mmlca.tables.clusters import (
     end_text,
     percent_text,
     rate_text,
-    shown_sizes,
 )
 from mmlca.tables.norm_texts import p_text
 
@@ -57,11 +57,10 @@ def summary(study: Study, findings: Findings) -> list[str]:
 
 
 def _patients(study: Study, findings: Findings) -> str:
-    analysis, sequences = findings.analysis, findings.analysis.sequences
-    patients = shown_sizes(analysis.clusters, 0, rounding_of(study, analysis.clusters))["all"]
-    sizes = listed([f"{count_text(study, patients[site])} at {site}" for site in sequences])
-    where = f" ({sizes})" if len(sequences) > 1 else f" at {listed(list(sequences))}"
-    total = count_text(study, patients["all"])
+    patients = stacked(findings.results, "about").set_index("site")["patients"]
+    sizes = listed([f"{count_text(study, patients[site])} at {site}" for site in findings.sites])
+    where = f" ({sizes})" if len(findings.sites) > 1 else f" at {listed(findings.sites)}"
+    total = count_text(study, patients.sum())
     synthetic = "synthetic " if study.synthetic else ""
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
     verb = (
@@ -71,7 +70,7 @@ def _patients(study: Study, findings: Findings) -> str:
     )
     return (
         f"The treatment courses of {total} {synthetic}patients{where}, observed for up to "
-        f"{period(study, sequences)}, {verb}."
+        f"{period(study, len(findings.times))}, {verb}."
     )
 
 

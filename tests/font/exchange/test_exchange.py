@@ -22,8 +22,8 @@ from sklearn.cluster import KMeans
 
 import font
 from font.errors import InputError
-from font.exchange import spec
-from font.exchange.envelope import fingerprint, json_schema, read_file
+from font.exchange.envelope import fingerprint, read_file
+from font.exchange.explain import json_schema, specification
 from font.exchange.messages.shared import read_shared
 from font.exchange.messages.sums import read_sums
 from font.exchange.parse import FILE_LIMIT
@@ -149,7 +149,7 @@ def test_the_schema_describes_the_files(folder: Path) -> None:
 
 
 def test_every_field_is_in_the_documentation() -> None:
-    text = spec.specification()
+    text = specification()
     schemas = json_schema()
     for format, part in schemas.pop("models").items():  # other packages describe their own
         for name in part["properties"] if format.startswith("font ") else ():

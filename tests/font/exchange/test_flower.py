@@ -14,10 +14,10 @@ import pytest
 from site_fakes import NAMES, SmallSite, in_process, sites_in
 
 import font
+from font.exchange import registry
 from font.exchange.envelope import write_file
 from font.exchange.masked import read_masked
-from font.exchange.messages import registry
-from font.exchange.messages.masked_labels import sum_of_labels
+from font.exchange.messages.labels import sum_of_labels
 from font.exchange.rounds import Round
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
@@ -123,7 +123,7 @@ def test_any_message_that_answers_the_centre_travels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here a message of the tests' own, which the registry names."""
-    monkeypatch.setitem(registry._MESSAGES, "sizes", "sizes_message")
+    monkeypatch.setitem(registry._MESSAGES, "sizes", "sizes_message:MESSAGE")
     asked = []
 
     class Answering(SmallSite):

@@ -25,7 +25,7 @@ from font.exchange.disclosure import (
     round_total,
 )
 from font.exchange.explain import describe_file
-from font.exchange.names import look_alikes
+from font.exchange.fields import look_alikes
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20), st.integers(1, 50), st.integers(0, 99))

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -66,11 +64,9 @@ def test_each_step_raises_the_likelihood_and_weights_are_copies():
     np.testing.assert_allclose(a.class_parameters_, b.class_parameters_, atol=1e-6)
 
 
-def test_a_file_and_a_site_with_its_own_proportions():
+def test_a_site_with_its_own_proportions():
     _, answers, _ = simulate()
     model = LatentClass(2, seed=1).fit(answers)
-    again = LatentClass.from_dict(json.loads(json.dumps(model.to_dict())))
-    np.testing.assert_array_equal(again.predict_proba(answers), model.predict_proba(answers))
     truth, other, _ = simulate(2000, seed=8, weights=(0.05, 0.95))
     sent = font.label({"A": model}, other)["A"]
     own = font.label({"A": model}, other, proportions="site")["A"]
@@ -105,8 +101,3 @@ def test_wrong_input_is_refused():
         LatentClass(1).fit([1, 2])
     with pytest.raises(ValueError, match="all case weights are 0"):
         LatentClass(1).fit([[1], [2]], [0, 0])
-    model = LatentClass(1, n_init=1).fit([[1], [2]])
-    with pytest.raises(ValueError, match="found 'KMeans'"):
-        LatentClass.from_dict({"model": "KMeans"})
-    with pytest.raises(ValueError, match="write the model again"):
-        LatentClass.from_dict(model.to_dict() | {"probabilities": [[1.0]]})

@@ -8,10 +8,11 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import font
-from font.simulation import kmeans_sites
-from font.simulation.kmeans_sites import k_fed, local_kmeans
-from font.simulation.methods import (
+from font.simulation import competitors
+from font.simulation.competitors import (
     consensus,
+    k_fed,
+    local_kmeans,
     local_scores,
     rand_index,
 )
@@ -86,7 +87,7 @@ def test_rounds_of_lloyd_at_the_centre_of_k_fed():
     # by hand: {0} {1 3 4 10} → means 0, 4.5 → {0 1} {3 4 10} → 0.5, 5.67 → {0 1 3} {4 10}
     # → 1.33, 7 → {0 1 3 4} {10} → 2, 10, and so it stays
     for rounds, expected in ((0, "01111"), (1, "00111"), (2, "00011"), (3, "00001"), (9, "00001")):
-        group, means = kmeans_sites._lloyd_rounds(points, chosen, rounds)
+        group, means = competitors._lloyd_rounds(points, chosen, rounds)
         assert "".join(map(str, group)) == expected
         assert means[1] == pytest.approx(points[group == 1].mean())
     data = {"A": groups(0, 10), "B": groups(0, 10)}
@@ -108,9 +109,9 @@ def test_local_kmeans_is_as_good_as_greedy_seeding():
 
 def test_farthest_first_starts_with_one_site():
     centres = np.array([[0.0], [1.0], [5.0], [9.0], [2.0]])
-    assert kmeans_sites._farthest_first(centres, np.array([0, 1]), 4) == [0, 1, 3, 2]
+    assert competitors._farthest_first(centres, np.array([0, 1]), 4) == [0, 1, 3, 2]
     with pytest.raises(ValueError, match="only 1 different"):
-        kmeans_sites._farthest_first(np.zeros((3, 1)), np.array([0]), 2)
+        competitors._farthest_first(np.zeros((3, 1)), np.array([0]), 2)
 
 
 def test_scores_of_local_models(make_case):

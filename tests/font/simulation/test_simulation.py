@@ -10,12 +10,11 @@ import pytest
 
 import font
 from font.clustering import plain_seeds
-from font.simulation import kmeans_sites, replicate
+from font.simulation import competitors, replicate
 from font.simulation import run as simulation
-from font.simulation.kmeans_sites import k_fed, local_kmeans
-from font.simulation.run import run_simulation
+from font.simulation.competitors import k_fed, local_kmeans
+from font.simulation.run import run_simulation, simulation_table
 from font.simulation.sources import simulate_gaussian
-from font.simulation.tables import compare_methods, simulation_table
 
 SMALL = {"setting": "imbalanced", "n_sites": 3, "variance": 0.1, "sizes": (50, 70)}
 
@@ -82,14 +81,14 @@ def test_weights_follow_accuracy(results):
 def test_every_model_fitted_to_patients_has_the_same_number_of_starts(monkeypatch):
     """A comparison in which one method has fewer starts measures the starts, not the method."""
     starts = []
-    fit = kmeans_sites._kmeans
+    fit = competitors._kmeans
 
     def counted(n_clusters, init, n_init, seed, points):
         if init is plain_seeds:  # k-FED's last fit begins at given means instead
             starts.append((n_init, len(points)))
         return fit(n_clusters, init, n_init, seed, points)
 
-    monkeypatch.setattr(kmeans_sites, "_kmeans", counted)
+    monkeypatch.setattr(competitors, "_kmeans", counted)
     methods = ["local", "k-FED", "pooled"]
     run_simulation([SMALL], 1, seed=5, n_init=4, methods=methods)
     assert {n_init for n_init, _ in starts} == {4}
@@ -264,18 +263,6 @@ def test_numbers_agree_with_an_independent_prototype():
         assert mean == pytest.approx(expected[-1], abs=3 * se * np.sqrt(1 + 80 / 60) + 0.02), (
             scenario
         )
-
-
-def test_comparison_says_who_is_better(results):
-    against = compare_methods(results, "FONT", "k-FED")
-    assert against["verdict"].droplevel([1, 2])["contaminated"] == "better"
-    assert compare_methods(results, "k-FED", "FONT")["difference"].tolist() == pytest.approx(
-        (-against["difference"]).tolist()
-    )
-    with pytest.raises(ValueError, match="two different methods"):
-        compare_methods(results, "FONT", "FONT")
-    with pytest.raises(ValueError, match="the methods to compare must be one of"):
-        compare_methods(results, "FONT", "x")
 
 
 def test_errors_say_how_to_fix_it():

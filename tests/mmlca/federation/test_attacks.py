@@ -322,9 +322,9 @@ def log_range(told: np.ndarray, counts: np.ndarray, group: np.ndarray, unit: int
 def test_what_all_cells_together_tell_is_what_the_specification_says(
     n_models: int, stated: float
 ) -> None:
-    from font.exchange import spec
+    from font.exchange import envelope
 
-    assert f"{stated:g}" in (spec.__doc__ or "")
+    assert f"{stated:g}" in (envelope.__doc__ or "")
     assert advantage(n_models).mean() == pytest.approx(stated, abs=0.04)
 
 

@@ -9,9 +9,8 @@ import pytest
 
 import font
 from font.errors import InputError
-from font.simulation.methods import rand_index
-from font.simulation.run import run_simulation
-from font.simulation.tables import simulation_table
+from font.simulation.competitors import rand_index
+from font.simulation.run import run_simulation, simulation_table
 from mmlca import MixtureMarkov
 from mmlca.federation.chain_sites import ChainSource, simulate_chains
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from commands import mmlca_does, refusal
 
-from font.exchange.families import registry
+from font.exchange import registry
 
 SITES = ("north", "south", "west")
 

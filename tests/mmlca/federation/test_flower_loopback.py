@@ -20,10 +20,9 @@ from ra_like import ra_like
 import font
 import mmlca
 from font.exchange.masked import read_masked
-from font.exchange.messages.masked_labels import sum_of_labels
-from font.exchange.messages.masked_sums import share_masked
+from font.exchange.messages.labels import sum_of_labels
 from font.exchange.messages.shared import read_step
-from font.exchange.messages.sums import read_sums, share
+from font.exchange.messages.sums import read_sums, share, share_masked
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
 

@@ -9,7 +9,7 @@ import pytest
 from ra_like import PARAMS
 
 import font
-from font.simulation.methods import rand_index
+from font.simulation.competitors import rand_index
 from mmlca import MarkovParams, MixtureMarkov, simulate
 from mmlca.federation.fitting import local_prior
 

@@ -14,16 +14,16 @@ from commands import mmlca_does, refusal
 
 import font
 from font.errors import InputError
-from font.exchange import spec
-from font.exchange.envelope import file_names, fingerprint, json_schema, read_file
-from font.exchange.messages import registry
+from font.exchange import registry
+from font.exchange.envelope import file_names, fingerprint, read_file
+from font.exchange.explain import json_schema, specification
 from font.exchange.replies import Reply
 from font.exchange.rounds import run_round, steps
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._MESSAGES, "sizes", "sizes_message")
+    monkeypatch.setitem(registry._MESSAGES, "sizes", "sizes_message:MESSAGE")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_commands_explanations_and_specification_know_it(study: Path, tmp_path: 
     shown = mmlca_does("exchange", "check", path)
     assert "patients by cluster" in shown
     assert "rounded at random" in shown
-    assert "patients by cluster, rounded" in spec.specification()
+    assert "patients by cluster, rounded" in specification()
     assert json_schema()["sizes"]["properties"]["kind"] == {"const": "sizes"}
     assert "the kind 'plans' is unknown" in refusal(
         *("site", "answer", "plans", study / "ensemble.json", *where),

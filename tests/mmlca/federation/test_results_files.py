@@ -17,7 +17,7 @@ from commands import mmlca_does
 import font
 import mmlca
 from font.errors import InputError
-from font.exchange import tables as formats
+from font.exchange import registry as formats
 from font.exchange.envelope import fingerprint
 from font.exchange.explain import explain_page
 from font.exchange.messages.shared import read_step

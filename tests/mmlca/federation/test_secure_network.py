@@ -14,9 +14,9 @@ import font
 import mmlca
 from font.errors import InputError
 from font.exchange.masked import read_masked
-from font.exchange.messages.masked_labels import sum_of_labels
-from font.exchange.messages.masked_sums import share_masked
+from font.exchange.messages.labels import sum_of_labels
 from font.exchange.messages.shared import read_step
+from font.exchange.messages.sums import share_masked
 from font.exchange.replies import Reply
 from font.exchange.rounds import Round, run_round
 from font.exchange.site_part import in_memory

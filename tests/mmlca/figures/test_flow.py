@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import ehr_prep
 import mmlca
-from mmlca.sequences.account import Step, flow_table
+from mmlca.sequences.type import Step, flow_table
 from mmlca.tables.data_account import hide_flow
 
 mpl.use("Agg")

@@ -43,7 +43,7 @@ def esr() -> Figure:
         ehr_prep.read_records(site.records, drugs="ra", patients=site.patients), preset="ra"
     )
     groups = pd.Series((built.codes[:, 0] > 0).astype(int), index=built.ids)
-    return ehr_prep.plot_trend(ehr_prep.labs.trend(site.labs, groups, built))
+    return ehr_prep.plot_trend(ehr_prep.trend(site.labs, groups, built))
 
 
 FIGURES = {

@@ -181,7 +181,7 @@ def test_missing_covariates_are_counted() -> None:
     average = brute_force(DATA.codes[[3]], model.params_, np.ones(1))["posterior"][0]
     np.testing.assert_allclose(shares[3], average, atol=1e-10)
     assert np.isfinite(model.coefficient_table(DATA, holes)["se"]).all()
-    with pytest.raises(ValueError, match='missing must be "error" or "drop"'):
+    with pytest.raises(ValueError, match="missing must be one of"):
         MixtureMarkov(2, missing="guess").fit(DATA, covariates=TABLE)  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 
 import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
-from mmlca.model.intervals import parameter_values
+from mmlca.model.inference import parameter_values
 
 CHAINS = MarkovParams(
     [0.5, 0.3, 0.2],

@@ -101,7 +101,7 @@ def test_information_criteria_by_hand() -> None:
     assert MODEL.aic() == pytest.approx(-2 * MODEL.loglik_ + 2 * p)
     assert MODEL.bic() == pytest.approx(-2 * MODEL.loglik_ + p * np.log(600))
     assert MODEL.bic("timepoints") == pytest.approx(-2 * MODEL.loglik_ + p * np.log(600 * 12))
-    assert MODEL.sabic() == pytest.approx(-2 * MODEL.loglik_ + p * np.log(602 / 24))
+    assert MODEL.criteria()["sabic"] == pytest.approx(-2 * MODEL.loglik_ + p * np.log(602 / 24))
     proba = MODEL.predict_proba(DATA)
     spread = -(proba * np.log(proba)).sum()
     assert MODEL.entropy() == pytest.approx(1 - spread / (600 * np.log(2)))
@@ -298,13 +298,13 @@ def test_weights_of_zero_count_for_nothing_but_are_classified() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_classes": 0}, "n_classes must be a whole number of at least 1, found 0"),
+        ({"n_classes": 0}, "n_classes must be a whole number of at least 1; found 0"),
         ({"n_classes": 2.5}, "n_classes must be a whole number"),
         ({"n_init": 0}, "n_init"),
         ({"prior": -1}, "prior must be a number of at least 0"),
         ({"tol": "x"}, "tol must be"),
         ({"n_jobs": 0}, "n_jobs"),
-        ({"search": "deep"}, 'search must be "default" or "thorough", found \'deep\''),
+        ({"search": "deep"}, "search must be one of 'default', 'thorough'; found 'deep'"),
         (
             {"init": random_params(3, 2, 1)},
             "init has 3 classes and 2 states, the fit needs 2 and 2",
@@ -328,7 +328,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert again.params_ == MODEL.params_
     assert again.states_ == MODEL.states_
     assert (again.predict(DATA) == MODEL.predict(DATA)).all()
-    for measure in ("bic", "aic", "icl", "sabic", "entropy"):
+    for measure in ("bic", "aic", "icl", "criteria", "entropy"):
         assert getattr(again, measure)() == getattr(MODEL, measure)()
     assert again.to_dict() == MODEL.to_dict()
     with pytest.raises(AttributeError, match="does not carry its patients"):

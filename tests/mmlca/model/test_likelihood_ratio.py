@@ -7,7 +7,7 @@ import pytest
 
 import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
-from mmlca.model.likelihood_ratio import _limits, _simulated
+from mmlca.model.selection import _limits, _simulated
 
 ONE = MarkovParams([1.0], [[0.6, 0.4]], [[[0.7, 0.3], [0.4, 0.6]]])
 TWO = MarkovParams(

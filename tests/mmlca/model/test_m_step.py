@@ -10,7 +10,7 @@ import pytest
 from font.probabilities import probabilities
 from mmlca import MarkovParams, Sequences, simulate
 from mmlca.model import em
-from mmlca.model.sums import params_from_sums, sums_by_class
+from mmlca.model.expected import params_from_sums, sums_by_class
 
 
 def drawn(n_classes: int, n_states: int, seed: int) -> MarkovParams:

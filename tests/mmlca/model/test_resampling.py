@@ -55,7 +55,7 @@ def test_threads_and_seeds() -> None:
 def test_a_refit_is_the_fit_to_resampled_patients() -> None:
     """The naive version: draw patients, copy their sequences, and fit from the model."""
     rng = np.random.default_rng(3).spawn(2)[0]
-    alike = _alike(point_at(MODEL._fitted(), Patients(DATA)))
+    alike = _alike(point_at(MODEL, Patients(DATA)))
     times = rng.multinomial(len(DATA), alike.size / len(DATA))
     picked = [
         np.repeat(np.flatnonzero(DATA.patterns.inverse == row)[:1], count)
@@ -73,7 +73,7 @@ def test_a_refit_is_the_fit_to_resampled_patients() -> None:
 def test_weights_are_drawn_with_their_patients() -> None:
     weights = np.where(np.arange(len(DATA)) < 300, 2.0, 0.0)
     data = DATA.reweight(weights)
-    alike = _alike(point_at(MODEL._fitted(), Patients(data)))
+    alike = _alike(point_at(MODEL, Patients(data)))
     assert alike.size.sum() == 300  # patients of weight 0 are not there
     assert (alike.weight == 2).all()
     result = mmlca.bootstrap(MixtureMarkov(2, seed=1).fit(data), data, 30, seed=1)
@@ -112,7 +112,7 @@ def test_a_class_that_is_not_there_is_not_found_again() -> None:
 def test_time_in_state_and_jaccard_by_hand() -> None:
     one = MarkovParams([1.0], [[1, 0]], [[[0.5, 0.5], [0, 1]]])
     np.testing.assert_allclose(time_in_state(one, 3), [[1.75, 1.25]])
-    point = point_at(MODEL._fitted(), Patients(DATA))
+    point = point_at(MODEL, Patients(DATA))
     np.testing.assert_allclose(_jaccard(point, point.posterior), 1)
     mine = point.posterior.argmax(axis=1)
     everybody = np.eye(2)[np.zeros_like(mine)]
@@ -138,7 +138,7 @@ def test_progress() -> None:
 @pytest.mark.slow
 def test_percentile_intervals_cover() -> None:
     """80 samples of 400 patients, 100 refits each: shares, first states, steps."""
-    truth = mmlca.model.intervals.parameter_values(TWO)
+    truth = mmlca.model.inference.parameter_values(TWO)
     covered = []
     for seed in range(80):
         data = simulate(TWO, 400, 12, seed=seed)[0]

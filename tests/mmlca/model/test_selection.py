@@ -61,7 +61,7 @@ def test_sizes_caic_and_certainty() -> None:
     row = TABLE.query("site == 'MGB' and classes == 2").iloc[0]
     model = MixtureMarkov(2, seed=1).fit(SITES["MGB"])
     assert row["sizes"] == " / ".join(f"{100 * share:.1f}" for share in model.weights_)
-    assert row["caic"] == model.bic() + model.n_parameters_ == model.caic()
+    assert row["caic"] == model.bic() + model.n_parameters_ == model.criteria()["caic"]
     own = model.predict_proba(SITES["MGB"]).max(axis=1)
     assert row["posterior"] == pytest.approx(own.mean())
 

@@ -72,7 +72,7 @@ def test_by_hand() -> None:
     # A A B, A B B and A A B: two patterns; the second patient stays in B, not in A
     table = reduce_codes(np.array([[0, 0, 1], [0, 1, 1], [0, 0, 1]], dtype=np.int8), 2)
     assert table.inverse[0] == table.inverse[2] != table.inverse[1]
-    counts = table.counts()  # columns: AA AB BA BB, begins in A, begins in B
+    counts = table.token_counts.toarray()  # columns: AA AB BA BB, begins in A, begins in B
     assert counts[table.inverse[0]].tolist() == [1, 1, 0, 0, 1, 0]
     assert counts[table.inverse[1]].tolist() == [0, 1, 0, 1, 1, 0]
     # the order of the transitions does not matter, the first state does
@@ -84,7 +84,7 @@ def test_gaps_by_hand() -> None:
     table = reduce_codes(np.array([[-1, 0, -1, -1, 1, -1]], dtype=np.int8), 2)
     # nothing before the first state (S = 2) for one time, then A over two unobserved times to B
     assert sorted(map(tuple, table.gaps.tolist())) == [(0, 2, 1), (2, 1, 0)]
-    assert table.counts().tolist() == [[0, 0, 0, 0, 0, 0, 1, 1]]
+    assert table.token_counts.toarray().tolist() == [[0, 0, 0, 0, 0, 0, 1, 1]]
 
 
 def test_many_rows_across_blocks_and_table_growth() -> None:

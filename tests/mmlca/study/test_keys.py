@@ -14,9 +14,10 @@ import pytest
 from pydantic import BaseModel
 
 from mmlca.study import read_study, run_study
-from mmlca.study.cache import NO_RESULT, input_files, settings_key
+from mmlca.study.cache import NO_RESULT, settings_key
 from mmlca.study.run import STEPS
 from mmlca.study.settings import Study
+from mmlca.study.study_file import input_files
 
 IRRELEVANT = {step.name: step.irrelevant for step in STEPS if step.irrelevant}
 STUDY: dict[str, Any] = {

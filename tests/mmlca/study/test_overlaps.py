@@ -11,10 +11,12 @@ import pytest
 from mmlca import Sequences
 from mmlca.study.results.matching import classes_everywhere, matched_classes
 from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
+from mmlca.study.results.shown_sites import site_differences_of
 from mmlca.study.results.site import SiteResults, site_results, stacked
 from mmlca.study.settings import Study
 from mmlca.tables.disclosure import Rounding
 from mmlca.tables.matching import memberships
+from mmlca.tables.site_differences import SiteDifferences, site_differences
 
 SITES = ("X", "Y", "Z")
 
@@ -27,28 +29,28 @@ def study(min_count: int = 1) -> Study:
 
 
 def patients(
-    seed: int, classes: tuple[int, ...] = (3, 4, 3), rounding: bool = False
+    seed: int, classes: tuple[int, ...] = (3, 4, 3), rounding: bool = False, n: int = 120
 ) -> dict[str, SitePatients]:
     """Three sites whose clusters follow from the courses, as do the classes of their models."""
     rng = np.random.default_rng(seed)
     made = {}
     for site in SITES:
-        codes = rng.integers(0, 3, (120, 6))
-        codes[rng.random((120, 6)) < 0.1] = -1
+        codes = rng.integers(0, 3, (n, 6))
+        codes[rng.random((n, 6)) < 0.1] = -1
         data = Sequences.from_lists(
             [[None if k < 0 else "ABC"[k] for k in row] for row in codes],
             states=["A", "B", "C"],
-            ids=[f"{site}{i}" for i in range(120)],
+            ids=[f"{site}{i}" for i in range(n)],
         )
         score = (codes == 0).sum(axis=1)
         clusters = pd.Series(1 + np.clip(score, 1, 3) - 1, data.ids)
         labels = {}
         for model, k in zip(SITES, classes, strict=True):
             order = rng.permutation(k)
-            labels[model] = order[np.clip(score + rng.integers(0, 2, 120), 0, k - 1)]
+            labels[model] = order[np.clip(score + rng.integers(0, 2, n), 0, k - 1)]
         table = pd.DataFrame(labels, index=data.ids).assign(**{"X/1": labels["X"]})
         groups = {ENSEMBLE: clusters, OWN: table[site] + 1}
-        groups[REFINED] = clusters.where(rng.random(120) < 0.9, 1)
+        groups[REFINED] = clusters.where(rng.random(n) < 0.9, 1)
         made[site] = SitePatients(
             site=site,
             sequences=data,
@@ -122,7 +124,9 @@ def test_rounded_counts_are_multiples_of_the_unit_and_no_larger_than_their_group
     for name, count in (
         ("overlaps", "patients"),
         ("classes_everywhere", "patients"),
-        ("class_steps", "count"),
+        ("steps", "count"),
+        ("steps", "patients"),
+        ("step_rows", "patients"),
     ):
         counts = stacked(results, name)[count]
         assert (counts % 11 == 0).all(), name
@@ -141,8 +145,74 @@ def test_rounded_counts_are_multiples_of_the_unit_and_no_larger_than_their_group
 
 def test_counts_rest_on_the_patients_of_the_site_alone() -> None:
     """Other patients elsewhere change nothing in what a site releases."""
-    names = ("overlaps", "classes_everywhere", "class_steps")
+    names = ("overlaps", "classes_everywhere", "steps", "step_rows")
     first = results_of(patients(3))["X"]
     again = results_of({"X": patients(3)["X"]})["X"]
     for name in names:
         pd.testing.assert_frame_equal(first.tables[name], again.tables[name])
+
+
+# --- differences between sites --------------------------------------------------------------
+
+
+def in_one_place(made: dict[str, SitePatients]) -> SiteDifferences:
+    """The differences as they follow from all patients."""
+    models = {m: {site: part.labels[m].to_numpy() for site, part in made.items()} for m in SITES}
+    return site_differences(
+        {site: part.sequences for site, part in made.items()},
+        {site: part.groups[ENSEMBLE] for site, part in made.items()},
+        models=models,
+        n_boot=50,
+        seed=1,
+    )
+
+
+@pytest.mark.parametrize("classes", [(3, 3, 3), (3, 4, 2)])
+def test_differences_from_exact_results_are_those_from_all_patients(
+    classes: tuple[int, ...],
+) -> None:
+    made = patients(4, classes)
+    found, expected = site_differences_of(results_of(made), n_boot=50, seed=1), in_one_place(made)
+    assert found is not None
+    pd.testing.assert_frame_equal(found.norms, expected.norms, rtol=0, atol=1e-12)
+    assert (found.norms["rounding"] == 0).all()
+    numbers = ["difference", "n_first", "n_second", "patients_first", "patients_second"]
+    keys = ["membership", "sites", "quantity", "from", "to", "cluster"]
+    tables = [
+        part.differences.astype({"from": object, "to": object}).set_index(keys)[numbers]
+        for part in (found, expected)
+    ]
+    pd.testing.assert_frame_equal(*tables, check_dtype=False, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_differences_from_rounded_results_are_within_their_stated_error(seed: int) -> None:
+    """Its size is a root mean square, of which three times are hardly ever reached."""
+    made = results_of(patients(seed, rounding=True, n=600), min_count=11)
+    exact = in_one_place(patients(seed, n=600)).norms.query("membership == 'ensemble'")
+    rounded = site_differences_of(made, n_boot=50, seed=1)
+    assert rounded is not None
+    norms = rounded.norms.query("membership == 'ensemble'")
+    assert (norms["rows_left_out"] == 0).all()
+    assert (norms["rounding"] > 0).all()
+    assert ((norms["norm"] - exact["norm"]).abs() < 3 * norms["rounding"]).all()
+    assert ((norms["debiased"] - exact["debiased"]).abs() < 3 * norms["rounding"]).all()
+
+
+def test_one_site_differs_from_no_other() -> None:
+    assert site_differences_of(results_of({"X": patients(1)["X"]}), n_boot=0, seed=1) is None
+
+
+def test_variances_rest_on_enough_patients_and_have_two_digits() -> None:
+    """One patient who switches often would be known from the variance of the steps alone."""
+    courses = [["A"] * 6] * 99 + [["A", "B", "A", "B", "A", "B"]]
+    data = Sequences.from_lists(courses + [["B", "B", "A", "B", "A", "A"]] * 20)
+    clusters = pd.Series([1] * 100 + [2] * 20, data.ids)
+    labels = pd.DataFrame(index=data.ids)
+    made = {"X": SitePatients("X", data, {ENSEMBLE: clusters}, labels, labels,
+                              rounding=Rounding(b"secret", 11, {"X": clusters}))}  # fmt: skip
+    rows = results_of(made, min_count=11)["X"].tables["step_rows"].set_index(["group", "from"])
+    assert np.isnan(rows.at[(1, "A"), "dispersion"])
+    known = rows["dispersion"].dropna()
+    assert len(known) > 0
+    assert [float(f"{value:.2g}") for value in known] == known.to_list()

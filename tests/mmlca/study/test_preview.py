@@ -6,7 +6,6 @@ import json
 import runpy
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from mmlca.study import read_study, run_study
 from mmlca.study.site_data import read_labs, read_site
 
 EXAMPLE = ROOT / "examples/diabetes_study"
+SCRIPT = runpy.run_path(str(EXAMPLE / "make_data.py"))
 FEW = {
     "classes": {"number": 3},
     "pseudo_sites": {"per_site": 1},
@@ -35,18 +35,14 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example with a small cohort, made by its own script."""
     folder = tmp_path_factory.mktemp("diabetes") / "study"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("data"))
-    arguments, sys.argv = sys.argv, ["make_data.py", "0.08"]
-    try:
-        runpy.run_path(str(folder / "make_data.py"))
-    finally:
-        sys.argv = arguments
+    SCRIPT["write_cohort"](SCRIPT["diabetes_cohort"](seed=1, scale=0.08), folder / "data")
     return folder
 
 
 def test_the_cohort_is_the_same_for_the_same_seed_and_read_as_it_was_made(
     study_folder: Path,
 ) -> None:
-    cohort = ehr_prep.diabetes_cohort(seed=1, scale=0.08)
+    cohort = SCRIPT["diabetes_cohort"](seed=1, scale=0.08)
     study = read_study(study_folder / "study.toml")
     states = set()
     for site, data in cohort.items():
@@ -66,7 +62,7 @@ def test_the_cohort_is_the_same_for_the_same_seed_and_read_as_it_was_made(
         "none",
         "dead",
     } <= states
-    again = ehr_prep.diabetes_cohort(seed=1, scale=0.08)
+    again = SCRIPT["diabetes_cohort"](seed=1, scale=0.08)
     assert again["Boston"].records.equals(cohort["Boston"].records)
     assert cohort["Boston"].patients["death_date"].notna().any()
 

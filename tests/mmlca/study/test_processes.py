@@ -13,7 +13,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 
-from font.spelling import option, spelled
+from font.errors import option, spelled
 from mmlca.study.processes import Processes
 from mmlca.study.report.pictures import to_pictures
 

@@ -175,8 +175,7 @@ def test_words() -> None:
     assert span((7, 2, 4)) == "2, 4 and 7"
     study = study_of("A", outputs={"time": "Month"})
     assert windows_name(study) == "months"
-    data: Any = {"A": np.zeros((3, 16))}
-    assert period(study, data) == "16 months"
+    assert period(study, 16) == "16 months"
 
 
 def test_methods_describe_the_search_that_was_made() -> None:

@@ -15,7 +15,7 @@ from ra_like import ra_like
 from ehr_prep.settings import PRESETS, RecordColumns, Rules
 from font import settings
 from mmlca import Hospital, MixtureMarkov
-from mmlca.cli.prep import prep
+from mmlca.cli.data import prep
 from mmlca.study import Study, analysis, read_study, settings_table, write_study_file
 
 

@@ -13,8 +13,9 @@ from scipy import optimize
 from threadpoolctl import threadpool_limits
 
 import ehr_prep
-from ehr_prep.labs import KNOTS, trend
+from ehr_prep.analysis import trend
 from ehr_prep.synthetic.simulate import parameters
+from mmlca.tables.lab_trends import KNOTS
 from mmlca.tables.mixed_model import natural_spline
 
 START = np.datetime64("2012-06-01", "D")

@@ -1,8 +1,6 @@
-"""Resampling of site differences: naive versions with explicit patients, and coverage."""
+"""What sampling adds to site differences: naive versions with explicit patients, and coverage."""
 
 from __future__ import annotations
-
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -11,6 +9,7 @@ from ra_like import PARAMS, STATES
 
 import mmlca
 from mmlca import MarkovParams, Sequences
+from mmlca.tables.counts import cluster_steps
 
 Clusters = dict[str, np.ndarray]
 Sites = dict[str, Sequences]
@@ -53,28 +52,47 @@ def naive_weights(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+def naive_dispersion(each: np.ndarray) -> float:
+    """How much more the rates of a row vary by patients (m, S) than by independent steps."""
+    leavers = each[each.any(axis=1)]
+    if len(leavers) < 2 or leavers.any(axis=0).sum() < 2:
+        return np.nan
+    rate = leavers.sum(axis=0) / leavers.sum()
+    residual = np.array([steps - steps.sum() * rate for steps in leavers])
+    m = len(leavers)
+    by_patients = m / (m - 1) * (residual**2).sum() / leavers.sum() ** 2
+    return float(by_patients / ((rate * (1 - rate)).sum() / leavers.sum()))
+
+
 def naive_deviations(sites: Sites, clusters: Clusters, k: int, n: int, rng) -> np.ndarray:
     """Deviations of the difference in cluster k by sampling, (n, S + 1, S)."""
     n_states = sites["x"].n_states
-    each = {s: np.array([naive_counts([row], n_states) for row in sites[s].codes]) for s in sites}
-    inside = {s: clusters[s] == k for s in sites}
-    leaves = {s: (each[s].sum(axis=2) > 0) & inside[s][:, None] for s in sites}
-    m = {s: leaves[s].sum(axis=0) for s in sites}
-    rate = {s: naive_rates(each[s][inside[s]].sum(axis=0)) for s in sites}
     total = np.zeros((n, n_states + 1, n_states))
-    for draw, i in product(range(n), range(n_states + 1)):
+    each = {
+        s: np.array([naive_counts([row], n_states) for row in sites[s].codes[clusters[s] == k]])
+        for s in sites
+    }
+    steps = {s: part.sum(axis=(0, 2)) for s, part in each.items()}
+    m = {s: (part.sum(axis=2) > 0).sum(axis=0) for s, part in each.items()}
+    known = {
+        s: np.array([naive_dispersion(part[:, i]) for i in range(n_states + 1)])
+        for s, part in each.items()
+    }
+    for i in range(n_states + 1):
         if min(m["x"][i], m["y"][i]) >= 10:
-            for site, sign in (("x", 1), ("y", -1)):
-                chosen = rng.integers(len(sites[site]), size=len(sites[site]))
-                sample = each[site][chosen[inside[site][chosen]], i].sum(axis=0)
-                if sample.any():
-                    away = sample / sample.sum() - rate[site][i]
-                    total[draw, i] += sign * away * np.sqrt(m[site][i] / (m[site][i] - 1))
-        elif min(m["x"][i], m["y"][i]) > 0:
-            pooled = np.concatenate([each[site][leaves[site][:, i], i] for site in sites])
-            dealt = rng.permutation(pooled)
-            first, second = (part.sum(axis=0) for part in np.split(dealt, [m["x"][i]]))
-            total[draw, i] = first / first.sum() - second / second.sum()
+            for s, part in each.items():
+                p = part[:, i].sum(axis=0) / steps[s][i]
+                one = (np.diag(p) - np.outer(p, p)) * known[s][i] / steps[s][i]
+                total[:, i] += rng.multivariate_normal(np.zeros(n_states), one, n)
+        else:
+            p = sum(part[:, i].sum(axis=0) for part in each.values())
+            p = p / p.sum()
+            both = m["x"][i] + m["y"][i]
+            there = {s: ~np.isnan(known[s]) for s in sites}
+            factor = max(np.average(known[s][there[s]], weights=steps[s][there[s]]) for s in sites)
+            factor *= sum(1 / steps[s][i] for s in sites) * both / (both - 1)
+            one = (np.diag(p) - np.outer(p, p)) * factor
+            total[:, i] += rng.multivariate_normal(np.zeros(n_states), one, n)
     return total
 
 
@@ -124,6 +142,35 @@ def test_debiased_norm_and_limits_are_those_of_the_naive_version() -> None:
         assert row["debiased"] == pytest.approx(debiased, abs=0.03 * row["norm"])
 
 
+def test_the_variance_of_rates_is_that_of_a_bootstrap_of_patients() -> None:
+    """Patients of two kinds, so that steps of one patient are alike: almost twice as variable."""
+    rng = np.random.default_rng(3)
+    share = rng.choice([0.1, 0.9], 200)
+    codes = (rng.random((200, 12)) < share[:, None]).astype(int)
+    data = Sequences.from_codes(codes, list("AB"))
+    found = cluster_steps(data, np.zeros(200, int), 1)
+    each = np.array([naive_counts([row], 2) for row in data.codes])
+    draws = rng.integers(200, size=(2_000, 200))
+    rates = np.array([naive_rates(each[draw].sum(axis=0)) for draw in draws])
+    p = naive_rates(found.steps[0])
+    independent = (p * (1 - p)).sum(axis=1) / found.n[0]
+    bootstrap = rates.var(axis=0).sum(axis=1) * 200 / 199 / independent
+    assert found.dispersion[0] == pytest.approx(bootstrap, rel=0.12)
+    assert found.dispersion[0, 0] > 1.7
+    assert found.dispersion[0, 2] == pytest.approx(200 / 199)  # each patient has one first state
+
+
+def test_weights_are_in_the_variance() -> None:
+    """Patients of weight 2 are not two patients."""
+    data = tiny(4, 60)
+    twice = data.reweight(np.full(60, 2.0))
+    codes = np.zeros(60, int)
+    one, two = cluster_steps(data, codes, 1), cluster_steps(twice, codes, 1)
+    np.testing.assert_allclose(two.dispersion, 2 * one.dispersion)
+    np.testing.assert_array_equal(two.steps, 2 * one.steps)
+    np.testing.assert_array_equal(two.patients, one.patients)
+
+
 def test_a_handful_of_patients_leaves_every_difference_possible() -> None:
     """Dealing two or three patients anew often gives just the norm observed: no sign of none."""
     sites = {
@@ -145,7 +192,6 @@ def test_limits_see_a_difference() -> None:
     x = Sequences.from_codes(rng.choice(2, (300, 6), p=[0.9, 0.1]), ["A", "B"])
     y = Sequences.from_codes(rng.choice(2, (300, 6), p=[0.6, 0.4]), ["A", "B"])
     table = norms({"x": x, "y": y}, {s: np.zeros(300, int) for s in "xy"}, seed=1)
-    assert (table["n_boot"] == 1000).all()
     true = {KINDS[0]: 0.6, KINDS[1]: np.sqrt(0.18), KINDS[2]: np.sqrt(0.18)}
     for kind, norm in true.items():
         assert table.loc[kind, "low"] < norm < table.loc[kind, "high"]
