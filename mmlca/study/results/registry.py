@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from mmlca.study.results import about, effects, overlaps, steps, survival, table_one
+from mmlca.study.results import about, certainty, effects, overlaps, steps, survival, table_one
 from mmlca.study.results.part import Columns, Part
 
 PARTS: tuple[Part, ...] = (
     about.PART,
+    certainty.PART,
     overlaps.PART,
     steps.PART,
     table_one.PART,
@@ -17,3 +18,6 @@ PARTS: tuple[Part, ...] = (
 TABLES: dict[str, Columns] = {
     name: columns for part in PARTS for name, columns in part.tables.items()
 }
+
+FOR_HEADLINE: tuple[Part, ...] = (about.PART, certainty.PART, overlaps.PART, steps.PART)
+"""The parts that the headline numbers need."""
