@@ -205,7 +205,7 @@ class Hospital:
             "search": study.model.search,
             "seed": study.seed,
             "n_jobs": study.n_jobs or 1,
-            "keys": read_study(path, files=False).public_keys(),
+            "keys": study.public_keys(),
         }
         if place is not None:
             settings["floor"] = place.floor
