@@ -155,7 +155,9 @@ def match_labels(reference: Clustering, labels: Clustering) -> dict[Any, Any]:
     {3: 1, 5: 0}
     """
     table = cross_table(reference, labels)
-    return _as_dict(_best_pairs(-table.to_numpy()), table.index, table.columns)
+    rows, columns = _best_pairs(-table.to_numpy())
+    partner = dict(zip(columns.tolist(), table.index[rows].tolist(), strict=True))
+    return {label: partner.get(c) for c, label in enumerate(table.columns.tolist())}
 
 
 def _best_pairs(cost: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -163,18 +165,6 @@ def _best_pairs(cost: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]
 
     rows, columns = linear_sum_assignment(cost)
     return rows, columns
-
-
-def _as_dict(
-    pairs: tuple[NDArray[np.intp], NDArray[np.intp]], rows: Any, columns: Any
-) -> dict[Any, Any]:
-    partner = {int(c): rows[int(r)] for r, c in zip(*pairs, strict=True)}
-    plain = {columns[c]: partner.get(c) for c in range(len(columns))}
-    return {_item(key): _item(value) for key, value in plain.items()}
-
-
-def _item(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _aligned(first: Clustering, second: Clustering) -> tuple[NDArray[Any], NDArray[Any]]:
