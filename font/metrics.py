@@ -112,6 +112,23 @@ def reliability(
     >>> table["patients"].tolist()
     [1, 1, 2]
     """
+    counts = reliability_counts(membership, truth, edges)
+    if not len(counts):
+        raise InputError("no patient has a true class of 0 or more; there is nothing to compare.")
+    return reliability_from(counts)
+
+
+def reliability_counts(
+    membership: ArrayLike, truth: ArrayLike, edges: Sequence[float] = _EDGES
+) -> pd.DataFrame:
+    """What `reliability` is computed from, which adds up over sites.
+
+    Returns
+    -------
+    DataFrame
+        One row per group, cluster and true class with patients: `from`, `to`, `cluster`, `class`,
+        `patients`, and the means of p and p(1 − p), `probability` and `variance`.
+    """
     shares, true = np.asarray(membership, dtype=float), np.asarray(truth)
     if shares.ndim != 2 or len(shares) != len(true):
         raise InputError(
@@ -120,28 +137,49 @@ def reliability(
         )
     known = np.ones(len(true), bool) if true.dtype.kind not in "iuf" else true >= 0
     shares, true = shares[known], true[known]
-    if not len(true):
-        raise InputError("no patient has a true class of 0 or more; there is nothing to compare.")
-    clusters, sure = shares.argmax(axis=1), shares.max(axis=1)
-    stands_for = match_labels(true, clusters)
-    right = np.array([stands_for[c] for c in clusters.tolist()], dtype=object) == true
-    bounds = np.asarray(edges, dtype=float)
+    sure, bounds = shares.max(axis=1), np.asarray(edges, dtype=float)
     group = np.clip(np.searchsorted(bounds, sure, side="right") - 1, 0, len(bounds) - 2)
-    rows = []
-    for g in np.unique(group):
-        mine = group == g
-        n, p = int(mine.sum()), sure[mine]
-        rows.append(
-            {
-                "from": bounds[g],
-                "to": bounds[g + 1],
-                "patients": n,
-                "probability": p.mean(),
-                "right": right[mine].astype(float).mean(),
-                "se": float(np.sqrt((p * (1 - p)).sum())) / n,
-            }
-        )
-    return pd.DataFrame(rows)
+    patients = pd.DataFrame(
+        {
+            "from": bounds[group],
+            "to": bounds[group + 1],
+            "cluster": shares.argmax(axis=1),
+            "class": true,
+            "probability": sure,
+            "variance": sure * (1 - sure),
+        }
+    )
+    cells = patients.groupby(["from", "to", "cluster", "class"])
+    counts = cells.mean()
+    counts.insert(0, "patients", cells.size())
+    return counts.reset_index()
+
+
+def reliability_from(counts: pd.DataFrame) -> pd.DataFrame:
+    """The table of `reliability` from the counts of all patients.
+
+    `counts` are those of `reliability_counts`, of one site below those of another.
+    """
+    both = counts.groupby(["class", "cluster"])["patients"].sum().unstack(fill_value=0)
+    stands_for = _as_dict(_best_pairs(-both.to_numpy()), both.index, both.columns)
+    right = counts["cluster"].map(stands_for) == counts["class"]
+    known = counts["patients"].where(counts["probability"].notna(), 0)
+    sums = counts.assign(
+        right=counts["patients"].where(right, 0),
+        known=known,
+        probability=(counts["probability"] * known).fillna(0.0),
+        variance=(counts["variance"] * known).fillna(0.0),
+    )
+    names = ["patients", "right", "known", "probability", "variance"]
+    table = sums.groupby(["from", "to"])[names].sum().reset_index()
+    table = table[table["patients"] > 0]
+    n, k = table["patients"], table["known"].where(table["known"] > 0)
+    shown = {
+        "probability": table["probability"] / k,
+        "right": table["right"] / n,
+        "se": np.sqrt(table["variance"] / k / n),
+    }
+    return table[["from", "to", "patients"]].assign(**shown).reset_index(drop=True)
 
 
 def match_labels(reference: Clustering, labels: Clustering) -> dict[Any, Any]:

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from font.ensemble import Ensemble
     from font.exchange.report import Absent
+    from mmlca.tables.shared_chains import SharedChains
 
 
 class Refinement(NamedTuple):
@@ -34,6 +37,12 @@ class Combined:
         The models of the ensemble; where there is none, those of the sites.
     refined : Refinement or None
         How the clusters were refined, if they were.
+    shared : SharedChains or None
+        The test of chains that the sites share; None if there is one site, or if the patients of
+        the sites are not in one place.
+    influence : DataFrame or None
+        Patients who would change cluster without a site, as the release shows them; None if there
+        is no ensemble, or if the centre knows only cross-tables of labels.
     absent : tuple of Absent
         Sites that a step went on without, with the reason.
     """
@@ -42,4 +51,6 @@ class Combined:
     ensemble: Ensemble | None = None
     models: Mapping[str, str] = field(default_factory=dict)
     refined: Refinement | None = None
+    shared: SharedChains | None = None
+    influence: pd.DataFrame | None = None
     absent: tuple[Absent, ...] = ()

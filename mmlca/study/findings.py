@@ -7,35 +7,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
-from font.ensemble import site_of
 from font.errors import ReportWarning
-from font.stability import influence
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress
-from mmlca.study.combined import Combined, Refinement
+from mmlca.study.combined import Combined
 from mmlca.study.groups import (
     all_memberships,
     class_names,
     cluster_names,
     course_views,
     named_groups,
-    own_classes,
     views,
 )
 from mmlca.study.headline import headline
+from mmlca.study.in_one_place import (
+    combine_in_memory,
+    compare_chains,
+    site_influence,
+    site_patients,
+)
 from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
 from mmlca.study.outcomes import Outcomes, find_outcomes
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
-from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
+from mmlca.study.results.shown_sites import refined_differences_of, site_differences_of
 from mmlca.study.results.site import SiteResults, site_results
 from mmlca.study.words import group_name, period, window_name
 from mmlca.tables.clusters import describe_clusters, shown_sizes
@@ -46,16 +48,12 @@ from mmlca.tables.course_tables import (
     guarded_clusters,
     rounded_clusters,
 )
-from mmlca.tables.disclosure import EVERYONE, Rounding, is_small
-from mmlca.tables.shared_chains import SharedChains, shared_chain_test
-from mmlca.tables.site_differences import SiteDifferences, site_differences
+from mmlca.tables.site_differences import SiteDifferences
 
 if TYPE_CHECKING:
     from mmlca.study.settings import Study
     from mmlca.tables.lab_trends import Trend
     from mmlca.tables.table_one import TableOne
-
-_PUBLIC_DECIMALS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +61,8 @@ class Findings:
     """Everything that a study computes, for its tables, figures and texts.
 
     `choice` is the table of numbers of classes, None if the number was given; `suggested` is what
-    models with more classes suggest (see `free_numbers`); `differences`, `shared` and `influence`
-    are None if there is one site; `trends` holds a lab's course by view (see
+    models with more classes suggest (see `free_numbers`); `differences` is None if there is one
+    site; `trends` holds a lab's course by view (see
     `views`); `described` describes the clusters in numbers and words; `inference` is how sure
     all this is; `outcomes` are what follows from the clusters; `results` are those of each site,
     from which the report is made.
@@ -101,13 +99,11 @@ class Findings:
     table_one: TableOne
     courses: dict[str | None, Courses]
     differences: SiteDifferences | None
-    influence: pd.DataFrame | None
     trends: dict[str | None, Trend]
     inference: Inference
     outcomes: Outcomes
     results: dict[str, SiteResults]
     refined_differences: SiteDifferences | None = None
-    shared: SharedChains | None = None
 
     @property
     def cluster_names(self) -> dict[Any, str]:
@@ -130,9 +126,8 @@ def describe(
     the clusters.
     """
     tell("Comparing the sites", 0.42)
-    differences = processes.submit(compare_sites, study, analysis, study.outputs.bootstrap)
     shared = processes.submit(compare_chains, study, analysis)
-    refined_differences = processes.submit(compare_sites_refined, study, analysis)
+    influence = processes.submit(site_influence, study, analysis)
     diagnosed = diagnostics(study, analysis, processes)
     tasks = {
         site: processes.submit(site_results, study, site_patients(study, analysis, site))
@@ -154,62 +149,33 @@ def describe(
     table_one = describe_patients(study, analysis, described, results)
     inferred = infer(study, analysis, diagnosed())
     outcomes = find_outcomes(study, analysis, table_one.hidden_together)
+    combined = replace(combine_in_memory(analysis), shared=shared(), influence=influence())
+    n_boot, sizes = study.outputs.bootstrap, _sizes(study, analysis)
+    differences = site_differences_of(results, n_boot=n_boot, seed=study.seed)
+    replicated = min(model.n_replicated_ for model in analysis.models.values())
     data = analysis.sequences
     return Findings(
         analysis=analysis,
-        combined=combine_in_memory(analysis),
+        combined=combined,
         sites=list(data),
         states=list(dict.fromkeys(str(state) for part in data.values() for state in part.states)),
         times=max(([str(time) for time in part.times] for part in data.values()), key=len),
         names=analysis.names,
         group_names=analysis.group_names,
         class_names={site: class_names(analysis, site) for site in analysis.own},
-        sizes=_sizes(study, analysis),
+        sizes=sizes,
         choice=choice,
         suggested=suggested,
-        numbers=headline(study, analysis, choice, differences(), shared()),
+        numbers=headline(study, combined, results, sizes, choice, differences, replicated),
         described=described,
         table_one=table_one,
         courses=course_tables(),
-        differences=differences(),
-        influence=site_influence(study, analysis),
+        differences=differences,
         trends=trends,
-        refined_differences=refined_differences(),
-        shared=shared(),
+        refined_differences=refined_differences_of(results, n_boot=n_boot, seed=study.seed),
         inference=inferred,
         outcomes=outcomes,
         results=results,
-    )
-
-
-def combine_in_memory(analysis: Analysis) -> Combined:
-    """What the centre of a network would know of an analysis in one place."""
-    refined, groups = analysis.refined, pd.concat(list(analysis.clusters.values()))
-    return Combined(
-        n_groups=groups.nunique(),
-        ensemble=analysis.ensemble,
-        models={name: str(site_of(name)) for name in analysis.models},
-        refined=None if refined is None else Refinement(refined.n_steps_, refined.converged_),
-    )
-
-
-def site_patients(study: Study, analysis: Analysis, site: str) -> SitePatients:
-    """The patients of a site in a study in one place."""
-    alone = analysis.ensemble is None
-    groups = {ONLY if alone else ENSEMBLE: analysis.clusters[site]}
-    if not alone:
-        groups[OWN] = own_classes(analysis)[site]
-    if analysis.refined is not None:
-        groups[REFINED] = analysis.refined_clusters[site]
-    return SitePatients(
-        site=site,
-        sequences=analysis.sequences[site],
-        groups=groups,
-        labels=analysis.labels[site],
-        certainty=analysis.certainty[site],
-        own=analysis.own[site],
-        memberships=analysis.memberships.get(site),
-        rounding=rounding_of(study, {site: analysis.clusters[site]}),
     )
 
 
@@ -256,40 +222,7 @@ def _sizes(study: Study, analysis: Analysis) -> dict[str | None, pd.DataFrame]:
     }
 
 
-# --- comparisons --------------------------------------------------------------------------
-
-
-def compare_sites(study: Study, analysis: Analysis, n_boot: int) -> SiteDifferences | None:
-    """Differences between the sites, under the ensemble and under the sites' own models.
-
-    With a single class there is one membership: all patients of a site.
-    """
-    sites = analysis.sequences
-    if len(sites) == 1:
-        return None
-    options: dict[str, Any] = {"n_boot": n_boot, "seed": study.seed}
-    if analysis.ensemble is not None:
-        options["models"] = {
-            name: {site: analysis.labels[site][name] for site in sites} for name in sites
-        }
-    found = site_differences(sites, analysis.clusters, **options)
-    return replace(found, norms=_shown_norms(study, found.norms))
-
-
-def _shown_norms(study: Study, norms: pd.DataFrame) -> pd.DataFrame:
-    """Norms with two decimals in a public release: they are of exact counts, which it rounds."""
-    if not is_public(study):
-        return norms
-    return norms.round(dict.fromkeys(("norm", "debiased", "low", "high"), _PUBLIC_DECIMALS))
-
-
-def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
-    """Whether the sites share the chains of the clusters, each with its own proportions."""
-    if len(analysis.sequences) == 1:
-        return None
-    n = study.inference.simulations_for(1)  # enough for the pairs of sites that are tested
-    found = shared_chain_test(analysis.sequences, analysis.clusters, n=n, seed=study.seed)
-    return replace(found, norms=_shown_norms(study, found.norms))
+# --- courses ------------------------------------------------------------------------------
 
 
 def tables_of_courses(
@@ -307,56 +240,6 @@ def tables_of_courses(
             rounding_of(study, groups),
         )
     return lambda: {view: task() for view, task in tasks.items()}
-
-
-def compare_sites_refined(study: Study, analysis: Analysis) -> SiteDifferences | None:
-    """The same differences under the refined clusters, without the other memberships."""
-    if analysis.refined is None:
-        return None
-    found = site_differences(
-        analysis.sequences,
-        analysis.refined_clusters,
-        n_boot=study.outputs.bootstrap,
-        seed=study.seed,
-    )
-    return replace(found, norms=_shown_norms(study, found.norms))
-
-
-def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:
-    """Patients who would change cluster without a site.
-
-    Small numbers are hidden, and so are totals from which they would follow; or all are rounded.
-    """
-    if analysis.ensemble is None or analysis.ensemble.clusters_ is None:  # not from patterns
-        return None
-    table, min_count = influence(analysis.ensemble), study.privacy.min_count
-    if rounding := rounding_of(study, analysis.clusters):
-        return _rounded_influence(table, analysis, rounding)
-    few = pd.DataFrame(
-        {
-            f"changed at {site}": is_small(table[f"changed at {site}"], min_count)
-            | is_small(len(data) - table[f"changed at {site}"], min_count)
-            for site, data in analysis.sequences.items()
-        },
-        table.index,
-    )
-    table[list(few)] = table[list(few)].mask(few)
-    total = few.any(axis=1) | is_small(table["changed"], min_count)
-    return table.assign(changed=table["changed"].mask(total), share=table["share"].mask(total))
-
-
-def _rounded_influence(table: pd.DataFrame, analysis: Analysis, rounding: Rounding) -> pd.DataFrame:
-    sizes = {site: len(data) for site, data in analysis.sequences.items()}
-    places = {"changed": EVERYONE, **{f"changed at {site}": site for site in sizes}}
-    new: dict[str, list[float]] = {name: [] for name in (*places, "share")}
-    for without, row in table.iterrows():
-        cell = ("without", rounding.key(str(without)))
-        for name, place in places.items():
-            new[name].append(rounding(row[name], place, EVERYONE, *cell, "change"))
-        stay = rounding(sum(sizes.values()) - row["changed"], EVERYONE, EVERYONE, *cell)
-        whole = new["changed"][-1] + stay
-        new["share"].append(new["changed"][-1] / whole if whole else np.nan)
-    return table.assign(**new)
 
 
 def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:

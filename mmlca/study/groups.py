@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mmlca.study.words import group_name
-from mmlca.tables.disclosure import Rounding
 from mmlca.tables.matching import memberships
-from mmlca.tables.moves import share_alike
 
 if TYPE_CHECKING:
     from mmlca.study.analysis import Analysis
@@ -29,15 +27,6 @@ def course_views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Seri
     """The same and the refined clusters, for what is computed from rounded counts alone."""
     more = [("refined", analysis.refined_clusters)] if analysis.refined is not None else []
     return [*views(analysis), *more]
-
-
-def same_as_own(analysis: Analysis, min_count: int, rounding: Rounding | None = None) -> pd.Series:
-    """Share of patients whose refined cluster is the one by their site's own model, and of "all".
-
-    It does not need courses that the sites share, so it shows how far probabilities under such
-    courses can be believed.
-    """
-    return share_alike(analysis.refined_clusters, analysis.local, min_count, rounding)
 
 
 def all_memberships(analysis: Analysis) -> dict[str | None, dict[str, pd.Series]]:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from font.metrics import compare_clusterings
-from mmlca.study.numbers import DOUBTFUL, Kind, Number
-from mmlca.study.release import rounding_of
-from mmlca.study.site_data import read_truth
+from mmlca.study.numbers import Kind, Number
+from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN
+from mmlca.study.results.shown_certainty import doubtful_share, mean_of, truth_indices
+from mmlca.study.results.site import stacked
 from mmlca.study.words import group_name
-from mmlca.tables.clusters import shown_sizes
-from mmlca.tables.disclosure import EVERYONE, Rounding, hides, is_small
+from mmlca.tables.disclosure import EVERYONE, hides
 
 if TYPE_CHECKING:
-    from mmlca.study.analysis import Analysis
+    from mmlca.study.combined import Combined
+    from mmlca.study.results.site import SiteResults
     from mmlca.study.settings import Study
     from mmlca.tables.shared_chains import SharedChains
     from mmlca.tables.site_differences import SiteDifferences
@@ -26,58 +26,49 @@ if TYPE_CHECKING:
 
 def headline(
     study: Study,
-    analysis: Analysis,
+    combined: Combined,
+    results: Mapping[str, SiteResults],
+    sizes: Mapping[str | None, pd.DataFrame],
     choice: pd.DataFrame | None,
     differences: SiteDifferences | None,
-    shared: SharedChains | None = None,
+    replicated: int,
 ) -> list[Number]:
-    """All headline numbers of a study."""
-    rounding = rounding_of(study, analysis.clusters)
-    n_clusters = len({c for part in analysis.clusters.values() for c in part.unique()})
-    numbers = [*_patients(analysis, rounding), Number(Kind.CLUSTERS, n_clusters)]
+    """All headline numbers of a study.
+
+    Parameters
+    ----------
+    study, combined, results, choice, differences
+    sizes : {view: DataFrame}
+        The sizes of the groups that the report shows.
+    replicated : int
+        The fewest searches that reached the maximum of a model.
+    """
+    numbers = [*_patients(results), Number(Kind.CLUSTERS, combined.n_groups)]
     if choice is not None:
-        sites, resamples = (part == n_clusters for part in votes(study, choice))
+        sites, resamples = (part == combined.n_groups for part in votes(study, choice))
         numbers.append(Number(Kind.VOTES, int(sites.sum())))
         if len(resamples):
             numbers.append(Number(Kind.STABILITY, float(resamples.mean())))
-    confirmed = min(model.n_replicated_ for model in analysis.models.values())
-    numbers.append(Number(Kind.CONFIRMED, confirmed))
-    numbers += _sizes(study, analysis.clusters, rounding)
-    if analysis.ensemble is not None:
-        numbers += _vote_shares(study, analysis, rounding)
+    numbers.append(Number(Kind.CONFIRMED, replicated))
+    view = ONLY if combined.ensemble is None else ENSEMBLE
+    numbers += _sizes(study, results, sizes[view or None])
+    if combined.ensemble is not None:
+        doubtful = doubtful_share(results, study.privacy.min_count)
+        numbers.append(Number(Kind.VOTE_SHARE, mean_of(results, "vote_share")))
+        numbers.append(Number(Kind.DOUBTFUL, doubtful))
     if differences is not None:
         numbers += [_difference(study, row) for row in differences.norms.to_dict("records")]
-    if shared is not None:
-        numbers += _shared(shared)
-    numbers += compared_with_truth(study, analysis)
+    if combined.shared is not None:
+        numbers += _shared(combined.shared)
+    numbers += _compared_with_truth(results, view)
     return [_coarse(number) for number in numbers] if hides(study.privacy.min_count) else numbers
 
 
-def _patients(analysis: Analysis, rounding: Rounding | None) -> Iterator[Number]:
+def _patients(results: Mapping[str, SiteResults]) -> Iterator[Number]:
     """The patients of each site, and their distinct sequences."""
-    for site, data in analysis.sequences.items():
-        patients, distinct = float(len(data)), float(data.n_distinct)
-        if rounding is not None:
-            patients = rounding(patients, site)
-            distinct = rounding(distinct, site, EVERYONE, "distinct")
-        yield Number(Kind.PATIENTS, patients, site)
-        yield Number(Kind.DISTINCT, distinct, site)
-
-
-def _vote_shares(study: Study, analysis: Analysis, rounding: Rounding | None) -> list[Number]:
-    """The mean vote share, and the share of patients with a small one."""
-    vote_share = np.concatenate([part["vote_share"] for part in analysis.certainty.values()])
-    doubtful = float((vote_share < DOUBTFUL).sum())
-    others = len(vote_share) - doubtful
-    if rounding is not None:
-        doubtful = rounding(doubtful, EVERYONE, EVERYONE, "doubtful")
-        others = rounding(others, EVERYONE, EVERYONE, "not doubtful")
-    elif is_small([doubtful, others], study.privacy.min_count).any():
-        doubtful = np.nan
-    return [
-        Number(Kind.VOTE_SHARE, float(vote_share.mean())),
-        Number(Kind.DOUBTFUL, doubtful / max(doubtful + others, 1)),
-    ]
+    for row in stacked(results, "about").itertuples(index=False):
+        yield Number(Kind.PATIENTS, row.patients, row.site)
+        yield Number(Kind.DISTINCT, row.distinct, row.site)
 
 
 def _coarse(number: Number) -> Number:
@@ -99,16 +90,15 @@ def votes(study: Study, choice: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def _sizes(
-    study: Study, clusters: Mapping[str, pd.Series], rounding: Rounding | None
+    study: Study, results: Mapping[str, SiteResults], sizes: pd.DataFrame
 ) -> Iterator[Number]:
-    sizes = shown_sizes(clusters, study.privacy.min_count, rounding)
-    for site, part in clusters.items():
-        every = sorted(part.unique())
-        whole = len(part) if rounding is None else sizes.loc[site, every].sum()
-        for cluster in every:
-            n = float(sizes.at[site, cluster])
+    clusters = [cluster for cluster in sizes if cluster != EVERYONE]
+    for site, result in results.items():
+        own = sizes.loc[site, clusters]
+        whole = own.sum() if result.rounded else result.tables["about"]["patients"].item()
+        for cluster, n in own.items():
             share = n / whole if whole else np.nan
-            yield Number(Kind.SIZE, share, site, group_name(study, cluster), n=n)
+            yield Number(Kind.SIZE, share, site, group_name(study, cluster), n=float(n))
 
 
 def _difference(study: Study, row: Mapping[str, Any]) -> Number:
@@ -142,35 +132,14 @@ def published_norm(study: Study, row: Mapping[str, Any]) -> float:
     return np.nan if value is None else value
 
 
-def compared_with_truth(study: Study, analysis: Analysis) -> list[Number]:
+def _compared_with_truth(results: Mapping[str, SiteResults], view: str) -> list[Number]:
     """Adjusted Rand indices against the true classes, where a synthetic cohort has them."""
-    truth = true_classes(study, analysis)
-
-    def index(clusters: Mapping[str, Any], sites: list[str]) -> float:
-        return agreement_with_truth(truth, clusters, sites)
-
-    ensemble = [Number(Kind.TRUTH, index(analysis.clusters, [site]), site) for site in truth]
-    if not truth or analysis.ensemble is None:
-        return ensemble
-    own = [
-        Number(Kind.TRUTH, index(analysis.local, [site]), site, membership="own model")
-        for site in truth
+    index = truth_indices(results, view)
+    if view == ONLY:
+        index.pop(EVERYONE, None)
+    clusters = [Number(Kind.TRUTH, value, place) for place, value in index.items()]
+    return clusters + [
+        Number(Kind.TRUTH, value, place, membership="own model")
+        for place, value in truth_indices(results, OWN).items()
+        if place != EVERYONE
     ]
-    return [Number(Kind.TRUTH, index(analysis.clusters, list(truth)), "all"), *ensemble, *own]
-
-
-def agreement_with_truth(
-    truth: Mapping[str, Any], clusters: Mapping[str, Any], sites: list[str]
-) -> float:
-    """Adjusted Rand index of clusters and true classes, for all patients of these sites."""
-    pair = (np.concatenate([part[site] for site in sites]) for part in (truth, clusters))
-    return float(compare_clusterings(*pair)["adjusted_rand_index"])
-
-
-def true_classes(study: Study, analysis: Analysis) -> dict[str, Any]:
-    """The true class of each patient of the sites that know it."""
-    return {
-        site: read_truth(files.truth, analysis.sequences[site])
-        for site, files in study.sites.items()
-        if files.truth is not None
-    }

@@ -29,13 +29,18 @@ from mmlca.study.cache import (
     plain_records,
     settings_key,
 )
-from mmlca.study.findings import compare_sites
 from mmlca.study.headline import headline
+from mmlca.study.in_one_place import combine_in_memory, site_patients
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
 from mmlca.study.report.pictures import to_pictures
+from mmlca.study.results.patients import ENSEMBLE
+from mmlca.study.results.registry import FOR_HEADLINE
+from mmlca.study.results.shown_sites import site_differences_of
+from mmlca.study.results.site import site_results
 from mmlca.study.settings import FACTORS, Study
 from mmlca.study.words import in_words
+from mmlca.tables.clusters import shown_sizes
 from mmlca.tables.disclosure import EVERYONE, hides, is_small
 
 if TYPE_CHECKING:
@@ -334,8 +339,17 @@ def _numbers(study: Study, analysis: Analysis) -> dict[str, float]:
 
     Two analyses may differ in few patients: counts of a public release are rounded alike then.
     """
-    differences = compare_sites(study, analysis, n_boot=0)
-    numbers = headline(study, analysis, None, differences)
+    results = {
+        site: site_results(study, site_patients(study, analysis, site), FOR_HEADLINE)
+        for site in analysis.sequences
+    }
+    combined = combine_in_memory(analysis)
+    rounding = rounding_of(study, analysis.clusters)
+    sizes = shown_sizes(analysis.clusters, study.privacy.min_count, rounding)
+    view = None if analysis.ensemble is None else ENSEMBLE
+    replicated = min(model.n_replicated_ for model in analysis.models.values())
+    differences = site_differences_of(results, n_boot=0, seed=study.seed)
+    numbers = headline(study, combined, results, {view: sizes}, None, differences, replicated)
     digits = _DIGITS if hides(study.privacy.min_count) else 15
     return {number.name: round(float(number.value), digits) for number in numbers}
 

@@ -337,7 +337,8 @@ class PublicAttack(System):
         moved = moved.rename(index=number, columns=number)
         for a in groups:
             for b in groups:
-                self.shown(("moved", a, b), moved.at[a, b])
+                n, most = moved.at[a, b], (self.unit - 1) * len(self.sites)  # each site rounds
+                self.unknown(("moved", a, b), n - most, n + most)
                 self.add([("moved", s, a, b) for s in self.sites], ("moved", a, b))
         movers = pd.read_csv(self.out / "tables/refined_by_site.csv").set_index("site")["moved"]
         for site in self.sites:

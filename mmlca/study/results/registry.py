@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from mmlca.study.results import about, overlaps, steps, table_one
+from mmlca.study.results import about, certainty, overlaps, steps, table_one
 from mmlca.study.results.part import Columns, Part
 
-PARTS: tuple[Part, ...] = (about.PART, overlaps.PART, steps.PART, table_one.PART)
+PARTS: tuple[Part, ...] = (about.PART, certainty.PART, overlaps.PART, steps.PART, table_one.PART)
 
 TABLES: dict[str, Columns] = {
     name: columns for part in PARTS for name, columns in part.tables.items()
 }
+
+FOR_HEADLINE: tuple[Part, ...] = (about.PART, certainty.PART, overlaps.PART, steps.PART)
+"""The parts that the headline numbers need."""

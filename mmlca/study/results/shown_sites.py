@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mmlca.study.results.matching import classes_everywhere, matched_classes
-from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN
+from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED
 from mmlca.study.results.steps import EVERYWHERE
 from mmlca.tables.counts import ClusterSteps
 from mmlca.tables.site_differences import Counted, SiteDifferences, compare_rules
@@ -40,10 +40,20 @@ def site_differences_of(
         for model, names in classes_everywhere(results).items():
             numbers = dict.fromkeys(results, names)
             rules[f"{model} everywhere"] = counted(results, EVERYWHERE, model, numbers)
-    return compare(results, rules, n_boot=n_boot, seed=seed)
+    return _compare(results, rules, n_boot=n_boot, seed=seed)
 
 
-def compare(
+def refined_differences_of(
+    results: Mapping[str, SiteResults], *, n_boot: int, seed: int
+) -> SiteDifferences | None:
+    """Differences between the sites by the refined clusters; None where there are none."""
+    rule = counted(results, REFINED)
+    if not rule.labels or len(results) == 1:
+        return None
+    return _compare(results, {"refined": rule}, n_boot=n_boot, seed=seed)
+
+
+def _compare(
     results: Mapping[str, SiteResults], rules: Mapping[str, Counted], *, n_boot: int, seed: int
 ) -> SiteDifferences:
     """Differences between the sites under some rules."""

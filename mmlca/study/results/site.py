@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from mmlca.study.results.part import Column
 from mmlca.study.results.registry import PARTS, TABLES
 
 if TYPE_CHECKING:
-    from mmlca.study.results.part import Columns
+    from mmlca.study.results.part import Columns, Part
     from mmlca.study.results.patients import SitePatients
     from mmlca.study.settings import Study
 
@@ -48,10 +48,12 @@ class SiteResults:
         return bool(self.tables["about"]["from_records"].item())
 
 
-def site_results(study: Study, patients: SitePatients) -> SiteResults:
-    """The results of a site, from its patients."""
+def site_results(
+    study: Study, patients: SitePatients, parts: Sequence[Part] = PARTS
+) -> SiteResults:
+    """The results of a site, or some parts of them, from its patients."""
     tables: dict[str, pd.DataFrame] = {}
-    for part in PARTS:
+    for part in parts:
         made = part.make(study, patients)
         if made.keys() != part.tables.keys():
             raise ValueError(f"a part makes the tables {list(made)}, not {list(part.tables)}")

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
+_NO_INFLUENCE = (
+    "How many patients would change cluster without a site is not known: that needs the counts of "
+    "patients with the same labels by all models, which the sites do not release."
+)
 _METHODS = {
     "kmeans": "K-means on their rows",
     "kmeans-distance": "K-means with them as squared distances",
@@ -31,18 +35,19 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     """What each site adds, the models' weights, and how far the models agree."""
     from font.plots import agreement_table, plot_agreement, plot_weights, weight_table
 
-    ensemble = findings.analysis.ensemble
-    if ensemble is None or findings.influence is None:
+    ensemble, influence = findings.combined.ensemble, findings.combined.influence
+    if ensemble is None:
         return
-    yield Item(
-        "influence",
-        "Influence of each site",
-        "Patients who would change cluster if a site had not taken part, with neither its models "
-        "nor its patients: the ensemble is then made of the resamples of the other sites alone, "
-        "and every patient is assigned again.",
-        findings.influence.reset_index(),
-        Plain(shares=("share",)),
-    )
+    if influence is not None:
+        yield Item(
+            "influence",
+            "Influence of each site",
+            "Patients who would change cluster if a site had not taken part, with neither its "
+            "models nor its patients: the ensemble is then made of the resamples of the other "
+            "sites alone, and every patient is assigned again.",
+            influence.reset_index(),
+            Plain(shares=("share",)),
+        )
     yield Item(
         "weights",
         "Weights of the models",
@@ -69,22 +74,22 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """How the models were combined."""
-    analysis, rules = findings.analysis, study.ensemble
-    if analysis.ensemble is None:
+    ensemble, rules = findings.combined.ensemble, study.ensemble
+    if ensemble is None:
         return []
     distance = rules.distance.replace("euclid", "Euclid")
     return [
-        f"The {len(analysis.models)} models were combined by federated one-shot ensemble "
+        f"The {len(findings.combined.models)} models were combined by federated one-shot ensemble "
         "clustering: every patient was labelled by every model, models were weighted "
         f"({rules.weights} weights) by the agreement of their {distance} class distances, and the "
         f"weighted distances were clustered ({_METHODS[rules.method]}) into "
-        f"{analysis.ensemble.n_clusters_} clusters, using only counts of label patterns."
+        f"{ensemble.n_clusters_} clusters, using only counts of label patterns."
     ]
 
 
 def cautions(study: Study, findings: Findings) -> list[str]:
     """What weights and vote shares show, and what they do not."""
-    ensemble = findings.analysis.ensemble
+    ensemble = findings.combined.ensemble
     if ensemble is None:
         return []
     (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
@@ -93,6 +98,7 @@ def cautions(study: Study, findings: Findings) -> list[str]:
         f"The vote share is below {DOUBTFUL} for {share_of_patients(study, doubtful.value)}; the "
         "folder patients shows for whom. A vote share is the share of the models' weight that "
         "votes for the cluster, not the probability that the cluster is right.",
+        *([] if findings.combined.influence is not None else [_NO_INFLUENCE]),
     ]
 
 

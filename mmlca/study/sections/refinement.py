@@ -2,92 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from font.metrics import reliability
-from mmlca.study.analysis import Analysis
-from mmlca.study.findings import Findings
-from mmlca.study.groups import same_as_own
-from mmlca.study.headline import agreement_with_truth, true_classes
-from mmlca.study.release import count_note, rounding_of
+from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
+from mmlca.study.results.patients import ENSEMBLE, REFINED
+from mmlca.study.results.shown_certainty import (
+    is_rounded,
+    moves_of,
+    proportions_of,
+    reliability_of,
+    same_as_own,
+    truth_indices,
+)
+from mmlca.study.results.site import stacked
 from mmlca.study.sections.section import Section
 from mmlca.study.words import counted, group_name, sentences
-from mmlca.tables.disclosure import Rounding, is_small, show_counts
-from mmlca.tables.moves import Moves, count_moves
+from mmlca.tables.disclosure import EVERYONE, is_small
 
 if TYPE_CHECKING:
-    from font.refinement import Refined
+    from mmlca.study.combined import Refinement
+    from mmlca.study.findings import Findings
+    from mmlca.study.results.site import SiteResults
     from mmlca.study.settings import Study
-
-
-# --- computed from patients ---------------------------------------------------------------
-
-
-def size_table(
-    study: Study, analysis: Analysis, moves: Moves, rounding: Rounding | None = None
-) -> pd.DataFrame:
-    """Sizes by site and cluster under both memberships.
-
-    A proportion is that of an expected number of patients, which is rounded where sizes are.
-    """
-    assert analysis.refined is not None
-    shares = analysis.refined.proportions_
-    if rounding is not None:
-        drawn = rounding.of(analysis.refined_clusters)
-        n = {site: len(part) for site, part in analysis.refined_clusters.items()}
-        counts = pd.DataFrame(
-            {k: [drawn(shares.at[s, k] * n[s], s, k + 1) for s in n] for k in shares}, index=list(n)
-        )
-        shares = counts.div(counts.sum(axis=1).replace(0, np.nan), axis=0)
-    few = is_small(moves.refined, study.privacy.min_count) | np.isnan(moves.refined)
-    rows = []
-    for i, site in enumerate([*moves.sites, "all"]):
-        for j, cluster in enumerate(moves.clusters):
-            share = np.nan if site == "all" or few[i, j] else shares.at[site, cluster - 1]
-            rows.append(
-                {
-                    "site": site,
-                    "group": group_name(study, cluster, analysis.names),
-                    "ensemble": moves.published[i, j],
-                    "refined": moves.refined[i, j],
-                    "proportion": share,
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def accuracy_table(analysis: Analysis, truth: dict[str, Any]) -> pd.DataFrame:
-    """Adjusted Rand indices with the true classes, at all sites and at each."""
-    rows = []
-    for name, part in (("ensemble", analysis.clusters), ("refined", analysis.refined_clusters)):
-        by_site = {site: agreement_with_truth(truth, part, [site]) for site in truth}
-        every = agreement_with_truth(truth, part, list(truth))
-        rows.append({"membership": name, "all": every, **by_site})
-    return pd.DataFrame(rows)
-
-
-def reliability_table(
-    analysis: Analysis, truth: dict[str, Any], min_count: int, rounding: Rounding | None = None
-) -> pd.DataFrame:
-    """`font.reliability` of the patients whose true class is known."""
-    assert analysis.refined is not None
-    member = np.concatenate([analysis.memberships[site].to_numpy() for site in truth])
-    table = reliability(member, np.concatenate([np.asarray(truth[site]) for site in truth]))
-    shown = show_counts(
-        table,
-        {"patients": ["probability"]},
-        min_count,
-        rounding,
-        cells=["from"],
-        beside=["probability", "right", "se"],
-    )
-    return shown if rounding is None else shown.round({"right": 2, "se": 2})
+    from mmlca.tables.moves import Moves
 
 
 # --- tables -------------------------------------------------------------------------------
@@ -95,48 +38,44 @@ def reliability_table(
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Sizes, who moved, differences between sites, and how right it is where the truth is known."""
-    analysis, min_count = findings.analysis, study.privacy.min_count
-    if analysis.refined is None:
+    if findings.combined.refined is None:
         return
-    rounding = rounding_of(study, analysis.clusters)
-    moves = count_moves(analysis.clusters, analysis.refined_clusters, min_count, rounding)
-    same = same_as_own(analysis, min_count, rounding)
-    yield from _moves(study, analysis, moves, same, rounding)
+    results, min_count = findings.results, study.privacy.min_count
+    yield from _moves(study, findings, findings.combined.refined.n_steps)
     if findings.differences is not None and findings.refined_differences is not None:
         yield Item(
             "refined_differences",
             "Differences between sites, by the ensemble and refined",
             "Mean norms of the differences between sites within clusters (see the section on "
             "sites). A common rule often lowers them, whether or not it is a good one.",
-            difference_table(findings),
+            difference_table(findings.differences.norms, findings.refined_differences.norms),
             Plain(n_keys=3),
         )
-    truth = true_classes(study, analysis)
-    if truth:
+    reliability = reliability_of(results, min_count)
+    if reliability is not None:
         yield Item(
             "refined_accuracy",
             "Agreement with the simulated classes",
             "Adjusted Rand index with the classes from which these patients were simulated.",
-            accuracy_table(analysis, truth),
+            accuracy_table(results),
         )
         yield Item(
             "refined_reliability",
             "Are the probabilities right?",
             "Patients grouped by the probability of their refined cluster: the mean probability, "
             "and the share who are in the simulated class that corresponds to the cluster.",
-            reliability_table(analysis, truth, min_count, rounding),
+            reliability,
             Plain(shares=("from", "to", "probability", "right", "se")),
             note=count_note(study),
         )
 
 
-def _moves(
-    study: Study, analysis: Analysis, moves: Moves, same: pd.Series, rounding: Rounding | None
-) -> Iterator[Item]:
+def _moves(study: Study, findings: Findings, n_steps: int) -> Iterator[Item]:
     """Sizes before and after, and the patients who changed cluster."""
-    assert analysis.refined is not None
-    note = count_note(study)
-    steps = counted(analysis.refined.n_steps_, "step")
+    results, min_count, note = findings.results, study.privacy.min_count, count_note(study)
+    moves = moves_of(results, findings.sizes, min_count)
+    steps, same = counted(n_steps, "step"), same_as_own(results, min_count)
+    names = {c: group_name(study, c, findings.names) for c in moves.clusters}
     hidden = "Refined sizes that differ from those of the ensemble by few patients are not shown."
     yield Item(
         "refined_sizes",
@@ -145,9 +84,9 @@ def _moves(
             f"Patients of each site. The refined model ({steps} of EM across the sites) estimates "
             "the courses from all sites' patients together and lets every site have its own "
             "proportions, which the last column shows.",
-            hidden if rounding is None else "",
+            "" if is_rounded(results) else hidden,
         ),
-        size_table(study, analysis, moves, rounding),
+        size_table(names, proportions_of(results), moves, min_count),
         Plain(shares=("proportion",), n_keys=2),
         note=note,
     )
@@ -155,7 +94,7 @@ def _moves(
         "refined_moved",
         "Who changed cluster",
         "Patients of all sites by cluster of the ensemble (rows) and refined cluster (columns).",
-        moved_table(study, analysis, moves),
+        moved_table(names, moves),
         note=note,
     )
     yield Item(
@@ -165,46 +104,73 @@ def _moves(
         "refined cluster over all patients of the site, which is correct if the model is; and the "
         "share of patients with the same cluster under the site's own model, which does not need "
         "courses that sites share. Where that share is much lower, the probability is too high.",
-        site_table(analysis, moves, same),
+        site_table(moves, stacked(results, "certainty")["probability"], same),
         Plain(shares=("share", "same by own model")),
         note=note,
     )
 
 
-def moved_table(study: Study, analysis: Analysis, moves: Moves) -> pd.DataFrame:
+def size_table(
+    names: Mapping[int, str], proportions: pd.DataFrame, moves: Moves, min_count: int
+) -> pd.DataFrame:
+    """Sizes by site and cluster under both memberships, and the sites' proportions."""
+    few = is_small(moves.refined, min_count) | np.isnan(moves.refined)
+    rows = []
+    for i, site in enumerate([*moves.sites, EVERYONE]):
+        for j, cluster in enumerate(moves.clusters):
+            hidden = site == EVERYONE or few[i, j]
+            rows.append(
+                {
+                    "site": site,
+                    "group": names[cluster],
+                    "ensemble": moves.published[i, j],
+                    "refined": moves.refined[i, j],
+                    "proportion": np.nan if hidden else proportions.at[site, cluster],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def accuracy_table(results: Mapping[str, SiteResults]) -> pd.DataFrame:
+    """Adjusted Rand indices with the true classes, at all sites and at each."""
+    views = (("ensemble", ENSEMBLE), ("refined", REFINED))
+    return pd.DataFrame(
+        [{"membership": name, **truth_indices(results, view)} for name, view in views]
+    )
+
+
+def moved_table(names: Mapping[int, str], moves: Moves) -> pd.DataFrame:
     """Patients of all sites by published and refined cluster, with totals."""
-    names = [*(group_name(study, c, analysis.names) for c in moves.clusters), "all"]
-    return pd.DataFrame(moves.pairs, columns=names).assign(ensemble=names)[["ensemble", *names]]
+    shown = [*(names[cluster] for cluster in moves.clusters), EVERYONE]
+    return pd.DataFrame(moves.pairs, columns=shown).assign(ensemble=shown)[["ensemble", *shown]]
 
 
-def site_table(analysis: Analysis, moves: Moves, same: pd.Series) -> pd.DataFrame:
+def site_table(moves: Moves, probability: pd.Series, same: pd.Series) -> pd.DataFrame:
     """How many patients moved at each site, and how certain the refined clusters are.
 
-    `same` is the share of each site's patients with the same cluster by its own model.
+    `probability` is the mean one of each site, `same` the share of its patients with the same
+    cluster by its own model.
     """
     return pd.DataFrame(
         {
             "site": moves.sites,
             "patients": moves.patients,
             "moved": moves.movers,
-            "probability": [analysis.certainty[s]["probability"].mean() for s in moves.sites],
+            "probability": probability.to_numpy(),
             "share": moves.share,
             "same by own model": same[moves.sites].to_numpy(),
         }
     )
 
 
-def difference_table(findings: Findings) -> pd.DataFrame:
+def difference_table(ensemble: pd.DataFrame, refined: pd.DataFrame) -> pd.DataFrame:
     """Norms between sites under both memberships."""
-    assert findings.differences is not None
-    assert findings.refined_differences is not None
     keys, shown = ["quantity", "weighting", "sites"], ["norm", "debiased"]
     both = [
-        part.norms[part.norms["membership"] == "ensemble"].set_index(keys)[shown]
-        for part in (findings.differences, findings.refined_differences)
+        norms[norms["membership"] == name].set_index(keys)[shown].add_prefix(f"{name} ")
+        for name, norms in (("ensemble", ensemble), ("refined", refined))
     ]
-    table = both[0].add_prefix("ensemble ").join(both[1].add_prefix("refined "))
-    return table.reset_index()
+    return both[0].join(both[1]).reset_index()
 
 
 # --- methods ------------------------------------------------------------------------------
@@ -212,18 +178,18 @@ def difference_table(findings: Findings) -> pd.DataFrame:
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """How the clusters were refined."""
-    refined = findings.analysis.refined
+    refined = findings.combined.refined
     return [] if refined is None else _refined(study, refined)
 
 
-def _refined(study: Study, refined: Refined) -> list[str]:
-    n = refined.n_steps_
+def _refined(study: Study, refined: Refinement) -> list[str]:
+    n = refined.n_steps
     steps = {0: "", 1: ", followed by one step of expectation-maximisation across the sites"}.get(
         n, f", followed by {n:,} steps of expectation-maximisation across the sites"
     )
     until = ""
     if study.ensemble.refine == "converge":
-        until = " until convergence" if refined.converged_ else ", which did not converge"
+        until = " until convergence" if refined.converged else ", which did not converge"
     return [
         "The clusters were then refined: a Markov chain for each cluster, shared by all sites, and "
         "the proportions of the clusters at each site were estimated from the patients of the "

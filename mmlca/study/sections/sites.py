@@ -12,6 +12,7 @@ from mmlca.figures.sites import plot_site_differences
 from mmlca.study.headline import published_norm
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
+from mmlca.study.results.shown_certainty import is_rounded
 from mmlca.study.sections.section import Section
 from mmlca.study.words import sentences, window_name
 from mmlca.tables.norm_texts import p_text
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 _IN_FILE_ONLY = ("rows_left_out", "clusters")
 _FOR_KNOWN_CLUSTERS = ["low", "high"]  # intervals that do not hold where clusters are estimated
+_ABOUT_ROUNDING = (
+    "Norms are those of rounded counts, without states that few patients leave at one of the "
+    "sites. Rounding: by how much it may have changed a norm (root mean square); debiased norms "
+    "are without what it adds."
+)
 
 
 # --- tables and figures -------------------------------------------------------------------
@@ -31,11 +37,12 @@ _FOR_KNOWN_CLUSTERS = ["low", "high"]  # intervals that do not hold where cluste
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Size of the differences, tests, and one figure per pair of sites."""
-    differences, shared = findings.differences, findings.shared
-    if differences is None or shared is None:
+    differences, shared = findings.differences, findings.combined.shared
+    if differences is None:
         return
-    yield _norms(study, differences)
-    yield from _shared_chains(shared)
+    yield _norms(study, findings, differences)
+    if shared is not None:
+        yield from _shared_chains(shared)
     shown = _named_differences(findings, differences)
     pairs = list(dict.fromkeys(differences.norms["sites"]))
     for number, pair in enumerate(pairs, start=1):
@@ -43,20 +50,30 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield _differences_of(study, findings, differences, shown, pair, name)
 
 
-def _norms(study: Study, differences: SiteDifferences) -> Item:
-    norms, earlier = differences.norms.drop(columns=_FOR_KNOWN_CLUSTERS), ""
+def _norms(study: Study, findings: Findings, differences: SiteDifferences) -> Item:
+    tested, rounded = findings.combined.shared is not None, is_rounded(findings.results)
+    left_out = _FOR_KNOWN_CLUSTERS if tested else []
+    norms = differences.norms.drop(columns=left_out if rounded else [*left_out, "rounding"])
+    earlier = ""
     if study.published is not None:
         earlier = f"Published: numbers of an earlier study ({study.published.source})."
         known = [published_norm(study, row) for row in norms.to_dict("records")]
         norms = norms.assign(published=np.array(known, dtype=float))
+    no_test = "have neither an interval nor a p-value."
+    if not tested:
+        no_test = (
+            "have no p-value. Intervals (95 %) are for clusters that are known; those of clusters "
+            "found in the same data are too narrow."
+        )
     return Item(
         "site_differences_norms",
         "Size of the differences",
         sentences(
             "Frobenius norms of the differences, averaged over clusters. Debiased: less the part "
-            "that sampling adds. These numbers describe the groups as they were formed and have "
-            "neither an interval nor a p-value. Patients are assigned with errors, which are not "
-            "the same at each site, so norms are above 0 even where the sites share all courses.",
+            f"that sampling adds. These numbers describe the groups as they were formed and "
+            f"{no_test} Patients are assigned with errors, which are not the same at each site, so "
+            "norms are above 0 even where the sites share all courses.",
+            _ABOUT_ROUNDING if rounded else "",
             earlier,
         ),
         norms,
@@ -99,7 +116,7 @@ def _shared_chains(shared: SharedChains) -> Iterator[Item]:
 
 def _named_differences(findings: Findings, differences: SiteDifferences) -> pd.DataFrame:
     """All differences as the release shows them, with the names of the groups."""
-    names, courses = findings.analysis.group_names, findings.courses
+    names, courses = findings.group_names, findings.courses
     own = next(iter(courses.values()))  # the only one if there is a single class
 
     def name_of(membership: str, cluster: Any) -> str:
@@ -120,7 +137,7 @@ def _differences_of(
     name: str,
 ) -> Item:
     whose = "by cluster, for the ensemble and for the sites' own models"
-    if findings.analysis.ensemble is None:
+    if findings.combined.ensemble is None:
         whose = "for all patients"
     return Item(
         name,
@@ -156,8 +173,8 @@ def _rests_on(row: Mapping[str, Any]) -> str:
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """How differences between sites were measured and tested."""
-    shared = findings.shared
-    if findings.analysis.ensemble is None or shared is None:
+    shared = findings.combined.shared
+    if findings.combined.ensemble is None or findings.differences is None:
         return []
     return [
         "Differences between sites are Frobenius norms of differences between empirical transition "
@@ -165,6 +182,12 @@ def methods(study: Study, findings: Findings) -> list[str]:
         "What sampling adds to the squared norms was subtracted (debiased norm). It follows from "
         "the variances that the rates of a site have if its patients are drawn with replacement; "
         "memberships were held fixed.",
+        *([] if shared is None else _of_the_test(shared)),
+    ]
+
+
+def _of_the_test(shared: SharedChains) -> list[str]:
+    return [
         "Whether sites share the Markov chains of the clusters was tested without assigning "
         "patients. The statistic is twice the difference between the log-likelihoods of a mixture "
         "with separate chains for each site and of one with shared chains, each with the sites' "
@@ -182,11 +205,10 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     """What norms do not show, and what follows if sites do not share the courses."""
     if findings.differences is None:
         return []
-    notes = [] if findings.analysis.ensemble is None else findings.differences.cautions()
+    notes = [] if findings.combined.ensemble is None else findings.differences.cautions()
     notes += [
         "Norms of differences between groups of patients are above 0 because of sampling, and "
-        "because patients are assigned with errors. Whether the sites differ is answered by the "
-        "test of shared courses, in which no patient is assigned.",
+        f"because patients are assigned with errors. {_about_test(findings)}",
         *_if_not_shared(findings),
     ]
     if study.published is not None:
@@ -197,9 +219,21 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     return notes
 
 
+def _about_test(findings: Findings) -> str:
+    if findings.combined.shared is not None:
+        return (
+            "Whether the sites differ is answered by the test of shared courses, in which no "
+            "patient is assigned."
+        )
+    return (
+        "Whether the sites differ was not tested: a test that allows for uncertain clusters needs "
+        "the patients of all sites in one place."
+    )
+
+
 def _if_not_shared(findings: Findings) -> list[str]:
-    shared = findings.shared
-    if shared is None or findings.analysis.ensemble is None or not len(shared.rejected()):
+    shared = findings.combined.shared
+    if shared is None or findings.combined.ensemble is None or not len(shared.rejected()):
         return []
     p = p_text(shared.tests["p_holm"].iloc[0], shared.n)
     return [

@@ -9,10 +9,10 @@ import pandas as pd
 
 from mmlca.model.search import is_confirmed
 from mmlca.sequences.checks import listed
-from mmlca.study.groups import same_as_own
 from mmlca.study.headline import votes
 from mmlca.study.numbers import Kind, Number, pick
-from mmlca.study.release import count_text, rounding_of
+from mmlca.study.release import count_text
+from mmlca.study.results.shown_certainty import mean_of, same_as_own
 from mmlca.study.results.site import stacked
 from mmlca.study.words import (
     counted,
@@ -42,6 +42,7 @@ _NORM = (
     "norm of the differences in transition probabilities, in which common transitions count more; "
     "0 means no difference"
 )
+_SURE = "probability"
 _BY_OCCUPANCY = {"quantity": "transition", "weighting": "occupancy"}
 
 
@@ -134,21 +135,20 @@ def _choice(study: Study, findings: Findings) -> str:
 def _certainty(study: Study, findings: Findings) -> list[str]:
     """How certain patients' clusters are; nothing if there is a single class."""
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
-    if findings.analysis.ensemble is not None:
+    if findings.combined.ensemble is not None:
         return [_of_ensemble(study, findings)]
     return [] if clusters.value == 1 else _of_one_model(findings)
 
 
 def _of_one_model(findings: Findings) -> list[str]:
     (model,) = findings.analysis.own.values()
-    (certainty,) = findings.analysis.certainty.values()
-    n, searches = model.n_replicated_, model.n_searches_
+    n, searches, sure = model.n_replicated_, model.n_searches_, mean_of(findings.results, _SURE)
     doubt = "" if is_confirmed(n, searches) else ", so a better model may exist"
     converged = "" if model.converged_ else "; the best of them did not converge"
     return [
         "Patients belong to their class with a mean probability of "
-        f"{certainty['probability'].mean():.2f} (entropy R² {model.entropy():.2f}), if the model "
-        f"is right{_tests_against(findings)}.",
+        f"{sure:.2f} (entropy R² {model.entropy():.2f}), if the model is right"
+        f"{_tests_against(findings)}.",
         f"{n} of {searches} independent searches reached the best likelihood{doubt}{converged}.",
     ]
 
@@ -164,24 +164,24 @@ def _tests_against(findings: Findings) -> str:
 
 def _of_ensemble(study: Study, findings: Findings) -> str:
     """How certain the clusters are, and how many patients would change without a site."""
-    analysis = findings.analysis
-    assert findings.influence is not None
-    if analysis.refined is None:
+    influence = findings.combined.influence
+    if findings.combined.refined is None:
         (vote_share,) = pick(findings.numbers, Kind.VOTE_SHARE)
         text = (
             f"On average, {percent_text(vote_share.value)} of the models' weight votes for a "
             "patient's cluster"
         )
     else:
-        sure = np.concatenate([t.to_numpy().max(axis=1) for t in analysis.memberships.values()])
-        rounding = rounding_of(study, analysis.clusters)
-        same = same_as_own(analysis, study.privacy.min_count, rounding)["all"]
+        same = same_as_own(findings.results, study.privacy.min_count)["all"]
         own = f"; {percent_text(same)} have the same cluster under their site's own model"
         text = (
-            f"Patients belong to their cluster with a mean probability of {sure.mean():.2f} (under "
-            f"the refined model, if it is right{'' if np.isnan(same) else own})"
+            "Patients belong to their cluster with a mean probability of "
+            f"{mean_of(findings.results, _SURE):.2f} (under the refined model, if it is "
+            f"right{'' if np.isnan(same) else own})"
         )
-    most = findings.influence["share"].max()
+    if influence is None:
+        return f"{text}."
+    most = influence["share"].max()
     changed = f"{'' if np.isnan(most) else 'at most '}{share_of_patients(study, most)}"
     return f"{text}; {changed} would change cluster if one of the sites had not taken part."
 
@@ -194,7 +194,7 @@ def _sites(findings: Findings) -> list[str]:
     norms = pick(findings.numbers, Kind.DIFFERENCE, **_BY_OCCUPANCY)
     if not norms:
         return []
-    if findings.analysis.ensemble is None:  # a single class: all patients of a site
+    if findings.combined.ensemble is None:  # a single class: all patients of a site
         size = f"{_mean(norms):.3f} ({_NORM}{_averaged(norms)})"
         return [f"What patients take next differs between the sites by {size}. {_apart(findings)}."]
     return [_site_sentence(findings)]
@@ -227,7 +227,10 @@ def _averaged(norms: list[Number]) -> str:
 
 def _apart(findings: Findings) -> str:
     """Whether sites share the chains, and how far apart these are, without the full stop."""
-    first, *pairs = pick(findings.numbers, Kind.SHARED)
+    tests = pick(findings.numbers, Kind.SHARED)
+    if not tests:
+        return "Whether they differ by more than chance was not tested"
+    first, *pairs = tests
     p = p_text(first.p_value, first.n_boot)
     norms = pick(findings.numbers, Kind.APART, **_BY_OCCUPANCY)
     if len(norms) == 1:

@@ -14,7 +14,8 @@ from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
 from mmlca.study.results.shown_sites import site_differences_of
 from mmlca.study.results.site import SiteResults, site_results, stacked
 from mmlca.study.settings import Study
-from mmlca.tables.disclosure import Rounding
+from mmlca.tables.counts import cluster_steps
+from mmlca.tables.disclosure import Rounding, few_digits
 from mmlca.tables.matching import memberships
 from mmlca.tables.site_differences import SiteDifferences, site_differences
 
@@ -216,3 +217,24 @@ def test_variances_rest_on_enough_patients_and_have_two_digits() -> None:
     known = rows["dispersion"].dropna()
     assert len(known) > 0
     assert [float(f"{value:.2g}") for value in known] == known.to_list()
+
+
+def test_a_variance_does_not_tell_how_many_patients_make_a_rare_step() -> None:
+    """Beside it are rounded counts, so that those of the other steps may be 10 larger or less."""
+    rng = np.random.default_rng(2)
+
+    def variances(rare: int) -> np.ndarray:
+        found = []
+        for _ in range(40):
+            stay, move = 200 + rng.integers(-10, 11), 60 + rng.integers(-10, 11)
+            last = [["B"] * 5, ["C"] * 5]
+            courses = [["A"] * 6] * stay + [["A", *last[0]]] * move + [["A", *last[1]]] * rare
+            courses += [["A", "B", "A", "B", "A", "B"]] * int(rng.integers(11, 30))
+            data = Sequences.from_lists(courses, states=["A", "B", "C"])
+            exact = cluster_steps(data, np.zeros(len(data), dtype=int), 1)
+            found.append(few_digits(exact.dispersion[0, :1], 2)[0])
+        return np.array(found)
+
+    few, many = variances(1), variances(10)
+    assert few.min() <= np.median(many) <= few.max()
+    assert many.min() <= np.median(few) <= many.max()

@@ -197,19 +197,19 @@ def test_methods_describe_the_search_that_was_made() -> None:
 def test_methods_describe_the_refinement_and_what_resamples_are() -> None:
     """The summary quotes probabilities of the refined model; the methods must say what it is."""
     study = study_of("A", "B")
-    done: Any = SimpleNamespace(n_steps_=1, converged_=False)
+    done: Any = SimpleNamespace(n_steps=1, converged=False)
     text = " ".join(refinement._refined(study, done))
     assert (
         "followed by one step of expectation-maximisation across the sites (refined model)" in text
     )
     assert "converge" not in text
     further = study_of("A", "B", ensemble={"refine": "converge"})
-    done = SimpleNamespace(n_steps_=31, converged_=True)
+    done = SimpleNamespace(n_steps=31, converged=True)
     assert (
         "by 31 steps of expectation-maximisation across the sites until convergence"
         in (refinement._refined(further, done)[0])
     )
-    none: Any = SimpleNamespace(n_steps_=0, converged_=False)
+    none: Any = SimpleNamespace(n_steps=0, converged=False)
     refit = refinement._refined(study_of("A", "B", ensemble={"refine": 0}), none)[0]
     assert "were estimated from the patients of the ensemble's clusters (refined model)" in refit
     fitted = models._fitted(study, 4)[-1]

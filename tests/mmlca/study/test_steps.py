@@ -346,7 +346,7 @@ def test_nothing_is_computed_twice(
     from mmlca.study.site_data import read_labs
     from mmlca.tables import describe
     from mmlca.tables.clusters import describe_clusters
-    from mmlca.tables.site_differences import site_differences
+    from mmlca.tables.site_differences import compare_rules
     from mmlca.tables.table_one import put_together
     from mmlca.tables.treatment_lines import treatment_paths
 
@@ -362,7 +362,7 @@ def test_nothing_is_computed_twice(
     ]
     fit = mmlca.MixtureMarkov.fit
     per_site = [read_labs, Ensemble.confidence, mmlca.MixtureMarkov.predict_proba]
-    once = [site_differences, put_together]
+    once = [compare_rules, put_together]
     never = [describe.transition_rates, mmlca.MixtureMarkov.load, Ensemble.predict]
     parts = [describe_clusters, mmlca.MixtureMarkov.predict]
     calls = count_calls(monkeypatch, [*per_view, *counted, *per_site, *once, *never, *parts, fit])
@@ -376,7 +376,7 @@ def test_nothing_is_computed_twice(
     expected["predict"] = 6 * 2  # every model at every site
     # of the own models, and of one model where the refinement begins
     expected["predict_proba"] = 2 + 2
-    expected["site_differences"] = 2  # of the ensemble, and refined
+    expected["compare_rules"] = 2  # of the ensemble, and refined
     expected["fit"] = 6  # the fits of the vote are the models
     assert dict(calls) == expected
     assert dict(ensembles) == {"fit": 1}
