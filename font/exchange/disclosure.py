@@ -301,7 +301,12 @@ def shared_draws(
 
 
 def unrounded(counts: ArrayLike, min_count: int) -> str | None:
-    """What in a table of counts from a file was not rounded by the rule; None if all was."""
+    """What in a table of counts from a file was not rounded by the rule; None if all was.
+
+    With `min_count` 1 expected numbers of patients leave as they are.
+    """
+    if min_count == 1:
+        return None
     values = np.asarray(counts)
     exact = values[values % min_count != 0]
     if not exact.size:

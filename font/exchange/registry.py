@@ -37,7 +37,6 @@ _MESSAGES = {
     "key": "font.exchange.masked:KEY",
     "masked labels": "font.exchange.messages.labels:MASKED",
     "masked sums": "font.exchange.messages.sums:MASKED",
-    "effects": "font.exchange.messages.effects:MESSAGE",
     "requests": "font.exchange.messages.requests:MESSAGE",
     "results": "font.exchange.messages.results:MESSAGE",
 }

@@ -11,7 +11,8 @@ Besides what all models have (`font.exchange.messages.model`), the content is:
 =================== =========================================================================
 format              "mmlca markov counts"
 states              S state labels, in order
-prior               pseudo-count that receivers add to every cell of first and steps
+prior               pseudo-count that receivers add to every cell of first and steps; with
+                    min_count 1, where nothing is rounded, that of the fit
 first               patients by class and first state (K × S)
 steps               steps by class, from and to (K × S × S); a cell that fewer than
                     min_count different patients make is 0 or min_count × steps_per_patient
@@ -35,11 +36,9 @@ from font.exchange.disclosure import Draws, round_counts, round_events, round_me
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_STATES,
-    Count,
     Label,
     Number,
     One,
-    Patients,
     Strict,
     enough_patients,
     first_misfit,
@@ -62,8 +61,10 @@ Content = Mapping[str, Any]
 
 FORMAT = "mmlca markov counts"
 _DIGITS = 2  # decimals of the mean number of steps
+_LEAST_PRIOR = 1e-9  # of an exact file whose model is of maximum likelihood
 
-Counts = Annotated[list[Count], size(1, MOST_STATES)]
+Amount = Annotated[Number, Field(ge=0, le=10**9)]  # whole where counts are rounded
+Counts = Annotated[list[Amount], size(1, MOST_STATES)]
 Steps = Annotated[list[Annotated[Number, Field(ge=0)]], size(1, MOST_STATES)]
 
 
@@ -74,7 +75,7 @@ class MarkovPart(Strict):
     version: One
     states: Annotated[list[Label], size(1, MOST_STATES)]
     prior: Annotated[Number, Field(gt=0)]
-    patients: Patients
+    patients: Annotated[list[Amount], size(1, MOST_CLASSES)]
     first: Annotated[list[Counts], size(1, MOST_CLASSES)]
     steps: Annotated[
         list[Annotated[list[Steps], size(0, MOST_STATES)]],
@@ -177,7 +178,7 @@ def _people(sequences: Sequences, membership: Floats) -> Floats:
 def markov_content(
     model: MixtureMarkov, sequences: Sequences, min_count: int, draws: Draws
 ) -> dict[str, Any]:
-    """A fitted model as a file holds it.
+    """A fitted model as a file holds it: rounded, or with `min_count` 1 as it was fitted.
 
     Notes
     -----
@@ -203,6 +204,20 @@ def markov_content(
     """
     expected = expected_counts(model, sequences)
     enough_patients(expected.patients, min_count)
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": 1,
+        "states": list(model.states_),
+        "prior": PRIOR_OF_ROUNDED_STEPS,
+    }
+    if min_count == 1:  # exact, so that receivers get the model that was fitted
+        return content | {
+            "prior": max(model.prior, _LEAST_PRIOR),
+            "patients": expected.patients.tolist(),
+            "first": expected.first.tolist(),
+            "steps": expected.steps.tolist(),
+            "steps_per_patient": 1.0,
+        }
     few = expected.support < min_count
     mean = 1.0
     if (
@@ -215,11 +230,7 @@ def markov_content(
     rounded = round_events(counted, expected.support, min_count, draws.random(counted.shape))
     mean = round_mean(float(mean), draws.random(1))
     steps = np.where(few, np.round(rounded * mean, _DIGITS), rounded)
-    return {
-        "format": FORMAT,
-        "version": 1,
-        "states": list(model.states_),
-        "prior": PRIOR_OF_ROUNDED_STEPS,
+    return content | {
         "patients": patients.tolist(),
         "first": first.tolist(),
         "steps": steps.tolist(),

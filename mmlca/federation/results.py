@@ -214,8 +214,7 @@ def request_of_results(hospital: Hospital, data: Sequences, study: Study, step: 
     from mmlca.study.cache import file_hash, settings_key
     from mmlca.study.study_file import input_files
 
-    place = study.sites[hospital.site]
-    here = study.model_copy(update={"sites": {hospital.site: place}})
+    place, here = study.sites[hospital.site], study.alone(hospital.site)
     account = data.account
     return request_of(
         data,

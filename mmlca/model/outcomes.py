@@ -479,9 +479,11 @@ def estimate_table(
     at = [row.at for row in rows]
     estimate = theta[at]
     se = np.sqrt(np.maximum(np.diag(covariance)[at], 0.0))
-    low, high = estimate - Z95 * se, estimate + Z95 * se
+    place = {label: c for c, label in enumerate(labels)}
+    counted = np.bincount(groups, minlength=len(labels))
+    patients = [counted[place[r.label]] if r.label in place else len(groups) for r in rows]
     is_share = np.array([row.term.startswith("share of") for row in rows], dtype=bool)
-    inside = is_share & (estimate > _ROUNDING) & (estimate < 1 - _ROUNDING)
+    low, high = intervals(estimate, se, is_share, np.array(patients, dtype=float))
     outside = is_share & ((estimate < -_ROUNDING) | (estimate > 1 + _ROUNDING))
     if outside.any():
         beyond = [str(row.label) for row, bad in zip(rows, outside, strict=True) if bad]
@@ -491,17 +493,6 @@ def estimate_table(
             ReportWarning,
             stacklevel=3,
         )
-    logit = np.log(estimate[inside] / (1 - estimate[inside]))
-    width = Z95 * se[inside] / (estimate[inside] * (1 - estimate[inside]))
-    low[inside], high[inside] = expit(logit - width), expit(logit + width)
-    place = {label: c for c, label in enumerate(labels)}
-    counted = np.bincount(groups, minlength=len(labels))
-    patients = [counted[place[r.label]] if r.label in place else len(groups) for r in rows]
-    # nobody, or everybody: the limit of Clopper and Pearson, since the variance says nothing
-    edge = is_share & ~inside & ~outside
-    reach = 0.025 ** (1 / np.maximum(patients, 1))
-    low[edge] = np.where(estimate[edge] > 0.5, reach[edge], 0.0)
-    high[edge] = np.where(estimate[edge] > 0.5, 1.0, 1 - reach[edge])
     table = pd.DataFrame(
         {
             "class": [row.label for row in rows],
@@ -515,6 +506,26 @@ def estimate_table(
     )
     table["cases"] = [_cases(row, groups, place, outcome) for row in rows]
     return table
+
+
+def intervals(
+    estimate: Floats, se: Floats, is_share: NDArray[np.bool_], patients: Floats
+) -> tuple[Floats, Floats]:
+    """95 % intervals of means, and of shares, which lie between 0 and 1.
+
+    Those of shares are of logits; where nobody or everybody of the patients is a case, the limit is
+    that of Clopper and Pearson, since the variance says nothing.
+    """
+    low, high = estimate - Z95 * se, estimate + Z95 * se
+    inside = is_share & (estimate > _ROUNDING) & (estimate < 1 - _ROUNDING)
+    logit = np.log(estimate[inside] / (1 - estimate[inside]))
+    width = Z95 * se[inside] / (estimate[inside] * (1 - estimate[inside]))
+    low[inside], high[inside] = expit(logit - width), expit(logit + width)
+    edge = is_share & (np.minimum(np.abs(estimate), np.abs(1 - estimate)) <= _ROUNDING)
+    reach = 0.025 ** (1 / np.maximum(patients, 1))
+    low[edge] = np.where(estimate[edge] > 0.5, reach[edge], 0.0)
+    high[edge] = np.where(estimate[edge] > 0.5, 1.0, 1 - reach[edge])
+    return low, high
 
 
 def _cases(row: Row, groups: Any, place: Any, outcome: Response | None) -> float:

@@ -506,6 +506,10 @@ class Study(Settings):
         named |= {"patients": place.patients_table, "observation": place.observation_table}
         return options | {n: v for n, v in named.items() if v is not None}
 
+    def alone(self, site: str) -> Study:
+        """The study of one site only."""
+        return self.model_copy(update={"sites": {site: self.sites[site]}})
+
     def changed(self, **parts: dict[str, Any]) -> Study:
         """The same study with other values: `changed(rules={"months": 6}, seed=2)`."""
         settings: dict[str, Any] = {

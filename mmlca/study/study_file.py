@@ -47,11 +47,11 @@ def read_study(
     ----------
     path : the study file
     site : str, optional
-        The study then has that site alone, and only its files must exist, so that a hospital can
-        use the study file of all hospitals.
+        The study then has the files of that site alone and of all others the names, so that a
+        hospital can use the study file of all hospitals.
     site_file : path, optional
         The file of a hospital whose study file does not say where its patients are; see
-        `mmlca.study.settings.SiteFile`. The study then has that site alone.
+        `mmlca.study.settings.SiteFile`. It says which site this is.
     files : bool
         False: no file need exist.
 
@@ -79,15 +79,18 @@ def read_study(
     _check_lab(study, path, site)
     if not files:
         return study
-    kept = study.sites if site is None else {site: study.sites[site]}
-    for name, part in kept.items():
-        if part.is_elsewhere:
+    here = list(study.sites) if site is None else [site]
+    for name in here:
+        if study.sites[name].is_elsewhere:
             raise InputError(
                 f"{path.name}: sites.{name} needs exactly one of records, sequences, omop and "
                 "warehouse; where each hospital has its own patients, it names them in a file of "
                 "its own: mmlca site run study.toml site.toml."
             )
-    sites = {name: resolved(home, name, part) for name, part in kept.items()}
+    sites = {
+        name: resolved(home, name, part) if name in here else Site(key=part.key)
+        for name, part in study.sites.items()
+    }
     reading = resolved_map(path, "records", study.records)
     concepts = resolved_concepts(path, study.concepts)
     study = study.model_copy(update={"sites": sites, "records": reading, "concepts": concepts})

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from mmlca.study.results import about, certainty, overlaps, steps, table_one
+from mmlca.study.results import about, certainty, effects, overlaps, steps, survival, table_one
 from mmlca.study.results.part import Columns, Part
 
-PARTS: tuple[Part, ...] = (about.PART, certainty.PART, overlaps.PART, steps.PART, table_one.PART)
+PARTS: tuple[Part, ...] = (
+    about.PART,
+    certainty.PART,
+    overlaps.PART,
+    steps.PART,
+    table_one.PART,
+    effects.PART,
+    survival.PART,
+)
 
 TABLES: dict[str, Columns] = {
     name: columns for part in PARTS for name, columns in part.tables.items()

@@ -48,7 +48,8 @@ def test_init_writes_both_files_and_a_colleague_keeps_the_first(tmp_path: Path) 
     assert (second / "study.toml").read_text() == agreed
     for folder, site in ((first, "MGB"), (second, "VA")):
         study = read_study(folder / "study.toml", site_file=folder / "site.toml")
-        assert list(study.sites) == [site]
+        assert [name for name, part in study.sites.items() if not part.is_elsewhere] == [site]
+        assert set(study.sites) == {"MGB", "VA"}
         assert study.sites[site].records == folder / "medications.csv"
         assert study.ensemble.method == "latent"
         assert study.rules.months == 3

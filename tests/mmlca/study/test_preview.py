@@ -85,7 +85,7 @@ def test_unmapped_drugs_are_a_table_and_a_caution(study_folder: Path, tmp_path: 
         li for li in (study_folder / "drugs.csv").read_text().splitlines() if "-,name" not in li
     ]
     short.write_text("\n".join(kept) + "\n")
-    study = read_study(study_folder / "study.toml", site="Aachen")
+    study = read_study(study_folder / "study.toml", site="Aachen").alone("Aachen")
     study = study.changed(**FEW, records={"drugs": str(short)}, privacy={"min_count": 11})
     content = run_study(study, tmp_path / "out")
     table = pd.read_csv(tmp_path / "out/tables/unmapped_Aachen.csv")
