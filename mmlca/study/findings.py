@@ -33,7 +33,7 @@ from mmlca.study.in_one_place import (
 )
 from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
-from mmlca.study.outcomes import Outcomes, find_outcomes
+from mmlca.study.outcomes import Outcomes, outcomes_of
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.results.shown_fits import Fits, fits_of
@@ -144,7 +144,7 @@ def describe(
     results = {site: task() for site, task in tasks.items()}
     table_one = describe_patients(study, analysis, described, results)
     fits = fits_of(results)
-    outcomes = find_outcomes(study, analysis, table_one.hidden_together)
+    outcomes = outcomes_of(study, results, cluster_names(analysis), table_one.hidden_together)
     combined = replace(
         combine_in_memory(analysis), shared=shared(), influence=influence(), suggested=suggested
     )

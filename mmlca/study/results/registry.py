@@ -5,11 +5,13 @@ from __future__ import annotations
 from mmlca.study.results import (
     about,
     certainty,
+    effects,
     fit,
     inference,
     models,
     overlaps,
     steps,
+    survival,
     table_one,
 )
 from mmlca.study.results.part import Columns, Part
@@ -23,6 +25,8 @@ PARTS: tuple[Part, ...] = (
     models.PART,
     inference.PART,
     fit.PART,
+    effects.PART,
+    survival.PART,
 )
 
 TABLES: dict[str, Columns] = {
