@@ -34,7 +34,7 @@ _MESSAGES = {
     "ensemble": "font.exchange.messages.ensemble:MESSAGE",
     "sums": "font.exchange.messages.sums:MESSAGE",
     "shared": "font.exchange.messages.shared:MESSAGE",
-    "key": "font.exchange.messages.mask_key:MESSAGE",
+    "key": "font.exchange.masked:KEY",
     "masked labels": "font.exchange.messages.labels:MASKED",
     "masked sums": "font.exchange.messages.sums:MASKED",
     "requests": "font.exchange.messages.requests:MESSAGE",
