@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from mmlca.study.results import about, certainty, effects, overlaps, steps, survival, table_one
+from mmlca.study.results import (
+    about,
+    certainty,
+    effects,
+    labs,
+    overlaps,
+    steps,
+    survival,
+    table_one,
+)
 from mmlca.study.results.part import Columns, Part
 
 PARTS: tuple[Part, ...] = (
@@ -13,6 +22,7 @@ PARTS: tuple[Part, ...] = (
     table_one.PART,
     effects.PART,
     survival.PART,
+    labs.PART,
 )
 
 TABLES: dict[str, Columns] = {
