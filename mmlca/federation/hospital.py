@@ -259,8 +259,7 @@ class Hospital:
 
         The private one is another in each study and round; it stays in the site's folder.
         """
-        from font.exchange.masked import mask_key
-        from font.exchange.messages.mask_key import write_mask_key
+        from font.exchange.masked import mask_key, write_mask_key
 
         secret = self.ledger().mask_secret()
         request = f"{mask_key(secret)} {self.min_count}"
@@ -589,7 +588,7 @@ class Hospital:
 
     def _mask_keys(self, secure: Iterable[Source] | None) -> dict[str, str]:
         """The public keys of the sites of a secure sum; none if the sum is not secure."""
-        from font.exchange.messages.mask_key import read_mask_keys
+        from font.exchange.masked import read_mask_keys
 
         if secure is None:
             return {}

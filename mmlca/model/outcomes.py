@@ -189,7 +189,7 @@ def three_step(
             slopes = values.reshape(p.shape[1] - 1, -1).T
             if warning := separation(part.x[used], ["", *terms], slopes):
                 warnings.warn(warning, ReportWarning, stacklevel=2)
-    if overlap := _overlap(step):
+    if overlap := _overlap_warning(step):
         warnings.warn(overlap, ReportWarning, stacklevel=2)
     first = None
     if model_of is not None and data is not None and correction is not None:
@@ -233,7 +233,7 @@ def _model_and_data(
     return None, None
 
 
-def _overlap(step: Step) -> str:
+def _overlap_warning(step: Step) -> str:
     """A sentence on classes that overlap so much that the correction itself is in doubt."""
     if step.correction is None:
         return ""
@@ -504,7 +504,7 @@ def estimate_table(
             "patients": patients,
         }
     )
-    table["cases"] = [_cases(row, groups, place, outcome) for row in rows]
+    table["cases"] = [_count_cases(row, groups, place, outcome) for row in rows]
     return table
 
 
@@ -528,7 +528,7 @@ def intervals(
     return low, high
 
 
-def _cases(row: Row, groups: Any, place: Any, outcome: Response | None) -> float:
+def _count_cases(row: Row, groups: Any, place: Any, outcome: Response | None) -> float:
     if outcome is None or row.level < 0:
         return np.nan
     return float(outcome.columns[groups == place[row.label], row.level].sum())
@@ -557,7 +557,10 @@ def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.
         pairs = []
         for a, b in combinations(by_class, 2):
             contrast = _contrast(by_class[a], by_class[b], len(rows))
-            difference: dict[str, Any] = {"test": f"{_name(b)} − {_name(a)}", "pair": (a, b)}
+            difference: dict[str, Any] = {
+                "test": f"{_class_name(b)} − {_class_name(a)}",
+                "pair": (a, b),
+            }
             if len(contrast) == 1:
                 value = float((contrast @ estimate)[0])
                 se = float(np.sqrt((contrast @ covariance @ contrast.T)[0, 0]))
@@ -584,7 +587,7 @@ def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.
     return pd.DataFrame(tests, columns=names)
 
 
-def _name(label: Hashable) -> str:
+def _class_name(label: Hashable) -> str:
     return label if isinstance(label, str) else f"class {label}"
 
 
