@@ -19,12 +19,12 @@ from .figures.treatment_lines import plot_lines as plot_lines
 from .model.estimator import MixtureMarkov as MixtureMarkov
 from .model.outcomes import three_step as three_step
 from .model.params import MarkovParams as MarkovParams
+from .model.params import simulate as simulate
 from .model.resampling import bootstrap as bootstrap
 from .model.selection import bootstrap_lrt as bootstrap_lrt
 from .model.selection import compare_criteria as compare_criteria
 from .model.selection import select_n_classes as select_n_classes
 from .model.selection import vote as vote
-from .model.simulate import simulate as simulate
 from .sequences.checks import InputError as InputError
 from .sequences.patterns import Patterns as Patterns
 from .sequences.type import Sequences as Sequences

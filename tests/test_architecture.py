@@ -41,10 +41,7 @@ SHARING_A_TYPE = (
     {"mmlca.model.estimator", "mmlca.model.inference", "mmlca.model.store"},
     {"font.ensemble", "font.store"},
     {f"ehr_prep.{name}" for name in ("drugs", "drug_texts", "records")},
-    {
-        f"mmlca.federation.{name}"
-        for name in ("fitting", "hospital", "refining", "results", "site_effects")
-    },
+    {f"mmlca.federation.{name}" for name in ("fitting", "hospital", "refining", "results")},
 )
 
 

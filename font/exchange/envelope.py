@@ -43,7 +43,7 @@ Limits, checked before anything is built: 8 MB per file, 600,000 values, 100,000
 12, 100 fields of an object, numbers of 30 digits, 127 states or 1,000 columns, 100 classes of a
 model, 300 models, 300 sites, 800 classes of all models together, 50 steps of a refinement,
 10,000,000 for the squared number of classes times parameters, 100,000,000 for the cubed number of
-variables times covariance matrices, 50 terms and 300 effects of covariates.
+variables times covariance matrices.
 
 What a file could still reveal:
 

@@ -18,10 +18,9 @@ from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
 from font.exchange.envelope import claimed_kind, file_names, read_file
 from font.exchange.header import Header
-from font.exchange.masked import LEAST_SITES, MaskedFile, read_masked
+from font.exchange.masked import LEAST_SITES, MaskedFile, read_mask_key, read_masked
 from font.exchange.messages.joins import read_joins
 from font.exchange.messages.labels import read_labels
-from font.exchange.messages.mask_key import read_mask_key
 from font.exchange.messages.model import ModelFile, read_models
 from font.exchange.messages.shared import Step
 from font.exchange.messages.sums import SumsFile, check_parts, read_sums

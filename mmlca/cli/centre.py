@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from font.errors import InputError
-from mmlca.cli.display import say, working, write_table, wrote
+from mmlca.cli.display import say, working, wrote
 from mmlca.cli.options import (
     FILE,
     PLAIN,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mmlca.study.settings import Study
 
 centre_app = typer.Typer(
-    name="centre", help="What the centre does: keys, combine, refine, effects.", **PLAIN
+    name="centre", help="What the centre does: keys, combine, refine.", **PLAIN
 )
 exchange_app = typer.Typer(name="exchange", help="Look at exchange files.", **PLAIN)
 centre_app.command("keys")(make_key_pair)
@@ -254,52 +254,6 @@ def centre_refine(
         _withheld(secure, "sums"),
         f"Next: send {path.name} to all sites; {following}",
     )
-
-
-@centre_app.command("effects")
-def centre_effects(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILES", help="The effects files of all sites, .json.", **FILE),
-    ],
-    study: StudyName = None,
-    study_file: StudyFile = None,
-    min_count: StudyMinCount = None,
-    keys: KeysFile = None,
-    out: Out = Path("effects"),
-    quiet: Quiet = False,
-) -> None:
-    """Pool the sites' effects of covariates, each weighted by the inverse of its variance."""
-    import pandas as pd
-
-    from font.exchange.messages.effects import read_all_effects
-    from font.files import keep_inputs
-    from mmlca.tables.pooling import inverse_variance
-
-    about = _about(study, study_file, min_count, None, keys, None)
-    places = [out / "effects_by_site.csv", out / "effects.csv"]
-    keep_inputs(places, files)
-    read_files = read_all_effects(files, about.header, min_count=about.min_count)
-    tables = {site: file.table.rename(columns={"cluster": "class"}) for site, file in
-              read_files.items()}  # fmt: skip
-    for table in tables.values():
-        table["class"] += 1
-    pooled = inverse_variance(tables)
-    by_site = pd.concat([t.assign(site=site) for site, t in tables.items()], ignore_index=True)
-    pooled = pooled.rename(columns={"class": "cluster"})
-    write_table(by_site.rename(columns={"class": "cluster"}), places[0])
-    write_table(pooled, places[1])
-    few = len(read_files) < 2
-    say(
-        quiet,
-        f"Effects of {len(read_files)} site{'' if few else 's'}: log-odds of each cluster against "
-        "cluster 1.",
-        "With one site there is nothing to pool." if few else pooled.to_string(
-            index=False, float_format="{:.3g}".format
-        ),
-        wrote(places),
-        "Withheld: nothing more; the sites left out what is based on few patients.",
-    )  # fmt: skip
 
 
 class _About(NamedTuple):

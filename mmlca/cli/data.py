@@ -15,6 +15,7 @@ from mmlca.cli.options import (
     Classes,
     Columns,
     CriterionOptions,
+    DatabaseOptions,
     DrugMap,
     DrugNames,
     FileColumn,
@@ -317,45 +318,10 @@ def prep(
             "--out", "-o", dir_okay=False, help="File for the sequences, .csv or .parquet."
         ),
     ],
-    omop: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="OMOP database instead of records, such as postgresql://host/database, "
-            "duckdb:///file.duckdb or parquet:folder/; without a password.",
-        ),
-    ] = None,
-    warehouse: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Database that is not OMOP instead of records, such as claims; a URL likewise.",
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option(help="Schema of the tables of the database.")
-    ] = None,
+    database: DatabaseOptions,
     condition: Annotated[
         str | None,
         typer.Option(help="Concept ids, such as 80809, or Atlas file of the entry (OMOP)."),
-    ] = None,
-    cohort: Annotated[
-        str | None,
-        typer.Option(help="Cohort table of the entry, such as results.cohort:7 (OMOP)."),
-    ] = None,
-    table: Annotated[
-        str | None,
-        typer.Option(
-            help="Table of the records: drug_exposure or drug_era of OMOP, any other with "
-            "--warehouse.",
-            show_default="drug_exposure, or the only table",
-        ),
-    ] = None,
-    patients_table: Annotated[
-        str | None, typer.Option(help="Table of the patients (--warehouse).")
-    ] = None,
-    observation_table: Annotated[
-        str | None, typer.Option(help="Table of the observation periods (--warehouse).")
     ] = None,
     patients: Annotated[
         Path | None,
@@ -400,45 +366,26 @@ def prep(
     Prints and writes a flow table that accounts for every record and patient dropped, and the
     drugs that the map does not know.
     """
-    from ehr_prep.build import build_sequences
-    from ehr_prep.cohort import follow_up_text
+    from ehr_prep.build import build_sequences, follow_up_text
     from ehr_prep.databases.claims import read_warehouse
     from ehr_prep.databases.omop import read_omop
     from ehr_prep.drug_texts import unmapped_caution
     from ehr_prep.records import read_records
-    from ehr_prep.settings import Reading, RecordColumns
+    from ehr_prep.settings import Reading
     from font.files import keep_inputs, private_folder
     from mmlca.sequences.files import holds_sequences
 
     options = change(Reading(), reading).options()
-    columns = RecordColumns.model_fields.keys() | {"default_supply"}
+    records = records or []
+    if sum([bool(records), "omop" in database, "warehouse" in database]) != 1:
+        raise InputError("give exactly one of a file of records, --omop URL and --warehouse URL.")
     tables: dict[str, Any] = {
         "patients_columns": roles(patients_column, "--patients-column"),
         "observation_columns": roles(observation_column, "--observation-column"),
     }
-    for_files: dict[str, Any] = {"patients": patients, "observation": observation, "labs": labs}
-    for_files |= {
-        "drug_names": drug_names,
-        "labs_columns": labs_column,
-        "file_columns": file_column,
-    }
-    for_files |= {name: value for name, value in options.items() if name not in columns}
-    for_columns = {name: value for name, value in options.items() if name in columns} | tables
-    for_omop = {"condition": condition, "cohort": cohort}
-    for_tables = {"patients_table": patients_table, "observation_table": observation_table}
-    for_databases = {"schema": schema, "table": table}
-    records = records or []
-    if sum([bool(records), omop is not None, warehouse is not None]) != 1:
-        raise InputError("give exactly one of a file of records, --omop URL and --warehouse URL.")
-    wrong: dict[str, Any]
-    if omop is not None:
-        wrong, kind = {**for_files, **for_columns, **for_tables}, "--omop"
-    elif warehouse is not None:
-        wrong, kind = {**for_files, **for_omop}, "--warehouse"
-    else:
-        wrong, kind = {**for_omop, **for_tables, **for_databases}, "a file of records"
-    if extra := [name for name, value in wrong.items() if value]:
-        raise InputError(f"{option_name(extra[0])} does not go with {kind}; leave it out.")
+    files: dict[str, Any] = {"patients": patients, "observation": observation, "labs": labs}
+    files |= {"drug_names": drug_names, "file_columns": file_column, "labs_columns": labs_column}
+    _check_source({**files, **tables, **options, **database, "condition": condition})
     for path in records:
         if holds_sequences(path):
             raise InputError(f"{path} holds sequences already; go on with `mmlca select` or `fit`.")
@@ -450,24 +397,25 @@ def prep(
     known = chosen_map(drugs, preset)
     with working("Reading", quiet=quiet):
         read: Records
-        if omop is not None:
+        if "omop" in database:
             entry = None if condition is None else condition.split(",")
             read = read_omop(
-                omop,
-                schema,
+                database["omop"],
+                database.get("cdm_schema"),
                 known,
                 None if entry is None else [int(c) if c.strip().isdecimal() else c for c in entry],
-                cohort,
-                table=table or "drug_exposure",
+                database.get("cohort"),
+                table=database.get("table", "drug_exposure"),
+                **options,
             )
-        elif warehouse is not None:
+        elif "warehouse" in database:
             read = read_warehouse(
-                warehouse,
-                table,
-                schema,
+                database["warehouse"],
+                database.get("table"),
+                database.get("cdm_schema"),
                 known,
-                patients=patients_table,
-                observation=observation_table,
+                patients=database.get("patients_table"),
+                observation=database.get("observation_table"),
                 **tables,
                 **options,
             )
@@ -497,3 +445,14 @@ def prep(
     lost = read.settings["unmapped"]["lost"]
     if caution := unmapped_caution(read.unmapped, lost, str(out.with_suffix(".unmapped.csv"))):
         note(quiet, caution)
+
+
+def _check_source(options: dict[str, Any]) -> None:
+    """Refuse options that do not go with where the records are."""
+    from mmlca.study.settings import WRONG_SOURCE
+
+    kind = next((name for name in ("omop", "warehouse") if name in options), "files")
+    wrong = {*WRONG_SOURCE[kind]} | ({"labs", "file_columns"} if kind != "files" else set())
+    if extra := [name for name, value in options.items() if value and name in wrong]:
+        source = "a file of records" if kind == "files" else f"--{kind}"
+        raise InputError(f"{option_name(extra[0])} does not go with {source}; leave it out.")

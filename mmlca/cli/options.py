@@ -25,6 +25,7 @@ from ehr_prep.settings import MAPS, Reading, RecordColumns, Rules
 from font.errors import InputError
 from font.settings import Settings, about
 from mmlca.model.settings import ClassSettings, ModelSettings
+from mmlca.study.settings import Place
 
 PLAIN: dict[str, Any] = {
     "no_args_is_help": True,
@@ -231,6 +232,12 @@ def whole_numbers(text: str, option: str) -> list[int]:
 RuleOptions = Annotated[dict[str, Any], Rules]
 ReadingOptions = Annotated[dict[str, Any], Reading, ("drugs", "drug_names")]
 """Those of `Reading` but the drug map, which several commands share as files."""
+DatabaseOptions = Annotated[
+    dict[str, Any],
+    Place,
+    Place.model_fields.keys()
+    - {"omop", "warehouse", "cdm_schema", "cohort", "table", "patients_table", "observation_table"},
+]
 ModelOptions = Annotated[dict[str, Any], ModelSettings]
 CriterionOptions = Annotated[dict[str, Any], ClassSettings, ("number", "candidates", "stability")]
 
@@ -307,7 +314,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _option(name: str, field: FieldInfo) -> str:
-    return about(field, "option") or f"--{name.replace('_', '-')}"
+    return about(field, "option") or f"--{(field.alias or name).replace('_', '-')}"
 
 
 def _per_site(name: str) -> Any:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 site_app = typer.Typer(
     name="site",
-    help="What a hospital does: keys, fit, mask-key, label, assign, refine, answer, effects.",
+    help="What a hospital does: keys, fit, mask-key, label, assign, refine, answer.",
     **PLAIN,
 )
 
@@ -386,53 +386,6 @@ def site_answer(
         quiet,
         wrote([path]),
         f"{hospital.ledger().path} keeps what was released.",
-        f"Next: look at it with `mmlca exchange check {path}`, then send {path.name} to the "
-        "centre.",
-    )
-
-
-@site_app.command("effects")
-@with_groups
-def site_effects(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="The centre's ensemble file, or its last shared file.", **FILE
-        ),
-    ],
-    covariates: Annotated[
-        Path,
-        typer.Option(
-            help="Table of an id and what membership may depend on, .csv or .parquet.", **FILE
-        ),
-    ],
-    *,
-    sequences: SiteSequences = None,
-    home: Home,
-    release: Release,
-    patients: Patients,
-    keys: KeysFile = None,
-    out: SiteOut = None,
-    quiet: Quiet = False,
-) -> None:
-    """Write how membership in the clusters depends on covariates here, for the centre."""
-    from font.exchange.messages.effects import read_effects
-    from mmlca.sequences.files import read_table
-
-    data = site_data(sequences, patients, file, quiet=quiet)
-    hospital = open_hospital(home, data, release, keys=read_keys_file(keys, home.study_file))
-    inputs = all_inputs(home, patients, file, covariates, sequences)
-    _keep_apart(hospital, "effects", out, inputs)
-    path = hospital.effects(file, read_table(covariates), out)
-    table = read_effects(path).table
-    table["cluster"] += 1
-    say(
-        quiet,
-        "Log-odds of each cluster against cluster 1, as they leave:",
-        table.to_string(index=False),
-        wrote([path]),
-        f"Withheld: effects based on fewer than {hospital.min_count} patients of a cluster, "
-        f"and digits beyond the precision; {hospital.ledger().path} keeps what was released.",
         f"Next: look at it with `mmlca exchange check {path}`, then send {path.name} to the "
         "centre.",
     )

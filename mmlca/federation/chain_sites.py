@@ -13,8 +13,7 @@ from font.errors import InputError
 from font.probabilities import PRIOR_OF_SENT_FITS
 from font.simulation.sources import SETTINGS, GaussianSource, keyword_defaults
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.params import MarkovParams
-from mmlca.model.simulate import simulate
+from mmlca.model.params import MarkovParams, simulate
 from mmlca.sequences.type import Sequences
 
 Floats = NDArray[np.float64]

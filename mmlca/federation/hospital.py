@@ -1,9 +1,9 @@
-"""A hospital's part in a federated study: fit, label, assign, refine, effects.
+"""A hospital's part in a federated study: fit, label, assign, refine, results.
 
 The commands `mmlca site …` and an app for Flower do the same through here, and everything that
 leaves goes through the site's ledger. The file is long because half of it describes the arguments
-of one class; what the steps compute is in `fitting`, `refining` and `site_effects`, what a site
-does not answer in `refusals`.
+of one class; what the steps compute is in `fitting`, `refining` and `results`, what a site does
+not answer in `refusals`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from font.errors import InputError
 from mmlca import __version__
@@ -268,8 +268,7 @@ class Hospital:
 
         The private one is another in each study and round; it stays in the site's folder.
         """
-        from font.exchange.masked import mask_key
-        from font.exchange.messages.mask_key import write_mask_key
+        from font.exchange.masked import mask_key, write_mask_key
 
         secret = self.ledger().mask_secret()
         request = f"{mask_key(secret)} {self.min_count}"
@@ -415,57 +414,6 @@ class Hospital:
         step = read_step(source, self.header())
         self._refuse_foreign_step(step)
         return self._answer(kind, step, out)
-
-    @_alone
-    def effects(
-        self,
-        source: Source,
-        covariates: pd.DataFrame,
-        out: Path | None = None,
-        *,
-        correction: Literal["BCH", "ML"] | None = "ML",
-    ) -> Path:
-        """Write how membership in the clusters depends on covariates here, for the centre.
-
-        Parameters
-        ----------
-        source : the centre's ensemble file, or its last shared file
-            Under a shared model the memberships are its own. For an ensemble those of Markov chains
-            stand in for them that are estimated in each cluster of this site.
-        covariates : DataFrame
-            One row per patient, matched by id as in `MixtureMarkov.fit`. Columns, texts and
-            levels must be the same at all sites.
-        out : folder, optional
-            `to_centre` if not given.
-        correction : as in `mmlca.three_step`
-
-        Notes
-        -----
-        `font.exchange.messages.effects` says which effects may leave. A round takes one list of
-        covariates: the ledger refuses another, since two could be compared.
-        """
-        from font.exchange.messages.shared import read_step
-        from mmlca.federation.ledger import request_of
-        from mmlca.federation.site_effects import make_effects
-        from mmlca.model.covariates import align
-
-        data = self._sequences()
-        frame = align(covariates, data)
-        step = read_step(source, self.header())
-        self._refuse_foreign_step(step)
-        request = request_of(
-            data,
-            min_count=self.min_count,
-            of=step.fingerprint,
-            correction=correction,
-            covariates=request_of(frame.reset_index(drop=True)),
-        )
-        return self._release_one(
-            "effects",
-            request,
-            lambda ledger: make_effects(self, ledger, data, step, frame, correction),
-            out,
-        )
 
     @_alone
     def results(
@@ -649,7 +597,7 @@ class Hospital:
 
     def _mask_keys(self, secure: Iterable[Source] | None) -> dict[str, str]:
         """The public keys of the sites of a secure sum; none if the sum is not secure."""
-        from font.exchange.messages.mask_key import read_mask_keys
+        from font.exchange.masked import read_mask_keys
 
         if secure is None:
             return {}

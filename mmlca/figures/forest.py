@@ -41,6 +41,7 @@ _LABELS = {
     "time in state": "Windows in the state",
     "coefficient": "Log-odds ratio against class 1",
 }
+_FIXED, _RANDOM = "all sites, fixed", "all sites, random"
 _SHARES = ("weight", "initial", "transition")
 _ROWS = {"initial": "state", "transition": "from → to", "time in state": "state"}
 _SITES = MARKERS.replace("D", "")  # the diamond is all sites together
@@ -154,7 +155,7 @@ def plot_effects(
         class, term, estimate, low, high, and site where there are several; from
         `mmlca.three_step`. The intercept is not drawn, nor what is missing.
     pooled : DataFrame, optional
-        From `mmlca.inverse_variance`: drawn as diamonds.
+        From `mmlca.inverse_variance`: drawn as diamonds, open for random effects.
     figure : Figure, optional
 
     Examples
@@ -174,7 +175,10 @@ def plot_effects(
     sites = list(frame["site"].unique()) if "site" in frame else [None]
     series = [(site, frame if site is None else frame[frame["site"] == site]) for site in sites]
     if pooled is not None:
-        series.append(("together", pooled))
+        series.append((_FIXED, pooled))
+        if "random" in pooled:
+            random = {c: pooled[f"random_{c}"] for c in ("low", "high")}
+            series.append((_RANDOM, pooled.assign(estimate=pooled["random"], **random)))
     names = [str(site) for site, _ in series if site is not None]
     width = (ONE_COLUMN if len(classes) == 1 else TWO_COLUMNS) + extra_width(terms)
     n_lines = -(-len(names) // legend_columns(width, names)) if names else 0
@@ -195,14 +199,15 @@ def plot_effects(
         for number, (site, table) in enumerate(series):
             mine = table[table["class"] == name].set_index("term").reindex(terms)
             at = np.arange(len(terms)) + (number - (len(series) - 1) / 2) * 0.8 / len(series)
-            whole = site == "together"
+            whole = site in (_FIXED, _RANDOM)
             colour = INK if whole else group_colour(number)
             ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.1)
             marker = "D" if whole else _SITES[number % len(_SITES)]
             label = None if site is None else str(site)
             ax.plot(
-                mine["estimate"], at, marker, color=colour, markersize=3.4, label=label, zorder=3
-            )
+                mine["estimate"], at, marker, color=colour, markersize=3.4, label=label, zorder=3,
+                markerfacecolor="white" if site == _RANDOM else colour,
+            )  # fmt: skip
         title = f"{named(name, 'Class')} against the first"
         ax.set_title(title_lines(title, letters), fontsize=TEXT, color=INK)
         ax.set_yticks(range(len(terms)), terms)

@@ -26,7 +26,7 @@ def plot_survival(
     *,
     unit: str = "",
     min_count: int = 0,
-    shown: Survival | None = None,
+    hidden: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
     """Share without the event by cluster since the landmark. Draws `result.curves`.
@@ -41,8 +41,8 @@ def plot_survival(
     unit : str
         Of time, for the axis: "years".
     min_count : see `Survival.shown`
-    shown : Survival, optional
-        What to draw instead of `result.shown(min_count)`, such as with rounded numbers.
+    hidden : bool
+        Hide small numbers, as `result.shown(min_count)` does. False: the result is without them.
     ax : Axes, optional
 
     Examples
@@ -55,7 +55,7 @@ def plot_survival(
     """
     of_type(result, Survival, "what survival_by_cluster returns")
     check_min_count(min_count)
-    curves = (result.shown(min_count) if shown is None else shown).curves
+    curves = (result.shown(min_count) if hidden else result).curves
     every = list(result.excluded["group"])
     drawn = [group for group in every if (curves["group"] == group).any()]
     if not drawn:
@@ -79,8 +79,7 @@ def plot_survival(
     label = f"Time since the landmark{f' ({unit})' if unit else ''}"
     note = ""
     if len(drawn) < len(every):
-        hidden = len(every) - len(drawn)
-        few = counted(hidden, "group", "groups")
+        few = counted(len(every) - len(drawn), "group", "groups")
         note = f"\n{few} of fewer than {min_count} events not shown"
     # empty lines of the label keep room for the numbers, which are some points below the axis
     ax.set_xlabel(label + note + "\n" * (len(drawn) + 2), fontsize=TEXT)

@@ -170,14 +170,9 @@ def read_covariates(
     """
     frame = align(covariates, data)
     known = complete(frame, formula)
-    n_dropped = int((~known).sum())
-    if n_dropped:
-        lacking = f"{n_dropped:,} of {len(data):,} patients lack covariates"
-        if missing == "error" or not known.any():
-            raise InputError(
-                f"{lacking} (patients {some(data.ids[~known])}); fill them in, or leave these "
-                f"patients out with {option('missing', 'drop')}."
-            )
+    advice = f"fill them in, or leave these patients out with {option('missing', 'drop')}"
+    lacking = _check_missing(known, data, missing if known.any() else "error", advice)
+    if lacking:
         warnings.warn(f"{lacking} and are left out of the fit.", stacklevel=4)
     frame = frame[known]
     design = learn(frame, formula, data.weights[known])
@@ -185,20 +180,26 @@ def read_covariates(
 
 
 def matrix_of(
-    design: Design, covariates: AnyCovariates, data: Sequences, missing: str, otherwise: str
+    design: Design, covariates: AnyCovariates, data: Sequences, missing: str, advice: str
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """The columns (n, P) of other patients' covariates, and which patients have all of them.
 
-    Patients who lack any are refused unless `missing` is "drop"; `otherwise` says what to do.
+    Patients who lack any are refused with the `advice`, unless `missing` is "drop".
     """
     matrix = design.matrix(align(covariates, data))
     known: NDArray[np.bool_] = np.asarray(~np.isnan(matrix).any(axis=1))
-    if not known.all() and missing == "error":
-        raise InputError(
-            f"{int((~known).sum()):,} of {len(data):,} patients lack covariates (patients "
-            f"{some(data.ids[~known])}); {otherwise}."
-        )
+    _check_missing(known, data, missing, advice)
     return matrix, known
+
+
+def _check_missing(known: NDArray[np.bool_], data: Sequences, missing: str, advice: str) -> str:
+    """How many patients lack covariates, in words; "" if none. Refuses them if "error"."""
+    if known.all():
+        return ""
+    lacking = f"{int((~known).sum()):,} of {len(data):,} patients lack covariates"
+    if missing == "error":
+        raise InputError(f"{lacking} (patients {some(data.ids[~known])}); {advice}.")
+    return lacking
 
 
 # --- from a table to a design -----------------------------------------------------------
@@ -210,7 +211,7 @@ def align(covariates: AnyCovariates, data: Sequences) -> pd.DataFrame:
     A table with a column "id", or whose index holds the ids, is matched by id; one with the
     plain index 0 … n − 1, and an array, are taken in the order of the patients.
     """
-    frame = _frame(covariates)
+    frame = _as_frame(covariates)
     if "id" in frame.columns:
         frame = frame.set_index("id")
     elif isinstance(frame.index, pd.RangeIndex) and (frame.index.start, frame.index.step) == (0, 1):
@@ -235,7 +236,7 @@ def align(covariates: AnyCovariates, data: Sequences) -> pd.DataFrame:
     return frame.reindex(ids).set_axis(data.ids, axis=0)
 
 
-def _frame(covariates: AnyCovariates) -> pd.DataFrame:
+def _as_frame(covariates: AnyCovariates) -> pd.DataFrame:
     if isinstance(covariates, pd.Series):
         covariates = covariates.to_frame("x" if covariates.name is None else covariates.name)
     if isinstance(covariates, pd.DataFrame):
@@ -256,11 +257,11 @@ def _frame(covariates: AnyCovariates) -> pd.DataFrame:
 
 def learn(frame: pd.DataFrame, formula: str | None, weights: Floats) -> Design:
     """The design of covariates that are complete, checked for what cannot be estimated."""
-    terms, labels = _parse(formula, frame.columns)
+    terms, labels = _parse_formula(formula, frame.columns)
     names = list(dict.fromkeys(name for term in terms for name in term))
     if not names:
         raise InputError("there are no covariates: the table has no columns besides the id.")
-    variables = tuple(_variable(name, frame[name], name in labels) for name in names)
+    variables = tuple(_learn_variable(name, frame[name], name in labels) for name in names)
     design = Design(variables, tuple(terms))
     matrix = design.matrix(frame)
     counted = matrix[weights > 0]
@@ -294,7 +295,7 @@ def _check_rank(design: Design, matrix: Floats) -> None:
     )
 
 
-def _variable(name: str, values: pd.Series, is_label: bool) -> Variable:
+def _learn_variable(name: str, values: pd.Series, is_label: bool) -> Variable:
     values = values.infer_objects()  # numbers that stood beside None
     if isinstance(values.dtype, pd.CategoricalDtype):
         used = set(_texts(values))
@@ -321,7 +322,9 @@ def _variable(name: str, values: pd.Series, is_label: bool) -> Variable:
     return Variable(name, tuple(levels))
 
 
-def _parse(formula: str | None, columns: Iterable[str]) -> tuple[list[tuple[str, ...]], set[str]]:
+def _parse_formula(
+    formula: str | None, columns: Iterable[str]
+) -> tuple[list[tuple[str, ...]], set[str]]:
     """Terms, and the variables that C() makes labels; without a formula each column is a term."""
     known = list(columns)
     if formula is None:
@@ -360,11 +363,11 @@ def _parse(formula: str | None, columns: Iterable[str]) -> tuple[list[tuple[str,
             raise InputError(f"the formula {formula!r} is invalid; it may contain {_FORMULA}.")
         sizes = range(1, len(names) + 1) if crossed else [len(names)]
         for size in sizes:
-            terms += [t for t in combinations(names, size) if not _has(terms, t)]
+            terms += [t for t in combinations(names, size) if not _has_term(terms, t)]
     return sorted(terms, key=len), labels
 
 
-def _has(terms: list[tuple[str, ...]], term: tuple[str, ...]) -> bool:
+def _has_term(terms: list[tuple[str, ...]], term: tuple[str, ...]) -> bool:
     return any(set(other) == set(term) for other in terms)
 
 
@@ -397,7 +400,7 @@ def _text(value: Any) -> str:
 
 def complete(frame: pd.DataFrame, formula: str | None) -> NDArray[np.bool_]:
     """Which patients lack no covariate that is used; an empty text is missing."""
-    terms, _ = _parse(formula, frame.columns)
+    terms, _ = _parse_formula(formula, frame.columns)
     used = list(dict.fromkeys(name for term in terms for name in term))
     known = frame[used].notna() & (frame[used] != "")
     return np.asarray(known.all(axis=1), dtype=bool)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,8 +92,6 @@ def run_em(
     zeros: NDArray[np.bool_] | None = None,
 ) -> Run:
     """EM from cells (K, C) and shares (K,) or (H, K); cells in `zeros` (K, C) stay zero."""
-    from mmlca.model import _kernels
-
     n_classes, n_cells = cells.shape
     if settings.zeros.any():
         table = np.where(settings.zeros, 0, cells).reshape(n_classes, -1, patterns.n_states)
@@ -107,15 +105,8 @@ def run_em(
     limits = (settings.max_iter, settings.tol / unit, settings.accelerate, settings.n_confirm)
     path = np.empty((settings.max_iter + 1, 2))
     no_classes = np.empty((len(chances[0]), 0, 4)), np.empty(0)
-    n_done, converged = _kernels.em(
-        _table(patterns),
-        _scratch(patterns, len(chances[0])),
-        _lanes(prior, -1.0),
-        chances,
-        np.empty((2, *chances.shape[1:])),
-        limits,
-        path,
-        no_classes,
+    n_done, converged, _ = _call_kernel(
+        patterns, _lanes(prior, -1.0), chances, limits, path, no_classes
     )
     found = _unlanes(chances[3], n_classes)
     shares = found[:, n_cells + len(patterns.gaps) :].T.copy()
@@ -135,26 +126,17 @@ def e_step(patterns: Patterns, params: MarkovParams, shares: Floats | None = Non
 
     `shares` (H, K) are proportions by group, instead of the parameters' own.
     """
-    from mmlca.model import _kernels
-
     n_classes, n_cells = params.n_classes, params.n_states * (params.n_states + 1)
     proportions = params.weights if shares is None else shares
     chances = _kernel_arrays(patterns, cells_of(params), proportions)
     n_lanes = len(chances[0])
-    visits = np.empty((2, *chances.shape[1:]))
     posterior, logs = np.empty((n_lanes, len(patterns), 4)), np.empty(len(patterns))
-    _kernels.em(
-        _table(patterns),
-        _scratch(patterns, n_lanes),
-        np.zeros((n_lanes, n_cells + 1, 4)),
-        chances,
-        visits,
-        (0, 0.0, False, 0),
-        np.empty((1, 2)),
-        (posterior, logs),
+    no_prior, no_updates = np.zeros((n_lanes, n_cells + 1, 4)), (0, 0.0, False, 0)
+    _, _, visits = _call_kernel(
+        patterns, no_prior, chances, no_updates, np.empty((1, 2)), (posterior, logs)
     )
     of_pattern = posterior.transpose(1, 0, 2).reshape(len(patterns), -1)[:, :n_classes]
-    expected = _unlanes(visits[0], n_classes)[:, :n_cells]
+    expected = _unlanes(visits, n_classes)[:, :n_cells]
     return EStep(logs, of_pattern, expected * _unit(patterns))
 
 
@@ -195,28 +177,20 @@ def _kernel_arrays(patterns: Patterns, cells: Floats, shares: Floats) -> Floats:
     return chances
 
 
-def _scratch(patterns: Patterns, n_lanes: int) -> tuple[Floats, ...]:
-    """What the kernels work in."""
+def _call_kernel(
+    patterns: Patterns,
+    prior: Floats,
+    chances: Floats,
+    limits: tuple[int, float, bool, int],
+    path: Floats,
+    classes: tuple[Floats, Floats],
+) -> tuple[int, bool, Floats]:
+    """Call `_kernels.em` with room to work in: the updates, if converged, and what is expected."""
     from mmlca.model import _kernels
 
-    n_tokens, s = len(patterns.cell), patterns.n_states
-    return (
-        np.empty((n_lanes, n_tokens, 4)),
-        np.empty((n_tokens + 1, 4)),
-        np.empty((n_lanes, min(_kernels.BLOCK, len(patterns)), 4)),
-        np.empty((5, s + 1, s)),
-    )
-
-
-def _unit(patterns: Patterns) -> float:
-    """What the kernels count weights in: 1, or the largest weight if it is a huge one."""
-    largest = float(patterns.weights.max(initial=0.0))
-    return largest if largest > _HEAVY else 1.0
-
-
-def _table(patterns: Patterns) -> tuple[Any, ...]:
-    return (
-        patterns.n_states,
+    n_lanes, n_tokens, s = len(prior), len(patterns.cell), patterns.n_states
+    table = (
+        s,
         patterns.indptr,
         patterns.tokens,
         patterns.cell,
@@ -225,6 +199,21 @@ def _table(patterns: Patterns) -> tuple[Any, ...]:
         patterns.weights / _unit(patterns),
         np.array([0, len(patterns)]) if patterns.starts is None else patterns.starts,
     )
+    scratch = (
+        np.empty((n_lanes, n_tokens, 4)),
+        np.empty((n_tokens + 1, 4)),
+        np.empty((n_lanes, min(_kernels.BLOCK, len(patterns)), 4)),
+        np.empty((5, s + 1, s)),
+    )
+    visits = np.empty((2, *chances.shape[1:]))
+    done = _kernels.em(table, scratch, prior, chances, visits, limits, path, classes)
+    return *done, visits[0]
+
+
+def _unit(patterns: Patterns) -> float:
+    """What the kernels count weights in: 1, or the largest weight if it is a huge one."""
+    largest = float(patterns.weights.max(initial=0.0))
+    return largest if largest > _HEAVY else 1.0
 
 
 def _lanes(rows: Floats, filler: float) -> Floats:

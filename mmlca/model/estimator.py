@@ -52,9 +52,8 @@ from mmlca.model.expected import Visits
 from mmlca.model.inference import Patients
 from mmlca.model.information import Kind
 from mmlca.model.membership import Rows, fit_membership, make_rows
-from mmlca.model.params import Floats, MarkovParams, Seed
+from mmlca.model.params import Floats, MarkovParams, Seed, simulate
 from mmlca.model.search import Fit, SearchKind, fit_from, fit_search, is_confirmed
-from mmlca.model.simulate import simulate
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
@@ -462,14 +461,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         counted = data.weights > 0
         return float(np.average(logs[inverse][counted], weights=data.weights[counted]))
 
-    def _e_step(self, data: Sequences, groups: Labels | None) -> tuple[em.EStep, Patterns]:
-        """The E-step of patients, by group if these are given, and their patterns."""
-        if groups is None:
-            return em.e_step(data.patterns, self.params_), data.patterns
-        number, n_groups = self._group_numbers(data, groups), len(self.group_weights_)
-        patterns = data.patterns.by_group(number, n_groups, data.weights)
-        return em.e_step(patterns, self.params_, self.group_weights_.to_numpy()), patterns
-
     def _group_numbers(self, data: Sequences, groups: Labels) -> NDArray[np.intp]:
         """The number of each patient's group among those of the fit."""
         known = self.group_weights_.index
@@ -493,7 +484,11 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_covariates(covariates)
         if covariates is None:
-            step, patterns = self._e_step(data, groups)
+            patterns, shares = data.patterns, None
+            if groups is not None:
+                number, shares = self._group_numbers(data, groups), self.group_weights_.to_numpy()
+                patterns = patterns.by_group(number, len(shares), data.weights)
+            step = em.e_step(patterns, self.params_, shares)
             return step.posterior, step.logliks, patterns.inverse
         if groups is not None:
             raise InputError("the model was fitted with covariates; leave groups out.")

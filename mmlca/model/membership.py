@@ -283,7 +283,7 @@ def fit_membership(
         best = max(ends, key=lambda one: one.value)
         if not np.isfinite(best.value):
             break
-        starts = [_kicked(mixture, best, rng) for _ in range(n_kicks)]
+        starts = [_kick(mixture, best, rng) for _ in range(n_kicks)]
         tried = [mixture.run(*s, min(_TRY, settings.max_iter), 0.0, True) for s in starts]
         tried.sort(key=lambda one: -one.value)
         followed = [
@@ -317,9 +317,7 @@ def fit_membership(
     return fit, coefficients
 
 
-def _kicked(
-    mixture: Mixture, run: MembershipRun, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
+def _kick(mixture: Mixture, run: MembershipRun, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Parameters after some rows of a run got any class."""
     posterior = reassigned(run.posterior, [0.05, 0.15, 0.3], rng)
     return mixture.m_step(run.cells, run.coefficients, posterior)

@@ -189,7 +189,7 @@ def three_step(
             slopes = values.reshape(p.shape[1] - 1, -1).T
             if warning := separation(part.x[used], ["", *terms], slopes):
                 warnings.warn(warning, ReportWarning, stacklevel=2)
-    if overlap := _overlap(step):
+    if overlap := _overlap_warning(step):
         warnings.warn(overlap, ReportWarning, stacklevel=2)
     first = None
     if model_of is not None and data is not None and correction is not None:
@@ -233,7 +233,7 @@ def _model_and_data(
     return None, None
 
 
-def _overlap(step: Step) -> str:
+def _overlap_warning(step: Step) -> str:
     """A sentence on classes that overlap so much that the correction itself is in doubt."""
     if step.correction is None:
         return ""
@@ -479,9 +479,11 @@ def estimate_table(
     at = [row.at for row in rows]
     estimate = theta[at]
     se = np.sqrt(np.maximum(np.diag(covariance)[at], 0.0))
-    low, high = estimate - Z95 * se, estimate + Z95 * se
+    place = {label: c for c, label in enumerate(labels)}
+    counted = np.bincount(groups, minlength=len(labels))
+    patients = [counted[place[r.label]] if r.label in place else len(groups) for r in rows]
     is_share = np.array([row.term.startswith("share of") for row in rows], dtype=bool)
-    inside = is_share & (estimate > _ROUNDING) & (estimate < 1 - _ROUNDING)
+    low, high = intervals(estimate, se, is_share, np.array(patients, dtype=float))
     outside = is_share & ((estimate < -_ROUNDING) | (estimate > 1 + _ROUNDING))
     if outside.any():
         beyond = [str(row.label) for row, bad in zip(rows, outside, strict=True) if bad]
@@ -491,17 +493,6 @@ def estimate_table(
             ReportWarning,
             stacklevel=3,
         )
-    logit = np.log(estimate[inside] / (1 - estimate[inside]))
-    width = Z95 * se[inside] / (estimate[inside] * (1 - estimate[inside]))
-    low[inside], high[inside] = expit(logit - width), expit(logit + width)
-    place = {label: c for c, label in enumerate(labels)}
-    counted = np.bincount(groups, minlength=len(labels))
-    patients = [counted[place[r.label]] if r.label in place else len(groups) for r in rows]
-    # nobody, or everybody: the limit of Clopper and Pearson, since the variance says nothing
-    edge = is_share & ~inside & ~outside
-    reach = 0.025 ** (1 / np.maximum(patients, 1))
-    low[edge] = np.where(estimate[edge] > 0.5, reach[edge], 0.0)
-    high[edge] = np.where(estimate[edge] > 0.5, 1.0, 1 - reach[edge])
     table = pd.DataFrame(
         {
             "class": [row.label for row in rows],
@@ -513,11 +504,31 @@ def estimate_table(
             "patients": patients,
         }
     )
-    table["cases"] = [_cases(row, groups, place, outcome) for row in rows]
+    table["cases"] = [_count_cases(row, groups, place, outcome) for row in rows]
     return table
 
 
-def _cases(row: Row, groups: Any, place: Any, outcome: Response | None) -> float:
+def intervals(
+    estimate: Floats, se: Floats, is_share: NDArray[np.bool_], patients: Floats
+) -> tuple[Floats, Floats]:
+    """95 % intervals of means, and of shares, which lie between 0 and 1.
+
+    Those of shares are of logits; where nobody or everybody of the patients is a case, the limit is
+    that of Clopper and Pearson, since the variance says nothing.
+    """
+    low, high = estimate - Z95 * se, estimate + Z95 * se
+    inside = is_share & (estimate > _ROUNDING) & (estimate < 1 - _ROUNDING)
+    logit = np.log(estimate[inside] / (1 - estimate[inside]))
+    width = Z95 * se[inside] / (estimate[inside] * (1 - estimate[inside]))
+    low[inside], high[inside] = expit(logit - width), expit(logit + width)
+    edge = is_share & (np.minimum(np.abs(estimate), np.abs(1 - estimate)) <= _ROUNDING)
+    reach = 0.025 ** (1 / np.maximum(patients, 1))
+    low[edge] = np.where(estimate[edge] > 0.5, reach[edge], 0.0)
+    high[edge] = np.where(estimate[edge] > 0.5, 1.0, 1 - reach[edge])
+    return low, high
+
+
+def _count_cases(row: Row, groups: Any, place: Any, outcome: Response | None) -> float:
     if outcome is None or row.level < 0:
         return np.nan
     return float(outcome.columns[groups == place[row.label], row.level].sum())
@@ -546,7 +557,10 @@ def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.
         pairs = []
         for a, b in combinations(by_class, 2):
             contrast = _contrast(by_class[a], by_class[b], len(rows))
-            difference: dict[str, Any] = {"test": f"{_name(b)} − {_name(a)}", "pair": (a, b)}
+            difference: dict[str, Any] = {
+                "test": f"{_class_name(b)} − {_class_name(a)}",
+                "pair": (a, b),
+            }
             if len(contrast) == 1:
                 value = float((contrast @ estimate)[0])
                 se = float(np.sqrt((contrast @ covariance @ contrast.T)[0, 0]))
@@ -573,7 +587,7 @@ def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.
     return pd.DataFrame(tests, columns=names)
 
 
-def _name(label: Hashable) -> str:
+def _class_name(label: Hashable) -> str:
     return label if isinstance(label, str) else f"class {label}"
 
 

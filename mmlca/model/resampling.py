@@ -145,7 +145,7 @@ def bootstrap(
     if model.init is not None:
         zeros = zeros | (point.cells == 0)
     settings = em.Settings(float(model.prior), zeros[0] & False, _MAX_ITER, _TOL, True, 2)
-    refit = partial(_refit, point, _alike(point), settings, zeros, n_fresh)
+    refit = partial(_refit, point, _group_alike(point), settings, zeros, n_fresh)
     ends = []
     rngs = np.random.default_rng(seed).spawn(n)
     with ThreadPoolExecutor(n_jobs if n_jobs > 0 else cpu_count() or 1) as pool:
@@ -160,18 +160,18 @@ def bootstrap(
             "for fewer classes."
         )
     numbers = partial(
-        _numbers, point=point, design=design, n_groups=len(names), n_times=data.shape[1]
+        _reported_numbers, point=point, design=design, n_groups=len(names), n_times=data.shape[1]
     )
     replicates = np.array([numbers(end.cells, end.coefficients) for end in ends])
     tail = (1 - level) / 2
     low, high = np.quantile(replicates, [tail, 1 - tail], axis=0)
-    intervals = _names(model.params_, model.states_, design, names).assign(
+    intervals = _reported_names(model.params_, model.states_, design, names).assign(
         estimate=numbers(point.cells, point.coefficients),
         se=replicates.std(axis=0, ddof=1),
         low=low,
         high=high,
     )
-    stability = _stability(point, np.array([end.jaccard for end in ends]))
+    stability = _stability_table(point, np.array([end.jaccard for end in ends]))
     return Bootstrap(intervals, stability, replicates, n - len(ends), level)
 
 
@@ -183,7 +183,7 @@ class _Alike(NamedTuple):
     size: NDArray[np.int64]
 
 
-def _alike(point: Point) -> _Alike:
+def _group_alike(point: Point) -> _Alike:
     counted = point.rows.each > 0
     pairs = np.column_stack([point.rows.inverse, point.rows.each])[counted]
     distinct, count = np.unique(pairs, axis=0, return_counts=True)
@@ -241,7 +241,7 @@ def _fit_plain(
     """The best of EM runs without covariates, where rows are patterns; chains and log-shares."""
     used = np.flatnonzero(rows.weights)
     patterns = point.visits.patterns.take(used, rows.weights[used])
-    begin = [_begin(point, rows, memberships) for memberships in starts]
+    begin = [_starting_values(point, rows, memberships) for memberships in starts]
     run = em.run_em(patterns, *begin[0], settings, zeros)
     for start in begin[1:]:
         other = em.run_em(patterns, *start, settings._replace(max_iter=_TRY, tol=0.0), zeros)
@@ -268,7 +268,7 @@ def _fit_covariates(
     mixture = Mixture(point.visits, rows, settings, zeros)
     best = None
     for memberships in starts:
-        start = _begin(point, rows, memberships[used])[0], point.coefficients
+        start = _starting_values(point, rows, memberships[used])[0], point.coefficients
         run = mixture.run(*start, _TRY if best else settings.max_iter, settings.tol, True)
         if best is None:
             best = run
@@ -281,7 +281,7 @@ def _fit_covariates(
     return None if lost.any() else (best.cells, best.coefficients)
 
 
-def _begin(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Floats]:
+def _starting_values(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Floats]:
     """Chains and shares of given memberships, smoothed so that no cell is zero."""
     visits = point.visits
     weighted = by_pattern(rows, memberships, visits)
@@ -294,7 +294,7 @@ def _begin(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Float
 # --- what is reported ----------------------------------------------------------------------
 
 
-def _numbers(
+def _reported_numbers(
     cells: Floats,
     coefficients: Floats,
     point: Point,
@@ -302,7 +302,7 @@ def _numbers(
     n_groups: int,
     n_times: int,
 ) -> Floats:
-    """Probabilities, time in state and coefficients of a model, in the order of `_names`."""
+    """Probabilities, time in state and coefficients of a model, in the order of their names."""
     weights = point.rows.weights
     shares = softmax(point.rows.design @ coefficients, axis=1)
     params = em.params_of(cells, weights @ shares / weights.sum())
@@ -314,7 +314,7 @@ def _numbers(
     return np.concatenate(parts)
 
 
-def _names(
+def _reported_names(
     params: MarkovParams, states: tuple[str, ...], design: Design, groups: tuple[Any, ...]
 ) -> pd.DataFrame:
     k, s = params.n_classes, params.n_states
@@ -352,7 +352,7 @@ def _jaccard(point: Point, posterior: Floats) -> Floats:
     return similarity
 
 
-def _stability(point: Point, jaccard: Floats) -> pd.DataFrame:
+def _stability_table(point: Point, jaccard: Floats) -> pd.DataFrame:
     k = jaccard.shape[1]
     likeliest = point.posterior.argmax(axis=1)
     return pd.DataFrame(

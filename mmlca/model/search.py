@@ -129,24 +129,24 @@ def fit_search(
         start = (Starter(patterns, 1, rng).pooled[None], np.ones(1))
         run = run_em(patterns, *start, settings)
         return _finish(patterns, run, [start_row("pooled", run)], 1, 1)
-    sample = _sample(patterns, rng)
+    sample = _sample_patients(patterns, rng)
     with ThreadPoolExecutor(n_jobs) as pool:
 
         def spread(call: Callable[[Any], Run], items: Iterable[Any]) -> list[Run]:
             return list(pool.map(call, items) if n_jobs > 1 else map(call, items))
 
-        outcome = _explore(sample, n_classes, settings, n_init, rng, spread, thorough)
+        outcome = _find_maxima(sample, n_classes, settings, n_init, rng, spread, thorough)
         maxima, record, n_replicated, n_searches = outcome
         same = sample is patterns
         finals = [maximum.run for maximum in maxima[: 1 if same else 3]]
-        ends = spread(partial(_go_on, patterns, settings=settings, same=same), finals)
+        ends = spread(partial(_continue_run, patterns, settings=settings, same=same), finals)
         best = max(ends, key=lambda run: run.value)
         if same and len(maxima) > 1 and settings.tol > 0:
             best = _settle(patterns, best, settings, rng, spread)
     return _finish(patterns, best, record, n_replicated, n_searches)
 
 
-def _explore(
+def _find_maxima(
     patterns: Patterns,
     n_classes: int,
     settings: Settings,
@@ -165,33 +165,33 @@ def _explore(
         kinds = [KINDS[j % len(KINDS)] for j in range(n_init)]
         if i % _SEARCHES >= _PLAIN and n_classes > 2:
             kinds = ["grown"] * n_init
-            fewer = _fewer(patterns, n_classes - 1, runs, n_init, more, rng)
+            fewer = _search_one_class_fewer(patterns, n_classes - 1, runs, n_init, more, rng)
             starts = [starter.grow(fewer[j % len(fewer)].place.posterior) for j in range(n_init)]
         else:
             starts = [starter.draw(kind) for kind in kinds]
-        search, followed, rows = _begin(starter, runs, kinds, starts)
+        search, followed, rows = _start_search(starter, runs, kinds, starts)
         record += rows
         n_there = sum(run.value > search.best - _SAME for run in followed)
         if i == 0 and n_there >= len(followed) / (1 if thorough else 2):
             best = search.best
             if n_there < len(followed) or thorough:
-                _kick_on([search], more * _AGREED * _ALONE * n_init)
+                _kick_until_no_gain([search], more * _AGREED * _ALONE * n_init)
             if search.best < best + _EQUAL:
                 return search.maxima, record, n_there, len(followed)
         searches.append(search)
     searches = [search for search in searches if search.maxima]
     if not searches:  # every run failed; the best of them says why
         return [runs.maximum(followed[0])], record, 0, i + 1
-    _kick_on(searches, more * _ALONE * n_init)
+    _kick_until_no_gain(searches, more * _ALONE * n_init)
     record += [start_row("search", s.maxima[0].run, n_kicks=s.n_kicks) for s in searches]
     together = Search(starter, runs, [m for search in searches for m in search.maxima])
-    if thorough or _n_at(together.best, searches) < len(searches):
-        _kick_on([together], (_MOST if thorough else 1) * _TOGETHER * n_init)
+    if thorough or _count_at(together.best, searches) < len(searches):
+        _kick_until_no_gain([together], (_MOST if thorough else 1) * _TOGETHER * n_init)
         record.append(start_row("joint search", together.maxima[0].run, n_kicks=together.n_kicks))
-    return together.maxima, record, _n_at(together.best, searches), len(searches)
+    return together.maxima, record, _count_at(together.best, searches), len(searches)
 
 
-def _begin(
+def _start_search(
     starter: Starter, runs: Runs, kinds: list[str], starts: list[Start]
 ) -> tuple[Search, list[Run], list[dict[str, Any]]]:
     """A search with the maxima of its best starts; these runs; the record of all starts."""
@@ -206,7 +206,7 @@ def _begin(
     return search, followed, rows
 
 
-def _fewer(
+def _search_one_class_fewer(
     patterns: Patterns,
     n_classes: int,
     runs: Runs,
@@ -217,10 +217,12 @@ def _fewer(
     """The best maxima of a short search with one class fewer."""
     starter = Starter(patterns, n_classes, rng)
     kinds = [KINDS[i % len(KINDS)] for i in range(n_init)]
-    search, followed, _ = _begin(starter, runs, kinds, [starter.draw(kind) for kind in kinds])
+    search, followed, _ = _start_search(
+        starter, runs, kinds, [starter.draw(kind) for kind in kinds]
+    )
     if not search.maxima:
         return [runs.maximum(followed[0])]
-    _kick_on([search], more * _FEWER * n_init)
+    _kick_until_no_gain([search], more * _FEWER * n_init)
     return search.maxima[:_GROWN]
 
 
@@ -242,7 +244,7 @@ class Runs:
     def follow(self, runs: list[Run], n_updates: int) -> list[Run]:
         """The same runs taken further."""
         settings = self.settings._replace(max_iter=min(n_updates, self.max_iter))
-        return self.spread(partial(_go_on, self.patterns, settings=settings), runs)
+        return self.spread(partial(_continue_run, self.patterns, settings=settings), runs)
 
     def maximum(self, run: Run) -> Maximum:
         """Where a run ended."""
@@ -326,12 +328,12 @@ class Search:
         return kicked, starts
 
 
-def _n_at(value: float, searches: list[Search]) -> int:
+def _count_at(value: float, searches: list[Search]) -> int:
     """How many searches reached a maximum of this value."""
     return sum(search.best > value - _SAME for search in searches)
 
 
-def _kick_on(searches: list[Search], patience: float) -> None:
+def _kick_until_no_gain(searches: list[Search], patience: float) -> None:
     """Rounds of kicks in each search, two fifths of `patience` at most.
 
     A search ends before if it has not gained for as long as `patience`; rounds that bring
@@ -340,7 +342,7 @@ def _kick_on(searches: list[Search], patience: float) -> None:
     runs = searches[0].runs
     for _ in range(int(_ROUNDS * patience) + 1):
         live = [s for s in searches if s.n_fruitless < patience]
-        n_agreed = _n_at(max(s.best for s in searches), searches)
+        n_agreed = _count_at(max(s.best for s in searches), searches)
         if 1 < len(searches) == n_agreed:
             live = [s for s in searches if s.n_fruitless < _AGREED * patience]
         if not live:
@@ -389,7 +391,7 @@ def _settle(
     return run
 
 
-def _go_on(patterns: Patterns, run: Run, settings: Settings, same: bool = True) -> Run:
+def _continue_run(patterns: Patterns, run: Run, settings: Settings, same: bool = True) -> Run:
     """Take a run further; its path goes on too if it was made on the same patterns."""
     further = run_em(patterns, run.cells, run.shares, settings)
     if same:
@@ -430,7 +432,7 @@ def start_row(kind: str, run: Any, status: str = "", n_kicks: int = 0) -> dict[s
     }
 
 
-def _sample(patterns: Patterns, rng: np.random.Generator) -> Patterns:
+def _sample_patients(patterns: Patterns, rng: np.random.Generator) -> Patterns:
     """The patterns, or if they are too many those of a random sample of patients."""
     if len(patterns) <= _SCREEN:
         return patterns

@@ -19,8 +19,7 @@ from font.errors import InputError, ReportWarning
 from mmlca.model.checks import AnySequences, as_sequences
 from mmlca.model.criteria import CRITERIA, Count, Criterion
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.params import Floats, MarkovParams, Seed
-from mmlca.model.simulate import draw_like
+from mmlca.model.params import Floats, MarkovParams, Seed, draw_like
 from mmlca.sequences.type import Sequences
 
 _PASSED_ON = ("prior", "zeros", "max_iter", "tol", "n_jobs")  # settings that tests share with fits
@@ -168,19 +167,19 @@ def compare_criteria(table: pd.DataFrame) -> str:
     'BIC chooses 2 classes, AIC 3, the largest number tried: try more.'
     """
     if "site" not in table.columns:
-        return _sentence(table)
+        return _criteria_sentence(table)
     parts = table.groupby("site", sort=False)
-    return " ".join(f"{site}: {_sentence(rows)}" for site, rows in parts)
+    return " ".join(f"{site}: {_criteria_sentence(rows)}" for site, rows in parts)
 
 
-def _sentence(table: pd.DataFrame) -> str:
+def _criteria_sentence(table: pd.DataFrame) -> str:
     choices: dict[int, list[str]] = {}
     for name in CRITERIA:
         if name in table.columns:
             best = int(table.loc[table[name].idxmin(), "classes"])
             choices.setdefault(best, []).append(name.upper())
     if "blrt_p" in table.columns:
-        choices.setdefault(_by_tests(table), []).append("the bootstrap test")
+        choices.setdefault(_choose_by_tests(table), []).append("the bootstrap test")
     most = int(table["classes"].max())
     edge = ", the largest number tried: try more" if most in choices and len(table) > 1 else ""
     if len(choices) == 1:
@@ -196,7 +195,7 @@ def _sentence(table: pd.DataFrame) -> str:
     return f"{', '.join(parts)}."
 
 
-def _by_tests(table: pd.DataFrame) -> int:
+def _choose_by_tests(table: pd.DataFrame) -> int:
     """The last number before the first that is not better than one fewer, at the level 0.05."""
     for k, p in zip(table["classes"], table["blrt_p"], strict=True):
         if k > 1 and not p <= 0.05:
@@ -333,29 +332,29 @@ def bootstrap_lrt(
     start = int(rng.integers(2**63))
     fewer = fit(data, k - 1, start)
     observed = max(0.0, 2 * (fit(data, k, start).loglik_ - fewer.loglik_))
-    one = partial(_simulated, fewer.params_, data, k, fit)
+    one = partial(_simulate_statistic, fewer.params_, data, k, fit)
     simulated: list[float] = []
     ended_early = False
     n_jobs = n_jobs if n_jobs > 0 else cpu_count() or 1
-    for value in _in_order(one, rng.spawn(n), n_jobs):
+    for value in _call_in_order(one, rng.spawn(n), n_jobs):
         simulated.append(value)
         if progress is not None:
             progress(len(simulated), n)
         if stop_early and _FEWEST <= len(simulated) < n:
-            low, high = _limits(_n_above(simulated, observed), len(simulated), _CLEAR)
+            low, high = _share_limits(_count_above(simulated, observed), len(simulated), _CLEAR)
             ended_early = not low <= _ALPHA <= high
             if ended_early:
                 break
-    above, done = _n_above(simulated, observed), len(simulated)
+    above, done = _count_above(simulated, observed), len(simulated)
     p = (1 + above) / (1 + done)
     error = float(beta.std(above + 1, done - above + 1))
-    limits = _limits(above, done, 0.95)
+    limits = _share_limits(above, done, 0.95)
     return LikelihoodRatioTest(
         k, observed, p, error, *limits, np.array(simulated), ended_early, fewer.loglik_
     )
 
 
-def _simulated(
+def _simulate_statistic(
     params: MarkovParams,
     data: Sequences,
     k: int,
@@ -370,7 +369,7 @@ def _simulated(
     return float(max(0.0, 2 * (fit(copy, k, seed).loglik_ - fit(copy, k - 1, seed).loglik_)))
 
 
-def _in_order(
+def _call_in_order(
     call: Callable[[np.random.Generator], float], rngs: list[np.random.Generator], n_jobs: int
 ) -> Iterator[float]:
     """Results in the order of the generators, a few at a time, so that one may end early."""
@@ -382,11 +381,11 @@ def _in_order(
             yield from pool.map(call, rngs[begin : begin + n_jobs])
 
 
-def _n_above(simulated: list[float], observed: float) -> int:
+def _count_above(simulated: list[float], observed: float) -> int:
     return sum(value >= observed - 1e-6 for value in simulated)
 
 
-def _limits(above: int, done: int, coverage: float) -> tuple[float, float]:
+def _share_limits(above: int, done: int, coverage: float) -> tuple[float, float]:
     """Interval of Clopper and Pearson for a share of `above` in `done`."""
     tail = (1 - coverage) / 2
     low = float(beta.ppf(tail, above, done - above + 1)) if above else 0.0

@@ -107,16 +107,16 @@ class Starter:
         if kind == "split":
             return self._split(here)
         if kind in ("cross", "classes", "states") and others:
-            other = self._matched(others[int(rng.integers(len(others)))], here)
+            other = self._match_classes(others[int(rng.integers(len(others)))], here)
             if kind != "cross":
-                return self._mixed(here, other, kind)
+                return self._mix(here, other, kind)
         else:
             other = here
         if kind == "reassign":
             memberships = reassigned(here.posterior, [0.05, 0.15, 0.3], rng)
         else:
             memberships = here.posterior.copy()
-            moved = self._alike()
+            moved = self._choose_alike()
             if other is not here:
                 memberships[moved] = other.posterior[moved]
             else:
@@ -124,13 +124,13 @@ class Starter:
                 memberships[np.ix_(moved, pair)] = memberships[np.ix_(moved, pair[::-1])]
         return self._from_memberships(memberships, 0.1)
 
-    def _matched(self, other: Place, here: Place) -> Place:
+    def _match_classes(self, other: Place, here: Place) -> Place:
         """Another maximum with its classes in the order of those here that share most patients."""
         overlap = (here.posterior * self.weights[:, None]).T @ other.posterior
         order = linear_sum_assignment(-overlap)[1]
         return Place(other.cells[order], other.shares[..., order], other.posterior[:, order])
 
-    def _mixed(self, here: Place, other: Place, kind: str) -> Start:
+    def _mix(self, here: Place, other: Place, kind: str) -> Start:
         """Half of the classes, or of the states' rows, from another maximum."""
         rows = (self.n_classes, self.n_states + 1, self.n_states)
         if kind == "classes":
@@ -153,7 +153,7 @@ class Starter:
         shares[..., dropped] = shares[..., split]
         return cells, shares / shares.sum(axis=-1, keepdims=True)
 
-    def _alike(self) -> NDArray[Any]:
+    def _choose_alike(self) -> NDArray[Any]:
         """The patterns that visit a random step, or a random state."""
         if self.rng.random() < 0.5:
             spread = np.sqrt(self.common * (1 - self.common))

@@ -124,49 +124,29 @@ class Membership(Part):
 
 @dataclass(frozen=True, eq=False)
 class Means(Part):
-    """Means of Y (n, m) by class: θ = K·m means, and for a continuous Y the K variances.
-
-    Y is one continuous column, or the indicators of all categories but the first.
-    """
+    """Shares of categories by class: θ = K·m means of Y (n, m), all but the first category."""
 
     y: Floats
     n_classes: int
-    continuous: bool
 
     @property
     def size(self) -> int:
-        return self.n_classes * (int(self.y.shape[1]) + self.continuous)
-
-    def split(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Means (K, m) and variances (K,), empty for categories."""
-        n_means = self.n_classes * self.y.shape[1]
-        return theta[:n_means].reshape(self.n_classes, -1), theta[n_means:]
+        return self.n_classes * int(self.y.shape[1])
 
     def update(self, members: Floats, theta: Floats | None) -> Floats:
-        total = members.sum(axis=0)
-        mean = members.T @ self.y / total[:, None]
-        if not self.continuous:
-            result: Floats = mean.ravel()
-            return result
-        square = (self.y - mean.T) ** 2
-        return np.append(mean.ravel(), (members * square).sum(axis=0) / total)
+        mean: Floats = (members.T @ self.y / members.sum(axis=0)[:, None]).ravel()
+        return mean
 
     def log_density(self, theta: Floats) -> Floats:
-        mean, variance = self.split(theta)
-        if self.continuous:
-            return gaussian(self.y - mean.T, variance)
+        mean = theta.reshape(self.n_classes, -1)
         every = np.column_stack([1 - mean.sum(axis=1), mean])
         first = 1 - self.y.sum(axis=1)
         result: Floats = np.column_stack([first, self.y]) @ np.log(np.maximum(every, _TINY)).T
         return result
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
-        mean, variance = self.split(theta)
-        n = len(self.y)
-        terms = (members[:, :, None] * (self.y[:, None, :] - mean)).reshape(n, -1)
-        if not self.continuous:
-            return terms
-        return np.hstack([terms, members * ((self.y - mean.T) ** 2 - variance)])
+        rest = self.y[:, None, :] - theta.reshape(self.n_classes, -1)
+        return (members[:, :, None] * rest).reshape(len(self.y), -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,12 +306,10 @@ def parts_of(response: Response | None, x: Floats, step: Step) -> list[Part]:
     if response is None:
         return model
     y = response.columns
-    if not covariates:
-        model.append(Means(y, k, response.continuous))
-    elif response.continuous:
-        model.append(Line(y[:, 0], x, k, weigh=ml))
+    if response.continuous:  # without slopes no weights matter
+        model.append(Line(y[:, 0], x, k, weigh=ml and covariates))
     else:
-        model.append(Logit(y, x, k))
+        model.append(Logit(y, x, k) if covariates else Means(y, k))
     return model
 
 
@@ -361,7 +339,7 @@ def solve(model: list[Part], step: Step) -> tuple[list[Floats], float]:
         change = max(np.abs(a - b).max() for a, b in zip(before, theta, strict=True))
         if change < 1e-7:
             break
-    theta = _polished(model, step, errors, theta)
+    theta = _polish(model, step, errors, theta)
     members = step.members(errors, model, theta)
     used = step.used > 0
     was, now = step.posterior[used].argmax(axis=1), members[used].argmax(axis=1)
@@ -378,7 +356,7 @@ def solve(model: list[Part], step: Step) -> tuple[list[Floats], float]:
     return theta, moved
 
 
-def _polished(model: list[Part], step: Step, errors: Floats, theta: list[Floats]) -> list[Floats]:
+def _polish(model: list[Part], step: Step, errors: Floats, theta: list[Floats]) -> list[Floats]:
     """Newton steps from where EM has come, as long as the equations come nearer to 0."""
     flat = np.concatenate(theta)
     for _ in range(_MAX_POLISH):
@@ -386,38 +364,38 @@ def _polished(model: list[Part], step: Step, errors: Floats, theta: list[Floats]
         if np.abs(value).max() < 1e-12:
             break
         try:
-            trial = flat - np.linalg.solve(_slope(model, step, errors, flat), value)
+            trial = flat - np.linalg.solve(_equation_slopes(model, step, errors, flat), value)
         except np.linalg.LinAlgError:
             break
         further = _mean_equations(model, step, errors, trial)
         if not np.linalg.norm(further) < np.linalg.norm(value):
             break
         flat = trial
-    return _cut(model, flat)
+    return _split_by_part(model, flat)
 
 
-def _cut(model: Sequence[Part], flat: Floats) -> list[Floats]:
+def _split_by_part(model: Sequence[Part], flat: Floats) -> list[Floats]:
     return np.split(flat, np.cumsum([part.size for part in model])[:-1])
 
 
-def _terms(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
+def _equation_terms(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
     """The patients' terms of all equations, (n, p)."""
-    theta = _cut(model, flat)
+    theta = _split_by_part(model, flat)
     members = step.members(errors, model, theta)
     return np.hstack([p.equations(t, members) for p, t in zip(model, theta, strict=True)])
 
 
 def _mean_equations(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
-    mean: Floats = _terms(model, step, errors, flat).mean(axis=0)
+    mean: Floats = _equation_terms(model, step, errors, flat).mean(axis=0)
     return mean
 
 
-def _slope(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
+def _equation_slopes(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
     """Derivatives of the mean equations by the parameters (p, p), by central differences."""
-    return _differences(lambda at: _mean_equations(model, step, errors, at), flat)
+    return _central_differences(lambda at: _mean_equations(model, step, errors, at), flat)
 
 
-def _differences(function: Any, at: Floats) -> Floats:
+def _central_differences(function: Any, at: Floats) -> Floats:
     columns = []
     for i, value in enumerate(at):
         h = 1e-5 * max(abs(value), 0.1)
@@ -437,10 +415,10 @@ def sandwich(
     are right for them, as long as the errors are theirs.
     """
     errors, flat = step.errors, np.concatenate(theta)
-    terms = _terms(model, step, errors, flat)
+    terms = _equation_terms(model, step, errors, flat)
     if step.correction is not None:
         shape = errors.shape
-        by_errors = _differences(
+        by_errors = _central_differences(
             lambda at: _mean_equations(model, step, at.reshape(shape), flat), errors.ravel()
         )
         terms = terms + step.error_terms(errors) @ by_errors.T
@@ -450,7 +428,7 @@ def sandwich(
                 by_model[: model[0].size] += first.shares[:-1]
             terms = terms + first.terms @ by_model.T
     try:
-        bread = np.linalg.inv(_slope(model, step, errors, flat))
+        bread = np.linalg.inv(_equation_slopes(model, step, errors, flat))
     except np.linalg.LinAlgError:
         raise InputError(
             "the standard errors cannot be computed: a class or category has too few patients to "
@@ -534,7 +512,7 @@ def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Fl
     share = base.posterior.T @ weight / total
     scores, errors, shares = [], [], []
     possible = np.isfinite(base.logliks)  # patients without weight may be impossible
-    for up, down, width in _moved(params):
+    for up, down, width in _shift_each_logit(params):
         above, below = em.e_step(data.patterns, up), em.e_step(data.patterns, down)
         slope = (above.posterior - below.posterior) / width
         change = np.subtract(above.logliks, below.logliks, out=np.zeros(n_patterns), where=possible)
@@ -555,7 +533,7 @@ def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Fl
     )
 
 
-def _moved(params: MarkovParams) -> Iterator[tuple[MarkovParams, MarkovParams, float]]:
+def _shift_each_logit(params: MarkovParams) -> Iterator[tuple[MarkovParams, MarkovParams, float]]:
     """Each free logit moved up and down, and the distance between the two."""
     k, s = params.initial.shape
     rows = [params.weights[None], params.initial, params.transition.reshape(k * s, s)]
@@ -566,13 +544,13 @@ def _moved(params: MarkovParams) -> Iterator[tuple[MarkovParams, MarkovParams, f
                 pair = []
                 for sign in (1, -1):
                     moved = [t.copy() for t in rows]
-                    moved[part][r] = _tilted(row, j, sign * _STEP)
+                    moved[part][r] = _shift_logit(row, j, sign * _STEP)
                     weights, initial, transition = moved
                     pair.append(MarkovParams(weights[0], initial, transition.reshape(k, s, s)))
                 yield pair[0], pair[1], 2 * _STEP
 
 
-def _tilted(row: Floats, j: int, by: float) -> Floats:
+def _shift_logit(row: Floats, j: int, by: float) -> Floats:
     odds = row.copy()
     odds[j] *= np.exp(by)
     odds /= odds.sum()

@@ -152,7 +152,7 @@ def reduce_codes(codes: NDArray[np.int8], n_states: int) -> Patterns:
 
     n_cells = n_states * (n_states + 1)
     inverse = np.empty(len(codes), dtype=np.int32)
-    first, order, longest_gap = _merge(codes, n_states, inverse)
+    first, order, longest_gap = _number_rows(codes, n_states, inverse)
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     weights = np.zeros(len(order))
@@ -191,7 +191,7 @@ def reduce_codes(codes: NDArray[np.int8], n_states: int) -> Patterns:
     )
 
 
-def _merge(
+def _number_rows(
     codes: NDArray[np.int8], n_states: int, inverse: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Number the rows with equal transitions alike, in order of appearance, in `inverse`.

@@ -2,310 +2,329 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from font.errors import InputError
-from mmlca.model.outcomes import ThreeStep, three_step
-from mmlca.study import site_data
-from mmlca.study.groups import cluster_names, with_cluster_names
-from mmlca.study.log import report_warnings
-from mmlca.study.release import rounding_of
-from mmlca.study.words import group_name, groups_word
-from mmlca.tables.cluster_chains import cluster_chains, cluster_memberships
-from mmlca.tables.cluster_effects import hide_effects, hide_outcomes, one_step_effects
+from mmlca.study.results.site import stacked
+from mmlca.study.results.survival import landmark_of, tables_of
+from mmlca.tables.cluster_effects import INTERCEPT
+from mmlca.tables.cluster_outcomes import Outcome, hide_outcomes, pool_outcome
 from mmlca.tables.disclosure import few_text, hides, is_small
-from mmlca.tables.pooling import inverse_variance
-from mmlca.tables.survival import Survival, survival_by_cluster
+from mmlca.tables.pooling import Z95, inverse_variance
+from mmlca.tables.survival import Survival, hazard_ratios, log_rank, pooled_curves
 
 if TYPE_CHECKING:
-    from mmlca.study.analysis import Analysis
+    from mmlca.study.results.site import SiteResults
     from mmlca.study.settings import Study
 
-_UNESTIMABLE = (InputError, np.linalg.LinAlgError)  # too few patients, or no finite solution
-_YEAR = 365.25
-_MONTH = _YEAR / 12
+ALL_SITES = "all sites"
 _NO_ESTIMATE = (
     "left out: too few patients or events in a group, or no finite solution; the functions of the "
     "library give the reason inside the hospital."
 )
+_EXCLUDED = ["event", "competing", "left", "unknown", "included", "all"]
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What `find_outcomes` found; parts that a study does not ask for are None.
+    """What follows from the clusters, as the release shows it; None: the study does not ask for it.
 
-    Small numbers are hidden in `effects`, `pooled`, `outcomes` and `tests`, and not yet in
-    `survival`, which has `shown`. `left_out` are sentences on what could not be estimated.
+    Parameters
+    ----------
+    effects, pooled : DataFrame
+        Effects of covariates on membership by site, and over all sites.
+    outcomes, tests, differences : DataFrame
+        Outcomes by cluster at all sites, their tests, and the differences between clusters within
+        sites, pooled.
+    survival : Survival
+        Of all sites; the hazards are those of each site.
+    hazards : DataFrame
+        Hazard ratios over all sites.
+    left_out : list of str
+        Sentences on what could not be estimated.
     """
 
     effects: pd.DataFrame | None = None
     pooled: pd.DataFrame | None = None
     outcomes: pd.DataFrame | None = None
     tests: pd.DataFrame | None = None
+    differences: pd.DataFrame | None = None
     survival: Survival | None = None
+    hazards: pd.DataFrame | None = None
     left_out: list[str] = field(default_factory=list)
 
 
-def find_outcomes(study: Study, analysis: Analysis, hidden: Mapping[str, pd.DataFrame]) -> Outcomes:
+def outcomes_of(
+    study: Study,
+    results: Mapping[str, SiteResults],
+    names: Mapping[Any, str],
+    hidden: Mapping[str, pd.DataFrame],
+) -> Outcomes:
     """Everything of `[covariates]` and `[outcomes]`.
 
-    `hidden` is what `table_one` says of outcomes that it shows too: `hidden_together`.
+    Parameters
+    ----------
+    names : {cluster: name}
+    hidden : {outcome: DataFrame}
+        What Table 1 says of outcomes that it shows too: `TableOne.hidden_together`.
     """
-    sites, notes, parts = analysis.sequences, list[str](), dict[str, Any]()
-    if study.covariates.columns or study.outcomes.columns:
-        people = {site: site_data.patients_of(study, site, data) for site, data in sites.items()}
-        third = _ThirdStep(study, analysis, people, hidden, notes)
-        if study.covariates.columns:
-            parts["effects"], parts["pooled"] = third.effects()
-        if study.outcomes.columns:
-            parts["outcomes"], parts["tests"] = third.outcomes()
-        for name in {"effects", "pooled", "outcomes", "tests"} & parts.keys():
-            parts[name] = with_cluster_names(study, cluster_names(analysis), parts[name])
+    notes, parts = list[str](), dict[str, Any]()
+    if study.covariates.columns:
+        parts |= _effects(study, results, names, notes)
+    if study.outcomes.columns:
+        parts |= _outcomes(study, results, names, hidden, notes)
     if study.outcomes.event is not None:
-        parts["survival"] = _named_survival(study, analysis, _survival(study, analysis, notes))
+        parts |= _survival(study, results, names, notes)
     return Outcomes(**parts, left_out=notes)
 
 
-def _named_survival(study: Study, analysis: Analysis, found: Survival | None) -> Survival | None:
-    if found is None:
-        return None
-    names, tables = cluster_names(analysis), ("curves", "tests", "hazards", "excluded")
-    named: dict[str, Any] = {
-        name: with_cluster_names(study, names, getattr(found, name)) for name in tables
+def _note_missing(
+    study: Study,
+    results: Mapping[str, SiteResults],
+    what: str,
+    missing: pd.Series,
+    notes: list[str],
+) -> None:
+    """Say how many patients lack a value."""
+    n, min_count = float(missing.sum()), study.privacy.min_count
+    if not n:
+        return
+    shown = f"{n:,.0f}"
+    if _rounded(results):
+        shown = f"about {shown}"
+    elif hides(min_count):  # the exact number would reveal what Table 1 hides
+        shown = few_text(min_count) if is_small(n, min_count) else f"at least {min_count}"
+    notes.append(f"Patients who lack {what} are left out of what concerns it ({shown}).")
+
+
+def _rounded(results: Mapping[str, SiteResults]) -> bool:
+    return any(result.rounded for result in results.values())
+
+
+def _about(table: pd.DataFrame, name: str | None) -> pd.DataFrame:
+    return table[table["about"].isna() if name is None else table["about"] == name]
+
+
+# --- covariates -----------------------------------------------------------------------------
+
+
+def _effects(
+    study: Study, results: Mapping[str, SiteResults], names: Mapping[Any, str], notes: list[str]
+) -> dict[str, Any]:
+    """Log-odds of each cluster against the first, by site and together."""
+    missing = _about(stacked(results, "values_missing"), None)
+    texts = _about(stacked(results, "effect_notes"), None)
+    every, shown = stacked(results, "covariate_effects"), {}
+    for site in results:
+        here = missing.loc[missing["site"] == site, "patients"]
+        _note_missing(study, results, f"a covariate at {site}", here, notes)
+        said = texts.loc[texts["site"] == site, "text"]
+        notes += [f"Effects of the covariates at {site}: {text}" for text in said]
+        table = every[every["site"] == site]
+        if not len(table):
+            notes.append(f"The effects of the covariates at {site} are {_NO_ESTIMATE}")
+            continue
+        shown[site] = table.assign(
+            **{"class": table["cluster"].map(names)},
+            low=table["estimate"] - Z95 * table["se"],
+            high=table["estimate"] + Z95 * table["se"],
+        )[["site", "class", "term", "estimate", "se", "low", "high"]]
+    if not shown:
+        return {}
+    pooled = None
+    if len(shown) > 1:  # an intercept says how common a cluster is at a site
+        slopes = {site: table[table["term"] != INTERCEPT] for site, table in shown.items()}
+        pooled = inverse_variance(slopes)
+    return {"effects": pd.concat(shown.values(), ignore_index=True), "pooled": pooled}
+
+
+# --- outcomes -------------------------------------------------------------------------------
+
+
+def _outcomes(
+    study: Study,
+    results: Mapping[str, SiteResults],
+    names: Mapping[Any, str],
+    hidden: Mapping[str, pd.DataFrame],
+    notes: list[str],
+) -> dict[str, Any]:
+    """Every outcome by cluster at all sites, its tests, and the differences within sites."""
+    missing, texts = (stacked(results, n) for n in ("values_missing", "effect_notes"))
+    sizes = _sizes(results, names)
+    tables: dict[str, list[pd.DataFrame]] = {"outcomes": [], "tests": [], "differences": []}
+    for name in study.outcomes.columns:
+        lacking = _about(missing, name)["patients"]
+        _note_missing(study, results, f"the outcome {name}", lacking, notes)
+        said = _about(texts, name)
+        for site, text in zip(said["site"], said["text"], strict=True):
+            notes.append(f"Outcome {name}{f' at {site}' if len(results) > 1 else ''}: {text}")
+        parts = _outcome_parts(results, name)
+        without = [site for site, part in parts.items() if part.table["estimate"].isna().all()]
+        if len(without) == len(parts):
+            notes.append(f"The outcome {name} is {_NO_ESTIMATE}")
+            continue
+        notes += [f"The outcome {name} at {site} is {_NO_ESTIMATE}" for site in without]
+        pooled = pool_outcome(parts, names)
+        min_count = 0 if _rounded(results) else study.privacy.min_count
+        known = _hidden_levels(hidden.get(name), pooled.table)
+        table, tests = hide_outcomes(pooled.table, pooled.tests, sizes, min_count, known)
+        _, differences = hide_outcomes(pooled.table, pooled.differences, sizes, min_count, known)
+        for key, part in zip(tables, (table, tests, differences), strict=True):
+            tables[key].append(part.assign(outcome=name)[["outcome", *part]])
+    if not tables["outcomes"]:
+        return {}
+    found = {key: pd.concat(parts, ignore_index=True) for key, parts in tables.items()}
+    return found if len(found["differences"]) else found | {"differences": None}
+
+
+def _outcome_parts(results: Mapping[str, SiteResults], name: str) -> dict[str, Outcome]:
+    """The estimates of an outcome at each site that has values of it."""
+    parts = {}
+    for site, result in results.items():
+        table = result.tables["outcome_estimates"]
+        table = table[table["outcome"] == name].reset_index(drop=True)
+        if not len(table):
+            continue
+        cells = zip(table["cluster"], table["level"], strict=True)
+        place = {cell: i for i, cell in enumerate(cells)}
+        spread = result.tables["outcome_covariances"]
+        covariance = np.full((len(table), len(table)), np.nan)
+        for row in spread[spread["outcome"] == name].itertuples(index=False):
+            i, j = place[row.cluster, row.level], place[row.other_cluster, row.other_level]
+            covariance[i, j] = covariance[j, i] = row.covariance
+        parts[site] = Outcome(table.rename(columns={"cluster": "class"}), covariance)
+    return parts
+
+
+def _sizes(results: Mapping[str, SiteResults], names: Mapping[Any, str]) -> dict[Any, float]:
+    """Patients of each cluster at all sites."""
+    counts = stacked(results, "table_one_counts")
+    sizes = counts[(counts["row"] == "size") & counts["group"].notna()]
+    totals = sizes.groupby(sizes["group"].map(names))["count"].sum()
+    return {str(name): float(n) for name, n in totals.items()}
+
+
+def _hidden_levels(mask: pd.DataFrame | None, table: pd.DataFrame) -> set[tuple[str, str]]:
+    """The clusters and levels of an outcome whose numbers Table 1 hides, or must."""
+    if mask is None:
+        return set()
+    return {
+        (name, _plain(level))
+        for name in table["class"].unique()
+        if name in mask
+        for level in mask.index[mask[name]]
     }
-    return replace(found, **named)
 
 
-def _by_site(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    parts = [table.assign(site=site) for site, table in tables.items()]
-    frame = pd.concat(parts, ignore_index=True)
-    return frame[["site", *(name for name in frame if name != "site")]]
-
-
-# --- covariates and outcomes ----------------------------------------------------------------
-
-
-@dataclass
-class _ThirdStep:
-    """The third step at each site, or over all of them."""
-
-    study: Study
-    analysis: Analysis
-    people: dict[str, pd.DataFrame]
-    hidden: Mapping[str, pd.DataFrame]
-    notes: list[str]
-
-    def __post_init__(self) -> None:
-        sites, clusters = self.analysis.sequences, self.analysis.clusters
-        names = {c: group_name(self.study, c) for part in clusters.values() for c in part.unique()}
-        self.clusters = {site: part.map(names) for site, part in clusters.items()}
-        self.memberships = {}
-        if self.analysis.ensemble is not None:
-            # at convergence: after a few rounds memberships are too sure, and effects too small
-            known = cluster_memberships(sites, clusters)
-            self.memberships = {s: p.rename(columns=names) for s, p in known.items()}
-
-    def _at_site(self, site: str, correction: Any, **data: Any) -> ThreeStep:
-        if self.memberships:
-            labels = self.clusters[site]
-            return three_step(
-                self.memberships[site], correction=correction, assignment=labels, **data
-            )
-        model, sequences = self.analysis.own[site], self.analysis.sequences[site]
-        names = [group_name(self.study, c) for c in model.weights_.index]
-        return three_step(model, correction=correction, sequences=sequences, names=names, **data)
-
-    def _note_missing(self, what: str, missing: pd.Series) -> None:
-        n, min_count = int(missing.sum()), self.study.privacy.min_count
-        if n:
-            shown = f"{n:,}"
-            if hides(min_count):  # the exact number would reveal what Table 1 hides or rounds
-                shown = few_text(min_count) if is_small(n, min_count) else f"at least {min_count}"
-            self.notes.append(
-                f"Patients who lack {what} are left out of what concerns it ({shown})."
-            )
-
-    def effects(self) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-        """Log-odds of each cluster against the first, by site and together."""
-        rules, shown = self.study.covariates, {}
-        min_count = self.study.privacy.min_count
-        for site, people in self.people.items():
-            covariates = people[list(rules.columns)]
-            clusters = self.clusters[site]
-            self._note_missing(f"a covariate at {site}", covariates.isna().any(axis=1))
-            try:
-                with _warnings_into(self.notes, f"Effects of the covariates at {site}"):
-                    table, first = self._effects_at(site, covariates)
-                hidden = hide_effects(table, covariates, clusters, first, min_count)
-            except _UNESTIMABLE:
-                self.notes.append(f"The effects of the covariates at {site} are {_NO_ESTIMATE}")
-                continue
-            shown[site] = hidden
-        if not shown:
-            return None, None
-        pooled = inverse_variance(shown) if len(shown) > 1 else None
-        return _by_site(shown), pooled
-
-    def _effects_at(self, site: str, covariates: pd.DataFrame) -> tuple[pd.DataFrame, Any]:
-        """Effects at a site, and the cluster that the others are compared with."""
-        rules, sequences = self.study.covariates, self.analysis.sequences
-        if rules.method == "one-step":
-            order = sorted({c for part in self.analysis.clusters.values() for c in part.unique()})
-            labels = [group_name(self.study, c) for c in order]
-            result = one_step_effects(
-                sequences[site],
-                covariates,
-                self.clusters[site],
-                cluster_chains(sequences, self.analysis.clusters),
-                labels,
-                prior=self.study.model.reported_prior,
-            )
-            return result.table, labels[0]
-        found = self._at_site(site, rules.correction, covariates=covariates)
-        table = pd.DataFrame(found)[["class", "term", "estimate", "se", "low", "high"]]
-        return table, found.errors.index[0]
-
-    def outcomes(self) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-        """Every outcome by cluster, all sites together, and the tests."""
-        tables, tests = [], []
-        sizes = pd.concat(self.clusters.values()).value_counts().to_dict()
-        for name in self.study.outcomes.columns:
-            missing = pd.concat([people[name].isna() for people in self.people.values()])
-            self._note_missing(f"the outcome {name}", missing)
-            try:
-                with _warnings_into(self.notes, f"Outcome {name}"):
-                    found = self._over_sites(name)
-                table, test = hide_outcomes(
-                    found, sizes, self.study.privacy.min_count, self._hidden_levels(name)
-                )
-                table = self._rounded(found, table, name)
-            except _UNESTIMABLE:
-                self.notes.append(f"The outcome {name} is {_NO_ESTIMATE}")
-                continue
-            tables.append((name, table))
-            tests.append((name, test))
-        if not tables:
-            return None, None
-        return _named_first(tables), _named_first(tests)
-
-    def _rounded(self, found: ThreeStep, table: pd.DataFrame, name: str) -> pd.DataFrame:
-        """The table of an outcome with rounded numbers of patients and cases, if all are."""
-        rounding = rounding_of(self.study, self.clusters)
-        if rounding is None:
-            return table
-        exact = pd.DataFrame(found).rename(columns={"class": "group"})
-        clusters, values = (
-            pd.concat(list(part))
-            for part in (self.clusters.values(), (p[name] for p in self.people.values()))
-        )
-        levels = {f"share of {level}": level for level in values.dropna().unique()}
-        patients, cases = rounding.column(exact, "patients"), []
-        for group, term, most in zip(exact["group"], exact["term"], patients, strict=True):
-            if term not in levels:
-                cases.append(np.nan)
-                continue
-            ill = (values == levels[term]).to_numpy()
-            mine = ill & (clusters == group).to_numpy()
-            whole = rounding.named(ill.sum(), rounding.key_of(values.index[ill]))
-            key = rounding.key_of(values.index[mine])
-            cases.append(rounding.part(mine.sum(), key, most, whole))
-        return table.assign(patients=patients, cases=cases)
-
-    def _hidden_levels(self, name: str) -> set[tuple[str, str]]:
-        """The clusters and levels of an outcome whose numbers Table 1 hides, or must."""
-        mask = self.hidden.get(name)
-        if mask is None:
-            return set()
-        clusters = {c for part in self.analysis.clusters.values() for c in part.unique()}
-        named = {group_name(self.study, c, self.analysis.names): c for c in clusters}
-        return {
-            (group_name(self.study, named[group]), str(level))
-            for group in mask
-            if group in named
-            for level in mask.index[mask[group]]
-        }
-
-    def _over_sites(self, name: str) -> ThreeStep:
-        correction = self.study.outcomes.correction
-        if not self.memberships:
-            (site,) = self.people
-            return self._at_site(site, correction, outcome=self.people[site][name])
-        posterior, labels, outcome = (
-            pd.concat({site: part[site] for site in self.people})
-            for part in (
-                self.memberships,
-                self.clusters,
-                {site: people[name] for site, people in self.people.items()},
-            )
-        )
-        return three_step(posterior, outcome, correction=correction, assignment=labels)
-
-
-def _named_first(tables: list[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
-    """Tables below each other, behind the name of their outcome."""
-    parts = [table.assign(outcome=name) for name, table in tables]
-    frame = pd.concat(parts, ignore_index=True)
-    return frame[["outcome", *(column for column in frame if column != "outcome")]]
-
-
-@contextmanager
-def _warnings_into(notes: list[str], what: str) -> Iterator[None]:
-    """Warnings for the report become notes on a part of it.
-
-    Other warnings of the libraries are of patients left out, whom the notes count where they may.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning)
-        with report_warnings() as texts:
-            yield
-    notes += [f"{what}: {text}" for text in texts]
+def _plain(level: object) -> str:
+    """A level of Table 1 as outcomes name it: a number without needless decimals."""
+    try:
+        return f"{float(str(level)):g}"
+    except ValueError:
+        return str(level)
 
 
 # --- survival -------------------------------------------------------------------------------
 
 
-def _survival(study: Study, analysis: Analysis, notes: list[str]) -> Survival | None:
-    """Time from the landmark to the event, over all sites, stratified by site."""
-    rules = study.outcomes
-    assert rules.event is not None
-    frames = {}
-    for site, data in analysis.sequences.items():
-        known = data.patients
-        frame = site_data.event_times(known, rules.event, rules.competing)
-        for name in study.covariates.columns:
-            frame[f"covariate {name}"] = known[name]
-        frames[site] = frame.assign(cluster=analysis.clusters[site], site=site)
-    every = pd.concat(frames, ignore_index=True)
-    every["cluster"] = every["cluster"].map(lambda cluster: group_name(study, cluster))
-    columns = {f"covariate {name}": name for name in study.covariates.columns}
-    window = study.rules.max_windows * (
-        study.rules.months * _MONTH if study.rules.days is None else study.rules.days
-    )
-    if rules.landmark is not None and rules.landmark < window / _YEAR - 0.01:
-        raise InputError(
-            f"outcomes.landmark = {rules.landmark:g} years lies inside the windows that form the "
-            f"{groups_word(study)} ({window / _YEAR:.2f} years), so that what happens in them "
-            "would count twice; set it to their end or later, or leave it out."
-        )
-    try:
-        with _warnings_into(notes, "Survival"):
-            return survival_by_cluster(
-                every["time"],
-                every["event"],
-                every["cluster"],
-                window=window / _YEAR,
-                landmark=max(rules.landmark or 0.0, window / _YEAR),
-                competing=None if rules.competing is None else 2,
-                covariates=every[list(columns)].rename(columns=columns) if columns else None,
-                strata=every["site"] if len(frames) > 1 else None,
-            )
-    except _UNESTIMABLE:
+def _survival(
+    study: Study, results: Mapping[str, SiteResults], names: Mapping[Any, str], notes: list[str]
+) -> dict[str, Any]:
+    """Time from the landmark to the event, at all sites, tests stratified by site."""
+    rounded = _rounded(results)
+    tables = {
+        name: {site: tables_of(result.tables[name]) for site, result in results.items()}
+        for name in ("survival", "survival_scores", "survival_hazards", "survival_excluded")
+    }
+    risks = {s: t.drop(columns=["competing"] if rounded else ["survival", "low", "high"])
+             for s, t in tables["survival"].items() if len(t)}  # fmt: skip
+    excluded = pd.concat(tables["survival_excluded"].values(), ignore_index=True)
+    happened = sum(float(t["events"].sum()) for t in risks.values())
+    if not happened or excluded["group"].nunique() < 2:
         notes.append(f"Survival is {_NO_ESTIMATE}")
+        return {}
+    groups = sorted(excluded["group"].unique())
+    curves = pooled_curves(list(risks.values()), groups)
+    if rounded and len(results) > 1:
+        by_site = [pooled_curves([t], groups).assign(site=site) for site, t in risks.items()]
+        curves = pd.concat([*by_site, curves.assign(site=ALL_SITES)], ignore_index=True)
+        curves = curves[["site", *curves.columns.drop("site")]]
+    hazards = _site_hazards(tables["survival_hazards"], names, groups[0])
+    full = Survival(
+        curves,
+        log_rank([t for t in tables["survival_scores"].values() if len(t)], groups),
+        hazard_ratios(hazards),
+        excluded.groupby("group", sort=True)[_EXCLUDED].sum().reset_index(),
+        landmark_of(study),
+        study.outcomes.competing is not None,
+    )
+    shown = full if rounded else full.shown(study.privacy.min_count)
+    several = len(results) > 1
+    pooled = None
+    if several:
+        visible = hazards[shown.hazards["hazard_ratio"].notna().to_numpy()]
+        pooled = _pooled_hazards(visible)
+    return {"survival": _named(shown, names, several), "hazards": pooled}
+
+
+def _site_hazards(
+    tables: Mapping[str, pd.DataFrame], names: Mapping[Any, str], first: Any
+) -> pd.DataFrame:
+    """Log hazard ratios at each site; terms of clusters have their names."""
+    parts = [table.assign(site=site) for site, table in tables.items() if len(table)]
+    if not parts:
+        return pd.DataFrame(
+            columns=[
+                "site",
+                "term",
+                "group",
+                "estimate",
+                "se",
+                "p_proportional",
+                "events",
+                "others",
+            ]
+        )
+    table = pd.concat(parts, ignore_index=True)
+    of_group = table["group"].notna()
+    against = table["group"].map(names) + f" against {names[first]}"
+    table["term"] = table["term"].where(~of_group, against)
+    return table[["site", "term", "group", "estimate", "se", "p_proportional", "events", "others"]]
+
+
+def _pooled_hazards(hazards: pd.DataFrame) -> pd.DataFrame | None:
+    """Hazard ratios over all sites."""
+    if not len(hazards):
         return None
+    tables = {str(site): rows for site, rows in hazards.groupby("site", sort=False)}
+    pooled = inverse_variance(tables, ("term",))
+    ratios = ["estimate", "low", "high", "random", "random_low", "random_high"]
+    pooled[ratios] = np.exp(pooled[ratios])
+    pooled = pooled.rename(columns={"estimate": "hazard_ratio"})
+    return pooled.drop(columns=["se", "random_se", "tau2"])
+
+
+def _named(found: Survival, names: Mapping[Any, str], several: bool) -> Survival:
+    tests = found.tests.assign(
+        test=[
+            "all groups equal" if i == 0 else " and ".join(names[k] for k in pair)
+            for i, pair in enumerate(found.tests["pair"])
+        ]
+    )
+    hazards = found.hazards
+    if several:
+        hazards = hazards.drop(columns=["events", "others"])
+    else:
+        hazards = hazards.drop(columns="site")
+    return Survival(
+        found.curves.assign(group=found.curves["group"].map(names)),
+        tests,
+        hazards,
+        found.excluded.assign(group=found.excluded["group"].map(names)),
+        found.landmark,
+        found.competing,
+    )

@@ -58,7 +58,7 @@ class Look:
         """What was read, the flow so far, and some patients' sequences without their ids."""
         if self.records is None:
             return "\n".join(["  cannot be read:", *self.problems])
-        from ehr_prep.cohort import follow_up_text
+        from ehr_prep.build import follow_up_text
 
         drugs, unmapped = self.records.drugs, self.records.unmapped
         n_texts = int(drugs["class"].notna().sum())
@@ -111,7 +111,7 @@ def look_at_sites(
 
     files: dict[str, tuple[list[Path], dict[str, str]]] = {}
     for site, paths in records.items():
-        named = {site: (list(paths), {})} if site else _sites_in(paths)
+        named = {site: (list(paths), {})} if site else _find_sites(paths)
         for name, rows in named.items():
             if name in files:
                 raise InputError(f"the site {name!r} appears twice; name each site once.")
@@ -136,20 +136,20 @@ def look_at_sites(
             role: list(every.get(name) or every.get("") or [])
             for role, every in (("patients", patients), ("labs", labs))
         }
-        own = {o: _of_site(by_site, name) for o, by_site in options.items()}
+        own = {o: _value_for_site(by_site, name) for o, by_site in options.items()}
         given = {o: value for o, value in own.items() if value is not None}
         if by_file:
             mine = {p: by_file[p] for p in by_file if any(path.match(p) for path in part)}
             given["file_columns"] = mine
-        with spelled(_at_site(name) if len(files) > 1 else spelling()):
-            looks[name] = _look(part, tables, where, given, folder, preset)
+        with spelled(_spell_for_site(name) if len(files) > 1 else spelling()):
+            looks[name] = _look_at_site(part, tables, where, given, folder, preset)
     return looks
 
 
 # --- inside ----------------------------------------------------------------------------
 
 
-def _of_site(by_site: Mapping[str, Any], site: str) -> Any:
+def _value_for_site(by_site: Mapping[str, Any], site: str) -> Any:
     """An option's value for a site; columns by role are those of all sites and its own."""
     own, every = by_site.get(site), by_site.get("")
     if isinstance(own, dict) and isinstance(every, dict):
@@ -157,7 +157,7 @@ def _of_site(by_site: Mapping[str, Any], site: str) -> Any:
     return every if own is None else own
 
 
-def _at_site(site: str) -> Spell:
+def _spell_for_site(site: str) -> Spell:
     """Advice about one of several sites: options that name the site, as `study init` takes them."""
     spell = spelling()
 
@@ -171,7 +171,7 @@ def _at_site(site: str) -> Spell:
     return spell_for_site
 
 
-def _sites_in(files: Sequence[Path]) -> dict[str, tuple[list[Path], dict[str, str]]]:
+def _find_sites(files: Sequence[Path]) -> dict[str, tuple[list[Path], dict[str, str]]]:
     """Sites of files without a name, with the rows that are theirs."""
     from ehr_prep.readers import factorize, read_table
 
@@ -187,7 +187,7 @@ def _sites_in(files: Sequence[Path]) -> dict[str, tuple[list[Path], dict[str, st
     return sites
 
 
-def _look(
+def _look_at_site(
     files: list[Path],
     tables: Mapping[str, list[Path]],
     where: dict[str, str],
@@ -209,12 +209,12 @@ def _look(
         settings["where"] = given["where"] = where
     source = files if len(files) > 1 else files[0]
     try:
-        settings |= _written([*files, *tables["patients"], *tables["labs"]])
+        settings |= _detected_text_format([*files, *tables["patients"], *tables["labs"]])
         settings |= {name: given[name] for name in _WRITTEN if name in given}
         read = read_records(source, patients=tables["patients"] or None, **given)
-        settings |= _seen(read)
+        settings |= _detected_settings(read)
         if tables["labs"]:
-            settings |= _seen_labs(tables["labs"], where, lab_columns)
+            settings |= _detected_lab_columns(tables["labs"], where, lab_columns)
     except InputError as error:
         return Look(settings, problems=_problems(str(error), source, tables, options, where))
     try:
@@ -249,7 +249,9 @@ def _problems(
     if tables["patients"]:
         attempts.append(read_people)
     if tables["labs"]:
-        attempts.append(lambda: _seen_labs(tables["labs"], where, options.get("labs_columns")))
+        attempts.append(
+            lambda: _detected_lab_columns(tables["labs"], where, options.get("labs_columns"))
+        )
     problems = []
     for attempt in attempts:
         try:
@@ -264,7 +266,7 @@ def _paths(paths: list[Path], folder: Path) -> str | list[str]:
     return relative if len(relative) > 1 else relative[0]
 
 
-def _seen(read: Records) -> dict[str, Any]:
+def _detected_settings(read: Records) -> dict[str, Any]:
     """Settings that say what was detected, where the default would not do."""
     seen: dict[str, Any] = {}
     formats = {chosen["text"] for chosen in read.settings["dates"].values()}
@@ -282,7 +284,7 @@ def _seen(read: Records) -> dict[str, Any]:
     return seen | ({"patients_columns": people} if people else {})
 
 
-def _written(files: list[Path]) -> dict[str, str]:
+def _detected_text_format(files: list[Path]) -> dict[str, str]:
     """How the text files of a site are written, where all are alike and the default would not do.
 
     A file of plain ASCII can be read in any of these encodings.
@@ -301,7 +303,7 @@ def _written(files: list[Path]) -> dict[str, str]:
     return seen
 
 
-def _seen_labs(
+def _detected_lab_columns(
     files: list[Path], where: dict[str, str], columns: Mapping[str, str] | None
 ) -> dict[str, Any]:
     from ehr_prep.columns import named_roles

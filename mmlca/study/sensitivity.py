@@ -114,10 +114,10 @@ def run_sensitivity(
         `n` analyses, `failed` ones, the `summary` in sentences, and the `ranges`.
     """
     with hold(out), Processes(study.n_jobs) as processes:
-        return _run_alone(study, out, progress or (lambda text, share: None), processes)
+        return _run_variants(study, out, progress or (lambda text, share: None), processes)
 
 
-def _run_alone(
+def _run_variants(
     study: Study, out: str | os.PathLike[str], tell: Progress, processes: Processes
 ) -> dict[str, Any]:
     tell("Reading", 0.0)
@@ -131,7 +131,7 @@ def _run_alone(
         with results.step("choose", _key_of(study, key)) as needed:
             if needed:
                 tell("Choosing the number of classes", 0.02)
-                n_classes = _chosen(study, sequences, processes)
+                n_classes = _choose_number(study, sequences, processes)
                 results.json("choice.json", n_classes)
             else:
                 n_classes = int(results.read_json("choice.json"))
@@ -146,16 +146,16 @@ def _run_alone(
             tell(variant.name, 0.1 + 0.85 * i / len(others))
             with results.step(file, _key_of(variant.study, key)) as needed:
                 if needed:
-                    outcomes.append(_compared(variant.study, main, sources, processes))
+                    outcomes.append(_compare(variant.study, main, sources, processes))
                     results.json(file, asdict(outcomes[-1]))
                 else:
                     outcomes.append(Outcome(**results.read_json(file)))
-    numbers = {"main": _numbers(main_study, main)}
+    numbers = {"main": _headline_numbers(main_study, main)}
     numbers |= {v.name: outcome.numbers for v, outcome in zip(others, outcomes, strict=True)}
-    ranges = _ranges(numbers)
+    ranges = _range_table(numbers)
     with results.step("tables", make_key(key, others, outcomes, numbers)) as needed:
         if needed:
-            results.table("sensitivity.csv", _table(others, outcomes))
+            results.table("sensitivity.csv", _index_table(others, outcomes))
             results.table("numbers.csv", pd.DataFrame(numbers).rename_axis("name").reset_index())
             results.table("ranges.csv", ranges)
             tell("Drawing", 0.97)
@@ -179,7 +179,9 @@ def variants(study: Study) -> list[Variant]:
     """The alternatives of a study, one at a time or all combinations."""
     section = study.sensitivity
     levels = {
-        factor: [v for v in dict.fromkeys(getattr(section, factor)) if v != _now(study, factor)]
+        factor: [
+            v for v in dict.fromkeys(getattr(section, factor)) if v != _main_choice(study, factor)
+        ]
         for factor, place in FACTORS.items()
         if study.from_records or place.section != "rules"
     }
@@ -202,7 +204,7 @@ def variants(study: Study) -> list[Variant]:
         ]
     others: dict[str, Variant] = {}
     for choices in filter(None, chosen):
-        other = _changed(study, choices)
+        other = _apply_choices(study, choices)
         others.setdefault(settings_key(other), Variant(choices, other))
     others.pop(settings_key(study), None)
     if not others:
@@ -222,7 +224,7 @@ def _too_many(n: int) -> str:
 # --- variants ----------------------------------------------------------------------------
 
 
-def _now(study: Study, factor: str) -> Any:
+def _main_choice(study: Study, factor: str) -> Any:
     """The choice of the main analysis; `max_carry` is one only with "carry_forward_max"."""
     if factor == "max_carry" and study.rules.impute != "carry_forward_max":
         return None
@@ -230,7 +232,7 @@ def _now(study: Study, factor: str) -> Any:
     return getattr(getattr(study, section) if section else study, key)
 
 
-def _changed(study: Study, choices: Mapping[str, Any]) -> Study:
+def _apply_choices(study: Study, choices: Mapping[str, Any]) -> Study:
     """The study with other choices, checked like a study file."""
     settings = study.model_dump()
     rules = settings["rules"]
@@ -264,7 +266,7 @@ def _key_of(study: Study, key: str) -> str:
 # --- analyses ----------------------------------------------------------------------------
 
 
-def _chosen(study: Study, sequences: Mapping[str, Any], processes: Processes) -> int:
+def _choose_number(study: Study, sequences: Mapping[str, Any], processes: Processes) -> int:
     if isinstance(study.classes.number, int):
         return study.classes.number
     # the vote is of whole sites
@@ -282,7 +284,7 @@ def _analyse(study: Study, sequences: Mapping[str, Any], processes: Processes) -
     return analyse.combine(study, sequences, used, own, n_classes)
 
 
-def _compared(
+def _compare(
     study: Study,
     main: Analysis,
     sources: Mapping[str, Any],
@@ -302,13 +304,13 @@ def _compared(
         place: compare_clusterings(*pair)["adjusted_rand_index"]
         for place, pair in {"all": (a, b), **pairs}.items()
     }
-    numbers = _numbers(study, _renamed(other, match_labels(a, b)))
+    numbers = _headline_numbers(study, _rename_clusters(other, match_labels(a, b)))
     if hides(study.privacy.min_count):
         index = {place: round(value, _DIGITS) for place, value in index.items()}
-    return Outcome(index, *_patients(study, main, other, len(a)), numbers)
+    return Outcome(index, *_count_patients(study, main, other, len(a)), numbers)
 
 
-def _patients(
+def _count_patients(
     study: Study, main: Analysis, other: Analysis, in_both: int
 ) -> tuple[float, float | None]:
     """The patients of an analysis, and those that the main one has too, as they may be shown.
@@ -322,7 +324,7 @@ def _patients(
     return here, None if few else in_both
 
 
-def _renamed(other: Analysis, partner: Mapping[Any, Any]) -> Analysis:
+def _rename_clusters(other: Analysis, partner: Mapping[Any, Any]) -> Analysis:
     """The clusters under the names of those of the main analysis that they match."""
     used = {int(name) for name in partner.values() if name is not None}
     names = {int(k): int(v) for k, v in partner.items() if v is not None}
@@ -334,7 +336,7 @@ def _renamed(other: Analysis, partner: Mapping[Any, Any]) -> Analysis:
     return replace(other, clusters=clusters)
 
 
-def _numbers(study: Study, analysis: Analysis) -> dict[str, float]:
+def _headline_numbers(study: Study, analysis: Analysis) -> dict[str, float]:
     """The headline numbers by name, as the release shows them; shares and indices of few digits.
 
     Two analyses may differ in few patients: counts of a public release are rounded alike then.
@@ -357,7 +359,7 @@ def _numbers(study: Study, analysis: Analysis) -> dict[str, float]:
 # --- summaries ---------------------------------------------------------------------------
 
 
-def _ranges(numbers: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+def _range_table(numbers: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
     """Each number of the main analysis with its smallest and largest value over all."""
     table = pd.DataFrame(numbers).dropna(how="all")
     return pd.DataFrame(
@@ -372,7 +374,7 @@ def _ranges(numbers: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
     )
 
 
-def _table(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> pd.DataFrame:
+def _index_table(others: Sequence[Variant], outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """One row per analysis: its index, its patients, and the choices that were changed."""
     rows = []
     for variant, outcome in zip(others, outcomes, strict=True):

@@ -56,7 +56,7 @@ _NOT_OMOP: tuple[str, ...] = (*RecordColumns.model_fields, "default_supply", "wh
 _NOT_OMOP += ("records_columns", "patients_columns", "observation_columns")
 _OMOP_ONLY = ("condition", "cohort")
 _WAREHOUSE_ONLY = ("patients_table", "observation_table")
-_WRONG = {
+WRONG_SOURCE = {
     "omop": (*_FILES_ONLY, *_NOT_OMOP, *_WAREHOUSE_ONLY),
     "warehouse": (*_FILES_ONLY, *_OMOP_ONLY, "labs"),
     "files": (*_OMOP_ONLY, *_WAREHOUSE_ONLY, "cdm_schema", "table"),
@@ -182,7 +182,7 @@ class Place(Reading):
         fields = type(self).model_fields
         if extra := [
             n
-            for n in _WRONG[kind]
+            for n in WRONG_SOURCE[kind]
             if getattr(self, n) != fields[n].get_default(call_default_factory=True)
         ]:
             name = extra[0].removeprefix("cdm_")

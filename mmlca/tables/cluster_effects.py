@@ -1,4 +1,4 @@
-"""Outcomes and covariates of clusters at several sites: effects, and small numbers.
+"""Covariates of clusters at a site: effects on membership, and what may leave of them.
 
 The memberships of an ensemble's clusters come from `mmlca.tables.cluster_chains`;
 `mmlca.three_step` takes them with the clusters as the assignment.
@@ -6,7 +6,7 @@ The memberships of an ensemble's clusters come from `mmlca.tables.cluster_chains
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,15 +16,16 @@ from scipy.optimize import linear_sum_assignment
 
 from font.errors import InputError
 from font.probabilities import PRIOR_OF_FITS, PRIOR_OF_MEMBERSHIPS, probabilities
-from mmlca.model.covariates import complete, learn
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.outcomes import Correction, ThreeStep, design, three_step
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
-from mmlca.tables.cluster_chains import open_cells
-from mmlca.tables.disclosure import hidden_parts, hide_rows, is_small
+from mmlca.tables.cluster_chains import cluster_memberships, open_cells
+from mmlca.tables.disclosure import fewest_patients, hide_rows, hides, is_small
 
+INTERCEPT = "intercept"
 _Z95 = 1.959963984540054
+_FEWEST = 2  # patients that a third step needs in a class
 
 
 # --- covariates inside the model ------------------------------------------------------------
@@ -85,7 +86,7 @@ def one_step_effects(
     table = pd.DataFrame(
         {
             "class": np.repeat(np.array(labels[1:], dtype=object), len(terms)),
-            "term": ["intercept", *terms[1:]] * (len(labels) - 1),
+            "term": [INTERCEPT, *terms[1:]] * (len(labels) - 1),
             "estimate": estimate,
             "se": se,
             "low": estimate - _Z95 * se,
@@ -95,126 +96,133 @@ def one_step_effects(
     return OneStep(table, covariance)
 
 
-# --- what a site sends ----------------------------------------------------------------------
+# --- after classification, at a site ---------------------------------------------------------
 
 
-class SiteEffects(NamedTuple):
-    """Effects at one site, with what decides whether they may leave it.
+class Members(NamedTuple):
+    """The clusters of a site's patients, and how probable each is.
 
-    `table`: `cluster` (from 0), `term`, `estimate`; `covariance` of its rows; `columns` (n, q) of
-    the covariates and `clusters` (n,) of the patients used; `variables`: {name: levels}.
+    `clusters`: Series by id, the number of each patient's cluster; `posterior`: DataFrame by id,
+    the probability of each cluster, or the model whose classes they are, with its `sequences`.
     """
 
-    table: pd.DataFrame
-    covariance: NDArray[np.float64]
-    columns: NDArray[np.float64]
-    clusters: NDArray[np.intp]
-    variables: dict[str, tuple[str, ...] | None]
+    clusters: pd.Series
+    posterior: pd.DataFrame | MixtureMarkov
+    sequences: Sequences | None = None
 
 
-def site_effects(
-    posterior: NDArray[np.float64],
-    clusters: NDArray[np.intp],
-    covariates: pd.DataFrame,
-    min_count: int,
-    correction: Correction = "ML",
-) -> SiteEffects:
-    """Effects of covariates on membership in the clusters, for one site's effects file.
+def site_members(sequences: Sequences, clusters: pd.Series) -> Members:
+    """The clusters of a site's patients, with the probabilities under chains of this site.
 
-    Clusters with fewer than `min_count` patients at the site are left out, with their patients.
+    The chains are those of the mixture that EM reaches from the site's own clusters.
+    """
+    posterior = cluster_memberships({"": sequences}, {"": clusters})[""]
+    return Members(clusters, posterior)
+
+
+def third_step(
+    members: Members,
+    fewest: int,
+    correction: Correction,
+    outcome: pd.Series | None = None,
+    covariates: pd.DataFrame | None = None,
+) -> ThreeStep:
+    """`mmlca.three_step` at a site, for clusters with enough patients whose values are known.
 
     Parameters
     ----------
-    posterior : (n, K)
-        Each patient's probability of each cluster.
-    clusters : (n,)
-        Each patient's cluster, from 0.
-    covariates : DataFrame, one row per patient in the same order
+    members : Members
+    fewest : int
+        Clusters with fewer patients are left out, with their patients; at least 2. Not those that
+        are the classes of a model.
+    correction, outcome, covariates
+        As in `mmlca.three_step`, by id.
+    """
+    labels = members.clusters
+    if isinstance(members.posterior, MixtureMarkov):
+        return three_step(
+            members.posterior,
+            outcome,
+            covariates,
+            correction,
+            sequences=members.sequences,
+            names=[int(label) for label in members.posterior.weights_.index],
+        )
+    known = pd.Series(True, labels.index)
+    for values in (outcome, covariates):
+        if values is not None:
+            here = values.reindex(labels.index).notna()
+            known &= here if isinstance(here, pd.Series) else here.all(axis=1)
+    sizes, needed = labels[known].value_counts(), fewest_patients(fewest, _FEWEST)
+    kept = sorted(sizes.index[sizes >= needed])
+    if len(kept) < 2:
+        raise InputError(f"fewer than two clusters have {needed} patients whose values are known.")
+    mine = labels.isin(kept)
+    p = probabilities(members.posterior.loc[mine, kept].to_numpy(), PRIOR_OF_MEMBERSHIPS)
+    return three_step(
+        pd.DataFrame(p, labels.index[mine], kept),
+        None if outcome is None else outcome.reindex(labels.index[mine]),
+        None if covariates is None else covariates.reindex(labels.index[mine]),
+        correction,
+        assignment=labels[mine],
+    )
+
+
+def site_effects(
+    members: Members, covariates: pd.DataFrame, min_count: int, correction: Correction = "ML"
+) -> pd.DataFrame:
+    """Effects of covariates on membership in the clusters of a site, against the first cluster.
+
+    Parameters
+    ----------
+    members : Members
+        The first cluster is 1.
+    covariates : DataFrame by id
         Patients who lack a value are left out.
     min_count : int
+        Effects on which fewer patients have a bearing are missing, see `hide_effects`.
     correction : as in `mmlca.three_step`
+
+    Returns
+    -------
+    DataFrame
+        `class`, `term`, `estimate`, `se`.
     """
-    known = complete(covariates, None)
-    if not known.any():
-        raise InputError("no patient has all covariates; leave out those that are mostly missing.")
-    sizes = np.bincount(clusters[known], minlength=posterior.shape[1])
-    kept = np.flatnonzero((sizes > 0) & ~is_small(sizes, min_count))
-    if 0 not in kept or len(kept) < 2:
-        where = "cluster 1" if 0 not in kept else "all other clusters"
-        raise InputError(
-            f"effects compare clusters with cluster 1, and fewer than {min_count} patients of "
-            f"{where} have covariates at this site, so that no effect may leave."
-        )
-    used = known & np.isin(clusters, kept)
-    frame = covariates[used].reset_index(drop=True)
-    p = probabilities(posterior[used][:, kept], PRIOR_OF_MEMBERSHIPS)
-    rules = learn(frame, None, np.ones(len(frame)))
-    result = three_step(
-        pd.DataFrame(p, columns=kept),
-        covariates=frame,
-        correction=correction,
-        assignment=clusters[used],
-    )
-    table = pd.DataFrame(
-        {
-            "cluster": result["class"].to_numpy(int),
-            "term": rules.columns * (len(kept) - 1),
-            "estimate": result["estimate"].to_numpy(float),
-        }
-    )
-    variables = {v.name: v.levels for v in rules.variables}
-    columns = rules.matrix(frame)[:, 1:]
-    return SiteEffects(table, result.covariance, columns, clusters[used], variables)
+    found = third_step(members, min_count, correction, covariates=covariates)
+    if found.errors.index[0] != 1:
+        raise InputError("too few patients of cluster 1 have covariates to compare others with it.")
+    table = pd.DataFrame(found)[["class", "term", "estimate", "se"]]
+    return hide_effects(table, covariates, members.clusters, 1, min_count)
 
 
 # --- small numbers --------------------------------------------------------------------------
 
 
-def hide_outcomes(
-    result: ThreeStep,
-    sizes: Mapping[Hashable, int],
-    min_count: int,
-    known_hidden: Collection[tuple[str, str]] = (),
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table and the tests of an outcome without what is based on few patients.
+def support(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The fewest patients that contribute to each column (n, q) of covariates.
 
-    An estimate is blank where few patients of the class have an outcome, or few are in one of its
-    categories; then the differences from that class are blank too, since it would follow from them.
-    Numbers of patients are blank where few of the class lack the outcome.
+    These are the patients with another value than the most frequent one, those with that value in
+    a column of two values, or the effective number (Σ|x − mean|)² / Σ(x − mean)² where a few
+    extreme values carry the column.
 
-    Parameters
-    ----------
-    result : ThreeStep
-        From `mmlca.three_step`, for an outcome.
-    sizes : {class: patients, with and without the outcome}
-        They are known from elsewhere.
-    min_count : int
-    known_hidden : (class, level) of numbers that another table hides
-        The class's share is blank if it is of that level, or of the only other one.
+    Examples
+    --------
+    >>> support(np.array([[0.0], [0.0], [0.0], [1.0]])).tolist()
+    [1.0]
+    >>> support(np.append(np.zeros(99) + np.arange(99) / 99, 1e6)[:, None]).round(1).tolist()
+    [4.0]
     """
-    table = pd.DataFrame(result)
-    seen = table.groupby("class", sort=False)["patients"].first()
-    lacking = [n - seen.get(label, 0) for label, n in sizes.items()]
-    known = dict(zip(sizes, ~hidden_parts(lacking, min_count)[0], strict=True))
-    counted = table["class"].map(known).fillna(True).astype(bool)
-    hidden = is_small(table["patients"], min_count)
-    for _, rows in table[table["cases"].notna()].groupby("class", sort=False):
-        first = rows["patients"].iloc[0] - rows["cases"].sum()
-        parts, _ = hidden_parts([first, *rows["cases"]], min_count)
-        hidden[rows.index] |= parts[1:] | (len(rows) == 1 and parts[0])
-        elsewhere = {level for label, level in known_hidden if label == rows["class"].iloc[0]}
-        terms = {f"share of {level}" for level in elsewhere}
-        only = len(rows) == 1 and bool(elsewhere)
-        hidden[rows.index] |= rows["term"].isin(terms).to_numpy() | only
-    classes = set(table["class"][hidden])
-    # where one category is hidden its differences are, and those of the others with them
-    unsafe = [
-        isinstance(pair, tuple) and bool(classes & set(pair)) for pair in result.tests["pair"]
-    ]
-    shown = hide_rows(table, ["class", "term"], hidden)
-    shown = shown.assign(**{name: shown[name].where(counted) for name in ("patients", "cases")})
-    tests = hide_rows(result.tests, ["test", "pair"], unsafe).drop(columns="pair")
-    return shown, tests
+    fewest = []
+    for column in columns.T:
+        _, counts = np.unique(column, return_counts=True)
+        parts = [len(column) - counts.max(initial=0)]
+        if len(counts) == 2:
+            parts.append(counts.min())
+        away = np.abs(column - column.mean()) if len(column) else column
+        if away.any():
+            parts.append(away.sum() ** 2 / (away**2).sum())
+        fewest.append(float(min(parts)))
+    return np.array(fewest)
 
 
 def hide_effects(
@@ -224,10 +232,10 @@ def hide_effects(
     reference: Hashable,
     min_count: int,
 ) -> pd.DataFrame:
-    """Effects of covariates on membership without those based on few patients.
+    """Effects of covariates on membership without those to which few patients contribute.
 
     An effect compares a class with the first one. It is blank where one of the two has few
-    patients, or few with or without the trait.
+    patients, or few that contribute to the column of the covariates, see `support`.
 
     Parameters
     ----------
@@ -241,16 +249,68 @@ def hide_effects(
     terms, x = design(covariates, len(covariates), covariates.index)
     known = ~np.isnan(x).any(axis=1)
     label = clusters.reindex(covariates.index).to_numpy()
-    hidden = []
-    for row in effects.to_dict("records"):
-        cells = []
-        for group in (row["class"], reference):
-            mine = known & (label == group)
-            cells.append(mine.sum())
-            if row["term"] in terms:
-                column = x[:, terms.index(row["term"])]
-                levels = np.unique(column[known])
-                if len(levels) == 2:
-                    cells += [(mine & (column == level)).sum() for level in levels]
-        hidden.append(bool((is_small(cells, min_count) | (np.array(cells) == 0)).any()))
+    fewest = {
+        group: dict(zip(terms, support(x[known & (label == group)]), strict=True))
+        for group in {reference, *effects["class"]}
+    }
+    sizes = {group: int((known & (label == group)).sum()) for group in fewest}
+    rests = [
+        min(fewest[group].get(row["term"], sizes[group]) for group in (row["class"], reference))
+        for row in effects.to_dict("records")
+    ]
+    hidden = is_small(rests, min_count) | (hides(min_count) & (np.array(rests) < 1))
     return hide_rows(effects, ["class", "term"], hidden)
+
+
+ERRORS = np.array(
+    [
+        float(f"{digits}e{power}")
+        for power in range(-9, 10)
+        for digits in (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
+    ]
+)
+"""The standard errors that rounded effects may have: twelve for each power of ten."""
+_ADDED = 6 / 5  # rounding at random to multiples of s adds s²/6: 6/5 of a variance has room for it
+
+
+def rounded_effects(effects: pd.DataFrame, uniform: NDArray[np.float64]) -> pd.DataFrame:
+    """Effects at random rounded to whole standard errors, and these to the steps of `ERRORS`.
+
+    Both are right on average, and the errors include what rounding adds: they are larger by 10 %.
+    The intercepts are left out, and the effects of a class are blank if one of them is.
+
+    Parameters
+    ----------
+    effects : DataFrame
+        `class`, `term`, `estimate`, `se`, from `hide_effects`.
+    uniform : (rows, 2) array
+        Uniform random numbers: of each effect, and of its error.
+
+    Notes
+    -----
+    Someone who knows the clusters and covariates of all patients, and of one patient all but the
+    sex, finds that out from the effects with the areas under the curve below (three clusters, age
+    and sex, the best test, means of 24 patients). Where numbers were rounded to the nearest
+    (coefficients to a power of ten of at most half a standard error, standard errors to two
+    digits) and correlations left too, to two decimals, they were different for the other sex in
+    the shares of cases in the last row, and the sex could be read off with certainty.
+
+    ===================================== ===== ===== ===== =====
+    patients                              120   300   600   2,000
+    ===================================== ===== ===== ===== =====
+    area under the curve                  0.66  0.58  0.58  0.54
+    rounded to the nearest: read exactly  1.00  0.97  0.90  0.90
+    ===================================== ===== ===== ===== =====
+    """
+    slopes = (effects["term"] != INTERCEPT).to_numpy()
+    table, draws = effects[slopes].reset_index(drop=True), uniform[slopes]
+    se = np.sqrt(_ADDED) * table["se"].to_numpy(float)
+    few = ~((se > ERRORS[0]) & (se < ERRORS[-1]))
+    blank = pd.Series(few).groupby(table["class"].to_numpy()).transform("any").to_numpy()
+    place = np.clip(np.searchsorted(ERRORS, se, side="right") - 1, 0, len(ERRORS) - 2)
+    low, high = ERRORS[place], ERRORS[place + 1]
+    errors = np.where(draws[:, 1] < (se - low) / (high - low), high, low)
+    multiples = table["estimate"].to_numpy(float) / errors
+    multiples = np.floor(multiples) + (draws[:, 0] < multiples - np.floor(multiples))
+    values = [float(f"{value:.10g}") for value in multiples * errors]
+    return hide_rows(table.assign(estimate=values, se=errors), ["class", "term"], blank)

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from font.checks import whole_number
 from mmlca.model import em
 from mmlca.model.outcomes import holm
-from mmlca.model.params import Seed
+from mmlca.model.params import Seed, draw_like
 from mmlca.model.search import fit_search
-from mmlca.model.simulate import draw_like
 from mmlca.sequences.patterns import Patterns, reduce_codes
 from mmlca.sequences.type import Sequences
 from mmlca.tables.cluster_chains import cluster_counts, shared_mixture

@@ -9,7 +9,7 @@ those who reach it count.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -29,7 +29,7 @@ from mmlca.tables.disclosure import (
     hides,
     is_small,
 )
-from mmlca.tables.survival_cases import Cases, before_landmark, checked_landmark, read_cases
+from mmlca.tables.survival_cases import Cases, after_landmark, checked_landmark, read_cases
 
 _Z95 = 1.959963984540054
 _COUNTS = ["at_risk", "events", "left"]
@@ -49,7 +49,8 @@ class Survival:
         event; with competing events 1 − the cumulative incidence, Aalen–Johansen) with its 95 %
         interval.
     tests : DataFrame
-        Log-rank tests of all groups and of each pair: `statistic`, `df`, `p_value`, `p_holm`.
+        Log-rank tests of all groups and of each pair, stratified: `statistic`, `df`, `p_value`,
+        `p_holm`.
     hazards : DataFrame
         Cox regression: term, `hazard_ratio` with `low`, `high` and `p_value`; `events` and
         `others` (patients with and without event that the term rests on); `p_proportional`
@@ -104,7 +105,9 @@ class Survival:
         reference_small = groups[0] not in shown
         of_hidden = is_group & ~self.hazards["group"].isin(shown).to_numpy()
         hazards = hide_rows(
-            self.hazards, ["term", "group"], rests | of_hidden | (is_group & reference_small)
+            self.hazards,
+            ["site", "term", "group"],
+            rests | of_hidden | (is_group & reference_small),
         )
         frame = frame.reset_index()
         if rounding is not None:
@@ -194,25 +197,22 @@ def survival_by_cluster(
     [0.5]
     """
     cases = read_cases(time, event, clusters, competing, strata, covariates)
+    if len(cases.levels) < 2:
+        raise InputError(f"found the single cluster {some(cases.levels)}; at least two are needed.")
+    if not (cases.event == 1).any():
+        raise InputError("no patient has the event; there is nothing to compare.")
     landmark = checked_landmark(window, landmark, cases.time)
-    reached = cases.time > landmark
-    excluded = before_landmark(cases, reached)
-    gone = cases.levels[np.bincount(cases.group[reached], minlength=len(cases.levels)) == 0]
+    late, excluded = after_landmark(cases, landmark)
+    gone = cases.levels[np.bincount(late.group, minlength=len(cases.levels)) == 0]
     if len(gone):
         raise InputError(
             f"nobody of the groups {some(gone)} is followed beyond the landmark at {landmark:g}; "
             "use a shorter window, or leave these groups out."
         )
-    late = cases.of(reached, landmark)
-    curves = pd.concat(
-        [_curve(late, k).assign(group=name) for k, name in enumerate(late.levels)],
-        ignore_index=True,
-    )
-    curves = curves[["group", *(name for name in curves if name != "group")]]
     return Survival(
-        curves,
-        _log_rank(late),
-        _cox(late),
+        pooled_curves([risk_table(late)], late.levels),
+        log_rank([log_rank_scores(part) for part in late.by_stratum()], late.levels),
+        hazard_ratios(cox(late)),
         excluded,
         landmark,
         bool((cases.event == 2).any()),
@@ -222,20 +222,84 @@ def survival_by_cluster(
 # --- curves ---------------------------------------------------------------------------------
 
 
-def _curve(cases: Cases, group: int) -> pd.DataFrame:
-    """One group's curve at every time at which something happens."""
-    mine = cases.group == group
-    times, place = np.unique(cases.time[mine], return_inverse=True)
-    kinds = [
-        np.bincount(place[cases.event[mine] == kind], minlength=len(times)) for kind in (1, 2, 0)
-    ]
-    events, rivals, ended = (kind.astype(float) for kind in kinds)
-    at_risk = mine.sum() - np.concatenate([[0], np.cumsum(sum(kinds))[:-1]])
+def risk_table(cases: Cases) -> pd.DataFrame:
+    """`group`, `time`, `at_risk`, `events`, `competing` and `left` at each time of a group."""
+    parts = []
+    for group, name in enumerate(cases.levels):
+        mine = cases.group == group
+        times, place = np.unique(cases.time[mine], return_inverse=True)
+        events, rivals, ended = (
+            np.bincount(place[cases.event[mine] == kind], minlength=len(times)).astype(float)
+            for kind in (1, 2, 0)
+        )
+        frame = pd.DataFrame(
+            {"time": times, "at_risk": np.cumsum((events + rivals + ended)[::-1])[::-1]}
+        )
+        frame = frame.assign(events=events, competing=rivals, left=ended)
+        frame.insert(0, "group", pd.Series([name] * len(frame), dtype=object))
+        parts.append(frame)
+    return pd.concat(parts, ignore_index=True)
+
+
+def pooled_curves(tables: Sequence[pd.DataFrame], groups: Iterable[Any]) -> pd.DataFrame:
+    """The curve of each group from the risk tables of sites, as if all patients were at one site.
+
+    Tables with a column `survival` are coarse: their times are some of all, `at_risk` is at the
+    time before, and between the times a curve falls evenly on the scale of logarithms. The curve of
+    all sites then has the sum of the numbers at risk, and falls by the mean of the sites' falls,
+    weighted by these; the numbers of events and of those who left are not known at its times.
+    """
+    curves = []
+    for group in groups:
+        parts = [table[table["group"] == group] for table in tables]
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            continue
+        times = np.unique(np.concatenate([part["time"] for part in parts]))
+        coarse = "survival" in parts[0]
+        if coarse and len(parts) == 1:
+            curve = parts[0].drop(columns="group").reset_index(drop=True)
+        else:
+            falls = _falls if coarse else _counted
+            sums = np.sum([falls(part, times) for part in parts], axis=0)
+            curve = _curve(times, sums, coarse)
+        curve.insert(0, "group", pd.Series([group] * len(curve), dtype=object))
+        curves.append(curve)
+    names = ["group", "time", *_COUNTS, *_SHARES]
+    return pd.concat(curves, ignore_index=True)[names] if curves else pd.DataFrame(columns=names)
+
+
+def _curve(times: NDArray[np.float64], sums: NDArray[np.float64], coarse: bool) -> pd.DataFrame:
+    """A curve from sums (times, 4): at risk, events, competing events, and those who left."""
+    at_risk, events, rivals, ended = sums.T
     incidence, variance = incidence_curve(at_risk, events, rivals)
-    survival = 1 - incidence
-    low, high = _log_log(survival, variance)
-    frame = pd.DataFrame({"time": times, "at_risk": at_risk.astype(float), "events": events})
-    return frame.assign(left=rivals + ended, survival=survival, low=low, high=high)
+    low, high = _log_log(1 - incidence, variance)
+    frame = pd.DataFrame({"time": times, "at_risk": at_risk, "events": events})
+    frame = frame.assign(left=rivals + ended, survival=1 - incidence, low=low, high=high)
+    if coarse:
+        frame[["events", "left"]] = np.nan
+        frame[_SHARES] = frame[_SHARES].round(_DIGITS)
+    return frame
+
+
+def _counted(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """At risk just before the times, and what happens then, (times, 4)."""
+    at = part["time"].to_numpy(float)
+    rows = np.zeros((len(times), 4))
+    rows[:, 0] = np.append(part["at_risk"].to_numpy(float), 0.0)[np.searchsorted(at, times)]
+    rows[np.searchsorted(times, at), 1:] = part[["events", "competing", "left"]].to_numpy(float)
+    return rows
+
+
+def _falls(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same of a coarse table: so many events as would let its curve fall as it does."""
+    at, share = (part[c].to_numpy(float) for c in ("time", "survival"))
+    height = np.log(np.maximum(np.append(1.0, share), 1e-9))
+    here = np.interp(np.append(0.0, times), np.append(0.0, at), height)
+    rows = np.zeros((len(times), 4))
+    rows[:, 0] = np.append(part["at_risk"].to_numpy(float), 0.0)[np.searchsorted(at, times)]
+    rows[:, 1] = rows[:, 0] * -np.expm1(np.diff(here))
+    return rows
 
 
 def incidence_curve(
@@ -340,33 +404,98 @@ def _lifelines() -> Any:
     return lifelines
 
 
-def _log_rank(cases: Cases) -> pd.DataFrame:
+def log_rank_scores(cases: Cases) -> pd.DataFrame:
+    """What log-rank tests of all groups of a stratum, and of each pair, are sums of.
+
+    `first` and `second` of a pair (None: all groups), `group`, `other`, `excess` (events of the
+    group less those expected) and `covariance` of the excesses of two groups.
+    """
+    names = list(cases.levels)
+    happened = cases.event == 1
+    events, place = np.unique(cases.time[happened], return_inverse=True)
+    d, n = np.zeros((len(events), len(names))), np.zeros((len(events), len(names)))
+    np.add.at(d, (place, cases.group[happened]), 1.0)
+    for k in range(len(names)):
+        ends = np.sort(cases.time[cases.group == k])
+        n[:, k] = len(ends) - np.searchsorted(ends, events)
+    every = tuple(range(len(names)))
+    chosen = [every, *combinations(every, 2)]
+    rows = []
+    for number, which in enumerate(chosen):
+        pick = list(which)
+        excess, covariance = _scores(n[:, pick], d[:, pick])
+        pair = (names[which[0]], names[which[1]]) if number else (None, None)
+        for i, a in enumerate(pick):
+            for j, b in enumerate(pick):
+                key = dict(zip(("first", "second"), pair, strict=True))
+                numbers = {"excess": excess[i], "covariance": covariance[i, j]}
+                rows.append(key | {"group": names[a], "other": names[b]} | numbers)
+    return pd.DataFrame(rows, columns=SCORES, dtype=object)
+
+
+SCORES = ["first", "second", "group", "other", "excess", "covariance"]
+
+
+def _scores(
+    n: NDArray[np.float64], d: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Events less expected ones of each group, and their covariance; n, d: (times, groups)."""
+    risk, events = n.sum(axis=1), d.sum(axis=1)
+    share = n / np.maximum(risk, 1)[:, None]
+    excess: NDArray[np.float64] = (d - events[:, None] * share).sum(axis=0)
+    weight = events * (risk - events) / np.maximum(risk - 1, 1)
+    covariance = np.diag(weight @ share) - (share * weight[:, None]).T @ share
+    return excess, covariance
+
+
+def log_rank(scores: Sequence[pd.DataFrame], groups: Iterable[Any]) -> pd.DataFrame:
+    """Log-rank tests of all groups and of each pair, stratified: scores are added up."""
+    from scipy.stats import chi2
+
     from mmlca.model.outcomes import holm
 
-    compare = _lifelines().statistics.multivariate_logrank_test
-    names = list(cases.levels)
-    pairs = list(combinations(range(len(names)), 2)) if len(names) > 2 else []
-    rows: list[dict[str, Any]] = []
-    for chosen in (tuple(range(len(names))), *pairs):
-        mine = np.isin(cases.group, chosen)
-        result = compare(cases.time[mine], cases.group[mine], cases.event[mine] == 1)
-        every = len(chosen) == len(names)
-        label = "all groups equal" if every else " and ".join(str(names[k]) for k in chosen)
+    names = list(groups)
+    pairs = list(combinations(names, 2)) if len(names) > 2 else []
+    every, rows = pd.concat(scores, ignore_index=True), list[dict[str, Any]]()
+    for chosen in (tuple(names), *pairs):
+        of_all = len(chosen) == len(names)
+        if of_all:
+            part = every[every["first"].isna()]
+        else:
+            part = every[(every["first"] == chosen[0]) & (every["second"] == chosen[1])]
+        statistic, df = _statistic(part, chosen)
         rows.append(
             {
-                "test": label,
-                "pair": tuple(names[k] for k in chosen),
-                "statistic": float(result.test_statistic),
-                "df": len(chosen) - 1,
-                "p_value": float(result.p_value),
+                "test": "all groups equal" if of_all else " and ".join(map(str, chosen)),
+                "pair": chosen,
+                "statistic": statistic,
+                "df": df,
+                "p_value": float(chi2.sf(statistic, df)) if df else np.nan,
             }
         )
     table = pd.DataFrame(rows)
-    adjusted = holm([row["p_value"] for row in rows[1:]])
-    return table.assign(p_holm=[np.nan, *adjusted])
+    return table.assign(p_holm=[np.nan, *holm([row["p_value"] for row in rows[1:]])])
 
 
-def _cox(cases: Cases) -> pd.DataFrame:
+def _statistic(scores: pd.DataFrame, groups: Sequence[Any]) -> tuple[float, int]:
+    """The statistic of summed scores and its degrees of freedom."""
+    place = {group: i for i, group in enumerate(groups)}
+    excess, covariance = np.zeros(len(place)), np.zeros((len(place), len(place)))
+    for row in scores.itertuples(index=False):
+        i, j = place[row.group], place[row.other]
+        excess[i] += row.excess if i == j else 0.0
+        covariance[i, j] += row.covariance
+    df = int(np.linalg.matrix_rank(covariance, tol=1e-6, hermitian=True))
+    inverse = np.linalg.pinv(covariance, rcond=1e-9, hermitian=True)
+    return (float(excess @ inverse @ excess), df) if df else (np.nan, 0)
+
+
+def cox(cases: Cases) -> pd.DataFrame:
+    """Cox regression on groups and covariates: log hazard ratios against the first group.
+
+    `term`, `group` (None: a covariate), `estimate`, `se`, `p_proportional` (of the test that the
+    ratio does not change with time), and the `events` and `others` that a term rests on.
+    """
     lifelines = _lifelines()
     groups: list[Hashable] = list(cases.levels)
     dummies = np.eye(len(groups))[cases.group][:, 1:]
@@ -390,22 +519,36 @@ def _cox(cases: Cases) -> pd.DataFrame:
                 f"the Cox regression has no solution ({reason}): a group or covariate without any "
                 "event, or covariates that determine each other; leave one out."
             ) from None
-    summary = model.summary.loc[names]
     event = cases.event == 1
     rests = [_rests_on(column, event) for column in x.T]
     return pd.DataFrame(
         {
             "term": [f"{g} against {groups[0]}" for g in groups[1:]] + cases.terms,
             "group": pd.array([*groups[1:], *[None] * len(cases.terms)], dtype=object),
-            "hazard_ratio": np.exp(summary["coef"]).to_numpy(),
-            "low": np.exp(summary["coef"] - _Z95 * summary["se(coef)"]).to_numpy(),
-            "high": np.exp(summary["coef"] + _Z95 * summary["se(coef)"]).to_numpy(),
-            "p_value": summary["p"].to_numpy(),
+            "estimate": model.summary.loc[names, "coef"].to_numpy(),
+            "se": model.summary.loc[names, "se(coef)"].to_numpy(),
             "p_proportional": checks.summary["p"].loc[names].to_numpy(),
             "events": [row[0] for row in rests],
             "others": [row[1] for row in rests],
         }
     )
+
+
+def hazard_ratios(hazards: pd.DataFrame) -> pd.DataFrame:
+    """The table of `cox` with hazard ratios, their intervals and p-values."""
+    from scipy.stats import norm
+
+    estimate, se = hazards["estimate"].astype(float), hazards["se"].astype(float)
+    table = hazards.drop(columns=["estimate", "se"])
+    at = list(table).index("group") + 1
+    for name, values in {
+        "p_value": 2 * norm.sf(np.abs(estimate / se)),
+        "high": np.exp(estimate + _Z95 * se),
+        "low": np.exp(estimate - _Z95 * se),
+        "hazard_ratio": np.exp(estimate),
+    }.items():
+        table.insert(at, name, values)
+    return table
 
 
 def _rests_on(column: NDArray[np.float64], event: NDArray[np.bool_]) -> tuple[int, int]:

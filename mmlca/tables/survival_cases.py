@@ -36,6 +36,19 @@ class Cases(NamedTuple):
             covariates=self.covariates[rows],
         )
 
+    def only(self, rows: NDArray[np.bool_]) -> Cases:
+        """Some of them, without groups of which there are none."""
+        part = self.of(rows, 0.0)
+        present, codes = np.unique(part.group, return_inverse=True)
+        return part._replace(group=codes, levels=self.levels[present])
+
+    def by_stratum(self) -> list[Cases]:
+        """The cases of each stratum."""
+        if self.strata is None:
+            return [self]
+        codes, _ = pd.factorize(self.strata)
+        return [self.of(codes == k, 0.0) for k in range(codes.max() + 1)]
+
 
 def read_cases(
     time: Any, event: Any, clusters: Any, competing: Any, strata: Any, covariates: Any
@@ -69,8 +82,6 @@ def read_cases(
     if isinstance(kept.dtype, pd.CategoricalDtype):
         kept = kept.cat.remove_unused_categories()
     level, names = pd.factorize(kept, sort=True)
-    if len(names) < 2:
-        raise InputError(f"found the single cluster {some(names)}; at least two are needed.")
     return Cases(
         values[known],
         codes,
@@ -97,8 +108,6 @@ def _event_codes(event: pd.Series, competing: Any) -> NDArray[np.intp]:
     codes = np.zeros(len(event), dtype=np.intp)
     codes[~rival] = rest.astype(float).astype(np.intp)
     codes[rival] = 2
-    if not (codes == 1).any():
-        raise InputError("no patient has the event; there is nothing to compare.")
     return codes
 
 
@@ -121,7 +130,13 @@ def checked_landmark(window: float, landmark: float | None, time: NDArray[np.flo
     return at
 
 
-def before_landmark(cases: Cases, reached: NDArray[np.bool_]) -> pd.DataFrame:
+def after_landmark(cases: Cases, landmark: float) -> tuple[Cases, pd.DataFrame]:
+    """The patients who reach the landmark, and the numbers of those who do not."""
+    reached = cases.time > landmark
+    return cases.of(reached, landmark), _before_landmark(cases, reached)
+
+
+def _before_landmark(cases: Cases, reached: NDArray[np.bool_]) -> pd.DataFrame:
     """Patients of each group who do not reach the landmark, by reason, and those who do."""
 
     def count(rows: NDArray[np.bool_]) -> NDArray[np.intp]:

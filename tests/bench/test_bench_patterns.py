@@ -8,7 +8,7 @@ import pytest
 from ra_like import cpu, peak_bytes, ra_like
 
 from mmlca.model import em
-from mmlca.model.simulate import simulate
+from mmlca.model.params import simulate
 from mmlca.sequences.patterns import reduce_codes
 
 pytestmark = pytest.mark.bench

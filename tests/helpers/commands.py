@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from typer.testing import CliRunner
@@ -9,9 +10,12 @@ from typer.testing import CliRunner
 from mmlca.cli.app import app
 
 
-def invoke(*arguments: object) -> Any:
-    """The result of a command: `exit_code`, `stdout` and `stderr`; a bug is raised."""
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
+def invoke(command: object, *arguments: object) -> Any:
+    """The result of a command: `exit_code`, `stdout` and `stderr`; a bug is raised.
+
+    The command is one word, or a line as a user types it.
+    """
+    done = CliRunner().invoke(app, [*shlex.split(str(command)), *map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done

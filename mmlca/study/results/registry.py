@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from mmlca.study.results import about, certainty, overlaps, steps, table_one
+from mmlca.study.results import (
+    about,
+    certainty,
+    effects,
+    fit,
+    inference,
+    models,
+    overlaps,
+    steps,
+    survival,
+    table_one,
+)
 from mmlca.study.results.part import Columns, Part
 
-PARTS: tuple[Part, ...] = (about.PART, certainty.PART, overlaps.PART, steps.PART, table_one.PART)
+PARTS: tuple[Part, ...] = (
+    about.PART,
+    certainty.PART,
+    overlaps.PART,
+    steps.PART,
+    table_one.PART,
+    models.PART,
+    inference.PART,
+    fit.PART,
+    effects.PART,
+    survival.PART,
+)
 
 TABLES: dict[str, Columns] = {
     name: columns for part in PARTS for name, columns in part.tables.items()

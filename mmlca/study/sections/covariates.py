@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from mmlca.figures.forest import plot_effects
 from mmlca.sequences.checks import listed
+from mmlca.study.release import is_public, shown_indices
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.sections.digits import shown_indices
 from mmlca.study.sections.section import NOT_DONE, Section
-from mmlca.study.words import group_name, group_word, groups_word, sentences
+from mmlca.study.words import group_word, groups_word, sentences
 from mmlca.tables.disclosure import hidden_note
 
 if TYPE_CHECKING:
@@ -33,6 +33,16 @@ CORRECTION = {
     None: "with assignments taken as true",
 }
 """The same for the methods."""
+ROUNDED = (
+    "Effects are rounded at random to whole standard errors, which allow for this and are 10 % "
+    "larger for it."
+)
+"""What a public release does to effects."""
+POOLING = (
+    "weighted by the inverse of their variances: with fixed effects, and with random effects "
+    "(DerSimonian and Laird); Q, its p-value and I² show how much the sites differ."
+)
+"""How estimates of the sites are pooled, for captions."""
 
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
@@ -47,16 +57,19 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     how = CORRECTED[study.covariates.correction]
     if _in_one_step(study):
         how = "estimated together with the chains of the site's own patients"
-    first = min(c for part in findings.analysis.clusters.values() for c in part.unique())
+    first = next(iter(findings.cluster_names.values()))
     yield Item(
         "effects",
         f"Effects on membership in a {group}",
         sentences(
-            f"Log-odds of each {group} against the first, "
-            f"{group_name(study, first, findings.analysis.names)}, per unit of a number or against "
+            f"Log-odds of each {group} against the first, {first}, per unit of a number or against "
             f"the first level; {how}, with 95 % intervals.",
             hidden_note(study.privacy.min_count),
-            "" if pooled is None else "The diamonds are all sites together.",
+            ROUNDED if is_public(study) else "",
+            ""
+            if pooled is None
+            else "The diamonds are all sites together, filled with fixed and "
+            "open with random effects.",
         ),
         effects,
         Plain(n_keys=3, empty={"estimate": "–"}, labels={"class": group}),
@@ -67,8 +80,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield Item(
             "effects_pooled",
             "Effects over all sites",
-            "The sites' effects, weighted by the inverse of their variances; Q, its p-value and I² "
-            "show how much the sites differ. Effects that are hidden at a site do not contribute.",
+            f"The sites' effects, {POOLING} Effects that are hidden at a site do not contribute.",
             pooled,
             Plain(shares=("i2",), n_keys=2, labels={"class": group}),
         )
@@ -91,26 +103,32 @@ def methods(study: Study, findings: Findings) -> list[str]:
         )
     where = ", at each site" if len(study.sites) > 1 else ""
     pooled = findings.outcomes.pooled is not None
-    together = " and pooled with inverse-variance weights" if pooled else ""
+    together = " and pooled with fixed and random effects (DerSimonian and Laird)" if pooled else ""
     effects = (
         f"Effects of {listed(list(study.covariates.columns))} on membership are from a multinomial "
         f"logit {how}{where}{together}."
     )
-    return [effects] if _in_one_step(study) else [memberships(findings), effects]
+    return [effects] if _in_one_step(study) else [memberships(study, findings), effects]
 
 
-def memberships(findings: Findings) -> str:
+def memberships(study: Study, findings: Findings) -> str:
     """Which probabilities an analysis after classification uses."""
-    if findings.analysis.ensemble is None:
+    if findings.combined.ensemble is None:
         return (
             "Classification errors are those that the model's memberships imply, and the "
             "uncertainty of the model is part of the standard errors."
         )
+    if study.ensemble.refine == "converge":
+        which = "the refined clusters"
+    else:
+        which = (
+            "Markov chains that each site estimates by EM, from its patients in the clusters to "
+            "convergence"
+        )
     return (
-        "The clusters of an ensemble have no memberships of their own, so we used those of Markov "
-        "chains that all sites share, estimated by EM from the clusters to convergence, with the "
-        "proportions of each site. They are taken as known, so standard errors leave out the "
-        "uncertainty of the clustering."
+        "The clusters of an ensemble have no memberships of their own, so we used those of "
+        f"{which}. They are taken as known, so standard errors leave out the uncertainty of the "
+        "clustering."
     )
 
 

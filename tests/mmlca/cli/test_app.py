@@ -19,11 +19,9 @@ from mmlca.cli import display
 HERE = os.environ | {"PYTHONPATH": str(ROOT)}
 COMMANDS = ["demo", "study", "prep", "fit", "select", "site", "centre", "network"]
 COMMANDS += ["exchange", "simulate"]
-ALL = [
-    *("demo", "study init", "study run", "study sensitivity", "prep", "fit", "select"),
-    *("site fit", "site label", "site assign", "centre combine", "exchange check", "simulate"),
-    *("site run", "centre run", "network status"),
-]
+ALL = ["demo", "study init", "study run", "study sensitivity", "prep", "fit", "select"]
+ALL += ["site fit", "site label", "site assign", "centre combine", "exchange check", "simulate"]
+ALL += ["site run", "centre run", "network status"]
 
 
 def test_version() -> None:

@@ -153,16 +153,9 @@ def test_prep_with_combinations_stopping_death_and_observation(tmp_path: Path) -
     out = tmp_path / "sequences.csv"
     options = "--states combinations --death state --impute carry_forward_supplied --gap-days 20"
     mmlca_does(
-        *("prep", tmp_path / "records.csv", "--patients", tmp_path / "patients.csv", "--out", out),
-        *(
-            "--observation",
-            tmp_path / "periods.csv",
-            "--windows",
-            "8",
-            "--drugs",
-            "ra",
-            *options.split(),
-        ),
+        f"prep {tmp_path}/records.csv --patients {tmp_path}/patients.csv --out {out} "
+        f"--observation {tmp_path}/periods.csv --windows 8 --drugs ra",
+        *options.split(),
     )
     made = mmlca.Sequences.read(out)
     assert made.absorbing == ("dead",)
@@ -171,20 +164,11 @@ def test_prep_with_combinations_stopping_death_and_observation(tmp_path: Path) -
     assert [*first] == ["TNFi+CTLA4-Ig", "TNFi", "none", "none", *["dead"] * 4]
     assert [*second] == ["TNFi", "none", None, None, None, "none", "none", "TNFi"]
     refused = refusal(
-        "prep",
-        tmp_path / "patients.csv",
-        "--drugs",
-        "ra",
-        "--out",
-        out,
-        "--drug-column",
-        "death_date",
+        f"prep {tmp_path}/patients.csv --drugs ra --out {out} --drug-column death_date"
     )
     assert "no column of patients.csv looks like the date" in refused
     (tmp_path / "bare.csv").write_text("patient_id,date,drug\n1,2010-01-15,Humira\n")
-    refused = refusal(
-        *("prep", tmp_path / "bare.csv", "--drugs", "ra", "--out", out, "--states", "combinations")
-    )
+    refused = refusal(f"prep {tmp_path}/bare.csv --drugs ra --out {out} --states combinations")
     assert "--default-supply 30" in refused
 
 

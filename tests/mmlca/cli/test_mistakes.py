@@ -91,27 +91,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(root):  # the folder of MGB with its ledger
         places = {"MGB": Path(), "VA": Path("VA"), "XX": Path("XX")}
         for site, study in (("MGB", "s"), ("VA", "s"), ("XX", "other")):
+            out = root / ("models" if study == "s" else study)
             mmlca_does(
-                *("site", "fit", root / "seq.csv", "--study", study, "--site", site, "-k", 2),
-                *(
-                    "--folder",
-                    places[site],
-                    "--n-init",
-                    4,
-                    "--out",
-                    root / ("models" if study == "s" else study),
-                ),
+                f"site fit {root}/seq.csv --study {study} --site {site} -k 2 "
+                f"--folder {places[site]} --n-init 4 --out {out}"
             )
         models, labels = sorted((root / "models").iterdir()), root / "labels"
         for site in ("MGB", "VA"):
             mmlca_does(
-                *("site", "label", *models, "--sequences", root / "seq.csv", "--study", "s"),
-                *("--site", site, "--folder", places[site], "--out", labels),
+                f"site label --sequences {root}/seq.csv --study s --site {site} --folder "
+                f"{places[site]} --out {labels}",
+                *models,
             )
-        mmlca_does(
-            *("centre", "combine", *models, *labels.iterdir(), "--study", "s", "-k", 2),
-            *("--out", root / "centre"),
-        )
+        mmlca_does(f"centre combine --study s -k 2 --out {root}/centre", *models, *labels.iterdir())
     return root
 
 
@@ -269,8 +261,8 @@ def test_a_site_lists_the_drugs_that_its_map_does_not_know(folder: Path, tmp_pat
     records = tmp_path / "r.csv"
     records.write_text(RECORDS.replace("Enbrel", "Enbrol"))
     done = invoke(
-        *("site", "fit", "--records", records, "--study", "s", "--site", "M", "-k", 1),
-        *("--drugs", "ra", "--folder", tmp_path / "site", "--n-init", 2),
+        f"site fit --records {records} --study s --site M -k 1 --drugs ra --folder "
+        f"{tmp_path}/site --n-init 2"
     )
     assert done.exit_code == 0, done.output
     assert "note: 25.0 % of the records" not in done.stderr  # those patients have no other drug
@@ -291,8 +283,9 @@ def test_records_of_a_site_follow_the_rules_of_prep(
     mmlca_does("prep", tmp_path / "r.csv", "--out", tmp_path / "s.csv", *asked)
     prepared = mmlca.Sequences.read(tmp_path / "s.csv")
     said = mmlca_does(
-        *("site", "fit", "--records", tmp_path / "r.csv", "--study", "s", "--site", "M", "-k", 1),
-        *("--folder", tmp_path / "site", "--n-init", 2, *asked),
+        f"site fit --records {tmp_path}/r.csv --study s --site M -k 1 --folder "
+        f"{tmp_path}/site --n-init 2",
+        *asked,
     )
     assert f"Sequences: {len(prepared)} patients × 16 times" in said
     assert f"{len(prepared.states)} states" in said

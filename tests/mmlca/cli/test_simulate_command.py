@@ -18,8 +18,7 @@ def test_it_writes_tables_and_takes_up_where_it_stopped(tmp_path: Path) -> None:
     assert "Mean adjusted Rand index, local models from 1 start; the largest standard error" in said
     table = pd.read_csv(out / "table.csv")
     assert table[["n_init", "setting"]].to_numpy().tolist() == [
-        *([10, "imbalanced"], [10, "contaminated"]),
-        *([1, "imbalanced"], [1, "contaminated"]),
+        [n, setting] for n in (10, 1) for setting in ("imbalanced", "contaminated")
     ]
     results = pd.read_csv(out / "results.csv")
     mean = results[results["method"] == "FONT"].groupby(["n_init", "setting"], sort=False)["ari"]

@@ -24,7 +24,7 @@ import font
 import mmlca
 from font.refinement import refine_clusters
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
-from mmlca.tables.cluster_effects import site_effects
+from mmlca.tables.cluster_effects import Members, site_effects
 
 K, S = PARAMS.n_classes, PARAMS.n_states
 BETA = np.array([0.0, 0.5, -0.5, 0.8])  # log-odds of each class for one unit of the covariate
@@ -145,18 +145,12 @@ def effects(lengths: tuple[int, int], seed: int) -> pd.DataFrame:
         for site in data:
             with warnings.catch_warnings(), contextlib.suppress(ValueError):  # too few: none leave
                 warnings.simplefilter("ignore")
-                sent[site] = site_effects(
-                    members[site].to_numpy(), assigned[site], covariates[site], min_count=11
-                )
-        tables = {
-            site: part.table.rename(columns={"cluster": "class"}).assign(
-                se=np.sqrt(np.diagonal(part.covariance))
-            )
-            for site, part in sent.items()
-        }
-        pooled = mmlca.inverse_variance(tables)
+                p = members[site].set_axis(range(1, K + 1), axis=1).reset_index(drop=True)
+                known = Members(pd.Series(np.asarray(assigned[site]) + 1), p)
+                sent[site] = site_effects(known, covariates[site], min_count=11)
+        pooled = mmlca.inverse_variance(sent)
         pooled = pooled[(pooled["term"] == "x") & pooled["estimate"].notna()]
-        true = BETA[pooled["class"].astype(int)]
+        true = BETA[pooled["class"].astype(int) - 1]
         covered = (pooled["low"] <= true) & (true <= pooled["high"])
         errors = (pooled["estimate"] - true) * np.sign(true)
         rows.append(pd.DataFrame({"memberships": name, "error": errors, "covered": covered}))

@@ -7,7 +7,7 @@ import pytest
 
 import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
-from mmlca.model.selection import _limits, _simulated
+from mmlca.model.selection import _share_limits, _simulate_statistic
 
 ONE = MarkovParams([1.0], [[0.6, 0.4]], [[[0.7, 0.3], [0.4, 0.6]]])
 TWO = MarkovParams(
@@ -50,9 +50,11 @@ def test_early_end_is_the_same_on_any_number_of_threads() -> None:
 
 
 def test_limits_by_hand() -> None:
-    assert _limits(0, 10, 0.95) == (0, pytest.approx(1 - 0.025 ** (1 / 10)))
-    assert _limits(10, 10, 0.95) == (pytest.approx(0.025 ** (1 / 10)), 1)
-    assert _limits(5, 10, 0.95) == pytest.approx((0.1871, 0.8129), abs=1e-4)  # a published table
+    assert _share_limits(0, 10, 0.95) == (0, pytest.approx(1 - 0.025 ** (1 / 10)))
+    assert _share_limits(10, 10, 0.95) == (pytest.approx(0.025 ** (1 / 10)), 1)
+    assert _share_limits(5, 10, 0.95) == pytest.approx(
+        (0.1871, 0.8129), abs=1e-4
+    )  # a published table
 
 
 def test_simulated_data_have_the_same_shape() -> None:
@@ -66,7 +68,7 @@ def test_simulated_data_have_the_same_shape() -> None:
         copies.append(copy)
         return MixtureMarkov(k, seed=seed, n_init=2).fit(copy)
 
-    value = _simulated(ONE, data, 2, fit, np.random.default_rng(1))
+    value = _simulate_statistic(ONE, data, 2, fit, np.random.default_rng(1))
     assert value >= 0
     for copy in copies:
         assert ((copy.codes < 0) == (data.codes < 0)).all()

@@ -9,7 +9,7 @@ import pytest
 import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.model.inference import Patients, point_at
-from mmlca.model.resampling import _alike, _jaccard, time_in_state
+from mmlca.model.resampling import _group_alike, _jaccard, time_in_state
 
 TWO = MarkovParams(
     [0.6, 0.4], [[0.8, 0.2], [0.3, 0.7]], [[[0.9, 0.1], [0.4, 0.6]], [[0.5, 0.5], [0.1, 0.9]]]
@@ -55,7 +55,7 @@ def test_threads_and_seeds() -> None:
 def test_a_refit_is_the_fit_to_resampled_patients() -> None:
     """The naive version: draw patients, copy their sequences, and fit from the model."""
     rng = np.random.default_rng(3).spawn(2)[0]
-    alike = _alike(point_at(MODEL, Patients(DATA)))
+    alike = _group_alike(point_at(MODEL, Patients(DATA)))
     times = rng.multinomial(len(DATA), alike.size / len(DATA))
     picked = [
         np.repeat(np.flatnonzero(DATA.patterns.inverse == row)[:1], count)
@@ -73,7 +73,7 @@ def test_a_refit_is_the_fit_to_resampled_patients() -> None:
 def test_weights_are_drawn_with_their_patients() -> None:
     weights = np.where(np.arange(len(DATA)) < 300, 2.0, 0.0)
     data = DATA.reweight(weights)
-    alike = _alike(point_at(MODEL, Patients(data)))
+    alike = _group_alike(point_at(MODEL, Patients(data)))
     assert alike.size.sum() == 300  # patients of weight 0 are not there
     assert (alike.weight == 2).all()
     result = mmlca.bootstrap(MixtureMarkov(2, seed=1).fit(data), data, 30, seed=1)

@@ -47,7 +47,7 @@ def test_mixed_starts_are_made_of_both_maxima(kind: str) -> None:
     shuffled = other._replace(
         cells=other.cells[::-1], shares=other.shares[::-1], posterior=other.posterior[:, ::-1]
     )
-    matched = starter._matched(shuffled, here)
+    matched = starter._match_classes(shuffled, here)
     shape = (K, S + 1, S)
     origins = set()
     for _ in range(30):

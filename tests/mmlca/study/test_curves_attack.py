@@ -77,10 +77,15 @@ def test_figures_draw_no_more_digits_than_their_tables() -> None:
     )
     findings: Any = SimpleNamespace(
         trends={None: trend},
-        analysis=SimpleNamespace(clusters={"A": clusters}, names={}),
         outcomes=SimpleNamespace(
-            survival=survival, effects=effects, pooled=None, outcomes=None, tests=None
+            survival=survival.shown(M),
+            effects=effects,
+            pooled=None,
+            outcomes=None,
+            tests=None,
+            hazards=None,
         ),
+        cluster_names={1: "cluster 1", 2: "cluster 2"},
     )
     for section, column in (
         (labs, "estimate"),

@@ -105,20 +105,19 @@ def test_init_looks_at_the_files_and_what_it_writes_runs(
 ) -> None:
     data = study_folder / "data"
     path = tmp_path / "new" / "study.toml"
-    command = [
-        *("study", "init", path, "--drugs", study_folder / "drugs.csv"),
-        *("--records", f"Boston={data}/Boston/pharmacy.xlsx"),
-        *("--patients", f"Boston={data}/Boston/patients.xlsx"),
-        *("--labs", f"Boston={data}/Boston/labs.xlsx"),
-        *("--records", f"Columbus={data}/Columbus/medications_*.csv.gz"),
-        *("--records", f"Aachen={data}/Aachen/verordnungen.csv"),
-    ]
-    done = invoke(*command)
+    command = (
+        f"study init {path} --drugs {study_folder}/drugs.csv "
+        f"--records Boston={data}/Boston/pharmacy.xlsx "
+        f"--patients Boston={data}/Boston/patients.xlsx --labs Boston={data}/Boston/labs.xlsx "
+        f"--records Columbus={data}/Columbus/medications_*.csv.gz "
+        f"--records Aachen={data}/Aachen/verordnungen.csv"
+    )
+    done = invoke(command)
     assert done.exit_code == 2  # the drug of Aachen is in a column that init does not know
     assert not path.exists()
     assert "Aachen: no column of verordnungen.csv looks like the date or the drug" in done.stderr
     assert "as in --date-column Aachen=Datum and --drug-column Aachen=Arzneimittel." in done.stderr
-    done = invoke(*command, "--date-column", "Aachen=Datum", "--drug-column", "Aachen=Arzneimittel")
+    done = invoke(command, "--date-column", "Aachen=Datum", "--drug-column", "Aachen=Arzneimittel")
     assert done.exit_code == 0
     assert "pharmacy.xlsx (sheet data)" in done.stdout
     assert "  patients  patient = 'patient_id', follow_up_end = 'follow_up_end'" in done.stdout
@@ -191,17 +190,17 @@ def test_a_study_of_files_with_different_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,date,drug\n1,2010-01-05,Humira\n2,2010-01-05,Humira\n")
     (tmp_path / "b.csv").write_text("member,Zeit,drug,supply\n1,2010-09-05,Orencia,200\n")
     path = tmp_path / "study.toml"
-    command = ("study", "init", path, "--drugs", "ra", *("--records", f"A={tmp_path}/*.csv"))
-    assert "as in --file-column b.csv:date=Zeit." in refusal(*command)
-    mmlca_does(*command, "--file-column", "b.csv:date=Zeit")
+    command = f"study init {path} --drugs ra --records A={tmp_path}/*.csv"
+    assert "as in --file-column b.csv:date=Zeit." in refusal(command)
+    mmlca_does(command, "--file-column", "b.csv:date=Zeit")
     assert '[sites.A.file_columns."b.csv"]\npatient = "member"' in path.read_text()
     study = read_study(path)
     assert study.sites["A"].file_columns["b.csv"].supply == "supply"
     states = read_site(study, "A").to_frame().iloc[0].to_list()
     assert states[:3] == ["TNFi", "TNFi", "CTLA4-Ig"]
     said = mmlca_does(
-        *("prep", tmp_path / "a.csv", tmp_path / "b.csv", "--out", tmp_path / "s.csv"),
-        *("--drugs", "ra", "--file-column", "b.csv:date=Zeit"),
+        f"prep {tmp_path}/a.csv {tmp_path}/b.csv --out {tmp_path}/s.csv --drugs ra "
+        "--file-column b.csv:date=Zeit"
     )
     assert "  columns   b.csv: patient = 'member', date = 'Zeit'" in said
     assert "file without an end or a supply" in said
@@ -232,15 +231,7 @@ def test_sites_in_one_file_and_files_without_a_name(tmp_path: Path) -> None:
     frame.drop(columns="hospital").to_csv(tmp_path / "alone.csv", index=False)
     path = tmp_path / "study.toml"
     mmlca_does(
-        "study",
-        "init",
-        path,
-        "--drugs",
-        "ra",
-        "--records",
-        tmp_path / "all.csv",
-        "--records",
-        tmp_path / "alone.csv",
+        f"study init {path} --drugs ra --records {tmp_path}/all.csv --records {tmp_path}/alone.csv"
     )
     study = read_study(path)
     assert list(study.sites) == ["MGB", "VA", "alone"]
@@ -273,17 +264,10 @@ def test_exports_of_others_need_no_code(tmp_path: Path) -> None:
     omop, synthea = SHARED / "omop", SHARED / "synthea"
     (tmp_path / "drugs.csv").write_text("drug,class\nlisinopril,ACE\nsimvastatin,statin\n")
     said = mmlca_does(
-        *("study", "init", tmp_path / "study.toml", "--drugs", tmp_path / "drugs.csv"),
-        *("--drug-names", omop / "concept.parquet"),
-        *("--records", f"OMOP={omop}/drug_exposure.parquet"),
-        *(
-            "--patients",
-            f"OMOP={omop}/person.parquet",
-            "--labs",
-            f"OMOP={omop}/measurement.parquet",
-        ),
-        *("--records", f"Synthea={synthea}/medications.csv"),
-        *("--patients", f"Synthea={synthea}/patients.csv"),
+        f"study init {tmp_path}/study.toml --drugs {tmp_path}/drugs.csv --drug-names "
+        f"{omop}/concept.parquet --records OMOP={omop}/drug_exposure.parquet --patients "
+        f"OMOP={omop}/person.parquet --labs OMOP={omop}/measurement.parquet --records "
+        f"Synthea={synthea}/medications.csv --patients Synthea={synthea}/patients.csv"
     )
     assert "drug = 'drug_concept_id'" in said
     assert "drug = 'DESCRIPTION'" in said
@@ -292,9 +276,7 @@ def test_exports_of_others_need_no_code(tmp_path: Path) -> None:
         (synthea / "medications.csv", ()),
         (omop / "drug_exposure.parquet", ("--drug-names", omop / "concept.parquet")),
     ):
-        said = mmlca_does(
-            *("prep", file, "--drugs", tmp_path / "drugs.csv", "--out", tmp_path / "s.csv"),
-            *("--since", "1950-01-01", *more),
-        )
+        command = f"prep {file} --drugs {tmp_path}/drugs.csv --out {tmp_path}/s.csv"
+        said = mmlca_does(f"{command} --since 1950-01-01", *more)
         assert "2 states" in said or "3 states" in said
         assert (tmp_path / "s.unmapped.csv").exists()

@@ -1,0 +1,195 @@
+"""The time to an event by cluster at a site."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from font.errors import InputError
+from mmlca.study import site_data
+from mmlca.study.results.effects import UNESTIMABLE
+from mmlca.study.results.part import Column, Part
+from mmlca.study.words import groups_word
+from mmlca.tables.disclosure import few_digits
+from mmlca.tables.survival import (
+    Survival,
+    cox,
+    hazard_ratios,
+    log_rank,
+    log_rank_scores,
+    pooled_curves,
+    risk_table,
+)
+from mmlca.tables.survival_cases import Cases, after_landmark, read_cases
+
+if TYPE_CHECKING:
+    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.settings import Study
+    from mmlca.tables.disclosure import Rounding
+
+YEAR = 365.25
+_MONTH = YEAR / 12
+_DIGITS = 3
+_COMPETING = 2
+
+
+def landmark_of(study: Study) -> float:
+    """Years from the first treatment to the landmark: the end of all windows, or later."""
+    rules = study.outcomes
+    days = study.rules.months * _MONTH if study.rules.days is None else study.rules.days
+    window = study.rules.max_windows * days / YEAR
+    if rules.landmark is not None and rules.landmark < window - 0.01:
+        raise InputError(
+            f"outcomes.landmark = {rules.landmark:g} years lies inside the windows that form the "
+            f"{groups_word(study)} ({window:.2f} years), so that what happens in them would count "
+            "twice; set it to their end or later, or leave it out."
+        )
+    return max(rules.landmark or 0.0, window)
+
+
+def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
+    tables = {name: pd.DataFrame(columns=list(columns)) for name, columns in PART.tables.items()}
+    if study.outcomes.event is None:
+        return tables
+    landmark = landmark_of(study)
+    try:
+        cases = _cases(study, patients)
+    except UNESTIMABLE:
+        return tables
+    late, excluded = after_landmark(cases, landmark)
+    made = {
+        "survival": risk_table(late),
+        "survival_scores": log_rank_scores(late),
+        "survival_hazards": _hazards(late),
+        "survival_excluded": excluded,
+    }
+    if patients.rounding is not None:
+        made = _rounded(made, late, landmark, patients.rounding)
+    hazards = made["survival_hazards"]
+    of_group = hazards["group"].notna()
+    made["survival_hazards"] = hazards.assign(term=hazards["term"].mask(of_group, None))
+    if 1 not in late.levels:  # the others are compared with the first
+        made["survival_hazards"] = made["survival_hazards"][~of_group]
+    return {
+        name: table.rename(columns={"group": "cluster", "other": "other_cluster"}).reindex(
+            columns=list(PART.tables[name])
+        )
+        for name, table in made.items()
+    }
+
+
+def _cases(study: Study, patients: SitePatients) -> Cases:
+    rules, known = study.outcomes, patients.sequences.patients
+    frame = site_data.event_times(known, str(rules.event), rules.competing)
+    columns = list(study.covariates.columns)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning)  # patients left out are counted
+        return read_cases(
+            frame["time"],
+            frame["event"],
+            patients.groups[patients.first_view],
+            None if rules.competing is None else _COMPETING,
+            None,
+            known[columns] if columns else None,
+        )
+
+
+def _rounded(
+    exact: dict[str, pd.DataFrame], late: Cases, landmark: float, rounding: Rounding
+) -> dict[str, pd.DataFrame]:
+    """The same as they may leave the site."""
+    full = Survival(
+        pooled_curves([exact["survival"]], late.levels),
+        log_rank([exact["survival_scores"]], late.levels),
+        hazard_ratios(exact["survival_hazards"]),
+        exact["survival_excluded"],
+        landmark,
+        bool((late.event == _COMPETING).any()),
+    )
+    shown = full.shown(rounding.unit, rounding)
+    groups = [k for k, name in enumerate(late.levels) if name in set(shown.curves["group"])]
+    scores = log_rank_scores(late.only(np.isin(late.group, groups)))
+    names = ["excess", "covariance"]
+    scores[names] = scores[names].astype(float).apply(few_digits, digits=_DIGITS)
+    numbers = ["estimate", "se", "p_proportional"]
+    hazards = exact["survival_hazards"].copy()
+    hazards[numbers] = hazards[numbers].astype(float).apply(few_digits, digits=_DIGITS)
+    hazards.loc[shown.hazards["hazard_ratio"].isna().to_numpy(), numbers] = np.nan
+    hazards[["events", "others"]] = shown.hazards[["events", "others"]].to_numpy()
+    return {
+        "survival": shown.curves,
+        "survival_scores": scores,
+        "survival_hazards": hazards,
+        "survival_excluded": shown.excluded,
+    }
+
+
+def _hazards(late: Cases) -> pd.DataFrame:
+    """Cox regression of the groups with an event; empty without a solution."""
+    counts = pd.Series(late.group[late.event == 1]).value_counts()
+    try:
+        return cox(late.only(pd.Series(late.group).isin(counts.index).to_numpy()))
+    except UNESTIMABLE:
+        names = ["term", "group", "estimate", "se", "p_proportional", "events", "others"]
+        return pd.DataFrame(columns=names, dtype=object)
+
+
+def tables_of(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of results with the names of columns that `mmlca.tables.survival` has."""
+    table = table.rename(columns={"cluster": "group", "other_cluster": "other"})
+    whole: dict[str, Any] = {
+        name: pd.Series([None if pd.isna(v) else int(v) for v in table[name]], dtype=object)
+        for name in ("group", "other", "first", "second")
+        if name in table
+    }
+    return table.assign(**whole)
+
+
+_CLUSTER = Column("whole", "the cluster")
+PART = Part(
+    {
+        "survival": {
+            "cluster": _CLUSTER,
+            "time": Column("number", "years since the landmark"),
+            "at_risk": Column("count", "patients without an event until then"),
+            "events": Column("count", "events at this time, or since the one before"),
+            "competing": Column("count", "competing events; missing: `left` has them"),
+            "left": Column("count", "patients whose follow-up ended"),
+            "survival": Column(
+                "number", "the share without the event; missing if counts are exact"
+            ),
+            "low": Column("number", "its 95 % interval"),
+            "high": Column("number", "its 95 % interval"),
+        },
+        "survival_scores": {
+            "first": Column("whole", "a cluster of a pair; missing: a test of all clusters"),
+            "second": Column("whole", "the other cluster of the pair"),
+            "cluster": _CLUSTER,
+            "other_cluster": Column("whole", "another cluster of the test"),
+            "excess": Column("number", "events of the cluster less those expected (log-rank)"),
+            "covariance": Column("number", "covariance of the excesses of the two clusters"),
+        },
+        "survival_hazards": {
+            "cluster": Column("whole", "a cluster, against the first; missing: a covariate"),
+            "term": Column("text", "the covariate, or one of its levels; missing: a cluster"),
+            "estimate": Column("number", "log hazard ratio (Cox)"),
+            "se": Column("number", "its standard error"),
+            "p_proportional": Column("number", "p-value of a change of the ratio with time"),
+            "events": Column("count", "fewest patients with the event on a side of the comparison"),
+            "others": Column("count", "fewest patients without it"),
+        },
+        "survival_excluded": {
+            "cluster": _CLUSTER,
+            "event": Column("count", "patients with the event before the landmark"),
+            "competing": Column("count", "patients with a competing event before it"),
+            "left": Column("count", "patients whose follow-up ended before it"),
+            "unknown": Column("count", "patients without a time or a covariate"),
+            "included": Column("count", "patients who reach the landmark"),
+            "all": Column("count", "all patients"),
+        },
+    },
+    make,
+)
