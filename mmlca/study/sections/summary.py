@@ -192,7 +192,7 @@ def _of_ensemble(study: Study, findings: Findings) -> str:
 
 def _sites(findings: Findings) -> list[str]:
     """How much the sites differ within clusters, against each site's own model."""
-    norms = pick(findings.numbers, Kind.DIFFERENCE, **_BY_OCCUPANCY)
+    norms = _norms(findings, "ensemble")
     if not norms:
         return []
     if findings.combined.ensemble is None:  # a single class: all patients of a site
@@ -202,20 +202,25 @@ def _sites(findings: Findings) -> list[str]:
 
 
 def _site_sentence(findings: Findings) -> str:
-    ensemble, local = (
-        pick(findings.numbers, Kind.DIFFERENCE, membership=name, **_BY_OCCUPANCY)
-        for name in ("ensemble", "local")
-    )
-    reserve = (
-        ", but a common rule often lowers this norm, so a lower one does not show that the "
-        "clusters are better"
-    )
+    ensemble, local = _norms(findings, "ensemble"), _norms(findings, "local")
+    own = ""
+    if local:
+        own = f"; under each site's own model, by {_mean(local):.3f}"
+        if _mean(ensemble) < _mean(local):
+            own += (
+                ", but a common rule often lowers this norm, so a lower one does not show that the "
+                "clusters are better"
+            )
     return (
         "Within the clusters, what patients take next differs between the sites by "
-        f"{_mean(ensemble):.3f} ({_NORM}{_averaged(ensemble)}); under each site's own model, by "
-        f"{_mean(local):.3f}{reserve if _mean(ensemble) < _mean(local) else ''}. "
-        f"{_apart(findings)}."
+        f"{_mean(ensemble):.3f} ({_NORM}{_averaged(ensemble)}){own}. {_apart(findings)}."
     )
+
+
+def _norms(findings: Findings, membership: str) -> list[Number]:
+    """The norms of all pairs of sites where these are known."""
+    norms = pick(findings.numbers, Kind.DIFFERENCE, membership=membership, **_BY_OCCUPANCY)
+    return [norm for norm in norms if not np.isnan(norm.value)]
 
 
 def _mean(norms: list[Number]) -> float:
