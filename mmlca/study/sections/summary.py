@@ -98,7 +98,7 @@ def _course_sentence(study: Study, findings: Findings) -> str:
 
 
 def _choice(study: Study, findings: Findings) -> str:
-    choice = findings.choice
+    choice = findings.fits.choice
     if choice is None:
         return f"The number of {groups_word(study)} was fixed in advance."
     criterion, tried = study.classes.criterion.upper(), span(study.classes.candidates)
@@ -141,13 +141,14 @@ def _certainty(study: Study, findings: Findings) -> list[str]:
 
 
 def _of_one_model(findings: Findings) -> list[str]:
-    (model,) = findings.analysis.own.values()
-    n, searches, sure = model.n_replicated_, model.n_searches_, mean_of(findings.results, _SURE)
+    (model,) = findings.fits.own.to_dict("records")
+    n, searches = int(model["replicated"]), int(model["searches"])
+    sure = mean_of(findings.results, _SURE)
     doubt = "" if is_confirmed(n, searches) else ", so a better model may exist"
-    converged = "" if model.converged_ else "; the best of them did not converge"
+    converged = "" if model["converged"] else "; the best of them did not converge"
     return [
         "Patients belong to their class with a mean probability of "
-        f"{sure:.2f} (entropy R² {model.entropy():.2f}), if the model is right"
+        f"{sure:.2f} (entropy R² {model['entropy']:.2f}), if the model is right"
         f"{_tests_against(findings)}.",
         f"{n} of {searches} independent searches reached the best likelihood{doubt}{converged}.",
     ]
@@ -155,7 +156,7 @@ def _of_one_model(findings: Findings) -> list[str]:
 
 def _tests_against(findings: Findings) -> str:
     """How many tests of its fit reject the model of a single site."""
-    for found in findings.inference.diagnostics.values():
+    for found in findings.fits.diagnostics.values():
         n = int((found.tests["p_holm"] <= 0.05).sum())
         verb = "reject" if n > 1 else "rejects"
         return f"; {n or 'none'} of the {len(found.tests)} tests of its fit {verb} it"
