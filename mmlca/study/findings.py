@@ -31,12 +31,12 @@ from mmlca.study.in_one_place import (
     site_influence,
     site_patients,
 )
-from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
 from mmlca.study.outcomes import Outcomes, outcomes_of
 from mmlca.study.processes import Processes
 from mmlca.study.release import is_public, rounding_of
+from mmlca.study.results.shown_fits import Fits, fits_of
 from mmlca.study.results.shown_sites import refined_differences_of, site_differences_of
 from mmlca.study.results.site import SiteResults, site_results
 from mmlca.study.words import group_name, period, window_name
@@ -60,12 +60,9 @@ if TYPE_CHECKING:
 class Findings:
     """Everything that a study computes, for its tables, figures and texts.
 
-    `choice` is the table of numbers of classes, None if the number was given; `suggested` is what
-    models with more classes suggest (see `free_numbers`); `differences` is None if there is one
-    site; `trends` holds a lab's course by view (see
-    `views`); `described` describes the clusters in numbers and words; `inference` is how sure
-    all this is; `outcomes` are what follows from the clusters; `results` are those of each site,
-    from which the report is made.
+    `differences` is None if there is one site; `trends` holds a lab's course by view (see
+    `views`); `described` describes the clusters in numbers and words; `outcomes` are what follows
+    from the clusters; `results` are those of each site, from which the report is made.
 
     Parameters
     ----------
@@ -79,6 +76,8 @@ class Findings:
         What the groups of every membership are called, see `mmlca.study.names`.
     class_names : {site: {class: name}}
         What the classes of a site's own model are called, numbered from 1 as in the model.
+    fits : Fits
+        The sites' models, how they were chosen and how well they fit.
     sizes : {membership: DataFrame}
         The sizes of the groups that the report shows, as `shown_sizes` gives them.
     """
@@ -92,15 +91,13 @@ class Findings:
     group_names: dict[str | None, dict[Any, str]]
     class_names: dict[str, dict[int, str]]
     sizes: dict[str | None, pd.DataFrame]
-    choice: pd.DataFrame | None
-    suggested: pd.DataFrame | None
+    fits: Fits
     numbers: list[Number]
     described: pd.DataFrame
     table_one: TableOne
     courses: dict[str | None, Courses]
     differences: SiteDifferences | None
     trends: dict[str | None, Trend]
-    inference: Inference
     outcomes: Outcomes
     results: dict[str, SiteResults]
     refined_differences: SiteDifferences | None = None
@@ -128,9 +125,8 @@ def describe(
     tell("Comparing the sites", 0.42)
     shared = processes.submit(compare_chains, study, analysis)
     influence = processes.submit(site_influence, study, analysis)
-    diagnosed = diagnostics(study, analysis, processes)
     tasks = {
-        site: processes.submit(site_results, study, site_patients(study, analysis, site))
+        site: processes.submit(site_results, study, site_patients(study, analysis, site, choice))
         for site in analysis.sequences
     }
     described = describe_clusters(
@@ -147,12 +143,15 @@ def describe(
     tell("Standard errors, fit and outcomes", 0.47)
     results = {site: task() for site, task in tasks.items()}
     table_one = describe_patients(study, analysis, described, results)
-    inferred = infer(study, analysis, diagnosed())
+    fits = fits_of(results)
     outcomes = outcomes_of(study, results, cluster_names(analysis), table_one.hidden_together)
-    combined = replace(combine_in_memory(analysis), shared=shared(), influence=influence())
+    combined = replace(
+        combine_in_memory(analysis), shared=shared(), influence=influence(), suggested=suggested
+    )
     n_boot, sizes = study.outputs.bootstrap, _sizes(study, analysis)
     differences = site_differences_of(results, n_boot=n_boot, seed=study.seed)
-    replicated = min(model.n_replicated_ for model in analysis.models.values())
+    of_ensemble = fits.models["model"].isin(list(combined.models))
+    replicated = float(fits.models["replicated"][of_ensemble].min())
     data = analysis.sequences
     return Findings(
         analysis=analysis,
@@ -164,16 +163,14 @@ def describe(
         group_names=analysis.group_names,
         class_names={site: class_names(analysis, site) for site in analysis.own},
         sizes=sizes,
-        choice=choice,
-        suggested=suggested,
-        numbers=headline(study, combined, results, sizes, choice, differences, replicated),
+        fits=fits,
+        numbers=headline(study, combined, results, sizes, fits.choice, differences, replicated),
         described=described,
         table_one=table_one,
         courses=course_tables(),
         differences=differences,
         trends=trends,
         refined_differences=refined_differences_of(results, n_boot=n_boot, seed=study.seed),
-        inference=inferred,
         outcomes=outcomes,
         results=results,
     )

@@ -37,14 +37,13 @@ from mmlca.study.groups import course_views
 from mmlca.study.names import courses_of_names
 from mmlca.study.numbers import Kind, pick
 from mmlca.study.processes import Processes
-from mmlca.study.release import is_public, rounding_of, secret_key, statement
+from mmlca.study.release import is_public, secret_key, statement
 from mmlca.study.report.content import Report
 from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import Sections, lay_out_sections, render_report
 from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.sections import registry
 from mmlca.study.sections.courses import draw_single_courses
-from mmlca.study.sections.digits import shown_fits
 from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
 from mmlca.study.words import groups_word, window_name
@@ -179,11 +178,6 @@ def choose(run: Run, sequences: BySite, resamples: BySite) -> Choice:
     run.begin("selection", ())
     with run.files() as needed:
         if needed:
-            sizes = {name: float(part.weights.sum()) for name, part in data.items()}
-            everyone = {site: pd.Series("", data[site].ids) for site in run.study.sites}
-            rounding = rounding_of(run.study, everyone)
-            shown = shown_fits(table, sizes, run.study.privacy.min_count, rounding)
-            run.results.table("tables/selection.csv", shown)
             _draw_alternatives(run, stored["params"], data)
     number = analyse.chosen_number(run.study, table)
     run.chosen.append(number)

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from mmlca.study.results import about, certainty, effects, overlaps, steps, survival, table_one
+from mmlca.study.results import (
+    about,
+    certainty,
+    effects,
+    fit,
+    inference,
+    models,
+    overlaps,
+    steps,
+    survival,
+    table_one,
+)
 from mmlca.study.results.part import Columns, Part
 
 PARTS: tuple[Part, ...] = (
@@ -11,6 +22,9 @@ PARTS: tuple[Part, ...] = (
     overlaps.PART,
     steps.PART,
     table_one.PART,
+    models.PART,
+    inference.PART,
+    fit.PART,
     effects.PART,
     survival.PART,
 )

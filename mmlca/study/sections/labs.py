@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mmlca.study.release import count_note
+from mmlca.study.release import count_note, shown_indices
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid
-from mmlca.study.sections.digits import shown_indices
 from mmlca.study.sections.section import Section
 from mmlca.study.sections.views import WHOSE
 from mmlca.study.words import group_word, sentences

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mmlca import __version__
 from mmlca.study.groups import with_cluster_names
 from mmlca.study.numbers import numbers_table
+from mmlca.study.release import shown_indices
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.sections import (
@@ -26,7 +27,6 @@ from mmlca.study.sections import (
     sites,
 )
 from mmlca.study.sections.checklist import checklist
-from mmlca.study.sections.digits import shown_indices
 from mmlca.study.sections.section import Section
 from mmlca.study.words import sentences
 
