@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.cohort import Cohort, choose_cohort, completed_years
-from ehr_prep.dates import NO_DATE, day_text, to_dates, to_days
+from ehr_prep.dates import NO_DATE, day_text, one_day, to_dates, to_days
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, PRESETS, Rules
 from ehr_prep.states import check_rules, finish
 from ehr_prep.windows import Frame, reduce_records, window_edges
 from font.checks import one_of
-from font.errors import InputError, option, option_name
+from font.errors import InputError, ReportWarning, option, option_name
 from font.settings import change
 from mmlca.sequences.type import Account, Sequences, Step, add_steps
 
@@ -183,3 +183,275 @@ def _patients(
     if "birth_date" in known and "age" not in known:
         table["age"] = completed_years(to_days(known["birth_date"]), index)
     return table.join(known)
+
+
+# --- which patients are studied, from which day and until when --------------------------------
+
+
+class Cohort(NamedTuple):
+    """The rules applied to the P patients of a `Records`.
+
+    Parameters
+    ----------
+    eligible : (P,) bool
+    start : (P,) int32
+        Index date, as days since 1970-01-01.
+    last : (P,) int32
+        Last day of follow-up.
+    steps : list of Step
+        Patients dropped, with their records, by the first rule that they fail.
+    issues : list of Issue
+        Patients whose end of follow-up is not in the patients' table; records and deaths that
+        contradict each other.
+    died : (P,) int32, optional
+        Day of death, `NO_DATE` for the others, where death is a state; None: it is not.
+    data_end : int, optional
+        The day after which nothing is known of anyone; None: there is no such day. Where death is
+        a state there always is one: unless stated, the latest day on which anyone is followed.
+    follow_up : str
+        What ends follow-up: "patients", "observation", "last_record" or "date".
+    """
+
+    eligible: NDArray[np.bool_]
+    start: NDArray[np.int32]
+    last: NDArray[np.int32]
+    steps: list[Step]
+    issues: list[Issue]
+    died: NDArray[np.int32] | None
+    data_end: int | None
+    follow_up: str
+
+
+_ENDS = {
+    "patients": "on the date in the patients' table, otherwise with the last record",
+    "observation": "with the last observation period",
+    "last_record": "with the last record of any kind",
+    "date": "on the same day for all",
+}
+
+
+def follow_up_text(settings: dict[str, Any]) -> str:
+    """How follow-up ends, from the settings of sequences, as a line to print."""
+    text = f"Follow-up ends {_ENDS[settings['follow_up_by']]}"
+    if settings["data_cut"]:
+        text += f", at the latest on {settings['data_cut']}"
+    if "data_end" in settings:
+        text += (
+            f"; patients who died are in the state {DEAD!r} until the end of the data, "
+            f"{settings['data_end']}, before which {settings['left_alive']:,} patients left alive"
+        )
+    return f"{text}."
+
+
+def choose_cohort(records: Records, rules: Rules) -> Cohort:
+    """Apply the rules that choose patients and their follow-up, in order."""
+    first, washout_days = rules.first_on_or_after, rules.washout_days
+    start = None if first is None else one_day(first, "first_on_or_after")
+    index, starts = _index_date(records, start, washout_days)
+    follow_up = _follow_up(records, rules.follow_up)
+    last, stated, data_end, n_without_end = _end_of_follow_up(records, follow_up, rules.data_cut)
+    issues = [Issue("patient without an end of follow-up", n_without_end, "last record taken", "")]
+    died = _deaths(records.patients)
+    if died is None and rules.death == "state":
+        raise InputError(
+            f"{option('death', 'state')} needs dates of death; give "
+            f"{option_name('patients')} a table with a column death_date."
+        )
+    if died is not None:
+        late = _after_death(records, died)
+        if late.n:
+            what = "of mapped drugs are dated after the patient's death and are dropped"
+            public = f"records {what}; check the dates of death."
+            text = f"{late.n:,} records {what} ({late.examples}); check the dates of death."
+            warnings.warn(ReportWarning(text, public), stacklevel=3)
+        issues.append(late)
+        if rules.death == "state":
+            if data_end is None:
+                data_end = int(last.max())
+            last, died, unseen = _until_death(last, died, stated, data_end)
+            issues += [Issue(reason, n, "death ignored", "") for reason, n in unseen.items()]
+        else:
+            last = np.where(died == NO_DATE, last, np.minimum(last, died))
+    since = "" if start is None else f" on or after {day_text(start)}"
+    fails = {}
+    if start is not None and washout_days is None:
+        fails[f"first treatment before {day_text(start)}"] = ~starts
+    elif washout_days is not None:
+        fails[f"no treatment{since} after {washout_days} days without any"] = ~starts
+    if rules.min_history_days is not None:
+        known_for = index - _known_since(records, index)
+        fails[f"known for less than {rules.min_history_days} days before"] = (
+            known_for < rules.min_history_days
+        )
+    if rules.min_age is not None or rules.max_age is not None:
+        age = _age(records.patients, index)
+        fails["birth date not known"] = np.isnan(age)
+        if rules.min_age is not None:
+            fails[f"younger than {rules.min_age:g}"] = age < rules.min_age
+        if rules.max_age is not None:
+            fails[f"older than {rules.max_age:g}"] = np.floor(age) > rules.max_age
+    fails["follow-up ends before the first treatment"] = last < index
+    if rules.min_follow_up_days is not None:
+        followed = last.astype(np.int64) - index
+        fails[f"followed up for less than {rules.min_follow_up_days} days"] = (
+            followed < rules.min_follow_up_days
+        )
+    eligible = np.ones(len(records.ids), dtype=bool)
+    n_records = np.diff(records.indptr)
+    steps = []
+    for reason, failing in fails.items():
+        out = eligible & failing
+        steps.append(Step("eligible", reason, int(out.sum()), int(n_records[out].sum())))
+        eligible &= ~failing
+    if rules.death != "state":
+        died = None
+    kind = follow_up if isinstance(follow_up, str) else "date"
+    return Cohort(eligible, index, last, steps, issues, died, data_end, kind)
+
+
+def _index_date(
+    records: Records, start: int | None, washout_days: int | None
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Each patient's index date, and whether they have one that fulfils the rule.
+
+    Without a washout it is the first record, which must be on or after `start`. With one
+    it is the first record on or after `start` with no other in the days before it.
+    """
+    first = records.date[records.indptr[:-1]]
+    if washout_days is None:
+        return first, np.ones(len(first), dtype=bool) if start is None else first >= start
+    new = np.ones(len(records), dtype=bool)
+    new[1:] = records.date[1:] - records.date[:-1] > washout_days
+    new[records.indptr[:-1]] = True
+    if start is not None:
+        new &= records.date >= start
+    position = np.flatnonzero(new)
+    where = np.searchsorted(position, records.indptr[:-1])
+    first_new = np.append(position, len(records))[where]
+    has_one = first_new < records.indptr[1:]
+    return np.where(has_one, records.date[np.where(has_one, first_new, 0)], first), has_one
+
+
+def _known_since(records: Records, index: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The first record of any kind; the start of the observation period where there are some."""
+    if records.observation is None:
+        return records.first_seen
+    period = records.observation.holding(np.arange(len(index)), index)
+    return records.observation.start[period]
+
+
+def _follow_up(records: Records, follow_up: Any) -> Any:
+    """What ends follow-up: "patients", "observation", "last_record", or a day number.
+
+    By default whatever is known, in this order: observation periods, the patients' table, the
+    last record.
+    """
+    in_table = records.patients is not None and "follow_up_end" in records.patients
+    if follow_up is None and records.observation is not None:
+        return "observation"
+    if follow_up is None:
+        return "patients" if in_table else "last_record"
+    if not isinstance(follow_up, str):
+        return one_day(follow_up, "follow_up")
+    if follow_up == "patients" and not in_table:
+        raise InputError(
+            f"{option('follow_up', 'patients')} needs a patients' table with the end of "
+            f"follow-up; give it as {option('patients')}, or use "
+            f"{option('follow_up', 'last_record')}."
+        )
+    if follow_up == "observation" and records.observation is None:
+        raise InputError(
+            f"{option('follow_up', 'observation')} needs observation periods; give them as "
+            f"{option('observation')}."
+        )
+    return follow_up
+
+
+def _end_of_follow_up(
+    records: Records, follow_up: str | int, data_cut: Any
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], int | None, int]:
+    """The last day of each patient, whether it was stated, the end of all data, and how many lack.
+
+    A patient's last record is not a stated end: the patient may have been followed for longer.
+    """
+    last, stated = records.last_seen, np.ones(len(records.ids), dtype=bool)
+    n_without, data_end = 0, None
+    if isinstance(follow_up, int):
+        data_end = follow_up
+        last = np.full(len(last), data_end, dtype=np.int32)
+    elif follow_up == "patients":
+        assert records.patients is not None
+        end = to_days(records.patients["follow_up_end"])
+        stated = end != NO_DATE
+        n_without = int((~stated).sum())
+        last = np.where(stated, end, last)
+    elif follow_up == "observation":
+        assert records.observation is not None
+        last = records.observation.end[records.observation.indptr[1:] - 1]
+    else:
+        stated = ~stated
+    if data_cut is not None:
+        cut = one_day(data_cut, "data_cut")
+        last = np.minimum(last, np.int32(cut))
+        data_end = cut if data_end is None else min(data_end, cut)
+    return last, stated, data_end, n_without
+
+
+def _deaths(people: pd.DataFrame | None) -> NDArray[np.int32] | None:
+    if people is None or "death_date" not in people:
+        return None
+    return to_days(people["death_date"])
+
+
+def _after_death(records: Records, died: NDArray[np.int32]) -> Issue:
+    """Records of the dead, who have none after their death."""
+    dead = np.flatnonzero(died != NO_DATE)
+    late = [
+        (p, records.indptr[p] + i)
+        for p in dead[records.date[records.indptr[dead + 1] - 1] > died[dead]].tolist()
+        for i in np.flatnonzero(
+            records.date[records.indptr[p] : records.indptr[p + 1]] > died[p]
+        ).tolist()
+    ]
+    examples = [f"{records.ids[p]}: {day_text(records.date[r])}" for p, r in late[:5]]
+    return Issue("record after death", len(late), "dropped", "; ".join(examples))
+
+
+def _until_death(
+    last: NDArray[np.int32], died: NDArray[np.int32], stated: NDArray[np.bool_], data_end: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], dict[str, int]]:
+    """Follow-up that ends with death, the deaths that were seen, and how many were not and why.
+
+    Where follow-up ends with the last record a later death still is seen; where its end was stated
+    a later death is not, or else only the dead among those lost to follow-up would be known. After
+    the end of the data nobody is seen to live.
+    """
+    known = died != NO_DATE
+    late = known & stated & (died > last)
+    beyond = known & ~late & (died > data_end)
+    seen = known & ~late & ~beyond
+    died = np.where(seen, died, np.int32(NO_DATE)).astype(np.int32)
+    unseen = {
+        "death after the end of follow-up": int(late.sum()),
+        f"death after the end of the data, {day_text(data_end)}": int(beyond.sum()),
+    }
+    return np.where(seen, died, last).astype(np.int32), died, unseen
+
+
+def _age(people: pd.DataFrame | None, index: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Completed years on the index date, as whole numbers; NaN without a birth date."""
+    if people is None or "birth_date" not in people:
+        raise InputError(
+            f"{option_name('min_age')} and {option_name('max_age')} need birth "
+            f"dates; give {option_name('patients')} a table with a column birth_date."
+        )
+    return completed_years(to_days(people["birth_date"]), index)
+
+
+def completed_years(birth: NDArray[np.int32], day: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Age in whole years; NaN where the birth date is missing."""
+    born, now = birth.astype("datetime64[D]"), day.astype("datetime64[D]")
+    born_month, month = born.astype("datetime64[M]"), now.astype("datetime64[M]")
+    months = (month - born_month).astype(np.int64)
+    months -= (now - month).astype(np.int64) < (born - born_month).astype(np.int64)
+    return np.where(birth == NO_DATE, np.nan, months // 12)

@@ -288,14 +288,8 @@ def _with_codes(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def drug_report(records: Records, *, unmapped: bool = False) -> pd.DataFrame:
+def drug_report(records: Records) -> pd.DataFrame:
     """What became of each drug text: first those that the map does not know.
-
-    Parameters
-    ----------
-    records : Records
-    unmapped : bool
-        List only the texts that the map does not know.
 
     Returns
     -------
@@ -317,8 +311,6 @@ def drug_report(records: Records, *, unmapped: bool = False) -> pd.DataFrame:
     drugs = records.drugs
     # what the map lists as of no interest has a rule and no class
     table = drugs.assign(known=drugs["class"].notna() | drugs["rule"].notna())
-    if unmapped:
-        table = table[~table["known"]]
     table = table.sort_values(
         ["known", "records"], ascending=[True, False], kind="stable", ignore_index=True
     )
@@ -344,27 +336,11 @@ _NDC = re.compile(r"(\d{4,5})-(\d{3,4})-(\d{1,2})")
 _WHOLE_TEXT_ONLY = ("rxcui", "omop", "ndc")
 _NEAR = 0.8  # of difflib's ratio
 _SHORT = 3  # letters; such words resemble too much
-_SALTS = frozenset(
-    [
-        "hydrochloride",
-        "hydrobromide",
-        "sodium",
-        "potassium",
-        "calcium",
-        "magnesium",
-        "acetate",
-        "phosphate",
-        "sulfate",
-        "tartrate",
-        "maleate",
-        "citrate",
-        "besylate",
-        "mesylate",
-        "fumarate",
-        "succinate",
-        "propionate",
-    ]
+_SALT_NAMES = (
+    "hydrochloride hydrobromide sodium potassium calcium magnesium acetate phosphate sulfate "
+    "tartrate maleate citrate besylate mesylate fumarate succinate propionate"
 )
+_SALTS = frozenset(_SALT_NAMES.split())
 
 
 class Row(NamedTuple):

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ehr_prep.build import check_eligible, check_has_supply
-from ehr_prep.cohort import choose_cohort
+from ehr_prep.build import check_eligible, check_has_supply, choose_cohort
 from ehr_prep.dates import NO_DATE, to_dates, to_days
 from ehr_prep.records import Records
 from ehr_prep.settings import Rules

@@ -272,13 +272,13 @@ def read_records(
         raise InputError(f'duplicates must be "drop" or "keep", found {duplicates!r}.')
     check_decimal(decimal)
     name, known = source_name(path_or_frame), drug_map(drugs)
-    reading: dict[str, Any] = {"encoding": encoding, "delimiter": delimiter}
-    names = None if drug_names is None else read_names(drug_names, **reading)
+    reading: dict[str, Any] = {"encoding": encoding, "delimiter": delimiter, "where": where}
+    names = None
+    if drug_names is not None:
+        names = read_names(drug_names, encoding=encoding, delimiter=delimiter)
     span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
     named = {"patient": patient, "date": date, "drug": drug, "end": end, "supply": supply}
-    table = read_coded(
-        path_or_frame, named, names, where=where, file_columns=file_columns, **reading
-    )
+    table = read_coded(path_or_frame, named, names, file_columns=file_columns, **reading)
     frame, columns, n_broken, files, file_roles = table
     if not len(frame):
         raise InputError(f"{name} has no records: there is a header, but no row can be read.")
@@ -286,42 +286,22 @@ def read_records(
     texts = look_up(frame[columns["drug"]], known, names)
     dates = {role: frame[c] for role, c in columns.items() if role in ("date", "end")}
     days, formats = read_dates(dates, date_format, name)
-    people = None
-    people_columns: dict[str, Any] = {}
-    if patients is not None:
-        known_people, people_columns = load_patients(
-            patients,
-            named_roles(patients_columns, PATIENT_ROLES, "patients"),
-            date_format=date_format,
-            where=where,
-            about="patients",
-            **reading,
-        )
-        people, absent = align_patients(known_people, ids)
-        other = _other_name(name, patients, "the patients' table")
-        check_matched(ids, known_people.index, ~absent, (name, other))
-
-    period_issues: list[Issue] = []
-    periods = None
+    people, people_columns, lacking = _people(
+        patients, patients_columns, ids, name, date_format, reading
+    )
+    periods, period_issues = None, list[Issue]()
     if observation is not None:
-        periods, period_issues = read_observation(
-            observation,
-            ids,
-            date_format,
-            named_roles(observation_columns, OBSERVATION_ROLES, "observation"),
-            where=where,
-            **reading,
-        )
-    n_patients, mapped = len(ids), texts.state_of[texts.codes] >= 0
+        chosen = named_roles(observation_columns, OBSERVATION_ROLES, "observation")
+        periods, period_issues = read_observation(observation, ids, date_format, chosen, **reading)
     raw = Raw(frame, columns, who, texts.codes, days)
     checks = Checks(
         name, ids, texts, known, span, people, periods, None, default_supply, decimal, duplicates
     )
     checked = check_rows(raw, checks)
     raw_ids = frame[columns["patient"]]
-    wanted = np.zeros(n_patients + 1, dtype=bool)
-    wanted[who[mapped]] = True
-    n_lacking = int((absent & wanted[:-1]).sum()) if patients is not None else 0
+    treated = np.zeros(len(ids) + 1, dtype=bool)
+    treated[who[texts.state_of[texts.codes] >= 0]] = True
+    n_lacking = int((lacking & treated[:-1]).sum())
     issues = [
         Issue("wrong number of fields", n_broken, "dropped", ""),
         Issue("patient not in the patients' table", n_lacking, "kept", ""),
@@ -329,32 +309,29 @@ def read_records(
         count_rows("id of another type", other_type, "made text", who, ids, raw_ids),
         *period_issues,
     ]
-    others = _others(Rows(who, days["date"], texts.codes, None), texts, n_patients, span)
+    others = _others(Rows(who, days["date"], texts.codes, None), texts, len(ids), span)
     if labs is not None:
         chosen = named_roles(labs_columns, LAB_ROLES, "labs")
-        tests = _labs(labs, chosen, ids, name, span, date_format, {**reading, "where": where})
+        tests = _labs(labs, chosen, ids, name, span, date_format, reading)
         others.widen(tests.who, tests.day)
-    counts = Counts(n_patients, len(frame) + n_broken, n_broken, {})
-    records = make_records(
-        checks,
-        [checked],
-        others,
-        counts,
-        issues,
-        {
-            "source": name,
-            "files": files,
-            "columns": {role: str(column) for role, column in columns.items()},
-            "file_columns": _differing(file_roles),
-            "patients_columns": people_columns,
-            "dates": {role: chosen._asdict() for role, chosen in formats.items()},
-            "patients": None if patients is None else source_name(patients),
-            "labs": None if labs is None else source_name(labs),
-            "drug_names": None if drug_names is None else source_name(drug_names),
-            "where": dict(where or {}),
-            "observation": None if observation is None else source_name(observation),
-        },
-    )
+    further = {
+        "patients": patients,
+        "labs": labs,
+        "drug_names": drug_names,
+        "observation": observation,
+    }
+    settings = {
+        "source": name,
+        "files": files,
+        "columns": {role: str(column) for role, column in columns.items()},
+        "file_columns": _differing(file_roles),
+        "patients_columns": people_columns,
+        "dates": {role: chosen._asdict() for role, chosen in formats.items()},
+        "where": dict(where or {}),
+        **{role: None if s is None else source_name(s) for role, s in further.items()},
+    }
+    counts = Counts(len(ids), len(frame) + n_broken, n_broken, {})
+    records = make_records(checks, [checked], others, counts, issues, settings)
     if strict and len(records.issues):
         found = ", ".join(f"{i.issue} ({i.n:,})" for i in records.issues.itertuples())
         raise InputError(
@@ -584,6 +561,27 @@ def make_records(
 
 
 # --- inside ----------------------------------------------------------------------------
+
+
+def _people(
+    source: Source | None,
+    named: Mapping[str, str] | None,
+    ids: pd.Index,
+    name: str,
+    date_format: str | None,
+    reading: Mapping[str, Any],
+) -> tuple[pd.DataFrame | None, dict[str, Any], NDArray[np.bool_]]:
+    """The patients' table in the order of the ids, its columns, and which ids it lacks."""
+    if source is None:
+        return None, {}, np.zeros(len(ids), dtype=bool)
+    roles = named_roles(named, PATIENT_ROLES, "patients")
+    people, columns = load_patients(
+        source, roles, date_format=date_format, about="patients", **reading
+    )
+    aligned, absent = align_patients(people, ids)
+    other = _other_name(name, source, "the patients' table")
+    check_matched(ids, people.index, ~absent, (name, other))
+    return aligned, columns, absent
 
 
 def _other_name(name: str, source: Source, role: str) -> str:

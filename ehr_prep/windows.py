@@ -168,7 +168,7 @@ def window_edges(
     return edges
 
 
-# --- shared with treatment_lines --------------------------------------------------------
+# --- the order of the classes -----------------------------------------------------------------
 
 
 def name_order(classes: tuple[str, ...]) -> NDArray[np.int8]:

@@ -161,7 +161,7 @@ def reliability_from(counts: pd.DataFrame) -> pd.DataFrame:
     `counts` are those of `reliability_counts`, of one site below those of another.
     """
     both = counts.groupby(["class", "cluster"])["patients"].sum().unstack(fill_value=0)
-    stands_for = _as_dict(_best_pairs(-both.to_numpy()), both.index, both.columns)
+    stands_for = _partners(both)
     right = counts["cluster"].map(stands_for) == counts["class"]
     known = counts["patients"].where(counts["probability"].notna(), 0)
     sums = counts.assign(
@@ -192,8 +192,14 @@ def match_labels(reference: Clustering, labels: Clustering) -> dict[Any, Any]:
     >>> match_labels([0, 0, 1, 1], [5, 5, 3, 3])
     {3: 1, 5: 0}
     """
-    table = cross_table(reference, labels)
-    return _as_dict(_best_pairs(-table.to_numpy()), table.index, table.columns)
+    return _partners(cross_table(reference, labels))
+
+
+def _partners(table: pd.DataFrame) -> dict[Any, Any]:
+    """The row that each column of a table is paired with."""
+    rows, columns = _best_pairs(-table.to_numpy())
+    partner = dict(zip(columns.tolist(), table.index[rows].tolist(), strict=True))
+    return {label: partner.get(c) for c, label in enumerate(table.columns.tolist())}
 
 
 def _best_pairs(cost: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -201,18 +207,6 @@ def _best_pairs(cost: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]
 
     rows, columns = linear_sum_assignment(cost)
     return rows, columns
-
-
-def _as_dict(
-    pairs: tuple[NDArray[np.intp], NDArray[np.intp]], rows: Any, columns: Any
-) -> dict[Any, Any]:
-    partner = {int(c): rows[int(r)] for r, c in zip(*pairs, strict=True)}
-    plain = {columns[c]: partner.get(c) for c in range(len(columns))}
-    return {_item(key): _item(value) for key, value in plain.items()}
-
-
-def _item(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _aligned(first: Clustering, second: Clustering) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -194,7 +194,8 @@ def _entry(database: Database, condition: Any, cohort: str | int | None) -> Entr
         return Entry("the condition", first)
     if cohort is None:
         return None
-    name, _, definition = ("cohort", "", str(cohort)) if isinstance(cohort, int) else _cut(cohort)
+    text = f"cohort:{cohort}" if isinstance(cohort, int) else cohort
+    name, _, definition = text.partition(":")
     place, _, name = name.rpartition(".")
     other = database if not place else database.within(place)
     columns = ("subject_id", "cohort_start_date", "cohort_end_date")
@@ -215,10 +216,6 @@ def _entry(database: Database, condition: Any, cohort: str | int | None) -> Entr
     rows = table.join(first, ["who", "entry"])
     rows = rows.group_by(["who", "entry"]).aggregate(exit=rows.exit.max())
     return Entry("the cohort", rows)
-
-
-def _cut(cohort: str) -> tuple[str, str, str]:
-    return cohort.partition(":")
 
 
 def _used(database: Database, rows: Any, table: str) -> dict[int, int]:

@@ -107,7 +107,8 @@ def round_events(
 
     The unit is `min_count` times the mean number of events per patient of the cell, as a whole
     number: a patient who stays in one state for three years gives a cell twelve events, and with
-    the unit 11 these would show whatever the draw. See the notes.
+    the unit 11 these would show whatever the draw. *What was tried* in the documentation has what
+    was measured.
 
     Parameters
     ----------
@@ -115,29 +116,6 @@ def round_events(
         Numbers of 0 or more, and how many different patients contribute to each.
     min_count : int
     uniform : draws, of the same shape
-
-    Notes
-    -----
-    Area under the curve of the best test of whether a patient is at a site, by one who knows all
-    others and reads the site's sums at the first step of a refinement, and at five (three clusters
-    of RA-like chains of 16 quarters, means of 16 patients):
-
-    ======== ===================== ===================== ==================== ====================
-    patients 11 events, one step   five steps            this rule, one step  five steps
-    ======== ===================== ===================== ==================== ====================
-    150      0.97                  0.99                  0.66                 0.73
-    500      0.90                  0.95                  0.67                 0.78
-    ======== ===================== ===================== ==================== ====================
-
-    What it changed in the adjusted Rand index, with standard errors, on the same simulated studies
-    with everything rounded and with secure sums:
-
-    ========================== ================ ================ ================ ================
-    sites                      rounded          rounded, refined secure           secure, refined
-    ========================== ================ ================ ================ ================
-    10 of 50 to 150, 12 times  −0.028 (0.021)   −0.010 (0.008)   −0.029 (0.019)   −0.026 (0.015)
-    5 of 200 to 500, 8 times   −0.008 (0.005)   −0.003 (0.003)   −0.004 (0.004)   −0.002 (0.002)
-    ========================== ================ ================ ================ ================
 
     Examples
     --------
@@ -238,15 +216,6 @@ def round_total(
     min_count, draws
         As in `round_sums`.
 
-    Notes
-    -----
-    At 10 simulated sites of 50 to 150 RA-like patients (24 studies) the adjusted Rand index after
-    one round is 0.801 by this rule, and 0.810 where each site rounds its own sums (standard error
-    of the difference 0.012). The rule for cells of few patients was chosen on 16 other studies,
-    with other cells in units of 11 events: there it gave 0.808, rounding each such cell by itself
-    0.793, and nothing rounded 0.815. Nor does it reveal more of a patient: one who makes many rare
-    steps changes it about as rarely as one who makes a single.
-
     Examples
     --------
     >>> sums = np.array([[200.0, 190.0, 6.0, 4.0], [90.0, 0.0, 40.0, 50.0]])
@@ -295,25 +264,7 @@ def label_unit(min_count: int, n_models: int) -> int:
 
     A patient is in a cell of every pair of models, so that many models together reveal more about
     one patient than few. The unit is `min_count` for up to five models, twice that for up to ten
-    and so on, eight times at most. See the notes.
-
-    Notes
-    -----
-    Area under the curve of the best test of whether a patient is at a site, by one who knows all
-    others (500 patients, models that err in 5 %), and adjusted Rand index of the clusters that the
-    method "latent" finds from the tables of all sites (simulated, imbalanced, σ² = 0.3, means of 1
-    to 8 runs), with the unit 11 and with this one:
-
-    ====== ================= ================================== ===================
-    models area under curve  sites                              adjusted Rand index
-    ====== ================= ================================== ===================
-    10     0.66 → 0.60       10 of 50 to 150                    0.800 → 0.800
-    12                       4 of 50 to 150, 3 resamples each   0.824 → 0.809
-    12                       3 of 400 to 1,500, 4 resamples     0.876 → 0.877
-    20     0.94 → 0.77       20 of 50 to 150                    0.837 → 0.836
-    20                       20 of 100 to 600                   0.913 → 0.913
-    40     0.98 → 0.72       40 of 50 to 150                    0.894 → 0.893
-    ====== ================= ================================== ===================
+    and so on, eight times at most. *What was tried* in the documentation has what was measured.
 
     Examples
     --------

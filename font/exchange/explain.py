@@ -8,7 +8,7 @@ from html import escape
 from os import PathLike
 from typing import Any
 
-from font.exchange import envelope, masked
+from font.exchange import envelope
 from font.exchange.envelope import Envelope, read_file
 from font.exchange.registry import KINDS, all_families, message_of, message_specifications
 from font.files import content_policy
@@ -151,7 +151,6 @@ def specification() -> str:
     texts = [
         envelope.__doc__,
         *message_specifications(),
-        masked.__doc__,
         *map(inspect.getdoc, modules),
     ]
     return "\n\n".join((text or "").strip() for text in texts) + "\n"

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 # specifies files, the ledger, the commands and Flower look here.
 _MESSAGES = {
     "model": "font.exchange.messages.model:MESSAGE",
+    "joins": "font.exchange.messages.joins:MESSAGE",
     "labels": "font.exchange.messages.labels:MESSAGE",
     "ensemble": "font.exchange.messages.ensemble:MESSAGE",
     "sums": "font.exchange.messages.sums:MESSAGE",
     "shared": "font.exchange.messages.shared:MESSAGE",
-    "key": "font.exchange.messages.mask_key:MESSAGE",
+    "key": "font.exchange.masked:KEY",
     "masked labels": "font.exchange.messages.labels:MASKED",
     "masked sums": "font.exchange.messages.sums:MASKED",
     "requests": "font.exchange.messages.requests:MESSAGE",
@@ -126,7 +127,8 @@ class ModelFamily:
     fit : data, number of classes, settings by name → fitted model, optional
         For `mmlca site fit --family`; takes those of `n_init`, `search`, `prior`, `n_jobs` and
         `seed` that it names.
-    compare : data, numbers of classes, criterion, the same settings → {K: BIC}, best K; optional
+    compare : data, numbers of classes, criterion, the same settings → DataFrame, optional
+        With columns `classes`, `bic` and `chosen`, which is true for the best number.
         For `mmlca site fit --try`.
     data : "table" or "sequences"
         What a site's patients are to the family: rows of columns, or `mmlca.Sequences`.
@@ -151,7 +153,7 @@ class ModelFamily:
     explain: Callable[[Content], tuple[list[str], list[str]]]
     sizes: Callable[[Any, Any], Any]
     fit: Callable[..., Any] | None = None
-    compare: Callable[..., tuple[dict[int, float], int]] | None = None
+    compare: Callable[..., Any] | None = None
     data: Literal["table", "sequences"] = "table"
     support: Callable[[Any, Any, Any], Any] | None = None
     shares: Callable[[Any, Any, Any], Any] | None = None

@@ -44,32 +44,19 @@ def round_report(
     patients = tables.n_patients()
     without = [str(site) for site in patients.index if site not in sites]  # they sent no model
     summed = without == [ALL_SITES]
-    rows = {}
-    for site in [*sites, *without]:
-        own = [model for model in models.values() if model.site == site]
-        rows[site] = {
-            "models": len(own),
-            "classes": ", ".join(map(str, sorted({model.n_classes for model in own}))) or "–",
-            "patients, about": _shown(patients[site], min_count) if site in patients else "–",
-        }
+    total = ensemble.cluster_sizes_.sum(axis=1)
+    silent = [] if summed else [site for site in sites if site not in patients]
+    rounded = "after they were added up, under masks" if summed else "before they left their sites"
     weights = pd.DataFrame(
         {
             "weight": ensemble.weights_.map("{:.3f}".format),
             "centred weight": ensemble.centred_weights_.map("{:.3f}".format),
         }
     )
-    sizes = ensemble.cluster_sizes_
-    total = sizes.sum(axis=1)
-    shown = sizes.map(lambda n: _shown(n, min_count))
-    shown["all"] = total.map(lambda n: _shown(n, min_count))
-    shown["share"] = (total / total.sum()).map("{:.1%}".format)
-    shown.index = shown.index + 1
-    missing = [(who.site, _in_words(who.step), who.reason.rstrip(".")) for who in absent]
-    silent = [] if summed else [site for site in sites if site not in patients]
-    missing += [
-        (site, _in_words("label"), "no counts came")
-        for site in silent
-        if not any(site == who for who, *_ in missing)
+    cautions = [
+        *_cautions(sites, patients),
+        *_small_clusters(total, min_count),
+        *ensemble.cautions(),
     ]
     parts = [
         f"# Ensemble of the study {_plain(study)}",
@@ -78,39 +65,60 @@ def round_report(
         f"{ensemble.distance if isinstance(ensemble.distance, str) else 'function'}, seed "
         f"{ensemble.seed}). {_number_in_words(votes)}",
         "## Who took part",
-        _markdown(pd.DataFrame(rows).T, "site"),
+        _members([*sites, *without], models, patients, min_count),
         "## Who is missing",
-        _markdown(pd.DataFrame(missing, columns=["site", "step", "why"]).set_index("site"), "site")
-        if missing
-        else "Nobody.",
-    ]
-    if silent:
-        parts.append(
-            f"No counts came from {_plain(', '.join(silent))}; their models took part all the same."
-        )
-    parts += [
+        _missing(absent, silent),
         "## Patients by cluster and site",
-        _markdown(shown, "cluster"),
-        "These numbers are estimates from counts that were rounded at random "
-        + ("after they were added up, under masks" if summed else "before they left their sites")
-        + f"; those below {min_count} do not show. Each site knows its own exactly when "
-        "it has placed its patients with the ensemble file.",
+        _sizes(ensemble.cluster_sizes_, total, min_count),
+        f"These numbers are estimates from counts that were rounded at random {rounded}; those "
+        f"below {min_count} do not show. Each site knows its own exactly when it has placed its "
+        "patients with the ensemble file.",
         "## Weights of the models",
         _markdown(weights, "model"),
         "## Agreement between the models",
         "1 is full agreement; see `Ensemble.agreement_`.",
         _markdown(ensemble.agreement_.map("{:.3f}".format), "model"),
         "## What to be careful about",
-        "\n".join(
-            f"- {_plain(line)}"
-            for line in [
-                *_cautions(sites, patients),
-                *_small_clusters(total, min_count),
-                *ensemble.cautions(),
-            ]
-        ),
+        "\n".join(f"- {_plain(line)}" for line in cautions),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _members(
+    sites: list[str], models: Mapping[str, ModelFile], patients: pd.Series, min_count: int
+) -> str:
+    """Each site's models, their classes and its patients."""
+    rows = {}
+    for site in sites:
+        own = [model for model in models.values() if model.site == site]
+        rows[site] = {
+            "models": len(own),
+            "classes": ", ".join(map(str, sorted({model.n_classes for model in own}))) or "–",
+            "patients, about": _shown(patients[site], min_count) if site in patients else "–",
+        }
+    return _markdown(pd.DataFrame(rows).T, "site")
+
+
+def _missing(absent: Iterable[Absent], silent: list[str]) -> str:
+    """Who did not take part in a step, and why; `silent` are the sites that sent no counts."""
+    rows = [(who.site, _in_words(who.step), who.reason.rstrip(".")) for who in absent]
+    named = {site for site, *_ in rows}
+    rows += [(s, _in_words("label"), "no counts came") for s in silent if s not in named]
+    table = pd.DataFrame(rows, columns=["site", "step", "why"]).set_index("site")
+    text = _markdown(table, "site") if rows else "Nobody."
+    if not silent:
+        return text
+    names = _plain(", ".join(silent))
+    return f"{text}\n\nNo counts came from {names}; their models took part all the same."
+
+
+def _sizes(sizes: pd.DataFrame, total: pd.Series, min_count: int) -> str:
+    """Patients by cluster and site."""
+    shown = sizes.map(lambda n: _shown(n, min_count))
+    shown["all"] = total.map(lambda n: _shown(n, min_count))
+    shown["share"] = (total / total.sum()).map("{:.1%}".format)
+    shown.index = shown.index + 1
+    return _markdown(shown, "cluster")
 
 
 def _number_in_words(votes: Mapping[str, int] | None) -> str:
@@ -119,7 +127,8 @@ def _number_in_words(votes: Mapping[str, int] | None) -> str:
     shown = ", ".join(f"{_plain(site)} {number}" for site, number in votes.items())
     return (
         f"The number of clusters is the sites' vote ({shown}), in which a site counts as its "
-        "patients, but not more than all others together; of equals the larger number wins."
+        "patients, but not more than all others together; of equals the larger number wins. Sites "
+        "with too few patients for the numbers that were compared do not vote."
     )
 
 

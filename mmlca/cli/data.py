@@ -366,8 +366,7 @@ def prep(
     Prints and writes a flow table that accounts for every record and patient dropped, and the
     drugs that the map does not know.
     """
-    from ehr_prep.build import build_sequences
-    from ehr_prep.cohort import follow_up_text
+    from ehr_prep.build import build_sequences, follow_up_text
     from ehr_prep.databases.claims import read_warehouse
     from ehr_prep.databases.omop import read_omop
     from ehr_prep.drug_texts import unmapped_caution

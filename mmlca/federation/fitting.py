@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from font.errors import InputError
+from font.files import atomic_write
 from font.probabilities import PRIOR_OF_SENT_FITS
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from font.exchange.registry import ModelFamily
     from mmlca.federation.hospital import Hospital
 
@@ -48,13 +53,16 @@ def fit_models(
     """The site's models with the patients they were fitted to, and BIC by number of classes."""
     settings, n_classes = _settings(hospital, family), hospital.n_classes
     bic: dict[int, float] = {}
+    choice = None
     if hospital.candidates:
         if family.compare is None:
             raise InputError(
                 f"numbers of classes of a {family.name} cannot be compared; give one number."
             )
-        bic, best = family.compare(data, hospital.candidates, hospital.criterion, **settings)
-        n_classes = best if n_classes is None else n_classes
+        choice = family.compare(data, hospital.candidates, hospital.criterion, **settings)
+        bic = dict(zip(choice["classes"], choice["bic"], strict=True))
+        if n_classes is None:
+            n_classes = int(choice.loc[choice["chosen"], "classes"].item())
     if n_classes is None:
         raise InputError("the number of classes is missing; give it, or candidates to try.")
     parts = {hospital.site: data}
@@ -75,7 +83,42 @@ def fit_models(
         name: (_fit_one(hospital, family, part, n_classes, settings), part)
         for name, part in parts.items()
     }
+    _note_fits(hospital, data, {name: model for name, (model, _) in fits.items()}, choice)
     return fits, bic
+
+
+# --- what the report says of the fits ------------------------------------------------------
+
+FITS = "fits.json"
+"""A site's own file with how its models were fitted, for its results; it stays at the site."""
+
+
+def _note_fits(
+    hospital: Hospital, data: Any, models: Mapping[str, Any], choice: pd.DataFrame | None
+) -> None:
+    """Keep how the models that are sent were fitted, and the comparison of numbers of classes."""
+    from font.labels import label
+    from mmlca.model.estimator import MixtureMarkov
+    from mmlca.study.cache import plain_records
+    from mmlca.study.results.models import fit_table
+
+    if not all(isinstance(model, MixtureMarkov) for model in models.values()):
+        return
+    tables = {"models": fit_table(models, label(dict(models), data))}
+    if choice is not None:
+        tables["selection"] = choice.assign(model=hospital.site)
+    content = {name: plain_records(table) for name, table in tables.items()}
+    atomic_write(hospital.folder / FITS, json.dumps(content).encode(), private=True)
+
+
+def noted_fits(hospital: Hospital) -> dict[str, pd.DataFrame]:
+    """The tables "models" and "selection" of the site's fits, as far as it has made any."""
+    import pandas as pd
+
+    path = hospital.folder / FITS
+    if not path.exists():
+        return {}
+    return {name: pd.DataFrame(rows) for name, rows in json.loads(path.read_bytes()).items()}
 
 
 def _settings(hospital: Hospital, family: ModelFamily) -> dict[str, Any]:

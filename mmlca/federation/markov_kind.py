@@ -52,6 +52,8 @@ from font.probabilities import PRIOR_OF_ROUNDED_STEPS, probabilities
 from mmlca.federation.fitting import local_prior
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from mmlca.model.estimator import MixtureMarkov
     from mmlca.sequences.patterns import Patterns
     from mmlca.sequences.type import Sequences
@@ -281,17 +283,22 @@ def _fit(
 
 def _compare(
     sequences: Sequences,
-    candidates: Iterable[int],
+    numbers: Iterable[int],
     criterion: Any,
     *,
     prior: float | None,
     **settings: Any,
-) -> tuple[dict[int, float], int]:
-    from mmlca.model.selection import select_n_classes, vote
+) -> pd.DataFrame:
+    from mmlca.model.estimator import MixtureMarkov
+    from mmlca.model.selection import candidates, fit_quietly
+    from mmlca.study.results.models import comparison
 
     settings["prior"] = local_prior(sequences.n_states) if prior is None else prior
-    table = select_n_classes(sequences, candidates, criterion=criterion, **settings)
-    return dict(zip(table["classes"], table["bic"], strict=True)), vote(table)
+    fits = {
+        (site, k): fit_quietly(MixtureMarkov(k, **settings), sequences)
+        for site, k in candidates({"": sequences}, numbers, criterion)
+    }
+    return comparison(fits, criterion, "sequences")
 
 
 def _find_misfit(content: Content, min_count: int) -> str | None:

@@ -154,6 +154,7 @@ def site_patients(
     """
     from font.labels import label
     from font.refinement import site_memberships
+    from mmlca.federation.fitting import noted_fits
     from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
     from mmlca.tables.disclosure import Rounding
 
@@ -180,6 +181,8 @@ def site_patients(
         labels=labels,
         certainty=certainty,
         own=own,
+        fits=_fits(hospital, own, data),
+        choice=noted_fits(hospital).get("selection"),
         memberships=memberships,
         rounding=rounding,
     )
@@ -196,6 +199,19 @@ def _own_model(
         return None
     with Processes(1) as processes:
         return fit_models(study, {hospital.site: data}, n_classes, processes)[hospital.site]
+
+
+def _fits(hospital: Hospital, own: MixtureMarkov | None, data: Sequences) -> pd.DataFrame | None:
+    """How the models of resamples and of the whole site were fitted, as far as it is known."""
+    from font.labels import label
+    from mmlca.federation.fitting import noted_fits
+    from mmlca.study.results.models import fit_table
+
+    noted, site = noted_fits(hospital).get("models"), hospital.site
+    if own is None:
+        return noted
+    table = fit_table({site: own}, label({site: own}, data))
+    return table if noted is None else pd.concat([noted[noted["model"] != site], table])
 
 
 def study_of(hospital: Hospital, study: Study) -> Study:

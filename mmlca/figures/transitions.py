@@ -7,7 +7,7 @@ sites × groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -261,8 +261,6 @@ def plot_estimates(
         Of the classes. Default: "Class 1" and so on.
     ax : Axes, for a model of one class; figure : Figure, optional
     """
-    import matplotlib as mpl
-
     if not hasattr(model, "params_"):
         advice = " that is not fitted; call its fit first" if hasattr(model, "fit") else ""
         raise TypeError(
@@ -270,19 +268,64 @@ def plot_estimates(
             f"{advice}."
         )
     params, states = model.params_, list(model.states_)
-    n_classes, size = params.initial.shape
-    axes, whole = _panels(n_classes, states, ax, figure, 7 if errors is None else 15)
+    value = np.concatenate([params.initial[:, None], params.transition], axis=1)
+    shares, limits = np.asarray(params.weights), None
+    if errors is not None:
+        limits = _limits(errors, len(shares), states)
+        if "estimate" in errors:
+            value = np.where(np.isnan(_cells(errors, "estimate", value, states)), np.nan, value)
+            shares = _class_shares(errors)
+    draw = _Estimates(value, shares, limits, states)
+    return _draw_estimates(draw, names, ax, figure)
+
+
+def plot_estimate_table(
+    errors: pd.DataFrame,
+    states: Sequence[str],
+    *,
+    names: Sequence[str],
+    figure: Figure | None = None,
+) -> Axes | Figure:
+    """The same from the table of estimates alone.
+
+    Parameters
+    ----------
+    errors : DataFrame
+        What `MixtureMarkov.standard_errors` returned; values may be missing.
+    states : sequence of str
+    names : sequence of str
+        Of the classes.
+    figure : Figure, optional
+    """
+    shares, states = _class_shares(errors), list(states)
+    blank = np.full((len(shares), len(states) + 1, len(states)), np.nan)
+    value = _cells(errors, "estimate", blank, states)
+    draw = _Estimates(value, shares, _limits(errors, len(shares), states), states)
+    return _draw_estimates(draw, names, None, figure)
+
+
+class _Estimates(NamedTuple):
+    """First states and transitions (K, S + 1, S), shares (K,), limits (K, S + 1, S, 2), states."""
+
+    value: NDArray[np.float64]
+    shares: NDArray[np.float64]
+    limits: NDArray[np.float64] | None
+    states: list[str]
+
+
+def _draw_estimates(
+    estimates: _Estimates, names: Sequence[str] | None, ax: Axes | None, figure: Figure | None
+) -> Axes | Figure:
+    import matplotlib as mpl
+
+    (n_classes, _, size), states = estimates.value.shape, estimates.states
+    axes, whole = _panels(n_classes, states, ax, figure, 7 if estimates.limits is None else 15)
     shades = mpl.colormaps["Blues"].with_extremes(bad=MISSING)
     image: Any = None
     for k, panel in enumerate(axes):
-        value = np.vstack([params.initial[k], params.transition[k]])
-        share = f" ({100 * params.weights[k]:.0f} %)"
-        if errors is not None and "estimate" in errors:
-            value = np.where(_blank(errors, k + 1, states), np.nan, value)
-            weight = errors[(errors["parameter"] == "weight") & (errors["class"] == k + 1)]
-            share = "" if weight["estimate"].isna().any() else share
+        value, share = estimates.value[k], estimates.shares[k]
+        limits = None if estimates.limits is None else estimates.limits[k]
         image = panel.imshow(value, cmap=shades, vmin=0, vmax=1, aspect="auto")
-        limits = None if errors is None else _limits(errors, k + 1, states)
         for (i, j), rate in np.ndenumerate(value) if size <= 12 else ():
             text = rate_text(rate) if np.isfinite(rate) else "–"
             if limits is not None and np.isfinite(limits[i, j]).all():
@@ -291,10 +334,11 @@ def plot_estimates(
             cell_text(panel, j, i, text, text_colour(shades(rate)), SMALL - less, linespacing=0.95)
         panel.axhline(0.5, color="white", linewidth=2)
         name = f"Class {k + 1}" if names is None else names[k]
-        panel.set_title(title_lines(f"{name}{share}", 26), fontsize=TEXT, color=INK)
+        size_text = "" if np.isnan(share) else f" ({100 * share:.0f} %)"
+        panel.set_title(title_lines(f"{name}{size_text}", 26), fontsize=TEXT, color=INK)
         _name_states(panel, states, ["first", *states], begins_row(panel))
     colour_bar(image, axes, "Estimated probability")
-    note = "To" if errors is None else "To (below each probability: 95 % limits)"
+    note = "To" if estimates.limits is None else "To (below each probability: 95 % limits)"
     if whole is axes[0]:
         axes[0].set_xlabel(note, fontsize=TEXT)
         axes[0].set_ylabel("From", fontsize=TEXT)
@@ -326,26 +370,31 @@ def _panels(
     return panels, figure
 
 
-def _blank(errors: pd.DataFrame, label: int, states: list[str]) -> NDArray[np.bool_]:
-    """Which first states and transitions of a class have no estimate in the table, (S + 1, S)."""
-    code = {state: k for k, state in enumerate(states)}
-    blank = np.zeros((len(states) + 1, len(states)), dtype=bool)
-    rows = errors[(errors["class"] == label) & errors["estimate"].isna()]
-    for row in rows[rows["parameter"] != "weight"].to_dict("records"):
-        blank[0 if row["parameter"] == "initial" else 1 + code[row["from"]], code[row["to"]]] = True
-    return blank
+def _cells(
+    errors: pd.DataFrame, column: str, start: NDArray[np.float64], states: list[str]
+) -> NDArray[np.float64]:
+    """A column of the table by class, state before (the first row: none) and state, (K, S + 1, S).
+
+    Cells that the table does not have keep the values of `start`.
+    """
+    code, cells = {state: i for i, state in enumerate(states)}, start.copy()
+    for row in errors[errors["parameter"].isin(["initial", "transition"])].to_dict("records"):
+        before = 0 if row["parameter"] == "initial" else 1 + code[row["from"]]
+        cells[int(row["class"]) - 1, before, code[row["to"]]] = row[column]
+    return cells
 
 
-def _limits(errors: pd.DataFrame, label: int, states: list[str]) -> NDArray[np.float64]:
-    """Lower and upper limits of a class's first states and transitions, (S + 1, S, 2)."""
-    code = {state: k for k, state in enumerate(states)}
-    limits = np.full((len(states) + 1, len(states), 2), np.nan)
-    for row in errors[errors["class"] == label].to_dict("records"):
-        if row["parameter"] == "initial":
-            limits[0, code[row["to"]]] = row["low"], row["high"]
-        elif row["parameter"] == "transition":
-            limits[1 + code[row["from"]], code[row["to"]]] = row["low"], row["high"]
+def _limits(errors: pd.DataFrame, n_classes: int, states: list[str]) -> NDArray[np.float64]:
+    blank = np.full((n_classes, len(states) + 1, len(states)), np.nan)
+    low, high = (_cells(errors, name, blank, states) for name in ("low", "high"))
+    limits: NDArray[np.float64] = np.stack([low, high], axis=-1)
     return limits
+
+
+def _class_shares(errors: pd.DataFrame) -> NDArray[np.float64]:
+    weights = errors[errors["parameter"] == "weight"].sort_values("class")
+    shares: NDArray[np.float64] = weights["estimate"].to_numpy(dtype=float)
+    return shares
 
 
 def _limit_text(limit: float) -> str:

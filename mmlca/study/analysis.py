@@ -15,9 +15,10 @@ from font.labels import LabelPatterns, label
 from font.n_clusters import suggest_n_clusters
 from font.refinement import Refined, check_family, refine_clusters
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.selection import candidates, compare_fits, fit_quietly, vote
+from mmlca.model.selection import candidates, fit_quietly, vote
 from mmlca.sequences.type import Sequences
 from mmlca.study.processes import Processes
+from mmlca.study.results.models import comparison
 from mmlca.tables.disclosure import is_small
 from mmlca.tables.matching import memberships
 
@@ -81,10 +82,6 @@ class Analysis:
     refined_clusters: dict[str, pd.Series] = field(default_factory=dict)
     memberships: dict[str, pd.DataFrame] = field(default_factory=dict)
 
-    def n_patients(self) -> dict[str, float]:
-        """The number of patients that each model was fitted to."""
-        return {n: m.n_sequences_ for n, m in (*self.models.items(), *self.own.items())}
-
 
 # --- models -------------------------------------------------------------------------------
 
@@ -107,9 +104,8 @@ def compare_numbers(
     rules = study.classes
     tried = candidates(data, rules.candidates, rules.criterion)
     fits = _fit_all(study, data, tried, processes, progress)
-    table = compare_fits(fits, rules.criterion, rules.count)
-    rows = zip(table["site"], table["classes"], strict=True)
-    return table.assign(sizes=[fits[row].params_.weights.tolist() for row in rows]), fits
+    table = comparison(fits, rules.criterion, rules.count).rename(columns={"model": "site"})
+    return table, fits
 
 
 def check_number(study: Study, data: Mapping[str, Sequences]) -> None:

@@ -45,6 +45,9 @@ class Combined:
         is no ensemble, or if the centre knows only cross-tables of labels.
     absent : tuple of Absent
         Sites that a step went on without, with the reason.
+    suggested : DataFrame or None
+        Numbers of clusters that models with more classes suggest, which takes the patients of all
+        sites in one place; see `mmlca.study.analysis.free_numbers`.
     """
 
     n_groups: int
@@ -54,3 +57,4 @@ class Combined:
     shared: SharedChains | None = None
     influence: pd.DataFrame | None = None
     absent: tuple[Absent, ...] = ()
+    suggested: pd.DataFrame | None = None

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from font.errors import ReportWarning
-from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
-from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress
 from mmlca.study.combined import Combined
@@ -22,7 +18,6 @@ from mmlca.study.groups import (
     cluster_names,
     course_views,
     named_groups,
-    views,
 )
 from mmlca.study.headline import headline
 from mmlca.study.in_one_place import (
@@ -31,12 +26,13 @@ from mmlca.study.in_one_place import (
     site_influence,
     site_patients,
 )
-from mmlca.study.inference import Inference, diagnostics, infer
 from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
 from mmlca.study.outcomes import Outcomes, outcomes_of
 from mmlca.study.processes import Processes
-from mmlca.study.release import is_public, rounding_of
+from mmlca.study.release import rounding_of
+from mmlca.study.results.shown_fits import Fits, fits_of
+from mmlca.study.results.shown_labs import trends_of
 from mmlca.study.results.shown_sites import refined_differences_of, site_differences_of
 from mmlca.study.results.site import SiteResults, site_results
 from mmlca.study.words import group_name, period, window_name
@@ -60,12 +56,9 @@ if TYPE_CHECKING:
 class Findings:
     """Everything that a study computes, for its tables, figures and texts.
 
-    `choice` is the table of numbers of classes, None if the number was given; `suggested` is what
-    models with more classes suggest (see `free_numbers`); `differences` is None if there is one
-    site; `trends` holds a lab's course by view (see
-    `views`); `described` describes the clusters in numbers and words; `inference` is how sure
-    all this is; `outcomes` are what follows from the clusters; `results` are those of each site,
-    from which the report is made.
+    `differences` is None if there is one site; `trends` holds a lab's course by view (see
+    `views`); `described` describes the clusters in numbers and words; `outcomes` are what follows
+    from the clusters; `results` are those of each site, from which the report is made.
 
     Parameters
     ----------
@@ -79,6 +72,8 @@ class Findings:
         What the groups of every membership are called, see `mmlca.study.names`.
     class_names : {site: {class: name}}
         What the classes of a site's own model are called, numbered from 1 as in the model.
+    fits : Fits
+        The sites' models, how they were chosen and how well they fit.
     sizes : {membership: DataFrame}
         The sizes of the groups that the report shows, as `shown_sizes` gives them.
     """
@@ -92,15 +87,13 @@ class Findings:
     group_names: dict[str | None, dict[Any, str]]
     class_names: dict[str, dict[int, str]]
     sizes: dict[str | None, pd.DataFrame]
-    choice: pd.DataFrame | None
-    suggested: pd.DataFrame | None
+    fits: Fits
     numbers: list[Number]
     described: pd.DataFrame
     table_one: TableOne
     courses: dict[str | None, Courses]
     differences: SiteDifferences | None
     trends: dict[str | None, Trend]
-    inference: Inference
     outcomes: Outcomes
     results: dict[str, SiteResults]
     refined_differences: SiteDifferences | None = None
@@ -128,9 +121,8 @@ def describe(
     tell("Comparing the sites", 0.42)
     shared = processes.submit(compare_chains, study, analysis)
     influence = processes.submit(site_influence, study, analysis)
-    diagnosed = diagnostics(study, analysis, processes)
     tasks = {
-        site: processes.submit(site_results, study, site_patients(study, analysis, site))
+        site: processes.submit(site_results, study, site_patients(study, analysis, site, choice))
         for site in analysis.sequences
     }
     described = describe_clusters(
@@ -142,17 +134,18 @@ def describe(
     described = shown_clusters(study, analysis, described)
     analysis, described = name_groups(study, analysis, described, names_given)
     course_tables = tables_of_courses(study, analysis, processes)
-    tell("Fitting the laboratory values", 0.45)
-    trends = lab_trends(study, analysis)
     tell("Standard errors, fit and outcomes", 0.47)
     results = {site: task() for site, task in tasks.items()}
     table_one = describe_patients(study, analysis, described, results)
-    inferred = infer(study, analysis, diagnosed())
+    fits = fits_of(results)
     outcomes = outcomes_of(study, results, cluster_names(analysis), table_one.hidden_together)
-    combined = replace(combine_in_memory(analysis), shared=shared(), influence=influence())
+    combined = replace(
+        combine_in_memory(analysis), shared=shared(), influence=influence(), suggested=suggested
+    )
     n_boot, sizes = study.outputs.bootstrap, _sizes(study, analysis)
     differences = site_differences_of(results, n_boot=n_boot, seed=study.seed)
-    replicated = min(model.n_replicated_ for model in analysis.models.values())
+    of_ensemble = fits.models["model"].isin(list(combined.models))
+    replicated = float(fits.models["replicated"][of_ensemble].min())
     data = analysis.sequences
     return Findings(
         analysis=analysis,
@@ -164,16 +157,14 @@ def describe(
         group_names=analysis.group_names,
         class_names={site: class_names(analysis, site) for site in analysis.own},
         sizes=sizes,
-        choice=choice,
-        suggested=suggested,
-        numbers=headline(study, combined, results, sizes, choice, differences, replicated),
+        fits=fits,
+        numbers=headline(study, combined, results, sizes, fits.choice, differences, replicated),
         described=described,
         table_one=table_one,
         courses=course_tables(),
         differences=differences,
-        trends=trends,
+        trends=trends_of(study, results, analysis.group_names),
         refined_differences=refined_differences_of(results, n_boot=n_boot, seed=study.seed),
-        inference=inferred,
         outcomes=outcomes,
         results=results,
     )
@@ -240,42 +231,6 @@ def tables_of_courses(
             rounding_of(study, groups),
         )
     return lambda: {view: task() for view, task in tasks.items()}
-
-
-def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
-    """The course of a lab under each membership, at the sites that have labs and dates.
-
-    A public release has one membership: the widths of the bands under two would reveal roughly by
-    how few patients these differ.
-    """
-    from ehr_prep.analysis import trend
-
-    sites = [site for site, files in study.sites.items() if files.labs is not None]
-    undated = [site for site in sites if analysis.sequences[site].account is None]
-    if undated:
-        warnings.warn(
-            f"the labs of {listed(undated)} are not used: sequences from a file have no dates; "
-            "give records instead.",
-            ReportWarning,
-            stacklevel=2,
-        )
-    labs = {site: site_data.read_labs(study, site) for site in sites if site not in undated}
-    if not labs:
-        return {}
-    dates = {site: analysis.sequences[site] for site in labs}
-    trends = {}
-    for view, clusters in views(analysis)[: 1 if is_public(study) else None]:
-        groups = named_groups(analysis, {site: clusters[site] for site in labs}, view)
-        trends[view] = trend(
-            labs,
-            groups,
-            dates,
-            test=study.outputs.lab,
-            bands=study.outputs.lab_bands,
-            min_count=study.privacy.min_count,
-            rounding=rounding_of(study, groups),
-        )
-    return trends
 
 
 def describe_patients(

@@ -31,7 +31,7 @@ def headline(
     sizes: Mapping[str | None, pd.DataFrame],
     choice: pd.DataFrame | None,
     differences: SiteDifferences | None,
-    replicated: int,
+    replicated: float,
 ) -> list[Number]:
     """All headline numbers of a study.
 
@@ -40,7 +40,7 @@ def headline(
     study, combined, results, choice, differences
     sizes : {view: DataFrame}
         The sizes of the groups that the report shows.
-    replicated : int
+    replicated : float
         The fewest searches that reached the maximum of a model.
     """
     numbers = [*_patients(results), Number(Kind.CLUSTERS, combined.n_groups)]

@@ -13,6 +13,7 @@ from font.stability import influence
 from mmlca.study.combined import Combined, Refinement
 from mmlca.study.groups import own_classes
 from mmlca.study.release import is_public, rounding_of
+from mmlca.study.results.models import fit_table
 from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
 from mmlca.tables.disclosure import EVERYONE, Rounding, is_small
 from mmlca.tables.shared_chains import SharedChains, shared_chain_test
@@ -47,8 +48,21 @@ def compare_chains(study: Study, analysis: Analysis) -> SharedChains | None:
     return replace(found, norms=found.norms.round(digits))  # they are of exact counts
 
 
-def site_patients(study: Study, analysis: Analysis, site: str) -> SitePatients:
-    """The patients of a site in a study in one place."""
+def site_patients(
+    study: Study, analysis: Analysis, site: str, choice: pd.DataFrame | None = None
+) -> SitePatients:
+    """The patients of a site in a study in one place.
+
+    `choice` is the table of numbers of classes of all sites and resamples, see `compare_numbers`.
+    """
+    models = {
+        name: model
+        for name, model in (*analysis.models.items(), *analysis.own.items())
+        if site_of(name) == site
+    }
+    if choice is not None:
+        choice = choice.rename(columns={"site": "model"})
+        choice = choice[choice["model"].map(site_of) == site]
     alone = analysis.ensemble is None
     groups = {ONLY if alone else ENSEMBLE: analysis.clusters[site]}
     if not alone:
@@ -62,6 +76,8 @@ def site_patients(study: Study, analysis: Analysis, site: str) -> SitePatients:
         labels=analysis.labels[site],
         certainty=analysis.certainty[site],
         own=analysis.own[site],
+        fits=fit_table(models, analysis.labels[site]),
+        choice=choice,
         memberships=analysis.memberships.get(site),
         rounding=rounding_of(study, {site: analysis.clusters[site]}),
     )
@@ -75,7 +91,7 @@ def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:
 
     Small numbers are hidden, and so are totals from which they would follow; or all are rounded.
     """
-    if analysis.ensemble is None:
+    if analysis.ensemble is None or analysis.ensemble.clusters_ is None:  # not from patterns
         return None
     table, min_count = influence(analysis.ensemble), study.privacy.min_count
     if rounding := rounding_of(study, analysis.clusters):

@@ -58,7 +58,7 @@ class Look:
         """What was read, the flow so far, and some patients' sequences without their ids."""
         if self.records is None:
             return "\n".join(["  cannot be read:", *self.problems])
-        from ehr_prep.cohort import follow_up_text
+        from ehr_prep.build import follow_up_text
 
         drugs, unmapped = self.records.drugs, self.records.unmapped
         n_texts = int(drugs["class"].notna().sum())

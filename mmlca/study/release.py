@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from font.errors import InputError
 from font.files import private_folder
 from mmlca.tables import disclosure
-from mmlca.tables.disclosure import Rounding, hides, is_small
+from mmlca.tables.disclosure import Rounding, few_digits, hides, is_small
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,6 +114,39 @@ def count_note(study: Study) -> str:
 def count_text(study: Study, count: float) -> str:
     """A number of patients in a sentence: "1,234", or "about 1,232"."""
     return f"about {count:,.0f}" if is_public(study) else f"{count:,.0f}"
+
+
+# --- few digits ---------------------------------------------------------------------------
+
+DECIMALS: dict[str, int] = {
+    **dict.fromkeys(("loglik", "bic", "aic", "sabic", "caic", "icl"), 0),
+    **dict.fromkeys(("entropy", "smallest", "jaccard", "distance"), 2),
+    **dict.fromkeys(("norm", "debiased", "low", "high", "estimate", "difference"), 3),
+}
+"""Decimals of columns."""
+_DIGITS = 3
+
+
+def round_indices(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """A table whose indices have few digits, since many digits would reveal counts.
+
+    Whole numbers stay as they are; other numbers have at most three digits, and some columns fewer.
+
+    >>> table = pd.DataFrame({"bic": [2232.53434203], "n": [260], "se": [0.123456]})
+    >>> round_indices("models", table)
+          bic    n     se
+    0  2233.0  260  0.123
+    """
+    if name.startswith(("agreement", "weights", "suggested")):
+        return table.round(3)
+    table = table.round({column: n for column, n in DECIMALS.items() if column in table})
+    columns = table.select_dtypes("floating")
+    return table.assign(**{c: few_digits(columns[c].to_numpy(), _DIGITS) for c in columns})
+
+
+def shown_indices(study: Study, name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """The same where the study hides small numbers, for the table and for the figure of it."""
+    return round_indices(name, table) if hides(study.privacy.min_count) else table
 
 
 # --- the secret ---------------------------------------------------------------------------

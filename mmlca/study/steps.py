@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from font.errors import ReportWarning
+from mmlca.figures.colours import draw_with
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
@@ -37,14 +38,13 @@ from mmlca.study.groups import course_views
 from mmlca.study.names import courses_of_names
 from mmlca.study.numbers import Kind, pick
 from mmlca.study.processes import Processes
-from mmlca.study.release import is_public, rounding_of, secret_key, statement
+from mmlca.study.release import is_public, secret_key, statement
 from mmlca.study.report.content import Report
 from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import Sections, lay_out_sections, render_report
 from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
 from mmlca.study.sections import registry
 from mmlca.study.sections.courses import draw_single_courses
-from mmlca.study.sections.digits import shown_fits
 from mmlca.study.sections.summary import summary
 from mmlca.study.settings import Study
 from mmlca.study.words import groups_word, window_name
@@ -106,6 +106,7 @@ def read(run: Run) -> dict[str, Sequences]:
     sources = {site: site_data.read_source(study, site) for site in study.sites}
     sequences = site_data.build_sites(study, sources)
     analyse.check_number(study, sequences)
+    site_data.check_colours(study, sequences)
     site_data.check_columns(study, sequences)
     if hashes := site_data.database_hashes(sources, sequences):
         run.key = make_key(run.key, hashes)
@@ -179,11 +180,6 @@ def choose(run: Run, sequences: BySite, resamples: BySite) -> Choice:
     run.begin("selection", ())
     with run.files() as needed:
         if needed:
-            sizes = {name: float(part.weights.sum()) for name, part in data.items()}
-            everyone = {site: pd.Series("", data[site].ids) for site in run.study.sites}
-            rounding = rounding_of(run.study, everyone)
-            shown = shown_fits(table, sizes, run.study.privacy.min_count, rounding)
-            run.results.table("tables/selection.csv", shown)
             _draw_alternatives(run, stored["params"], data)
     number = analyse.chosen_number(run.study, table)
     run.chosen.append(number)
@@ -212,7 +208,8 @@ def _draw_alternatives(
             data[site].shape[1],
             xlabel=window_name(study).capitalize(),
         )
-        drawings[site] = run.processes.submit(to_pictures, draw, study.outputs.dpi)
+        coloured = partial(draw_with, study.outputs.colours, draw)
+        drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
     for site, drawing in drawings.items():
         run.results.write(f"models/alternatives_{site}.png", drawing()["png"])
 
@@ -303,7 +300,8 @@ def begin_single_courses(run: Run, findings: Findings) -> Drawings:
     if study.outputs.figures and not run.results.is_done(SINGLE, run.present_key()):
         for site in findings.analysis.sequences:
             draw = draw_single_courses(study, findings.analysis, site)
-            drawings[site] = run.processes.submit(to_pictures, draw, study.outputs.dpi)
+            coloured = partial(draw_with, study.outputs.colours, draw)
+        drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
     return drawings
 
 

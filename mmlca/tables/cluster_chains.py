@@ -20,7 +20,7 @@ from mmlca.model.checks import forbidden_cells
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Sequences
-from mmlca.tables.counts import pattern_steps
+from mmlca.tables.counts import cluster_steps
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import Membership, common_membership
 
@@ -34,22 +34,12 @@ def cluster_chains(sequences: SequencesBySite, clusters: LabelsBySite) -> Markov
 
 
 def _chains(sites: Mapping[str, Sequences], members: Membership) -> MarkovParams:
-    k, n_states = len(members.labels), next(iter(sites.values())).n_states
-    counts = np.sum(
-        [cluster_counts(data, members.codes[site], k) for site, data in sites.items()], axis=0
-    )
-    cells = probabilities(counts.reshape(k, -1, n_states), PRIOR_OF_ASSIGNED)
+    k = len(members.labels)
+    steps = [cluster_steps(data, members.codes[site], k).steps for site, data in sites.items()]
+    cells = probabilities(np.sum(steps, axis=0), PRIOR_OF_ASSIGNED)
     sizes = np.bincount(np.concatenate(list(members.codes.values())), minlength=k)
     share = np.maximum(sizes / sizes.sum(), 1e-6)
-    return em.params_of(cells.reshape(counts.shape), share / share.sum())
-
-
-def cluster_counts(data: Sequences, codes: NDArray[np.intp], k: int) -> NDArray[np.float64]:
-    """Steps and first states of the patients assigned to each cluster, (K, S·(S + 1))."""
-    weight = np.zeros((k, len(data.patterns)))
-    np.add.at(weight, (codes, data.patterns.inverse), data.weights)
-    counts: NDArray[np.float64] = weight @ pattern_steps(data)
-    return counts
+    return em.params_of(cells.reshape(k, -1), share / share.sum())
 
 
 def open_cells(chains: MarkovParams, data: Sequences) -> MarkovParams:

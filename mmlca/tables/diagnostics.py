@@ -9,7 +9,7 @@ did in the data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -82,13 +82,14 @@ class Diagnostics:
     tests : DataFrame
         What is tested, `statistic`, `typical` (its mean in sequences drawn from the model),
         `effect` (its size: √((statistic − typical)/n) for n events, at least 0; Cohen called 0.1
-        small, 0.3 medium and 0.5 large), `p_value`, and `p_holm`, adjusted for the number of tests
-        by Holm's method.
+        small, 0.3 medium and 0.5 large), `p_value`, `p_holm`, adjusted for the number of tests
+        by Holm's method, and `events`: how many (n) the statistic is about.
     alike : float
         Smallest distance between two classes (mean total variation of their rows, weighted by
         how often these are visited): 0 if equal.
     shares : array (K,)
-    n_sim : int
+    drawn : array (n_sim, 4)
+        The statistics of the sequences drawn from the model, in the order of `tests`.
     """
 
     classification: pd.DataFrame
@@ -98,7 +99,12 @@ class Diagnostics:
     tests: pd.DataFrame
     alike: float
     shares: Floats
-    n_sim: int
+    drawn: Floats
+
+    @property
+    def n_sim(self) -> int:
+        """Number of sets of sequences drawn from the model."""
+        return len(self.drawn)
 
     def cautions(self) -> list[str]:
         """Evidence against the model, in sentences; empty if there is none."""
@@ -125,19 +131,15 @@ class Diagnostics:
                 f"{len(table)} classes may be too many: {listed(reasons)}; compare with a model "
                 "that has one class fewer."
             )
-        tests = self.tests.set_index("test")
-        for name in tests.index[tests["p_holm"] <= _DOUBT]:
-            row = tests.loc[name]
-            size = f"adjusted p = {row['p_holm']:.2g}, effect {row['effect']:.2f}"
-            notes.append(_WORDS[name].format(size))
-        return notes
+        return [*notes, *cautions_of_tests(self.tests)]
 
     def shown(self, min_count: int) -> Diagnostics:
         """The same without numbers that are based on, or would reveal, fewer than `min_count`.
 
-        Shares have two decimals, and the columns of memberships and patients are dropped.
+        Shares have two decimals, and the columns of memberships and patients are dropped; tables
+        without these columns stay.
         """
-        if not hides(min_count):
+        if not hides(min_count) or "patients" not in self.states:
             return self
         sizes = self.classification["patients"].to_numpy()
         hidden = hidden_grid(add_totals(sizes[None, :]), min_count)[0, :-1]
@@ -164,9 +166,25 @@ class Diagnostics:
         )
         stays = stays.drop(columns=["n", "left_ever", "stayed_ever", *tiny])
         digits = {"statistic": 1, "typical": 1, "effect": _SHOWN_DIGITS}
-        tests = self.tests.round(digits)
-        shown = {"classification": classification, "states": states, "steps": steps}
-        return replace(self, **shown, stays=stays, tests=tests)
+        return replace(
+            self,
+            classification=classification,
+            states=states,
+            steps=steps,
+            stays=stays,
+            tests=self.tests.round(digits),
+            shares=self.shares.round(_SHOWN_DIGITS),
+            drawn=self.drawn.round(1),
+        )
+
+
+def cautions_of_tests(tests: pd.DataFrame) -> list[str]:
+    """Evidence of tests against the model, in sentences; empty if there is none."""
+    notes = []
+    for row in tests[tests["p_holm"] <= _DOUBT].to_dict("records"):
+        size = f"adjusted p = {row['p_holm']:.2g}, effect {row['effect']:.2f}"
+        notes.append(_WORDS[row["test"]].format(size))
+    return notes
 
 
 def _hide_shares(table: pd.DataFrame, by: list[str], min_count: int) -> pd.DataFrame:
@@ -257,14 +275,19 @@ def diagnose_clusters(
     return _compare(chains, Counts(mixture.data, posterior, mixture.site), posterior, n_sim, seed)
 
 
-def adjust_together(found: Mapping[str, Diagnostics]) -> dict[str, Diagnostics]:
-    """The same with `p_holm` adjusted for the number of tests of all these models together."""
-    p = np.concatenate([part.tests["p_value"] for part in found.values()])
-    adjusted = np.split(holm(p.tolist()), len(found))
-    return {
-        name: replace(part, tests=part.tests.assign(p_holm=values))
-        for (name, part), values in zip(found.items(), adjusted, strict=True)
-    }
+def add_up_tests(tests: Sequence[pd.DataFrame], drawn: Sequence[Floats]) -> pd.DataFrame:
+    """The tests of all sites together: statistics are added up, and so are those of drawn sets.
+
+    Parameters
+    ----------
+    tests : sequence of DataFrame
+        Of each site, as in `Diagnostics`.
+    drawn : sequence of array
+        Of each site, as in `Diagnostics`, as many sets at each.
+    """
+    value = np.sum([table["statistic"] for table in tests], axis=0)
+    events = np.sum([table["events"] for table in tests], axis=0)
+    return _test_table(value, np.sum(drawn, axis=0), events)
 
 
 class _Chains(NamedTuple):
@@ -284,15 +307,16 @@ def _compare(
     if n_sim < 1:
         raise InputError(f"n_sim must be at least 1, found {n_sim}.")
     assigned = posterior.argmax(axis=1)
+    drawn = _drawn_statistics(chains, counts, n_sim, np.random.default_rng(seed))
     return Diagnostics(
         _classification(posterior, assigned, data.weights),
         _states(counts, params, assigned),
         _steps(counts, params, assigned),
         _stays(counts, params, assigned),
-        _tests(chains, counts, n_sim, np.random.default_rng(seed)),
+        _test_table(np.array(_statistics(counts, params)), drawn, _n_events(counts)),
         _alike(counts, params),
         np.asarray(params.weights),
-        n_sim,
+        drawn,
     )
 
 
@@ -502,7 +526,10 @@ def _n_events(counts: Counts) -> Floats:
     )
 
 
-def _tests(chains: _Chains, counts: Counts, n_sim: int, rng: np.random.Generator) -> pd.DataFrame:
+def _drawn_statistics(
+    chains: _Chains, counts: Counts, n_sim: int, rng: np.random.Generator
+) -> Floats:
+    """The statistics of sets of sequences drawn from the model and fitted again, (n_sim, 4)."""
     params, data = chains.params, counts.data
     zeros = np.zeros(data.n_states * (data.n_states + 1), dtype=bool)
     settings = em.Settings(chains.prior, zeros, _REFIT, tol=0, accelerate=True)
@@ -521,11 +548,15 @@ def _tests(chains: _Chains, counts: Counts, n_sim: int, rng: np.random.Generator
         found = em.params_of(again.cells, again.overall)
         posterior = em.e_step(table, found, again.shares).posterior[table.inverse]
         drawn.append(_statistics(Counts(other, posterior, site), found))
-    value, reference = np.array(_statistics(counts, params)), np.array(drawn)
-    typical = reference.mean(axis=0)
-    p = (1 + (reference >= value - 1e-9).sum(axis=0)) / (n_sim + 1)
+    return np.array(drawn)
+
+
+def _test_table(value: Floats, drawn: Floats, events: Floats) -> pd.DataFrame:
+    """The table of tests, from the statistics and those of sequences drawn from the model."""
+    typical = drawn.mean(axis=0)
+    p = (1 + (drawn >= value - 1e-9).sum(axis=0)) / (len(drawn) + 1)
     with np.errstate(invalid="ignore"):
-        excess = np.maximum(value - typical, 0.0) / np.maximum(_n_events(counts), 1e-300)
+        excess = np.maximum(value - typical, 0.0) / np.maximum(events, 1e-300)
     return pd.DataFrame(
         {
             "test": list(_WORDS),
@@ -534,6 +565,7 @@ def _tests(chains: _Chains, counts: Counts, n_sim: int, rng: np.random.Generator
             "effect": np.sqrt(excess),
             "p_value": p,
             "p_holm": holm(p.tolist()),
+            "events": events,
         }
     )
 

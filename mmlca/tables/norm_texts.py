@@ -36,9 +36,11 @@ def cautions_of_pairs(pairs: list[pd.DataFrame]) -> list[str]:
     number = " to ".join(map(str, sorted({left_out[0], left_out[-1]})))
     noun, verb = ("row", "is") if left_out == [1] else ("rows", "are")
     each = " of each pair" if len(pairs) > 1 else ""
+    rounded = any((norms["rounding"] > 0).any() for norms in pairs)
+    who = "few patients leave" if rounded else "nobody leaves"
     rows = (
-        f"; {number} {noun} (cluster and state) that nobody leaves at one of the sites{each} "
-        f"{verb} not in the ensemble's"
+        f"; {number} {noun} (cluster and state) that {who} at one of the sites{each} {verb} not in "
+        "the ensemble's"
     )
     return [
         _about_common_rules(pairs),
@@ -66,7 +68,9 @@ def p_text(p_value: float, n_boot: int) -> str:
 
 def _ensemble_against_others(rows: pd.DataFrame, kind: str) -> list[str]:
     """What the ensemble's norm is lower and not lower than."""
-    own, others = rows["norm"].iloc[0], rows.iloc[1:]
+    own, others = rows["norm"].iloc[0], rows.iloc[1:].dropna(subset="norm")
+    if np.isnan(own):
+        return []
     lower = others.loc[own < others["norm"], "membership"].to_list()
     not_lower = others.loc[~(own < others["norm"]), "membership"].to_list()
     parts = [f"less than with {listed(lower)} (as a common rule often makes them)"] if lower else []

@@ -26,8 +26,8 @@ from mmlca.model.params import Seed, draw_like
 from mmlca.model.search import fit_search
 from mmlca.sequences.patterns import Patterns, reduce_codes
 from mmlca.sequences.type import Sequences
-from mmlca.tables.cluster_chains import cluster_counts, shared_mixture
-from mmlca.tables.counts import rates
+from mmlca.tables.cluster_chains import shared_mixture
+from mmlca.tables.counts import cluster_steps, rates
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import common_membership
 from mmlca.tables.norm_texts import p_text
@@ -271,8 +271,8 @@ class _Sites:
         Ten steps of the shared chain are part of each row, for clusters that few patients are in.
         """
         cells, shares = self.mixture.run.cells, self.mixture.run.shares[h]
-        counts = cluster_counts(self.sites[h], self.labels[h], len(cells))
-        chains = rates(self._rows(counts) + _BORROWED * self._rows(cells))
+        counted = cluster_steps(self.sites[h], self.labels[h], len(cells))
+        chains = rates(counted.steps + _BORROWED * self._rows(cells))
         return em.run_em(table, chains.reshape(cells.shape), shares, self.settings)
 
     def _behind(self, table: Patterns, run: em.Run) -> tuple[Floats, Floats]:

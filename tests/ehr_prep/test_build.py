@@ -12,8 +12,7 @@ import pytest
 
 import ehr_prep
 import mmlca
-from ehr_prep.build import window_edges
-from ehr_prep.cohort import completed_years
+from ehr_prep.build import completed_years, window_edges
 
 DRUGS = {"t": "TNFi", "c": "CTLA4-Ig", "j": "JAK"}
 LETTER = {"TNFi": "T", "CTLA4-Ig": "C", "JAK": "J", "none": "0"}

@@ -10,8 +10,8 @@ from sklearn.cluster import KMeans
 
 import font
 from font.exchange.envelope import file_name
+from font.exchange.masked import read_mask_keys, write_mask_key
 from font.exchange.messages.labels import write_masked_labels
-from font.exchange.messages.mask_key import read_mask_keys, write_mask_key
 from font.exchange.replies import Reply
 from font.exchange.site_part import in_memory
 

@@ -39,6 +39,12 @@ class SitePatients:
         otherwise `probability`.
     own : MixtureMarkov or None
         The model of all patients of the site; None if there are too few for one.
+    fits : DataFrame, optional
+        How the models of the site and of resamples of its patients were fitted, see
+        `mmlca.study.results.models.fit_table`.
+    choice : DataFrame, optional
+        Numbers of classes compared for the same, see `mmlca.study.results.models.comparison`; None
+        if the number was given.
     memberships : DataFrame by id, optional
         The probability of each refined cluster.
     rounding : Rounding, optional
@@ -51,6 +57,8 @@ class SitePatients:
     labels: pd.DataFrame
     certainty: pd.DataFrame
     own: MixtureMarkov | None = None
+    fits: pd.DataFrame | None = None
+    choice: pd.DataFrame | None = None
     memberships: pd.DataFrame | None = None
     rounding: Rounding | None = None
 
@@ -58,6 +66,11 @@ class SitePatients:
     def first_view(self) -> str:
         """The view whose groups the report describes: that of the ensemble, if there is one."""
         return ENSEMBLE if ENSEMBLE in self.groups else ONLY
+
+    @property
+    def own_view(self) -> str:
+        """The view whose groups are the classes of the site's own model."""
+        return OWN if OWN in self.groups else self.first_view
 
     def count(self, n: float, *what: str) -> float:
         """A number of all patients, or of what else is counted of them, as it may leave."""

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from mmlca.study.results import about, certainty, effects, overlaps, steps, survival, table_one
+from mmlca.study.results import (
+    about,
+    certainty,
+    effects,
+    fit,
+    inference,
+    labs,
+    models,
+    overlaps,
+    steps,
+    survival,
+    table_one,
+)
 from mmlca.study.results.part import Columns, Part
 
 PARTS: tuple[Part, ...] = (
@@ -11,8 +23,12 @@ PARTS: tuple[Part, ...] = (
     overlaps.PART,
     steps.PART,
     table_one.PART,
+    models.PART,
+    inference.PART,
+    fit.PART,
     effects.PART,
     survival.PART,
+    labs.PART,
 )
 
 TABLES: dict[str, Columns] = {

@@ -82,3 +82,16 @@ def stacked(results: Mapping[str, SiteResults], name: str) -> pd.DataFrame:
         parts.append(frame)
     kept = [part for part in parts if len(part)] or parts[:1]
     return typed(pd.concat(kept, ignore_index=True), {"site": _SITE, **TABLES[name]})
+
+
+def whole_numbers(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Some columns of a table of results, in which counts and whole numbers are integers."""
+    columns = TABLES[name]
+    whole = [
+        column
+        for column in table
+        if column in columns
+        and columns[str(column)].kind in ("count", "whole")
+        and table[column].notna().all()
+    ]
+    return table.astype(dict.fromkeys(whole, int))

@@ -11,10 +11,9 @@ from mmlca.model.selection import compare_criteria
 from mmlca.sequences.checks import listed
 from mmlca.study.headline import votes
 from mmlca.study.numbers import Kind, pick
-from mmlca.study.release import rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.sections.digits import shown_fits
+from mmlca.study.results.site import whole_numbers
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import by_sentence, sentences, span
 from mmlca.tables.disclosure import hides
@@ -33,11 +32,10 @@ _CRITERION_TABLE = "the table behind the figure of the criterion"
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """The criterion by number of classes, and what models with more classes suggest."""
-    min_count, choice = study.privacy.min_count, findings.choice
+    min_count, choice = study.privacy.min_count, findings.fits.choice
     if choice is not None and choice["classes"].nunique() > 1:
         criterion = study.classes.criterion.upper()
-        rounding = rounding_of(study, findings.analysis.clusters)
-        fits = shown_fits(choice, findings.analysis.n_patients(), min_count, rounding)
+        fits = _shown(choice, min_count)
         yield Item(
             "selection",
             f"{criterion} by number of classes",
@@ -54,7 +52,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             lambda: plot_selection(fits, study.classes.criterion, chosen="chosen"),
             f"Line plot of {criterion} against the number of classes.",
         )
-    if findings.suggested is not None:
+    if (suggested := findings.combined.suggested) is not None:
         yield Item(
             "suggested",
             "Clusters suggested by models with more classes",
@@ -63,9 +61,24 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             "leave it open. The table shows the number of clusters that the spectrum of their "
             "ensemble suggests, how certain that is, and the range of thresholds that give this "
             "number (as shares of the largest eigenvalue). "
-            f"{RECORD[findings.suggested['sure'].iloc[-1]]}",
-            findings.suggested,
+            f"{RECORD[suggested['sure'].iloc[-1]]}",
+            suggested,
         )
+
+
+def _shown(choice: pd.DataFrame, min_count: int) -> pd.DataFrame:
+    """The table as people read it, with the sizes of all classes as a text of percentages."""
+    digits = 0 if hides(min_count) else 1
+    sizes = [
+        " / ".join(f"{100 * share:.{digits}f}" for share in shares)
+        if isinstance(shares, list)
+        else None
+        for shares in choice["sizes"]
+    ]
+    table = whole_numbers(choice.assign(sizes=sizes), "selection")
+    columns = ["site", "classes", "loglik", "parameters", "aic", "bic", "sabic", "caic", "icl"]
+    columns += ["entropy", "posterior", "smallest", "sizes", "replicated", "searches"]
+    return table[[*columns, "converged", "chosen"]]
 
 
 def _whose(study: Study) -> str:
@@ -97,7 +110,7 @@ def methods(study: Study, findings: Findings) -> list[str]:
 
 def cautions(study: Study, findings: Findings) -> list[str]:
     """Where data sets, criteria, tests or models with more classes disagree about the number."""
-    choice, of_choice = findings.choice, []
+    choice, of_choice = findings.fits.choice, []
     if choice is not None:
         of_choice = [
             *_other_choices(study, findings, choice),
@@ -132,7 +145,7 @@ def _other_choices(study: Study, findings: Findings, choice: pd.DataFrame) -> li
 
 
 def _suggestions(findings: Findings) -> list[str]:
-    suggested = findings.suggested
+    suggested = findings.combined.suggested
     if suggested is None:
         return []
     (clusters,) = pick(findings.numbers, Kind.CLUSTERS)
@@ -160,16 +173,15 @@ def _criteria_that_disagree(study: Study, choice: pd.DataFrame) -> list[str]:
 
 
 def _tests_that_disagree(findings: Findings) -> list[str]:
-    tests, notes = findings.inference.class_tests, []
+    tests, notes = findings.fits.class_tests, []
     if tests is None:
         return []
-    for site, model in findings.analysis.own.items():
-        k = model.params_.n_classes
+    for site, k in findings.fits.own["classes"].astype(int).items():
         for row in tests[tests["site"] == site].to_dict("records"):
             p = f"bootstrap test, p = {row['p_value']:.3g}"
             if row["classes"] > k and row["p_value"] <= 0.05:
                 notes.append(
-                    f"At {site}, {row['classes']} classes fit better than the {k} used ({p})."
+                    f"At {site}, {row['classes']:.0f} classes fit better than the {k} used ({p})."
                 )
             if row["classes"] == k and row["p_value"] > 0.05:
                 notes.append(
@@ -180,7 +192,8 @@ def _tests_that_disagree(findings: Findings) -> list[str]:
 
 def answers(study: Study, findings: Findings) -> dict[str, str]:
     """How models were compared, and which."""
-    if findings.choice is None:
+    choice = findings.fits.choice
+    if choice is None:
         return {
             "10": "the number of classes was given in advance",
             "11": NOT_DONE,
@@ -188,7 +201,7 @@ def answers(study: Study, findings: Findings) -> dict[str, str]:
             "are",
             "14b": NOT_DONE,
         }
-    tried = tuple(sorted({int(k) for k in findings.choice["classes"]}))
+    tried = tuple(sorted({int(k) for k in choice["classes"]}))
     alone = "" if 1 in tried else "; one class was not tried"
     blank = "; blank where a class has too few patients to show"
     plots = (

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from mmlca.figures.forest import plot_effects
 from mmlca.sequences.checks import listed
-from mmlca.study.release import is_public
+from mmlca.study.release import is_public, shown_indices
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.sections.digits import shown_indices
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import group_word, groups_word, sentences
 from mmlca.tables.disclosure import hidden_note

@@ -94,7 +94,7 @@ def cautions(study: Study, findings: Findings) -> list[str]:
         return []
     (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
     return [
-        *ensemble.cautions(about_number=findings.suggested is None),
+        *ensemble.cautions(about_number=findings.combined.suggested is None),
         f"The vote share is below {DOUBTFUL} for {share_of_patients(study, doubtful.value)}; the "
         "folder patients shows for whom. A vote share is the share of the models' weight that "
         "votes for the cluster, not the probability that the cluster is right.",

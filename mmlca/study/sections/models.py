@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import pandas as pd
+import numpy as np
 
-from font.ensemble import site_of
 from mmlca.model.search import is_confirmed, search_text
 from mmlca.sequences.checks import listed
-from mmlca.study.release import rounding_of
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.sections.digits import shown_fits
+from mmlca.study.results.site import whole_numbers
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import counted
 
 if TYPE_CHECKING:
-    from mmlca.model.estimator import MixtureMarkov
-    from mmlca.study.analysis import Analysis
     from mmlca.study.findings import Findings
     from mmlca.study.settings import Study
 
@@ -29,43 +25,18 @@ if TYPE_CHECKING:
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """The fits of all models."""
-    analysis = findings.analysis
-    yield Item(
-        "models",
-        "Models",
-        "Log-likelihood, BIC and entropy R² of each model, the share of its smallest class, how "
-        "many of the independent searches reached the maximum (each has its own starts and knows "
-        "nothing of the others; what they reach together does not count), and whether the best one "
-        "converged.",
-        shown_fits(
-            _fit_table({**analysis.models, **analysis.own}),
-            analysis.n_patients(),
-            study.privacy.min_count,
-            rounding_of(study, analysis.clusters),
-        ),
-        Plain(shares=("smallest",)),
-    )
-
-
-def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "model": name,
-                "patients": model.n_sequences_,
-                "classes": len(model.weights_),
-                "parameters": model.n_parameters_,
-                "loglik": model.loglik_,
-                "bic": model.bic(),
-                "entropy": model.entropy(),
-                "smallest": float(model.params_.weights.min()),
-                "replicated": model.n_replicated_,
-                "searches": model.n_searches_,
-                "converged": model.converged_,
-            }
-            for name, model in models.items()
-        ]
-    )
+    models = findings.fits.models
+    if len(models):
+        yield Item(
+            "models",
+            "Models",
+            "Log-likelihood, BIC and entropy R² of each model, the share of its smallest class, "
+            "how many of the independent searches reached the maximum (each has its own starts and "
+            "knows nothing of the others; what they reach together does not count), and whether "
+            "the best one converged.",
+            whole_numbers(models.drop(columns=["site", "all_used"]), "models"),
+            Plain(shares=("smallest",)),
+        )
 
 
 # --- methods, cautions and answers --------------------------------------------------------
@@ -73,9 +44,8 @@ def _fit_table(models: Mapping[str, MixtureMarkov]) -> pd.DataFrame:
 
 def methods(study: Study, findings: Findings) -> list[str]:
     """What was fitted to what, how the maximum was searched for, and what is assumed."""
-    n_classes = next(iter(findings.analysis.own.values())).params_.n_classes
     return [
-        *_fitted(study, n_classes),
+        *_fitted(study, findings.combined.n_groups),
         "The models assume that the end of follow-up and missing states depend only on states that "
         "were observed, not on those that were not (missing at random); these data cannot test "
         "this assumption.",
@@ -104,20 +74,15 @@ def _fitted(study: Study, n_classes: int) -> list[str]:
 
 def cautions(study: Study, findings: Findings) -> list[str]:
     """Models that may not have reached their maximum, or have too many classes."""
-    return _about_fits(study, findings.analysis)
-
-
-def _about_fits(study: Study, analysis: Analysis) -> list[str]:
-    models = {**analysis.models, **analysis.own}
-    doubtful = [
-        name
-        for name, model in models.items()
-        if not is_confirmed(model.n_replicated_, model.n_searches_)
+    models = findings.fits.models
+    confirmed = [
+        is_confirmed(int(n), int(searches))
+        for n, searches in zip(models["replicated"], models["searches"], strict=True)
     ]
-    unfinished = [name for name, model in models.items() if not model.converged_]
-    large = [name for name, model in models.items() if model.n_parameters_ > model.n_sequences_]
-    used = {name: analysis.labels[str(site_of(name))][name].nunique() for name in models}
-    empty = [name for name, model in models.items() if used[name] < model.params_.n_classes]
+    doubtful = models["model"][~np.array(confirmed, dtype=bool)].tolist()
+    unfinished = models["model"][~models["converged"]].tolist()
+    large = models["model"][models["parameters"] > models["patients"]].tolist()
+    empty = models["model"][~models["all_used"]].tolist()
     notes = []
     if doubtful:
         notes.append(
@@ -153,7 +118,9 @@ def _models(names: list[str]) -> str:
 
 def answers(study: Study, findings: Findings) -> dict[str, str]:
     """What the models have in common, and how their maximum was searched for."""
-    also = "" if findings.choice is None else ", and the table behind the figure of the criterion"
+    also = (
+        "" if findings.fits.choice is None else ", and the table behind the figure of the criterion"
+    )
     return {
         "6b": "every class has its own first states and transitions; classes that share some: "
         f"{NOT_DONE}",

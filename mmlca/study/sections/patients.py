@@ -13,7 +13,7 @@ from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
-from mmlca.study.results.site import stacked
+from mmlca.study.results.site import stacked, whole_numbers
 from mmlca.study.sections.section import NOT_DONE, Section
 from mmlca.study.words import group_word, period, window_name, windows_name
 from mmlca.tables.clusters import percent_text
@@ -73,8 +73,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 
 
 def _flow(site: str, flow: pd.DataFrame, note: str) -> Item:
-    numbers = flow.columns.drop(["stage", "reason"])
-    flow = flow.astype(dict.fromkeys(numbers, int))
+    flow = whole_numbers(flow, "flow")
     return Item(
         f"flow_{site}",
         f"Flow of patients at {site}",

@@ -98,7 +98,7 @@ def _course_sentence(study: Study, findings: Findings) -> str:
 
 
 def _choice(study: Study, findings: Findings) -> str:
-    choice = findings.choice
+    choice = findings.fits.choice
     if choice is None:
         return f"The number of {groups_word(study)} was fixed in advance."
     criterion, tried = study.classes.criterion.upper(), span(study.classes.candidates)
@@ -141,13 +141,14 @@ def _certainty(study: Study, findings: Findings) -> list[str]:
 
 
 def _of_one_model(findings: Findings) -> list[str]:
-    (model,) = findings.analysis.own.values()
-    n, searches, sure = model.n_replicated_, model.n_searches_, mean_of(findings.results, _SURE)
+    (model,) = findings.fits.own.to_dict("records")
+    n, searches = int(model["replicated"]), int(model["searches"])
+    sure = mean_of(findings.results, _SURE)
     doubt = "" if is_confirmed(n, searches) else ", so a better model may exist"
-    converged = "" if model.converged_ else "; the best of them did not converge"
+    converged = "" if model["converged"] else "; the best of them did not converge"
     return [
         "Patients belong to their class with a mean probability of "
-        f"{sure:.2f} (entropy R² {model.entropy():.2f}), if the model is right"
+        f"{sure:.2f} (entropy R² {model['entropy']:.2f}), if the model is right"
         f"{_tests_against(findings)}.",
         f"{n} of {searches} independent searches reached the best likelihood{doubt}{converged}.",
     ]
@@ -155,7 +156,7 @@ def _of_one_model(findings: Findings) -> list[str]:
 
 def _tests_against(findings: Findings) -> str:
     """How many tests of its fit reject the model of a single site."""
-    for found in findings.inference.diagnostics.values():
+    for found in findings.fits.diagnostics.values():
         n = int((found.tests["p_holm"] <= 0.05).sum())
         verb = "reject" if n > 1 else "rejects"
         return f"; {n or 'none'} of the {len(found.tests)} tests of its fit {verb} it"
@@ -191,7 +192,7 @@ def _of_ensemble(study: Study, findings: Findings) -> str:
 
 def _sites(findings: Findings) -> list[str]:
     """How much the sites differ within clusters, against each site's own model."""
-    norms = pick(findings.numbers, Kind.DIFFERENCE, **_BY_OCCUPANCY)
+    norms = _norms(findings, "ensemble")
     if not norms:
         return []
     if findings.combined.ensemble is None:  # a single class: all patients of a site
@@ -201,20 +202,25 @@ def _sites(findings: Findings) -> list[str]:
 
 
 def _site_sentence(findings: Findings) -> str:
-    ensemble, local = (
-        pick(findings.numbers, Kind.DIFFERENCE, membership=name, **_BY_OCCUPANCY)
-        for name in ("ensemble", "local")
-    )
-    reserve = (
-        ", but a common rule often lowers this norm, so a lower one does not show that the "
-        "clusters are better"
-    )
+    ensemble, local = _norms(findings, "ensemble"), _norms(findings, "local")
+    own = ""
+    if local:
+        own = f"; under each site's own model, by {_mean(local):.3f}"
+        if _mean(ensemble) < _mean(local):
+            own += (
+                ", but a common rule often lowers this norm, so a lower one does not show that the "
+                "clusters are better"
+            )
     return (
         "Within the clusters, what patients take next differs between the sites by "
-        f"{_mean(ensemble):.3f} ({_NORM}{_averaged(ensemble)}); under each site's own model, by "
-        f"{_mean(local):.3f}{reserve if _mean(ensemble) < _mean(local) else ''}. "
-        f"{_apart(findings)}."
+        f"{_mean(ensemble):.3f} ({_NORM}{_averaged(ensemble)}){own}. {_apart(findings)}."
     )
+
+
+def _norms(findings: Findings, membership: str) -> list[Number]:
+    """The norms of all pairs of sites where these are known."""
+    norms = pick(findings.numbers, Kind.DIFFERENCE, membership=membership, **_BY_OCCUPANCY)
+    return [norm for norm in norms if not np.isnan(norm.value)]
 
 
 def _mean(norms: list[Number]) -> float:

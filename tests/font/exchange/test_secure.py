@@ -23,9 +23,17 @@ from font.errors import InputError
 from font.exchange.disclosure import round_counts
 from font.exchange.envelope import fingerprint
 from font.exchange.fields import ALL_SITES
-from font.exchange.masked import MaskedFile, add_masked, mask, mask_key, read_masked, write_masked
+from font.exchange.masked import (
+    MaskedFile,
+    add_masked,
+    mask,
+    mask_key,
+    read_mask_keys,
+    read_masked,
+    write_mask_key,
+    write_masked,
+)
 from font.exchange.messages.labels import sum_of_labels, write_masked_labels
-from font.exchange.messages.mask_key import read_mask_keys, write_mask_key
 
 SECRETS = {site: bytes([i]) * 32 for i, site in enumerate(["east", "north", "south", "west"], 1)}
 KEYS = {site: mask_key(secret) for site, secret in SECRETS.items()}

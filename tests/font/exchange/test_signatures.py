@@ -20,7 +20,7 @@ import font
 from font.errors import InputError
 from font.exchange import signatures
 from font.exchange.envelope import read_file
-from font.exchange.messages.mask_key import read_mask_keys, write_mask_key
+from font.exchange.masked import read_mask_keys, write_mask_key
 from font.exchange.messages.shared import read_shared
 from font.exchange.replies import Reply
 from font.exchange.rounds import combine

@@ -7,9 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from mmlca.sequences.type import Sequences
 from mmlca.study import read_study
+from mmlca.study.results import about
+from mmlca.study.results.patients import SitePatients
+from mmlca.study.results.site import SiteResults
 from mmlca.study.sections import patients
 from mmlca.study.site_data import build_site, build_sites, read_site, read_source
 
@@ -62,9 +67,19 @@ def test_all_sites_share_the_states(study: Any) -> None:
     assert read_site(named, "N").to_frame().iloc[0, 0] == "A+B"
 
 
+def findings_of(study: Any, data: dict[str, Sequences]) -> Any:
+    """What the section on patients reads."""
+    results = {}
+    for site, part in data.items():
+        alone = SitePatients(site, part, {}, pd.DataFrame(), pd.DataFrame())
+        results[site] = SiteResults(site, 1, about.make(study, alone))
+    states = list(next(iter(data.values())).states)
+    return SimpleNamespace(results=results, states=states)
+
+
 def test_the_methods_say_the_rules(study: Any) -> None:
     data = build_sites(study, {site: read_source(study, site) for site in study.sites})
-    findings: Any = SimpleNamespace(analysis=SimpleNamespace(sequences=data))
+    findings = findings_of(study, data)
     text = " ".join(patients.methods(study, findings))
     for part in (
         "Supplies of a drug class that were at most 30 days apart were joined",
@@ -77,7 +92,7 @@ def test_the_methods_say_the_rules(study: Any) -> None:
         assert part in text, part
     cut = {"death": "state", "states": "most_frequent", "data_cut": dt.date(2010, 12, 31)}
     study = study.changed(rules=cut)
-    findings.analysis.sequences = {"N": build_site(study, "N", read_source(study, "N"))}
+    findings = findings_of(study, {"N": build_site(study, "N", read_source(study, "N"))})
     dead = " ".join(patients.methods(study, findings))
     assert "after a patient's death was “dead”" in dead
     assert "until the end of the data (2010-12-31)" in dead
@@ -87,7 +102,7 @@ def test_the_methods_say_the_rules(study: Any) -> None:
 def test_the_methods_say_how_follow_up_and_ties_end(study: Any) -> None:
     """They said nothing about the end of follow-up, and half of what decides a tie."""
     data = build_sites(study, {site: read_source(study, site) for site in study.sites})
-    findings: Any = SimpleNamespace(analysis=SimpleNamespace(sequences=data))
+    findings = findings_of(study, data)
     text = " ".join(patients.methods(study, findings))
     for part in (
         "At N, follow-up ended with a patient's last record of any kind, since no other end of ",
@@ -99,7 +114,7 @@ def test_the_methods_say_how_follow_up_and_ties_end(study: Any) -> None:
     ):
         assert part in text, part
     (study.sites["N"].patients).write_text("id,follow_up_end\n1,2010-03-05\n")
-    findings.analysis.sequences = {"N": build_site(study, "N", read_source(study, "N"))}
+    findings = findings_of(study, {"N": build_site(study, "N", read_source(study, "N"))})
     text = " ".join(patients.methods(study, findings))
     assert "Follow-up ended on the date in the patients' table" in text
     assert "Dates of death were not known." in text

@@ -15,6 +15,10 @@ from study_attack import System
 
 import ehr_prep
 import mmlca
+from mmlca.sequences.type import Account, flow_table
+from mmlca.study.results import about
+from mmlca.study.results.patients import SitePatients
+from mmlca.study.results.site import SiteResults
 from mmlca.study.sections import courses as study_courses
 from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.sections.labs import items as lab_items
@@ -213,10 +217,15 @@ def test_the_report_says_whom_shares_of_the_dead_rest_on() -> None:
     assert dead_included({"X": data}) == ", the dead included until the end of the data"
 
     def notes(left: int) -> list[str]:
-        account: Any = SimpleNamespace(settings={"left_alive": left})
+        windows = dict.fromkeys(("followed_up", "without_record", "several_classes", "tied"), 0)
+        settings = {"left_alive": left, "windows": windows, "follow_up_by": "date"}
+        nothing = pd.DataFrame({"issue": [], "n": [], "action": [], "examples": []})
+        account = Account(flow_table(100, 200, []), nothing, pd.DataFrame(), np.ones(100), settings)
         study: Any = SimpleNamespace(privacy=SimpleNamespace(min_count=11))
-        analysis: Any = SimpleNamespace(sequences={"X": replace(data, account=account)})
-        return _about_deaths(study, SimpleNamespace(analysis=analysis))
+        known = replace(data, account=account)
+        patients = SitePatients("X", known, {}, pd.DataFrame(), pd.DataFrame())
+        results = {"X": SiteResults("X", 1, about.make(study, patients))}
+        return _about_deaths(study, SimpleNamespace(results=results))
 
     (note,) = notes(30)
     assert note.startswith("Of all patients, 30 % at X left alive before the end of the data")

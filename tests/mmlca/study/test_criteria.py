@@ -17,7 +17,7 @@ import pytest
 import ehr_prep
 from mmlca.model.criteria import CRITERIA
 from mmlca.study import read_study, run_study
-from mmlca.study.sections.digits import shown_fits
+from mmlca.study.results.models import shown_fits
 from mmlca.tables.disclosure import Rounding
 
 M, N, TIMES = 11, 330, 4100
@@ -31,7 +31,8 @@ def exact_fits(logliks: list[float], entropies: list[float], counted: float = N)
         bic = -2 * loglik + p * np.log(counted)
         rows.append(
             {
-                "site": "VA",
+                "model": "VA",
+                "patients": N,
                 "classes": k,
                 "loglik": loglik,
                 "parameters": p,
@@ -95,7 +96,7 @@ def test_no_criterion_tells_more_of_the_likelihood_than_the_likelihood_does(
         logliks = whole + rng.uniform(-0.499, 0.499, 6)
         entropies = np.minimum(digits + rng.uniform(-0.00499, 0.00499, 6), 1)
         fits = exact_fits(logliks.tolist(), entropies.tolist(), counted)
-        shown.append(shown_fits(fits, {"VA": float(N)}, M, rounding))
+        shown.append(shown_fits(fits, "VA", M, rounding))
     for table in shown[1:]:
         pd.testing.assert_frame_equal(table, shown[0])
     assert (shown[0]["loglik"] == whole).all()
@@ -114,7 +115,7 @@ def test_criteria_of_a_public_release_tell_nothing_of_the_exact_number_of_patien
         if rounding(n, "VA") != rounding(N, "VA"):
             continue
         fits = exact_fits([-900.0] * 6, [0.9] * 6, n)
-        tables.append(shown_fits(fits, {"VA": float(n)}, M, rounding))
+        tables.append(shown_fits(fits.assign(patients=n), "VA", M, rounding))
     assert len(tables) > 4
     for table in tables[1:]:
         pd.testing.assert_frame_equal(table, tables[0])
@@ -163,7 +164,6 @@ def test_all_criteria_of_a_study_follow_from_numbers_beside_them(
     headline = pd.read_csv(out / "tables/headline.csv").query("kind == 'patients'")
     n = float(headline["value"].iloc[0])
     selection = pd.read_csv(out / "figures/selection.csv")
-    pd.testing.assert_frame_equal(selection, pd.read_csv(out / "tables/selection.csv"))
     fits = pd.concat([selection, pd.read_csv(out / "tables/models.csv")])
     loglik, p = fits["loglik"], fits["parameters"]
     entropy = (1 - fits["entropy"]) * n * np.log(fits["classes"])

@@ -14,7 +14,10 @@ import pytest
 import ehr_prep
 import mmlca
 from mmlca.model.inference import OverlapWarning
-from mmlca.study import inference, read_study, run_study
+from mmlca.study import read_study, run_study
+from mmlca.study.results import inference
+from mmlca.study.results.models import fit_table
+from mmlca.study.results.shown_fits import Fits
 from mmlca.study.sections import covariates, fit, outcomes, registry
 from mmlca.study.site_data import event_times
 from mmlca.tables.cluster_chains import cluster_chains
@@ -207,23 +210,26 @@ def test_overlapping_classes_have_intervals_from_refits_or_a_caution() -> None:
     model = mmlca.MixtureMarkov(2, init=two).fit(data)
     assert model.entropy() < 0.7
     refits = mmlca.bootstrap(model, data, 20, seed=1)
-    found = inference.Inference(parameters=pd.DataFrame())
-    findings: Any = SimpleNamespace(inference=found, analysis=SimpleNamespace(own={"A": model}))
     for n in (0, 20):
         study: Any = SimpleNamespace(
             inference=SimpleNamespace(bootstrap=n),
             sites={"A": None},
             privacy=SimpleNamespace(min_count=11),
         )
-        table = inference._intervals(study, model, data, refits if n else None)
+        table = inference._parameters(study, model, data, refits if n else None)
         with pytest.warns(OverlapWarning):
             plain = model.standard_errors(data)
         low = (refits.intervals if n else plain)["low"].to_numpy()[: len(table)]
-        inside = ~plain["boundary"].to_numpy()
+        inside = ~plain["boundary"].to_numpy() & table["low"].notna().to_numpy()
+        assert inside.any()
         np.testing.assert_array_equal(table["low"].to_numpy()[inside], low[inside])
+        fitted = fit_table({"A": model}, pd.DataFrame({"A": model.predict(data)})).assign(site="A")
+        fits = Fits(fitted, None, table.assign(site="A"), None, None, {}, None)
+        findings: Any = SimpleNamespace(fits=fits, sites=["A"])
         cautions = fit.cautions(study, findings)
         (method,) = fit.methods(study, findings)
-        for text in (fit._limits_from(study, model), method):
+        limits = fit._estimates(study, "A", list(data.states), table, {1: "a", 2: "b"}).caption
+        for text in (limits, method):
             assert ("from 20 refits" in text) == (n > 0)
         assert len(cautions) == (n == 0)
         if not n:

@@ -32,8 +32,8 @@ from mmlca.study.report.tables import (
     number,
     percent,
 )
+from mmlca.study.results.models import shown_fits
 from mmlca.study.run import run_study
-from mmlca.study.sections.digits import shown_fits
 from mmlca.study.study_file import read_study, settings_text
 from mmlca.tables.treatment_lines import treatment_paths
 
@@ -335,20 +335,22 @@ def test_class_sizes_show_together_or_not_at_all() -> None:
     """All shares but one would tell the last."""
     fits = pd.DataFrame(
         {
-            "site": "A",
+            "model": "A",
+            "patients": 100.0,
+            "classes": [3, 2],
+            "parameters": [50, 40],
+            "loglik": [-900.4, -950.2],
+            "bic": [2031.06, 2084.6],
+            "entropy": 0.9,
             "smallest": [0.05, 0.2],
-            "caic": [17957.4, 17900.2],
             "sizes": [[0.6, 0.35, 0.05], [0.8, 0.2]],
         }
     )
-    shown = shown_fits(fits, {"A": 100.0}, 11)
-    assert shown["sizes"].fillna("").tolist() == ["", "80 / 20"]
+    shown = shown_fits(fits, "A", 11)
+    assert shown["sizes"].tolist() == [None, [0.8, 0.2]]
     assert shown["smallest"].isna().tolist() == [True, False]
-    assert shown["caic"].tolist() == [17957.0, 17900.0]
-    assert shown_fits(fits, {"A": 100.0}, 1)["sizes"].tolist() == [
-        "60.0 / 35.0 / 5.0",
-        "80.0 / 20.0",
-    ]
+    assert shown["bic"].tolist() == [2030.0, 2084.0]
+    pd.testing.assert_frame_equal(shown_fits(fits, "A", 1), fits)
 
 
 def test_slices_too_thin_to_see_are_one_and_all_rings_are_as_wide() -> None:

@@ -32,11 +32,15 @@ def choices(chosen: dict[str, int], unfinished: int = 0) -> pd.DataFrame:
 
 def findings(chosen: dict[str, int], k: int, unfinished: int = 0) -> Any:
     numbers = [Number(Kind.CLUSTERS, k)]
-    return SimpleNamespace(choice=choices(chosen, unfinished), numbers=numbers, suggested=None)
+    return SimpleNamespace(
+        fits=SimpleNamespace(choice=choices(chosen, unfinished)),
+        numbers=numbers,
+        combined=SimpleNamespace(suggested=None),
+    )
 
 
 def other_choices(study: Study, made: Any) -> list[str]:
-    return classes._other_choices(study, made, made.choice)
+    return classes._other_choices(study, made, made.fits.choice)
 
 
 def test_sites_vote_and_resamples_show_stability() -> None:
@@ -53,7 +57,7 @@ def test_sites_vote_and_resamples_show_stability() -> None:
 
 def test_models_with_more_classes_are_asked_too() -> None:
     made = findings({"A": 4, "B": 4}, 4)
-    made.suggested = pd.DataFrame(
+    made.combined.suggested = pd.DataFrame(
         {
             "classes": [5, 6, "all"],
             "suggested": [4, 5, 4],
@@ -89,24 +93,16 @@ def test_fits_that_did_not_converge_are_told() -> None:
         "2 of the 8 fits that compare numbers of classes did not converge (see the column "
         "“converged” of their table)."
     ]
-    fitted = {
-        name: SimpleNamespace(
-            n_replicated_=n,
-            n_searches_=3,
-            converged_=done,
-            n_parameters_=9,
-            n_sequences_=100.0,
-            params_=SimpleNamespace(n_classes=2),
-        )
-        for name, n, done in (("A", 3, True), ("B", 1, True), ("C", 2, False))
-    }
-    labels = {name: pd.DataFrame({name: [0, 1]}) for name in fitted}
-    analysis = SimpleNamespace(models=fitted, own={}, labels=labels)
-    once, unfinished = models._about_fits(study_of("A"), analysis)  # type: ignore[arg-type]
+    fitted = pd.DataFrame(
+        [("A", 3, True), ("B", 1, True), ("C", 2, False)],
+        columns=["model", "replicated", "converged"],
+    ).assign(searches=3, parameters=9.0, patients=100.0, all_used=True)
+    made: Any = SimpleNamespace(fits=SimpleNamespace(models=fitted))
+    once, unfinished = models.cautions(study_of("A"), made)
     assert "1 model (B) was reached by fewer than two independent searches, or by" in once
     assert once.endswith('set model.search = "thorough", which takes several times as long.')
     thorough = study_of("A", model={"search": "thorough"})
-    assert models._about_fits(thorough, analysis)[0].endswith("raise model.n_init (now 40).")  # type: ignore[arg-type]
+    assert models.cautions(thorough, made)[0].endswith("raise model.n_init (now 40).")
     assert unfinished == "The fit of 1 model (C) did not converge."
 
 

@@ -388,7 +388,7 @@ def test_the_fits_of_the_vote_are_the_models(cohort: Path, tmp_path: Path) -> No
     write_study(cohort / "vote.toml", more.replace("number = 4", "candidates = [3, 4]"))
     content = run_study(read_study(cohort / "vote.toml"), tmp_path / "vote")
     k = content["n_clusters"]
-    choice = pd.read_csv(tmp_path / "vote/tables/selection.csv")
+    choice = pd.read_csv(tmp_path / "vote/figures/selection.csv")
     models = pd.read_csv(tmp_path / "vote/tables/models.csv").set_index("model")
     assert set(choice["site"]) == set(models.index)
     compared = choice[choice["classes"] == k].set_index("site")
