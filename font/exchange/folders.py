@@ -206,7 +206,7 @@ class CentreFolder:
         missing = {
             site: "nothing has come" if not files else f"{len(files)} of {number} files have come"
             for site, files in came.items()
-            if len(files) < number
+            if len(files) < number and not any(file.kind == "joins" for file in files)
         }
         if missing or self.look:
             raise Waiting(step, missing)
@@ -222,6 +222,8 @@ class CentreFolder:
             step, step.removeprefix("answer ")
         )
         source = [file.mark for file in sent if file.kind != "key"][-1:]
+        if step == "fit":
+            yield from self.inbox.of_kind("joins")
         for file in self.inbox.of_kind(masked(kind) if keys else kind):
             of = file.payload.get("of")
             other_step = step != "label" and of is not None and [of] != source

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # specifies files, the ledger, the commands and Flower look here.
 _MESSAGES = {
     "model": "font.exchange.messages.model:MESSAGE",
+    "joins": "font.exchange.messages.joins:MESSAGE",
     "labels": "font.exchange.messages.labels:MESSAGE",
     "ensemble": "font.exchange.messages.ensemble:MESSAGE",
     "sums": "font.exchange.messages.sums:MESSAGE",

@@ -16,9 +16,10 @@ from font.checks import some
 from font.cross_tables import CrossTables
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
-from font.exchange.envelope import file_names, read_file
+from font.exchange.envelope import claimed_kind, file_names, read_file
 from font.exchange.header import Header
 from font.exchange.masked import LEAST_SITES, MaskedFile, read_mask_key, read_masked
+from font.exchange.messages.joins import read_joins
 from font.exchange.messages.labels import read_labels
 from font.exchange.messages.model import ModelFile, read_models
 from font.exchange.messages.shared import Step
@@ -130,7 +131,7 @@ class Centre:
 def collect_models(
     centre: Centre, sites: Sequence[str], states: Sequence[str] | None, unequal: bool
 ) -> Heard:
-    """The senders whose models can all be used, with their sites.
+    """The senders whose models can all be used, with their sites, and those who send none.
 
     The first sender to use a site's name keeps it; whoever uses it later is left out and named.
     """
@@ -140,18 +141,22 @@ def collect_models(
         try:
             if reply.trouble is not None:
                 raise InputError(reply.trouble)
-            models = _models_of(reply, centre, sites)
-            site = next(iter(models.values())).site
+            models = _models_of(reply, centre)
+            site = _site_of(reply, centre, models)
+            if sites and site not in sites:
+                raise InputError(f"{site!r} is not one of the sites of the study")
             if site in {taken for taken, _ in heard.values()}:
                 raise InputError(f"an earlier sender already uses the name {site!r}")
-            read[reply.sender], heard[reply.sender] = models, (site, reply.files)
+            if models:
+                read[reply.sender] = models
+            heard[reply.sender] = site, reply.files if models else ()
         except InputError as error:
             centre.absent.append(Absent(reply.sender, "fit", str(error)))
     seen = {sender: {model.states for model in models.values()} for sender, models in read.items()}
     wanted = tuple(states) if states is not None else _most_common(*seen.values())
     number = _most_common([len(models) for models in read.values()])
-    for sender, (site, files) in list(heard.items()):
-        wrong = None
+    for sender in read:
+        (site, files), wrong = heard[sender], None
         if seen[sender] != {wanted}:
             other = next(iter(seen[sender] - {wanted}))
             wrong = f"its models have the states {some(other)} instead of {some(wanted)}"
@@ -160,21 +165,28 @@ def collect_models(
         if wrong is not None:
             centre.absent.append(Absent(site, "fit", wrong))
             del heard[sender]
-    if not heard:
+    if not any(files for _, files in heard.values()):
         raise InputError(f"no site sent a model that can be used ({centre.reasons()}).")
     return heard
 
 
-def _models_of(reply: Reply, centre: Centre, sites: Sequence[str]) -> dict[str, ModelFile]:
+def _models_of(reply: Reply, centre: Centre) -> dict[str, ModelFile]:
+    """The models of a site; none if it takes part without."""
+    if len(reply.files) == 1 and claimed_kind(reply.files[0]) == "joins":
+        return {}
     if not 0 < len(reply.files) <= _MOST_FILES:
         raise InputError(f"it sent {len(reply.files)} files instead of 1 to {_MOST_FILES}")
     models = read_models(reply.files, centre.header, min_count=centre.min_count)
     named = {model.site for model in models.values()}
     if len(named) > 1:
         raise InputError(f"it sent models of the sites {some(sorted(named))}, not of one")
-    if sites and not named <= set(sites):
-        raise InputError(f"{some(sorted(named))} is not one of the sites of the study")
     return models
+
+
+def _site_of(reply: Reply, centre: Centre, models: Mapping[str, ModelFile]) -> str:
+    if models:
+        return next(iter(models.values())).site
+    return read_joins(reply.files[0], centre.header, min_count=centre.min_count)
 
 
 def _most_common(*groups: Iterable[Any]) -> Any:

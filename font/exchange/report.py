@@ -127,7 +127,8 @@ def _number_in_words(votes: Mapping[str, int] | None) -> str:
     shown = ", ".join(f"{_plain(site)} {number}" for site, number in votes.items())
     return (
         f"The number of clusters is the sites' vote ({shown}), in which a site counts as its "
-        "patients, but not more than all others together; of equals the larger number wins."
+        "patients, but not more than all others together; of equals the larger number wins. Sites "
+        "with too few patients for the numbers that were compared do not vote."
     )
 
 

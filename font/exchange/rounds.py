@@ -217,14 +217,20 @@ def site_votes(models: Mapping[str, ModelFile]) -> Votes:
     """The sites' vote on the number of clusters, each weighted by its patients; see `font.vote`.
 
     A site votes for the number of classes that most of its models say: of lowest BIC where the site
-    compared, otherwise the model's own.
+    compared, otherwise the model's own. A site votes only if it has `min_count` patients for each
+    class of the largest number compared: otherwise its size decides. If no site has, all vote.
     """
     own: dict[str, list[ModelFile]] = {}
     for model in models.values():
         own.setdefault(model.site, []).append(model)
     votes = {site: vote([model.vote for model in part]) for site, part in own.items()}
     patients = {site: max(sum(m.content["patients"]) for m in part) for site, part in own.items()}
-    return Votes(vote(votes, patients), votes)
+    enough = {
+        site: max([*part[0].bic, part[0].n_classes]) * part[0].payload["min_count"]
+        for site, part in own.items()
+    }
+    votes = {site: n for site, n in votes.items() if patients[site] >= enough[site]} or votes
+    return Votes(vote(votes, {site: patients[site] for site in votes}), votes)
 
 
 def combine(

@@ -221,7 +221,9 @@ class Hospital:
     def fit(self, out: Path | None = None) -> list[Path]:
         """Fit the site's models and write their files.
 
-        The same request gets the same files again, from the ledger, without another fit.
+        The same request gets the same files again, from the ledger, without another fit. With
+        `fewer_classes` and too few patients for two classes of `min_count` each, the only file says
+        that the site takes part without a model of its own.
         """
         from font.exchange.registry import family_named
         from mmlca.federation.fitting import fit_models
@@ -235,6 +237,13 @@ class Hospital:
         else:
             data, decides["family"] = self._table(), self.family
         request = request_of(data, **decides)
+        if self.fewer_classes and len(data) < 2 * self.min_count:
+            from font.exchange.messages.joins import write_joins
+
+            def joins(_: Ledger) -> bytes:
+                return write_joins(self.header(), min_count=self.min_count)
+
+            return [self._release_one("joins", request, joins, out)]
         return self._release_models(request, lambda: fit_models(self, family, data), out)
 
     @_alone

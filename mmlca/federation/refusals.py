@@ -29,7 +29,7 @@ def refuse_foreign_models(
     from font.exchange.messages.model import list_fingerprint, read_model
 
     last = ledger.released("model")
-    if last is None and agreed is None:
+    if last is None and agreed is None and ledger.released("joins") is None:
         raise InputError(
             f"{ledger.site} has sent no model for round {ledger.round} of the study "
             f"{ledger.study!r} (there is no note of it in {ledger.path}); a site labels only with "

@@ -127,7 +127,13 @@ def run_site(
             paths = answer_step(hospital, "fit", ())
             paths += answer_step(hospital, "key", ()) if study.centre.secure else []
             _send(hospital, folder, paths, approve, turn)
-            turn.done.append(f"Fitted models to the site's {len(hospital.sequences):,} patients.")
+            n, joins = len(hospital.sequences), hospital.ledger().released("joins")
+            turn.done.append(
+                f"Fitted models to the site's {n:,} patients."
+                if joins is None
+                else f"This site takes part by labels: {n:,} patients are too few for a model with "
+                f"two classes of {hospital.min_count}."
+            )
             answered.fitted = True
             _write_answered(folder, answered)
         elif hospital.ledger().released("model") is not None:

@@ -91,7 +91,7 @@ def site_influence(study: Study, analysis: Analysis) -> pd.DataFrame | None:
 
     Small numbers are hidden, and so are totals from which they would follow; or all are rounded.
     """
-    if analysis.ensemble is None:
+    if analysis.ensemble is None or analysis.ensemble.clusters_ is None:  # not from patterns
         return None
     table, min_count = influence(analysis.ensemble), study.privacy.min_count
     if rounding := rounding_of(study, analysis.clusters):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from font.errors import ReportWarning
+from mmlca.figures.colours import draw_with
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
@@ -105,6 +106,7 @@ def read(run: Run) -> dict[str, Sequences]:
     sources = {site: site_data.read_source(study, site) for site in study.sites}
     sequences = site_data.build_sites(study, sources)
     analyse.check_number(study, sequences)
+    site_data.check_colours(study, sequences)
     site_data.check_columns(study, sequences)
     if hashes := site_data.database_hashes(sources, sequences):
         run.key = make_key(run.key, hashes)
@@ -206,7 +208,8 @@ def _draw_alternatives(
             data[site].shape[1],
             xlabel=window_name(study).capitalize(),
         )
-        drawings[site] = run.processes.submit(to_pictures, draw, study.outputs.dpi)
+        coloured = partial(draw_with, study.outputs.colours, draw)
+        drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
     for site, drawing in drawings.items():
         run.results.write(f"models/alternatives_{site}.png", drawing()["png"])
 
@@ -297,7 +300,8 @@ def begin_single_courses(run: Run, findings: Findings) -> Drawings:
     if study.outputs.figures and not run.results.is_done(SINGLE, run.present_key()):
         for site in findings.analysis.sequences:
             draw = draw_single_courses(study, findings.analysis, site)
-            drawings[site] = run.processes.submit(to_pictures, draw, study.outputs.dpi)
+            coloured = partial(draw_with, study.outputs.colours, draw)
+        drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
     return drawings
 
 

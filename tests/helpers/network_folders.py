@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from commands import invoke, mmlca_does
@@ -30,10 +31,16 @@ min_count = 11
 class Network:
     """The folders of three sites and a centre."""
 
-    def __init__(self, root: Path, refine: object = '"none"', more: str = "") -> None:
-        self.root, self.study = root, root / "study.toml"
+    def __init__(
+        self,
+        root: Path,
+        refine: object = '"none"',
+        more: str = "",
+        sites: Mapping[str, int] = SITES,
+    ) -> None:
+        self.root, self.study, self.sites = root, root / "study.toml", list(sites)
         text = STUDY.format(refine=refine)
-        for site, n in SITES.items():
+        for site, n in sites.items():
             private = root / site / "private"
             private.mkdir(parents=True)
             (private / "ledger.json").write_text(json.dumps(SECRET))  # the same draws every time
@@ -60,12 +67,12 @@ class Network:
 
     def post(self, *sites: str, centre: str = "centre") -> None:
         """Carry the outboxes of these sites to the centre."""
-        for site in sites or SITES:
+        for site in sites or self.sites:
             copy(self.root / site / "outbox", self.root / centre / "inbox")
 
     def answer(self, *sites: str, centre: str = "centre") -> None:
         """Carry the centre's outbox to these sites."""
-        for site in sites or SITES:
+        for site in sites or self.sites:
             copy(self.root / centre / "outbox", self.root / site / "inbox")
 
     def files(self) -> dict[str, bytes]:
@@ -77,7 +84,7 @@ class Network:
         """So many turns of all sites; what the centre said."""
         said = []
         for _ in range(turns):
-            for site in SITES:
+            for site in self.sites:
                 self.site(site)
             self.post()
             said.append(self.centre())
@@ -94,5 +101,5 @@ def again(fitted: Network, root: Path) -> Network:
     """The same folders in another place."""
     shutil.copytree(fitted.root, root, dirs_exist_ok=True)
     network = Network.__new__(Network)
-    network.root, network.study = root, root / "study.toml"
+    network.root, network.study, network.sites = root, root / "study.toml", fitted.sites
     return network

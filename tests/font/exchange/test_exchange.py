@@ -136,7 +136,7 @@ def test_the_same_draws_give_the_same_bytes(tmp_path: Path) -> None:
 def test_the_schema_describes_the_files(folder: Path) -> None:
     schemas = json_schema()
     models = schemas.pop("models")
-    more = ("key", "masked labels", "masked sums", "requests", "results")
+    more = ("key", "masked labels", "masked sums", "joins", "requests", "results")
     assert {schemas.pop(kind)["title"] for kind in more} == {"Envelope"}
     assert set(schemas) == {"model", "labels", "ensemble", "sums", "shared"}
     for kind, schema in schemas.items():
