@@ -141,11 +141,6 @@ class AddedTables:
     largest: Floats
     others: Floats
 
-    @property
-    def offsets(self) -> NDArray[np.intp]:
-        """Where each model's classes begin, (M + 1,)."""
-        return np.cumsum([0, *self.n_classes])
-
     def n_patients(self) -> pd.Series:
         """Patients by site; of rounded tables, the mean over the models."""
         n = {site: size.sum() / len(self.models) for site, size in self.sizes.items()}

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from font import clustering, store
+from font import clustering
 from font import weights as weighing
 from font.checks import (
     Floats,
@@ -456,21 +456,6 @@ class Ensemble:
             f"{option('weights', 'centred')}, and check in the agreement between the models "
             "whether those with high centred weights are copies of each other."
         )
-
-    # --- files ----------------------------------------------------------------------------
-
-    def to_dict(self) -> dict[str, Any]:
-        """All that is needed to place and describe patients, as numbers, texts and lists.
-
-        Counts appear only by cluster and site, not by pattern: patients are placed by centres or
-        probabilities, which clusters of linkage do not have.
-        """
-        return store.to_dict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The ensemble that `to_dict` wrote: it places patients and describes itself."""
-        return store.restore(cls, content)
 
 
 def site_of(name: Hashable) -> Hashable:

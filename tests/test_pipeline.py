@@ -14,6 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 import ehr_prep
 import font
 import mmlca
+from font.exchange.messages.ensemble import ensemble_content, ensemble_from
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +73,14 @@ def test_every_original_patient_has_one_cluster(study: dict[str, dict[str, objec
 
 def test_new_patients_from_the_files_alone(study: dict[str, dict[str, object]]) -> None:
     ensemble = study["ensemble"]["it"]
-    stored = json.loads(json.dumps(ensemble.to_dict()))  # type: ignore[attr-defined]
+    stored = json.loads(json.dumps(ensemble_content(ensemble)))  # type: ignore[arg-type]
     models = {
         name: mmlca.MixtureMarkov.from_dict(json.loads(json.dumps(model.to_dict())))  # type: ignore[attr-defined]
         for name, model in study["models"].items()
     }
     new, truth = mmlca.simulate(PARAMS, 500, 16, states=STATES, seed=9)
     labels = font.label(models, new)
-    again = font.Ensemble.from_dict(stored)
+    again = ensemble_from(stored)
     assert (again.predict(labels) == ensemble.predict(labels)).all()  # type: ignore[attr-defined]
     assert adjusted_rand_score(truth, again.predict(labels)) > 0.75
     assert again.confidence(labels)["vote_share"].mean() > 0.9

@@ -162,9 +162,9 @@ class ModelFamily:
 
 
 _FAMILIES: dict[str, ModelFamily | str] = {
-    "font k-means": "font.exchange.families.means:K_MEANS",
-    "font gaussian mixture": "font.exchange.families.means:GAUSSIAN",
-    "font latent class": "font.exchange.families.latent_class:LATENT_CLASS",
+    "font k-means": "font.exchange.families:K_MEANS",
+    "font gaussian mixture": "font.exchange.families:GAUSSIAN",
+    "font latent class": "font.exchange.families:LATENT_CLASS",
 }
 
 

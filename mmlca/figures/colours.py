@@ -7,13 +7,16 @@ first groups have none of the colours of the first states, so that a cluster is 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from font.errors import InputError
 from mmlca.sequences.checks import some
 
+T = TypeVar("T")
 Colours: TypeAlias = Mapping[str, Any] | Sequence[Any]
 INK, PALE, MISSING = "#333333", "#CFCFCF", "#E6E6E6"
 _GROUPS = [
@@ -54,12 +57,32 @@ _ORDER = [
 ]
 
 
+_OWN: ContextVar[Mapping[str, Any] | None] = ContextVar("own colours", default=None)
+
+
+@contextmanager
+def own_colours(colours: Mapping[str, Any] | None) -> Iterator[None]:
+    """Colours of states for all figures drawn in the block, unless a figure is given others."""
+    before = _OWN.set(colours)
+    try:
+        yield
+    finally:
+        _OWN.reset(before)
+
+
+def draw_with(colours: Mapping[str, Any] | None, draw: Callable[[], T]) -> T:
+    """What a function draws with one's own colours of states."""
+    with own_colours(colours):
+        return draw()
+
+
 def state_colours(states: Iterable[str], colours: Colours | None = None) -> dict[str, Any]:
     """One colour per state, the same in every figure.
 
     The states take the colours of Okabe & Ito and of Tol in the order of `states`, and further
-    ones after these; "none" and "missing" are grey. Records have the drug classes in the order of
-    the drug map, so that a class has the same colour at every site that uses this map.
+    ones after these; "none" and "missing" are grey, and states of `own_colours` have theirs.
+    Records have the drug classes in the order of the drug map, so that a class has the same colour
+    at every site that uses this map.
 
     Parameters
     ----------
@@ -75,7 +98,8 @@ def state_colours(states: Iterable[str], colours: Colours | None = None) -> dict
     {'TNFi': '#0072B2', 'JAK': '#E69F00', 'other': 'black', 'none': '#BBBBBB'}
     """
     names = list(dict.fromkeys(states))
-    chosen = _wanted(names, colours)
+    own = {name: colour for name, colour in (_OWN.get() or {}).items() if name in names}
+    chosen = own | _wanted(names, colours)
     for name in names:
         plain = "".join(c for c in name.lower() if c.isalnum())
         if name not in chosen and plain in _ABSENT:

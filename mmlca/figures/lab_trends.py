@@ -31,6 +31,8 @@ _MOST_IN_A_ROW = 3
 def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None = None) -> Figure:
     """Draw the curves of `trend` with their bands, one panel per site; returns the Figure.
 
+    Another panel has those of all sites, where the result has them.
+
     The axis is logarithmic and says "geometric mean" if the model is one of logarithms.
 
     Parameters
@@ -55,7 +57,11 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
     of_type(result, Trend, "what ehr_prep.trend returns")
     used = result.counts[result.counts["reason"] == "used"]
     groups = list(used["group"].unique())
-    sites = list(result.curves["site"].unique())
+    pooled = result.pooled
+    curves = dict(iter(result.curves.groupby("site", sort=False)))
+    if pooled is not None and len(pooled):
+        curves["All sites"] = pooled
+    sites = list(curves)
     n_columns = grid_shape(len(sites), _MOST_IN_A_ROW)[1]
     width, legend = 7.2 if n_columns > 1 else 3.6, 0.8 + 0.18 * len(groups)
     figure, panels = panel_grid(
@@ -67,8 +73,9 @@ def plot_trend(result: Trend, figure: Figure | None = None, *, label: str | None
         sharey=True,
     )
     for ax, site in zip(panels, sites, strict=True):
-        _draw_curves(ax, result.curves[result.curves["site"] == site], groups)
-        mine = used.loc[used["site"] == site, ["patients", "labs"]].sum()
+        _draw_curves(ax, curves[site], groups)
+        mine = used[used["site"] == site] if curves[site] is not pooled else used
+        mine = mine[["patients", "labs"]].sum()
         n = f"{mine['patients']:,.0f} patients with {mine['labs']:,.0f} values"
         ax.set_title(f"{site}\n{n}", fontsize=TEXT, color=INK)
     panels[0].set_xlim(result.curves["years"].min(), result.curves["years"].max())

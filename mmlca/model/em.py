@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,7 +126,7 @@ def e_step(patterns: Patterns, params: MarkovParams, shares: Floats | None = Non
 
     `shares` (H, K) are proportions by group, instead of the parameters' own.
     """
-    n_classes, n_cells = params.n_classes, params.n_states * (params.n_states + 1)
+    n_classes, n_cells = params.n_classes, patterns.n_cells
     proportions = params.weights if shares is None else shares
     chances = _kernel_arrays(patterns, cells_of(params), proportions)
     n_lanes = len(chances[0])
@@ -155,8 +155,13 @@ def cells_of(params: MarkovParams) -> Floats:
 
 def params_of(cells: Floats, shares: Floats) -> MarkovParams:
     """Parameters from cells (K, C) and shares (K,), the inverse of `cells_of`."""
+    return MarkovParams(shares, *split_cells(cells))
+
+
+def split_cells(cells: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Of what there is for each cell (K, C): first states (K, S), and steps (K, S, S)."""
     s = round(np.sqrt(cells.shape[1] + 0.25) - 0.5)
-    return MarkovParams(shares, cells[:, s * s :], cells[:, : s * s].reshape(-1, s, s))
+    return cells[:, s * s :], cells[:, : s * s].reshape(-1, s, s)
 
 
 # --- the layout of the kernels ---------------------------------------------------------

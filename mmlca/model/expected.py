@@ -42,7 +42,7 @@ class Visits:
     def __init__(self, patterns: Patterns) -> None:
         self.patterns = patterns
         self.n_states = patterns.n_states
-        self.n_cells = self.n_states * (self.n_states + 1)
+        self.n_cells = patterns.n_cells
         self.gaps = Gaps(patterns.gaps)
         self._all = patterns.token_counts
         self.plain, self.over = self._all[:, : self.n_cells], self._all[:, self.n_cells :]
@@ -139,7 +139,7 @@ def sums_by_class(patterns: Patterns, membership: Floats, params: MarkovParams) 
     has one class, its chain stands for all.
     """
     n_classes, s = membership.shape[1], patterns.n_states
-    cells = np.broadcast_to(cells_of(params), (n_classes, s * (s + 1)))
+    cells = np.broadcast_to(cells_of(params), (n_classes, patterns.n_cells))
     filled = Visits(patterns).expected(cells, membership)
     return np.hstack([membership.sum(axis=0)[:, None], filled[:, s * s :], filled[:, : s * s]])
 

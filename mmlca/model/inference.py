@@ -261,8 +261,7 @@ def parameter_values(params: MarkovParams) -> Floats:
 
 def _as_values(weights: NDArray[Any], cells: NDArray[Any]) -> NDArray[Any]:
     """Weights (K,) and cells (K, C) in the order of `parameter_names`."""
-    s = round(np.sqrt(cells.shape[1] + 0.25) - 0.5)
-    return np.concatenate([weights, cells[:, s * s :].ravel(), cells[:, : s * s].ravel()])
+    return np.concatenate([weights, *(part.ravel() for part in em.split_cells(cells))])
 
 
 def _chain_errors(

@@ -49,12 +49,12 @@ class Starter:
         self.n_states = patterns.n_states
         self.n_classes = n_classes
         self.rng = rng
-        n_cells = self.n_states * (self.n_states + 1)
         cell = patterns.cell[patterns.tokens]
-        plain = cell < n_cells
+        plain = cell < patterns.n_cells
         row = np.repeat(np.arange(len(patterns)), np.diff(patterns.indptr))[plain]
         count = patterns.times[patterns.tokens][plain].astype(float)
-        self.counts = sparse.csr_array((count, (row, cell[plain])), (len(patterns), n_cells))
+        shape = (len(patterns), patterns.n_cells)
+        self.counts = sparse.csr_array((count, (row, cell[plain])), shape)
         self.visitors = sparse.csc_array(self.counts)  # column c: the patterns that visit cell c
         self.weights = patterns.weights
         self.pooled = self._rows(self.weights @ self.counts, _POOLED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +17,21 @@ from font.files import atomic_write, csv_text
 from font.sniff import FALLBACK, sniff
 
 if TYPE_CHECKING:
-    from mmlca.sequences.type import Account, Sequences
+    from mmlca.sequences.type import Sequences
 
 _CSV_MARK = "# mmlca sequences "
 _PARQUET_KEY = b"mmlca"
 _FIXED = ["id", "weight", "length"]
 
 
-def write_sequences(sequences: Sequences, path: Path) -> None:
-    """See `Sequences.write`."""
+def write(sequences: Sequences, path: str | os.PathLike[str]) -> None:
+    """Write a .csv or .parquet file that `read` gives back exactly.
+
+    The table is wide (id, weight, length, one column per time). The order of the
+    states is kept in the Parquet metadata, or in a first line of the CSV file that
+    starts with "#". The file appears whole or not at all, and only its owner may read it.
+    """
+    path = Path(path)
     suffix = _suffix(path)
     table = sequences.to_frame()
     table.columns = pd.Index([f"t:{time}" for time in sequences.times])
@@ -50,8 +57,14 @@ def write_sequences(sequences: Sequences, path: Path) -> None:
             pq.write_table(arrow.replace_schema_metadata({_PARQUET_KEY: about.encode()}), file)
 
 
-def write_account(account: Account, path: Path) -> list[Path]:
-    """See `Sequences.write_all`."""
+def write_all(sequences: Sequences, path: str | os.PathLike[str]) -> list[Path]:
+    """Write the sequences to `path` and their account beside it; returns all the paths.
+
+    With "out/mgb.parquet" these are mgb.flow.csv, mgb.issues.csv, mgb.settings.json and
+    mgb.unmapped.csv. The table of patients is not written.
+    """
+    path, account = Path(path), sequences.known_account()
+    write(sequences, path)
     texts = {
         ".flow.csv": csv_text(account.flow),
         ".issues.csv": csv_text(account.issues),
@@ -62,7 +75,7 @@ def write_account(account: Account, path: Path) -> list[Path]:
     written = [path.with_suffix(suffix) for suffix in texts]
     for beside, text in zip(written, texts.values(), strict=True):
         atomic_write(beside, text.encode(), private=True)
-    return written
+    return [path, *written]
 
 
 def holds_sequences(path: Path) -> bool:
@@ -74,10 +87,18 @@ def holds_sequences(path: Path) -> bool:
     return _read_parquet(path)[1] is not None
 
 
-def read_sequences(
-    path: Path, states: Iterable[Any] | None, columns: str | Sequence[Hashable] | None
-) -> tuple[dict[str, Any], list[str]]:
-    """The arguments of `Sequences.from_frame` for what a file holds, and its absorbing states."""
+def read(
+    cls: type[Sequences],
+    path: str | os.PathLike[str],
+    states: Iterable[Any] | None = None,
+    columns: str | Sequence[Hashable] | None = None,
+) -> Sequences:
+    """Read what `write` wrote, or any wide .csv or .parquet table with a column "id".
+
+    Columns called "weight" and "length" are taken as such. `states` (labels in order) and
+    `columns` (see `from_frame`) are for tables that do not say.
+    """
+    path = Path(path)
     table, about = _read_csv(path) if _suffix(path) == ".csv" else _read_parquet(path)
     if about is None:
         if "id" not in table.columns:
@@ -88,13 +109,13 @@ def read_sequences(
             )
         if not len(table):
             raise InputError(f"{path} has a header but no rows; one row per patient is needed.")
-        return {
-            "wide": table,
-            "states": states,
-            "columns": columns,
-            "weights": "weight" if "weight" in table.columns else None,
-            "lengths": "length" if "length" in table.columns else None,
-        }, []
+        return cls.from_frame(
+            table,
+            states=states,
+            columns=columns,
+            weights="weight" if "weight" in table.columns else None,
+            lengths="length" if "length" in table.columns else None,
+        )
     if columns is not None:
         raise InputError(f"{path} says itself which columns hold the states; leave columns out.")
     try:
@@ -121,13 +142,11 @@ def read_sequences(
             f"{path} has ids, weights or lengths of another kind than its description says "
             f"({error}); write it again."
         ) from None
-    return {
-        "wide": table,
-        "states": labels if states is None else states,
-        "weights": "weight",
-        "lengths": "length",
-        "times": times,
-    }, absorbing
+    states = labels if states is None else states
+    sequences = cls.from_frame(
+        table, states=states, weights="weight", lengths="length", times=times
+    )
+    return sequences.absorb(*absorbing)
 
 
 def read_table(path: Path) -> pd.DataFrame:

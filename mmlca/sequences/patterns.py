@@ -61,6 +61,11 @@ class Patterns:
     def __len__(self) -> int:
         return len(self.weights)
 
+    @property
+    def n_cells(self) -> int:
+        """Steps and beginnings, S·(S + 1); gaps come after them."""
+        return self.n_states * (self.n_states + 1)
+
     def reweight(self, weights: ArrayLike) -> Self:
         """The same table for other patients' weights (n,): a resample, a fold, a pseudo-site."""
         each = np.asarray(weights, dtype=float)
@@ -115,11 +120,9 @@ class Patterns:
         """How often each pattern visits each cell, as a sparse (U, cells) table of floats."""
         from scipy import sparse
 
-        n_cells = self.n_states * (self.n_states + 1) + len(self.gaps)
         times = self.times[self.tokens].astype(float)
-        return sparse.csr_array(
-            (times, self.cell[self.tokens], self.indptr), shape=(len(self), n_cells)
-        )
+        shape = (len(self), self.n_cells + len(self.gaps))
+        return sparse.csr_array((times, self.cell[self.tokens], self.indptr), shape=shape)
 
 
 def distinct_rows(

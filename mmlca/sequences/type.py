@@ -6,11 +6,9 @@ Its constructors are functions of `mmlca.sequences.build`.
 from __future__ import annotations
 
 import html
-import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -87,7 +85,7 @@ class Sequences:
 
     # --- constructors -----------------------------------------------------------------
 
-    # their arguments and their work are in `mmlca.sequences.build`
+    # documented where their work is done, in `mmlca.sequences.build`
     from_codes = classmethod(build.from_codes)
     from_frame = classmethod(build.from_frame)
     from_long = classmethod(build.from_long)
@@ -253,24 +251,25 @@ class Sequences:
     @property
     def flow(self) -> pd.DataFrame:
         """Patients and records dropped, by reason; see `Account`."""
-        return self._known().flow
+        return self.known_account().flow
 
     @property
     def issues(self) -> pd.DataFrame:
         """What was unusual in the records; see `Account`."""
-        return self._known().issues
+        return self.known_account().issues
 
     @property
     def patients(self) -> pd.DataFrame:
         """One row per patient: index date, end of follow-up and more; see `Account`."""
-        return self._known().patients
+        return self.known_account().patients
 
     @property
     def settings(self) -> dict[str, Any]:
         """The options with which the sequences were built; see `Account`."""
-        return self._known().settings
+        return self.known_account().settings
 
-    def _known(self) -> Account:
+    def known_account(self) -> Account:
+        """The account, which sequences from records have."""
         if self.account is None:
             raise AttributeError(
                 "these sequences have no account of how they came about; those that "
@@ -280,39 +279,9 @@ class Sequences:
 
     # --- files ------------------------------------------------------------------------
 
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write a .csv or .parquet file that `read` gives back exactly.
-
-        The table is wide (id, weight, length, one column per time). The order of the
-        states is kept in the Parquet metadata, or in a first line of the CSV file that
-        starts with "#". The file appears whole or not at all, and only its owner may read it.
-        """
-        files.write_sequences(self, Path(path))
-
-    @classmethod
-    def read(
-        cls,
-        path: str | os.PathLike[str],
-        states: Iterable[Any] | None = None,
-        columns: str | Sequence[Hashable] | None = None,
-    ) -> Sequences:
-        """Read what `write` wrote, or any wide .csv or .parquet table with a column "id".
-
-        Columns called "weight" and "length" are taken as such. `states` (labels in order) and
-        `columns` (see `from_frame`) are for tables that do not say.
-        """
-        content, absorbing = files.read_sequences(Path(path), states, columns)
-        return Sequences.from_frame(**content).absorb(*absorbing)
-
-    def write_all(self, path: str | os.PathLike[str]) -> list[Path]:
-        """Write the sequences to `path` and their account beside it; returns all the paths.
-
-        With "out/mgb.parquet" these are mgb.flow.csv, mgb.issues.csv, mgb.settings.json and
-        mgb.unmapped.csv. The table of patients is not written.
-        """
-        account = self._known()
-        self.write(path)
-        return [Path(path), *files.write_account(account, Path(path))]
+    write = files.write
+    read = classmethod(files.read)
+    write_all = files.write_all
 
     # --- inside -----------------------------------------------------------------------
 

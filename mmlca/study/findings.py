@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from font.errors import ReportWarning
-from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
-from mmlca.study import site_data
 from mmlca.study.analysis import Analysis
 from mmlca.study.cache import Progress
 from mmlca.study.combined import Combined
@@ -22,7 +18,6 @@ from mmlca.study.groups import (
     cluster_names,
     course_views,
     named_groups,
-    views,
 )
 from mmlca.study.headline import headline
 from mmlca.study.in_one_place import (
@@ -35,8 +30,9 @@ from mmlca.study.names import name_groups
 from mmlca.study.numbers import Number
 from mmlca.study.outcomes import Outcomes, outcomes_of
 from mmlca.study.processes import Processes
-from mmlca.study.release import is_public, rounding_of
+from mmlca.study.release import rounding_of
 from mmlca.study.results.shown_fits import Fits, fits_of
+from mmlca.study.results.shown_labs import trends_of
 from mmlca.study.results.shown_sites import refined_differences_of, site_differences_of
 from mmlca.study.results.site import SiteResults, site_results
 from mmlca.study.words import group_name, period, window_name
@@ -138,8 +134,6 @@ def describe(
     described = shown_clusters(study, analysis, described)
     analysis, described = name_groups(study, analysis, described, names_given)
     course_tables = tables_of_courses(study, analysis, processes)
-    tell("Fitting the laboratory values", 0.45)
-    trends = lab_trends(study, analysis)
     tell("Standard errors, fit and outcomes", 0.47)
     results = {site: task() for site, task in tasks.items()}
     table_one = describe_patients(study, analysis, described, results)
@@ -169,7 +163,7 @@ def describe(
         table_one=table_one,
         courses=course_tables(),
         differences=differences,
-        trends=trends,
+        trends=trends_of(study, results, analysis.group_names),
         refined_differences=refined_differences_of(results, n_boot=n_boot, seed=study.seed),
         outcomes=outcomes,
         results=results,
@@ -237,42 +231,6 @@ def tables_of_courses(
             rounding_of(study, groups),
         )
     return lambda: {view: task() for view, task in tasks.items()}
-
-
-def lab_trends(study: Study, analysis: Analysis) -> dict[str | None, Trend]:
-    """The course of a lab under each membership, at the sites that have labs and dates.
-
-    A public release has one membership: the widths of the bands under two would reveal roughly by
-    how few patients these differ.
-    """
-    from ehr_prep.analysis import trend
-
-    sites = [site for site, files in study.sites.items() if files.labs is not None]
-    undated = [site for site in sites if analysis.sequences[site].account is None]
-    if undated:
-        warnings.warn(
-            f"the labs of {listed(undated)} are not used: sequences from a file have no dates; "
-            "give records instead.",
-            ReportWarning,
-            stacklevel=2,
-        )
-    labs = {site: site_data.read_labs(study, site) for site in sites if site not in undated}
-    if not labs:
-        return {}
-    dates = {site: analysis.sequences[site] for site in labs}
-    trends = {}
-    for view, clusters in views(analysis)[: 1 if is_public(study) else None]:
-        groups = named_groups(analysis, {site: clusters[site] for site in labs}, view)
-        trends[view] = trend(
-            labs,
-            groups,
-            dates,
-            test=study.outputs.lab,
-            bands=study.outputs.lab_bands,
-            min_count=study.privacy.min_count,
-            rounding=rounding_of(study, groups),
-        )
-    return trends
 
 
 def describe_patients(

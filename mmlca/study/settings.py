@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -46,6 +48,15 @@ from mmlca.model.settings import (
 from mmlca.tables.settings import TableOneSettings
 
 Key = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
+
+
+def _check_colour(text: str) -> str:
+    if not re.fullmatch("#[0-9a-fA-F]{6}", text):
+        raise InputError('should be a colour such as "#0072B2"')
+    return text
+
+
+Colour = Annotated[str, AfterValidator(_check_colour)]
 Name = Annotated[str, Field(pattern=r"^[\w][\w .-]*$", max_length=60)]
 _FILES = {"records", "sequences", "patients", "labs", "observation", "truth", "drugs", "drug_names"}
 
@@ -249,6 +260,11 @@ class Outputs(Settings):
         None,
         "Names of your own for clusters, by what the report calls them.",
         example={"stayers": "TNFi persisters"},
+    )
+    colours: dict[Text, Colour] | None = setting(
+        None,
+        "Colours of states in all figures, as #RRGGBB; the other states have those of the program.",
+        example={"TNFi": "#0072B2"},
     )
     lab: Text | None = setting(None, "Which test, where the labs hold several.", example="ESR")
     lab_label: Text | None = setting(

@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,6 +176,19 @@ def patients_of(study: Study, site: str, sequences: Sequences) -> pd.DataFrame:
             )
             known, _ = align_patients(table, sequences.ids)
     return known.drop(columns=dates, errors="ignore")
+
+
+def check_colours(study: Study, sequences: Mapping[str, Sequences]) -> None:
+    """Refuse colours of states that no site has."""
+    states = list(dict.fromkeys(s for part in sequences.values() for s in part.states))
+    unknown = [name for name in study.outputs.colours or () if name not in states]
+    if unknown:
+        near = get_close_matches(unknown[0], states, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(
+            f"{option('colours', dict.fromkeys(unknown, '#…'))} names states that the sequences do "
+            f"not have; they have {', '.join(states)}{meant}"
+        )
 
 
 def check_columns(study: Study, sequences: Mapping[str, Sequences]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from font.errors import ReportWarning
+from mmlca.figures.colours import draw_with
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
@@ -33,7 +34,6 @@ from mmlca.study.cache import (
     settings_key,
 )
 from mmlca.study.findings import Findings, describe
-from mmlca.study.groups import course_views
 from mmlca.study.names import courses_of_names
 from mmlca.study.numbers import Kind, pick
 from mmlca.study.processes import Processes
@@ -105,6 +105,7 @@ def read(run: Run) -> dict[str, Sequences]:
     sources = {site: site_data.read_source(study, site) for site in study.sites}
     sequences = site_data.build_sites(study, sources)
     analyse.check_number(study, sequences)
+    site_data.check_colours(study, sequences)
     site_data.check_columns(study, sequences)
     if hashes := site_data.database_hashes(sources, sequences):
         run.key = make_key(run.key, hashes)
@@ -206,7 +207,8 @@ def _draw_alternatives(
             data[site].shape[1],
             xlabel=window_name(study).capitalize(),
         )
-        drawings[site] = run.processes.submit(to_pictures, draw, study.outputs.dpi)
+        coloured = partial(draw_with, study.outputs.colours, draw)
+        drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
     for site, drawing in drawings.items():
         run.results.write(f"models/alternatives_{site}.png", drawing()["png"])
 
@@ -297,7 +299,8 @@ def begin_single_courses(run: Run, findings: Findings) -> Drawings:
     if study.outputs.figures and not run.results.is_done(SINGLE, run.present_key()):
         for site in findings.analysis.sequences:
             draw = draw_single_courses(study, findings.analysis, site)
-            drawings[site] = run.processes.submit(to_pictures, draw, study.outputs.dpi)
+            coloured = partial(draw_with, study.outputs.colours, draw)
+        drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
     return drawings
 
 
@@ -314,16 +317,15 @@ def write_single_courses(run: Run, single: Drawings) -> None:
 
 def content(run: Run, findings: Findings) -> Report:
     """What the page shows: texts, tables, and figures that are yet to be drawn."""
-    study, analysis = run.study, findings.analysis
-    first = next(iter(analysis.sequences.values()))
+    study = run.study
     (n_clusters,) = pick(findings.numbers, Kind.CLUSTERS)
     return Report(
         study=study.name,
         synthetic=study.synthetic,
-        sites=list(analysis.sequences),
+        sites=findings.sites,
         n_clusters=int(n_clusters.value),
-        states=list(first.states),
-        views=[view for view, _ in course_views(analysis)],
+        states=findings.states,
+        views=list(findings.sizes),
         min_count=study.privacy.min_count,
         release=study.privacy.release,
         statement=statement(study),

@@ -6,6 +6,7 @@ i·S + j goes from state i to state j; where first states are counted too, S·S 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,12 +59,15 @@ class ClusterSteps(NamedTuple):
     dispersion : (K, S + 1)
         How much more the rates of a row vary when patients are drawn again than if all steps were
         independent: the ratio of the sums of variances. NaN where they do not vary.
+    n_sites : int
+        The number of sites whose counts these are.
     """
 
     steps: NDArray[np.float64]
     patients: NDArray[np.float64]
     leaving: NDArray[np.float64]
     dispersion: NDArray[np.float64]
+    n_sites: int = 1
 
     @property
     def n(self) -> NDArray[np.float64]:
@@ -94,7 +98,8 @@ def cluster_steps(data: Sequences, codes: NDArray[np.intp], k: int) -> ClusterSt
     for part, values in zip(weight, (data.weights, data.weights**2, data.weights > 0), strict=True):
         np.add.at(part, (codes, data.patterns.inverse), values)
     mass, square, people = weight
-    found = ClusterSteps(*(np.zeros((k, s + 1, *cell)) for cell in ((s,), (s,), (), ())))
+    cells, rows = np.zeros((2, k, s + 1, s)), np.zeros((2, k, s + 1))
+    found = ClusterSteps(cells[0], cells[1], rows[0], rows[1])
     for i in range(s + 1):
         x = table[:, i * s : (i + 1) * s].toarray()
         n = x.sum(axis=1)
@@ -109,6 +114,21 @@ def cluster_steps(data: Sequences, codes: NDArray[np.intp], k: int) -> ClusterSt
         found.dispersion[:, i] = np.nan
         np.divide(away * m, independent, out=found.dispersion[:, i], where=varies)
     return found
+
+
+def together(sites: Sequence[ClusterSteps]) -> ClusterSteps:
+    """The steps of the clusters at several sites together."""
+    known = [~np.isnan(site.dispersion) for site in sites]
+    weight = np.array([site.n * there for site, there in zip(sites, known, strict=True)])
+    total = weight.sum(axis=0)
+    varies = np.array([np.nan_to_num(site.dispersion) for site in sites])
+    dispersion = np.full(total.shape, np.nan)
+    np.divide((weight * varies).sum(axis=0), total, out=dispersion, where=total > 0)
+    steps, patients, leaving = (
+        np.sum([getattr(site, name) for site in sites], axis=0)
+        for name in ("steps", "patients", "leaving")
+    )
+    return ClusterSteps(steps, patients, leaving, dispersion, sum(site.n_sites for site in sites))
 
 
 def step_counts(data: Sequences, lag: int = 1) -> NDArray[np.float64]:

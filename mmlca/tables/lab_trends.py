@@ -30,12 +30,16 @@ from mmlca.tables.disclosure import (
     show_counts,
 )
 from mmlca.tables.mixed_model import Curve, Floats, fit_curves, natural_spline, whole_curve_quantile
+from mmlca.tables.pooling import pool
 
 IndexDates: TypeAlias = pd.Series | pd.DataFrame | Sequences
 Bands = Literal["pointwise", "simultaneous"]
 
 KNOTS = (-1.0, -0.4, 0.0, 0.3, 0.8, 1.6, 3.0)
 """Years around the index date; no curve begins before the first or goes on after the last."""
+
+STEPS = 81
+"""Points of each curve."""
 
 _UNNAMED = "Laboratory value"
 _DAYS_A_YEAR = 365.25
@@ -93,6 +97,10 @@ class Trend:
         As given to `trend`.
     rounded : bool
         Whether the numbers of patients and labs are rounded.
+    pooled : DataFrame or None
+        Of all sites, where they were asked for: `group`, `years`, `estimate`, `low`, `high` (with
+        fixed effects), `random`, `random_low`, `random_high` (pointwise, with random effects),
+        `sites`, and `i2` of the differences between the sites.
     """
 
     curves: pd.DataFrame
@@ -107,6 +115,7 @@ class Trend:
     bands: Bands = "pointwise"
     min_count: int = 0
     rounded: bool = False
+    pooled: pd.DataFrame | None = None
 
     def caption(self) -> str:
         """What the curves and bands are, and what a reader must know about the data."""
@@ -130,6 +139,13 @@ class Trend:
             "Values before the index date are those of patients who are grouped by their later "
             "treatment.",
         ]
+        if self.pooled is not None and len(self.pooled):
+            sentences.append(
+                "The curves of all sites are the means of those of the sites, weighted by the "
+                "inverse of their variances (fixed effects), in the years that all cover; of their "
+                f"differences sampling does not explain {100 * self.pooled['i2'].median():.0f} % "
+                "(I², median over time and groups)."
+            )
         given = self.censored["labs"]
         if given.isna().any() or given.sum():
             values = "Some" if given.isna().any() else f"{given.sum():,.0f}"
@@ -160,7 +176,7 @@ def trend(
     log: bool = True,
     level: float = 0.95,
     bands: Bands = "pointwise",
-    steps: int = 81,
+    steps: int = STEPS,
     min_count: int = 0,
     rounding: Rounding | None = None,
 ) -> Trend:
@@ -232,75 +248,253 @@ def trend(
     >>> bool(result.curves["estimate"].between(14, 28).all())
     True
     """
-    at = _check_options(knots, level, steps)
-    one_of(bands, ("pointwise", "simultaneous"), "bands")
-    check_min_count(min_count)
+    check_trend(knots, level, steps, bands, min_count)
     several = isinstance(labs, Mapping)
-    enough = f", of at least {min_count} patients" if hides(min_count) else ""
-    sites = labs if isinstance(labs, Mapping) else {"": labs}
-    labels: list[str] = []
-    counts, censored, fits = [], [], []
-    for site, table in sites.items():
-        group = _check_patients(_pick_site(groups, site, several, "groups"), "groups")
-        start = _index_dates(_pick_site(index_dates, site, several, "index_dates"))
-        rows, label = _prepare_labs(table, test, group, start)
-        rows = rows.assign(reason=_find_reasons(rows, at, log))
-        rows, ranges, skipped = _find_ranges(rows, at, np.linspace(at[0], at[-1], steps), min_count)
-        if skipped:
-            where = f" of site {site}" if several else ""
-            warnings.warn(
-                f"no curve for {some(skipped)}{where}: a group needs more labs than the "
-                f"{len(at)} knots, spread over the years{enough}; use fewer knots, or join groups.",
-                ReportWarning,
-                stacklevel=2,
-            )
-        labels.append(label)
-        counts.append(_count_labs(rows).assign(site=site))
-        limits = rows.loc[rows["reason"] == _CENSORED, "who"]
-        censored.append({"site": site, "patients": limits.nunique(), "labs": len(limits)})
-        if (used := rows[rows["reason"] == _USED]).size:
-            tables = _fit_site(used, ranges, log, level, bands)
-            fits.append([table.assign(site=site) for table in tables])
-    counted = pd.concat(counts, ignore_index=True)
-    _check_used(counted, len(at))
-    curves, coefficients, variances, support = (
-        pd.concat(parts, ignore_index=True) for parts in zip(*fits, strict=True)
+    parts = {
+        site: site_labs(
+            table,
+            _pick_site(groups, site, several, "groups"),
+            _pick_site(index_dates, site, several, "index_dates"),
+            test=test,
+            knots=knots,
+            log=log,
+            steps=steps,
+            min_count=min_count,
+        )
+        for site, table in (labs.items() if isinstance(labs, Mapping) else {"": labs}.items())
+    }
+    return put_together(
+        parts,
+        knots=knots,
+        log=log,
+        level=level,
+        bands=bands,
+        steps=steps,
+        min_count=min_count,
+        rounding=rounding,
     )
-    counted = counted[["site", "group", "reason", "patients", "labs"]]
+
+
+class SiteLabs(NamedTuple):
+    """The labs of a site, and the curves of its groups.
+
+    `counts`: `group`, `reason`, `patients`, `labs`; `censored`: the same of values given as limits,
+    without groups and reasons; `curves`: on the scale of the model, with `n_free`; `support`:
+    `group`, `patients`, `begin`, `end`; `variances` as in `Trend`.
+    """
+
+    counts: pd.DataFrame
+    censored: pd.DataFrame
+    curves: list[Curve]
+    support: pd.DataFrame
+    variances: dict[str, float]
+    label: str
+
+
+def site_labs(
+    labs: pd.DataFrame,
+    groups: pd.Series,
+    index_dates: IndexDates,
+    *,
+    test: str | None = None,
+    knots: Sequence[float] = KNOTS,
+    log: bool = True,
+    steps: int = STEPS,
+    min_count: int = 0,
+) -> SiteLabs:
+    """The labs of one site, with exact numbers; the arguments are those of `trend`."""
+    at, group = np.asarray(knots, dtype=float), _check_patients(groups, "groups")
+    rows, label = _prepare_labs(labs, test, group, _index_dates(index_dates))
+    rows = rows.assign(reason=_find_reasons(rows, at, log))
+    rows, ranges = _find_ranges(rows, at, np.linspace(at[0], at[-1], steps), min_count)
+    limits = rows.loc[rows["reason"] == _CENSORED, "who"]
+    censored = pd.DataFrame({"patients": [limits.nunique()], "labs": [len(limits)]})
+    used = rows[rows["reason"] == _USED]
+    curves, variances = list[Curve](), dict[str, float]()
+    if len(used):
+        y = np.log(used["value"].to_numpy()) if log else used["value"].to_numpy()
+        own = {name: part.knots for name, part in ranges.items()}
+        fit = fit_curves(y, used["years"].to_numpy(), used["group"], used["who"].to_numpy(), own)
+        curves, variances = fit.curves, fit.variances
+    support = [
+        {"group": name, "patients": part.patients, "begin": part.years[0], "end": part.years[-1]}
+        for name, part in ranges.items()
+    ]
+    names = ["group", "patients", "begin", "end"]
+    table = pd.DataFrame(support, columns=names)
+    return SiteLabs(_count_labs(rows), censored, curves, table, variances, label)
+
+
+def put_together(
+    sites: Mapping[str, SiteLabs],
+    *,
+    knots: Sequence[float] = KNOTS,
+    log: bool = True,
+    level: float = 0.95,
+    bands: Bands = "pointwise",
+    steps: int = STEPS,
+    min_count: int = 0,
+    rounding: Rounding | None = None,
+    rounded: bool = False,
+    all_sites: bool = False,
+) -> Trend:
+    """The labs of all sites, as they may be shown.
+
+    Parameters
+    ----------
+    sites : {site: SiteLabs}
+    knots, log, level, bands, steps, min_count, rounding
+        As in `trend`.
+    rounded : bool
+        Whether the sites have rounded their numbers of patients and labs.
+    all_sites : bool
+        Also pool the curves of the sites.
+    """
+    counts = pd.concat([p.counts.assign(site=s) for s, p in sites.items()], ignore_index=True)
+    _check_used(counts, len(knots))
+    _warn_skipped(sites, counts, len(knots), min_count)
+    censored = pd.concat([p.censored.assign(site=s) for s, p in sites.items()], ignore_index=True)
+    counts = counts[["site", "group", "reason", "patients", "labs"]]
+    censored = censored[["site", "patients", "labs"]]
+    if not rounded:
+        shown = ["reason"], ("labs", ["site"])
+        counts = show_labs(counts, min_count, rounding, *shown)
+        censored = show_labs(censored, min_count, rounding)
+    years = np.linspace(knots[0], knots[-1], steps)
+    grids = {site: _grids(part, years) for site, part in sites.items()}
+    curves = [
+        _band(grid, log, level, bands).assign(site=site, group=group)
+        for site, of_site in grids.items()
+        for group, grid in of_site.items()
+    ]
+    heights = [
+        pd.DataFrame(
+            {"years": c.knots, "estimate": c.beta, "error": np.sqrt(np.diagonal(c.covariance))}
+        ).assign(site=site, group=c.group)
+        for site, part in sites.items()
+        for c in part.curves
+    ]
+    support = pd.concat([p.support.assign(site=s) for s, p in sites.items()], ignore_index=True)
+    variances = pd.DataFrame([{"site": s, **p.variances} for s, p in sites.items() if p.variances])
+    pooled = _pooled_curves(grids, log, level, bands) if all_sites and len(sites) > 1 else None
+    names = ["site", "group", "years", "estimate"]
     return Trend(
-        curves[["site", "group", "years", "estimate", "low", "high"]],
-        coefficients[["site", "group", "years", "estimate", "error"]],
-        variances[["site", *variances.columns.drop("site")]],
-        _show_counts(counted, min_count, rounding, ["reason"], adds_up=("labs", ["site"])),
-        _show_counts(pd.DataFrame(censored), min_count, rounding),
+        pd.concat(curves, ignore_index=True)[[*names, "low", "high"]],
+        pd.concat(heights, ignore_index=True)[[*names, "error"]],
+        variances,
+        counts,
+        censored,
         support[["site", "group", "patients", "begin", "end"]],
-        labels[0],
+        next(iter(sites.values())).label,
         log,
         level,
         bands,
         min_count,
-        rounding is not None,
+        rounded or rounding is not None,
+        pooled,
     )
 
 
-def _fit_site(
-    rows: pd.DataFrame, ranges: Mapping[Any, _Range], log: bool, level: float, bands: Bands
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """The curves of one site, their coefficients, the variances, and where each curve ends."""
-    y = np.log(rows["value"].to_numpy()) if log else rows["value"].to_numpy()
-    knots = {name: part.knots for name, part in ranges.items()}
-    fit = fit_curves(y, rows["years"].to_numpy(), rows["group"], rows["who"].to_numpy(), knots)
-    curves, coefficients, support = [], [], []
-    for curve in fit.curves:
-        _, years, n_patients = ranges[curve.group]
-        curves.append(_curve_table(curve, years, log, level, bands).assign(group=curve.group))
-        error = np.sqrt(np.diagonal(curve.covariance))
-        heights = {"years": curve.knots, "estimate": curve.beta, "error": error}
-        coefficients.append(pd.DataFrame(heights).assign(group=curve.group))
-        covered = {"patients": n_patients, "begin": years[0], "end": years[-1]}
-        support.append({"group": curve.group, **covered})
-    variances = pd.DataFrame([fit.variances])
-    return pd.concat(curves), pd.concat(coefficients), variances, pd.DataFrame(support)
+def _warn_skipped(
+    sites: Mapping[str, SiteLabs], counts: pd.DataFrame, n_knots: int, min_count: int
+) -> None:
+    """Name the groups with labs, or patients, but without a curve."""
+    enough = f", of at least {min_count} patients" if hides(min_count) else ""
+    for site, part in sites.items():
+        mine = counts[(counts["site"] == site) & counts["group"].notna()]
+        drawn = {curve.group for curve in part.curves}
+        if skipped := [name for name in mine["group"].unique() if name not in drawn]:
+            where = f" of site {site}" if site else ""
+            warnings.warn(
+                f"no curve for {some(skipped)}{where}: a group needs more labs than the "
+                f"{n_knots} knots, spread over the years{enough}; use fewer knots, or join groups.",
+                ReportWarning,
+                stacklevel=4,
+            )
+
+
+class _Grid(NamedTuple):
+    """A curve at some years: its heights on the scale of the model, with their covariance.
+
+    `fine` and `spread` are a basis and a covariance that give the covariance of a finer grid.
+    """
+
+    years: Floats
+    height: Floats
+    covariance: Floats
+    fine: Floats
+    spread: Floats
+    n_free: int
+
+
+def _grids(part: SiteLabs, years: Floats) -> dict[Any, _Grid]:
+    """The curves of a site at those of the years that they cover."""
+    ends = part.support.set_index("group")
+    grids = {}
+    for curve in part.curves:
+        begin, end = ends.loc[curve.group, ["begin", "end"]]
+        at = years[(years >= begin - 1e-9) & (years <= end + 1e-9)]
+        basis = natural_spline(at, curve.knots)
+        fine = natural_spline(np.linspace(at[0], at[-1], 401), curve.knots)
+        spread = curve.covariance
+        covariance = basis @ spread @ basis.T
+        grids[curve.group] = _Grid(at, basis @ curve.beta, covariance, fine, spread, curve.n_free)
+    return grids
+
+
+def _band(grid: _Grid, log: bool, level: float, bands: Bands) -> pd.DataFrame:
+    """A curve and its band."""
+    from scipy.special import ndtri
+
+    error = np.sqrt(np.maximum(np.diagonal(grid.covariance), 0.0))
+    reach = ndtri((1 + level) / 2)
+    if bands == "simultaneous":
+        reach = whole_curve_quantile(grid.fine, grid.spread, grid.n_free, level)
+    lines = {
+        "estimate": grid.height,
+        "low": grid.height - reach * error,
+        "high": grid.height + reach * error,
+    }
+    shown = {name: np.exp(line) if log else line for name, line in lines.items()}
+    return pd.DataFrame({"years": grid.years, **shown})
+
+
+def _pooled_curves(
+    sites: Mapping[str, Mapping[Any, _Grid]], log: bool, level: float, bands: Bands
+) -> pd.DataFrame:
+    """Curves of all sites: at each time the sites' heights, weighted by inverse variance.
+
+    A curve covers the years that those of all sites with this group cover.
+    """
+    names = list(dict.fromkeys(group for grids in sites.values() for group in grids))
+    curves = []
+    for group in names:
+        parts = [grids[group] for grids in sites.values() if group in grids]
+        years = parts[0].years
+        for part in parts[1:]:
+            years = years[np.isclose(years[:, None], part.years).any(axis=1)]
+        if len(parts) < 2 or len(years) < 2:
+            continue
+        places = [np.isclose(part.years[:, None], years).any(axis=1) for part in parts]
+        heights = np.array([p.height[at] for p, at in zip(parts, places, strict=True)])
+        spread = [p.covariance[np.ix_(at, at)] for p, at in zip(parts, places, strict=True)]
+        variance = np.array([np.diagonal(c) for c in spread])
+        if not (variance > 0).all():
+            continue
+        weight = (1 / variance) / (1 / variance).sum(axis=0)
+        covariance = sum(np.outer(w, w) * c for w, c in zip(weight, spread, strict=True))
+        n_free, every = sum(part.n_free for part in parts), np.eye(len(years))
+        found = pool(heights, np.sqrt(variance))
+        fixed = _Grid(
+            years, found["estimate"].to_numpy(), np.asarray(covariance), every,
+            np.asarray(covariance), n_free,
+        )  # fmt: skip
+        curve = _band(fixed, log, level, bands)
+        for name in ("random", "random_low", "random_high"):
+            curve[name] = np.exp(found[name]) if log else found[name]
+        curve.insert(0, "group", pd.Series([group] * len(curve), dtype=object))
+        curves.append(curve.assign(sites=len(parts), i2=found["i2"]))
+    return pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
 
 
 def _check_used(counts: pd.DataFrame, n_knots: int) -> None:
@@ -317,7 +511,12 @@ def _check_used(counts: pd.DataFrame, n_knots: int) -> None:
 # --- what comes in ----------------------------------------------------------------------
 
 
-def _check_options(knots: Sequence[float], level: float, steps: int) -> Floats:
+def check_trend(
+    knots: Sequence[float], level: float, steps: int, bands: str, min_count: int
+) -> None:
+    """Refuse options that have no meaning."""
+    one_of(bands, ("pointwise", "simultaneous"), "bands")
+    check_min_count(min_count)
     at = np.asarray(knots, dtype=float)
     if at.ndim != 1 or len(at) < 3 or not np.isfinite(at).all() or (np.diff(at) <= 0).any():
         raise InputError(f"knots must be three or more increasing numbers, found {knots!r}.")
@@ -325,7 +524,6 @@ def _check_options(knots: Sequence[float], level: float, steps: int) -> Floats:
         raise InputError(f"level must be between 0 and 1, such as 0.95, found {level!r}.")
     if steps < 2:
         raise InputError(f"steps must be at least 2, found {steps!r}.")
-    return at
 
 
 def _pick_site(by_site: Any, site: str, several: bool, argument: str) -> Any:
@@ -478,24 +676,23 @@ class _Range(NamedTuple):
 
 def _find_ranges(
     rows: pd.DataFrame, at: Floats, years: Floats, min_count: int
-) -> tuple[pd.DataFrame, dict[Any, _Range], list[Any]]:
-    """Drop the labs that no curve can rest on; returns where each curve is, and groups without one.
+) -> tuple[pd.DataFrame, dict[Any, _Range]]:
+    """Drop the labs that no curve can rest on; returns where each curve is.
 
     These are labs of groups that have too few of them, and those beyond a group's own knots.
     """
-    ranges, skipped = {}, []
+    ranges = {}
     for name in rows["group"].cat.categories:
         mine = (rows["group"] == name) & (rows["reason"] == _USED)
         when, who = rows.loc[mine, "years"].to_numpy(), rows.loc[mine, "who"].to_numpy()
         found = _find_range(when, who, at, years, min_count)
         if found is None:
-            skipped.append(name)
             rows = rows.assign(reason=rows["reason"].mask(mine, _REASONS[-1]))
             continue
         ranges[name] = found
         inside = (when >= found.knots[0]) & (when <= found.knots[-1])
         rows.loc[rows.index[mine][~inside], "reason"] = _SPARSE
-    return rows, ranges, skipped
+    return rows, ranges
 
 
 def _find_range(
@@ -543,7 +740,7 @@ def _count_labs(rows: pd.DataFrame) -> pd.DataFrame:
 # --- what comes out --------------------------------------------------------------------
 
 
-def _show_counts(
+def show_labs(
     table: pd.DataFrame,
     min_count: int,
     rounding: Rounding | None,
@@ -563,21 +760,3 @@ def _show_counts(
         patients=["patients"],
         adds_up=adds_up,
     )
-
-
-def _curve_table(
-    curve: Curve, years: Floats, log: bool, level: float, bands: Bands
-) -> pd.DataFrame:
-    """A curve and its band at some years."""
-    from scipy.special import ndtri
-
-    basis = natural_spline(years, curve.knots)
-    middle = basis @ curve.beta
-    error = np.sqrt(np.einsum("tk,kl,tl->t", basis, curve.covariance, basis))
-    reach = ndtri((1 + level) / 2)
-    if bands == "simultaneous":
-        finely = natural_spline(np.linspace(years[0], years[-1], 401), curve.knots)
-        reach = whole_curve_quantile(finely, curve.covariance, curve.n_free, level)
-    lines = {"estimate": middle, "low": middle - reach * error, "high": middle + reach * error}
-    shown = {name: np.exp(line) if log else line for name, line in lines.items()}
-    return pd.DataFrame({"years": years, **shown})

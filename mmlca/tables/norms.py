@@ -220,7 +220,7 @@ def _of_rounding(site: ClusterSteps, unit: int) -> Floats:
     if unit == 1:
         return np.zeros((*site.steps.shape, site.steps.shape[-1]))
     each = np.nan_to_num(site.steps / np.maximum(site.patients, unit))
-    variance = unit**2 * (each**2 / 6 + 1 / 12)
+    variance = site.n_sites * unit**2 * (each**2 / 6 + 1 / 12)
     p = np.nan_to_num(rates(site.steps))
     away = (np.eye(p.shape[-1]) - p[..., :, None]) * _inverse(site.n)[..., None, None]
     varies = np.where(site.steps > 0, variance, 0.0)

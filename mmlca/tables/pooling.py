@@ -122,8 +122,6 @@ def inverse_variance(
     names = list(by)
     every = pd.concat([table[names] for table in tables.values()], ignore_index=True)
     rows = every.drop_duplicates(ignore_index=True)
-    keys = pd.MultiIndex.from_frame(rows)
-    parts = [table.set_index(names)[["estimate", "se"]].reindex(keys) for table in tables.values()]
-    estimates, errors = (np.array([part[c].to_numpy(float) for part in parts])
-                         for c in ("estimate", "se"))  # fmt: skip
+    parts = [rows.merge(table, "left", names) for table in tables.values()]
+    estimates, errors = (np.array([part[c] for part in parts]) for c in ("estimate", "se"))
     return pd.concat([rows, pool(estimates, errors)], axis=1)

@@ -9,7 +9,7 @@ differ at all is tested in `mmlca.tables.shared_chains`, without assigning anybo
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from font.checks import whole_number
 from font.errors import InputError
-from mmlca.tables.counts import ClusterSteps, cluster_steps, rates
+from mmlca.tables.counts import ClusterSteps, cluster_steps, rates, together
 from mmlca.tables.disclosure import add_totals, hidden_grid, hide, hide_parts
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import memberships
@@ -244,6 +244,7 @@ def compare_rules(
     seed: int | np.random.Generator | None,
     min_support: float = 20,
     unit: int = 1,
+    with_others: bool = False,
 ) -> SiteDifferences:
     """The differences between sites from the steps that each of them counted.
 
@@ -255,20 +256,21 @@ def compare_rules(
         As in `site_differences`.
     unit : int
         What the counts were rounded at random to multiples of; 1: they are exact.
+    with_others : bool
+        Compare each site with all others together, instead of all pairs of sites.
     """
     rng = np.random.default_rng(seed)
-    pair_seed: dict[tuple[str, str], int] = {}
+    pair_seed: dict[str, int] = {}
     norms, differences, matrices = [], [], []
     for name, (labels, steps) in rules.items():
-        for a, b in combinations(steps, 2):
-            both, pair = (steps[a], steps[b]), f"{a} − {b}"
+        for pair, both in _pairs(steps, with_others):
             compared = np.all([comparable(site, unit).n > 0 for site in both], axis=0)
             if not compared.any() and unit == 1:
                 raise InputError(
                     f"no cluster of the membership {name!r} has patients at both of the sites "
                     f"{pair}; check that the sites' clusters have the same labels."
                 )
-            draw = pair_seed.setdefault((a, b), int(rng.integers(2**63)))
+            draw = pair_seed.setdefault(pair, int(rng.integers(2**63)))
             found = compare_sites(*both, n_boot, np.random.default_rng(draw), unit)
             norms.append(_norm_table(name, pair, found, compared))
             differences.append(_difference_table(name, pair, labels, *both, states, min_support))
@@ -283,6 +285,18 @@ def compare_rules(
         tuple(states),
         float(min_support),
     )
+
+
+def _pairs(
+    steps: Mapping[str, ClusterSteps], with_others: bool
+) -> Iterator[tuple[str, tuple[ClusterSteps, ClusterSteps]]]:
+    """What is compared, by name."""
+    if not with_others:
+        yield from ((f"{a} − {b}", (steps[a], steps[b])) for a, b in combinations(steps, 2))
+        return
+    for site, own in steps.items():
+        others = [part for name, part in steps.items() if name != site]
+        yield f"{site} − all others", (own, together(others))
 
 
 # --- tables ------------------------------------------------------------------------------

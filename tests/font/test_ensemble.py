@@ -15,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 import font
 from font import weights as weighing
 from font.clustering import LINKAGES, METHODS
+from font.exchange.messages.ensemble import ensemble_content, ensemble_from
 from font.labels import distinct_rows
 from font.settings import EnsembleSettings
 from font.solve import positions
@@ -256,11 +257,11 @@ def test_votes_of_resamples_are_no_proof(make_case):
 
 
 @pytest.mark.parametrize("method", KMEANS_LIKE)
-def test_the_dict_alone_classifies_and_describes(make_case, method):
+def test_the_content_of_a_file_alone_classifies_and_describes(make_case, method):
     case = make_case(400, 4, 3, 0.8)
     ensemble = fitted(case, 3, method=method)
-    content = json.loads(json.dumps(ensemble.to_dict(), allow_nan=False))
-    again = font.Ensemble.from_dict(content)
+    content = json.loads(json.dumps(ensemble_content(ensemble), allow_nan=False))
+    again = ensemble_from(content)
     new = make_case(300, 4, 3, 0.3, seed=99).labels  # many patterns not seen before
     for labels in (case.labels, new):
         pd.testing.assert_series_equal(again.predict(labels), ensemble.predict(labels))
@@ -270,16 +271,16 @@ def test_the_dict_alone_classifies_and_describes(make_case, method):
     pd.testing.assert_frame_equal(again.agreement_, ensemble.agreement_)
     pd.testing.assert_frame_equal(again.cluster_sizes_, ensemble.cluster_sizes_)
     assert again.cautions() == ensemble.cautions()
-    assert again.to_dict() == ensemble.to_dict()
+    assert ensemble_content(again) == ensemble_content(ensemble)
 
 
 @pytest.mark.parametrize("method", LINKAGES)
-def test_clusters_of_linkage_have_no_dict(make_case, method):
+def test_clusters_of_linkage_have_no_file(make_case, method):
     with pytest.raises(ValueError, match=f"clusters of {method} linkage are known by"):
-        fitted(make_case(50, 2, 2), 2, method=method).to_dict()
+        ensemble_content(fitted(make_case(50, 2, 2), 2, method=method))
 
 
-def test_a_function_as_distance_and_its_dict(make_case):
+def test_a_function_as_distance_and_its_file(make_case):
     case = make_case(200, 3, 3)
 
     def cityblock(beta):
@@ -288,7 +289,7 @@ def test_a_function_as_distance_and_its_dict(make_case):
     ensemble = fitted(case, 3, distance=cityblock)
     other = fitted(case, 3, distance="total-variation")  # half of it: the scale cancels
     np.testing.assert_allclose(ensemble.weights_, other.weights_)
-    again = font.Ensemble.from_dict(ensemble.to_dict())
+    again = ensemble_from(ensemble_content(ensemble))
     assert (again.predict(case.labels) == ensemble.predict(case.labels)).all()
     with pytest.raises(ValueError, match="files do not carry"):
         again.fit(case.models, {"here": case.labels})
@@ -297,20 +298,16 @@ def test_a_function_as_distance_and_its_dict(make_case):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "expected the dict of an ensemble"),
-        ({"version": 99}, "version 99"),
         ({"votes": [0]}, "does not fit together in 'votes'"),
         ({"centres": [[0.0]]}, "does not fit together in 'centres'"),
-        ({"votes": None}, "lacks 'votes'"),
         ({"centres": [[0.0, 1.0], [1.0]]}, "no table of numbers in 'centres'"),
         ({"weights": [1.0]}, "does not fit together in 'weights'"),
     ],
 )
-def test_damaged_dicts_are_refused(make_case, change, message):
-    content = fitted(make_case(50, 2, 2), 2).to_dict() | change
-    content = {key: value for key, value in content.items() if value is not None}
+def test_numbers_that_do_not_fit_together_are_refused(make_case, change, message):
+    content = ensemble_content(fitted(make_case(50, 2, 2), 2)) | change
     with pytest.raises(ValueError, match=message):
-        font.Ensemble.from_dict(content)
+        ensemble_from(content)
 
 
 # --- degenerate input --------------------------------------------------------------------

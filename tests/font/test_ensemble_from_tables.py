@@ -16,6 +16,7 @@ import font
 from font import clustering
 from font.clustering import latent_clusters
 from font.exchange.disclosure import round_counts
+from font.exchange.messages.ensemble import ensemble_content, ensemble_from
 
 
 def tables_of(labels: dict[str, pd.DataFrame], k: int, models: dict) -> font.CrossTables:
@@ -146,21 +147,21 @@ def test_posteriors_by_enumeration_with_the_sites_own_proportions(make_case) -> 
 
 
 @pytest.mark.parametrize("method", ["kmeans", "latent"])
-def test_the_dict_places_patients_alike(make_case, method: str) -> None:
+def test_the_content_of_a_file_places_patients_alike(make_case, method: str) -> None:
     case = make_case(400, 4, 3, 0.8)
     tables = tables_of(in_parts(case.labels), 3, case.models)
     ensemble = font.Ensemble(3, method=method, seed=1).fit(case.models, tables)
-    again = font.Ensemble.from_dict(ensemble.to_dict())
+    again = ensemble_from(ensemble_content(ensemble))
     assert (again.confidence(case.labels) == ensemble.confidence(case.labels)).all(axis=None)
-    assert again.to_dict() == ensemble.to_dict()
+    assert ensemble_content(again) == ensemble_content(ensemble)
     assert "3 clusters" in again.summary()
     n_classes = sum(len(beta) for beta in case.models.values())
-    without = ensemble.to_dict() | {"axes": [[]] * n_classes, "centres": [[]] * 3}
+    without = ensemble_content(ensemble) | {"axes": [[]] * n_classes, "centres": [[]] * 3}
     if method == "latent":  # which needs no axes: they would be most of the file
-        assert without == ensemble.to_dict()
+        assert without == ensemble_content(ensemble)
     else:
         with pytest.raises(ValueError, match="has no axes"):
-            font.Ensemble.from_dict(without)
+            ensemble_from(without)
 
 
 def test_latent_clusters_of_patterns_are_those_of_their_tables(make_case) -> None:
@@ -168,7 +169,7 @@ def test_latent_clusters_of_patterns_are_those_of_their_tables(make_case) -> Non
     sites = in_parts(case.labels)
     given = (sites, tables_of(sites, 3, case.models))
     ours, theirs = (font.Ensemble(3, method="latent", seed=1).fit(case.models, x) for x in given)
-    assert ours.to_dict() == theirs.to_dict()
+    assert ensemble_content(ours) == ensemble_content(theirs)
     assert ours.patterns_ is not None
     with pytest.raises(ValueError, match="no pattern has a cluster of its own"):
         font.influence(ours)

@@ -27,7 +27,8 @@ def test_a_site_places_patients_without_scikit_learn():
         "import sys, pandas as pd, numpy as np, font; "
         "t = pd.DataFrame({'A': [0, 1, 1]}); "
         "e = font.Ensemble(2).fit({'A': np.eye(2)}, {'here': t}); "  # as many patterns as clusters
-        "font.Ensemble.from_dict(e.to_dict()).confidence(t); "
+        "from font.exchange.messages.ensemble import ensemble_content, ensemble_from; "
+        "ensemble_from(ensemble_content(e)).confidence(t); "
         "print([m for m in ('numba', 'matplotlib', 'sklearn', 'mmlca') if m in sys.modules])"
     )
     done = subprocess.run(

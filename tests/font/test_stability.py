@@ -6,6 +6,7 @@ import pytest
 
 import font
 from font import influence
+from font.exchange.messages.ensemble import ensemble_content, ensemble_from
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_influence_of_models_alone_and_of_what_cannot_be_left_out(study):
 
 
 def test_an_ensemble_from_a_file_cannot_be_refitted(study):
-    ensemble = font.Ensemble.from_dict(font.Ensemble(3).fit(*study).to_dict())
+    ensemble = ensemble_from(ensemble_content(font.Ensemble(3).fit(*study)))
     with pytest.raises(ValueError, match="needs the counts of label patterns"):
         influence(ensemble)
 

@@ -8,6 +8,7 @@ from mmlca.study.results import (
     effects,
     fit,
     inference,
+    labs,
     models,
     overlaps,
     steps,
@@ -27,6 +28,7 @@ PARTS: tuple[Part, ...] = (
     fit.PART,
     effects.PART,
     survival.PART,
+    labs.PART,
 )
 
 TABLES: dict[str, Columns] = {

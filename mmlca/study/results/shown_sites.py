@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from mmlca.study.results.site import SiteResults
 
+MOST_SITES = 5
+"""The most sites of which all pairs are compared; of more, each is compared with all others."""
 Numbers = Mapping[str, Mapping[int, int]]
 """The number in the report of each group of each site."""
 
@@ -37,7 +39,8 @@ def site_differences_of(
         matched = matched_classes(results)
         if len(matched) == len(results):
             rules["local"] = counted(results, OWN, numbers=matched)
-        for model, names in classes_everywhere(results).items():
+        everywhere = classes_everywhere(results) if len(results) <= MOST_SITES else {}
+        for model, names in everywhere.items():
             numbers = dict.fromkeys(results, names)
             rules[f"{model} everywhere"] = counted(results, EVERYWHERE, model, numbers)
     return _compare(results, rules, n_boot=n_boot, seed=seed)
@@ -58,7 +61,14 @@ def _compare(
 ) -> SiteDifferences:
     """Differences between the sites under some rules."""
     unit = max(result.unit for result in results.values())
-    return compare_rules(rules, states_of(results), n_boot=n_boot, seed=seed, unit=unit)
+    return compare_rules(
+        rules,
+        states_of(results),
+        n_boot=n_boot,
+        seed=seed,
+        unit=unit,
+        with_others=len(results) > MOST_SITES,
+    )
 
 
 def states_of(results: Mapping[str, SiteResults]) -> list[str]:

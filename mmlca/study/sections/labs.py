@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from mmlca.study.outcomes import ALL_SITES
 from mmlca.study.release import count_note, shown_indices
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid
@@ -24,13 +27,17 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
 
     for view, trend in findings.trends.items():
         name = study.outputs.lab_label or trend.label
-        trend = replace(trend, curves=shown_indices(study, "lab", trend.curves))
+        pooled = trend.pooled if trend.pooled is None else shown_indices(study, "lab", trend.pooled)
+        trend = replace(trend, curves=shown_indices(study, "lab", trend.curves), pooled=pooled)
+        table = trend.curves
+        if pooled is not None and len(pooled):
+            table = pd.concat([table, pooled.assign(site=ALL_SITES)], ignore_index=True)
         note = count_note(study) if trend.rounded else ""
         yield Item(
             "lab" if view is None else f"lab_{view}",
             f"{name} around the first prescription",
             sentences(trend.caption(), WHOSE[view]),
-            trend.curves,
+            table,
             Grid(
                 ("site", "group"),
                 "years",
@@ -59,8 +66,13 @@ def methods(study: Study, findings: Findings) -> list[str]:
         "logarithm, with a natural cubic spline of time for each group and a random intercept for "
         "each patient, by restricted maximum likelihood. Curves are geometric means with "
         f"{study.outputs.lab_bands} 95 % bands from the sandwich estimator with patients as "
-        "clusters, and end where few patients of the group have earlier or later values. Values "
-        "given as a limit (such as <2) were left out."
+        "clusters, and end where few patients of the group have earlier or later values. "
+        + (
+            "Those of all sites are weighted at each time by the inverse of their variances. "
+            if len(study.sites) > 1
+            else ""
+        )
+        + "Values given as a limit (such as <2) were left out."
     ]
 
 

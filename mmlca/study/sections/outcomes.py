@@ -93,7 +93,7 @@ def _curves(study: Study, findings: Findings, shown: Survival) -> Item:
             f"{min_count} of its patients had the event or left. That of all sites falls by the "
             "mean of their falls, weighted by the patients at risk; between the times of a site "
             "its curve is taken to fall evenly, so that the curve of all sites is precise to about "
-            "a hundredth."
+            "a hundredth, and in the last stretch of a site's curve to some hundredths."
         )
     return Item(
         "survival",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mmlca import __version__
+from mmlca.figures.colours import draw_with, own_colours
 from mmlca.study.groups import with_cluster_names
 from mmlca.study.numbers import numbers_table
 from mmlca.study.release import shown_indices
@@ -85,16 +87,19 @@ PARAGRAPHS = (
 
 def all_items(study: Study, findings: Findings) -> list[Item]:
     """Every table and figure of the report, in the order of the page."""
-    return [
-        replace(
-            item,
-            section=section.key,
-            caption=sentences(item.caption, item.note),
-            table=shown_indices(study, item.name, item.table),
-        )
-        for section in (*RESULTS, *DIAGNOSTICS)
-        for item in section.items(study, findings)
-    ]
+    colours = study.outputs.colours
+    with own_colours(colours):
+        return [
+            replace(
+                item,
+                section=section.key,
+                caption=sentences(item.caption, item.note),
+                table=shown_indices(study, item.name, item.table),
+                draw=None if item.draw is None else partial(draw_with, colours, item.draw),
+            )
+            for section in (*RESULTS, *DIAGNOSTICS)
+            for item in section.items(study, findings)
+        ]
 
 
 def methods(study: Study, findings: Findings) -> str:

@@ -13,8 +13,9 @@ from mmlca.study.headline import published_norm
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.results.shown_certainty import is_rounded
+from mmlca.study.results.shown_sites import MOST_SITES
 from mmlca.study.sections.section import Section
-from mmlca.study.words import sentences, window_name
+from mmlca.study.words import number_word, sentences, window_name
 from mmlca.tables.norm_texts import p_text
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 _IN_FILE_ONLY = ("rows_left_out", "clusters")
 _FOR_KNOWN_CLUSTERS = ["low", "high"]  # intervals that do not hold where clusters are estimated
+_OTHERS = (
+    "Each site is compared with all others together, as there are more than "
+    f"{number_word(MOST_SITES)} sites."
+)
 _ABOUT_ROUNDING = (
     "Norms are those of rounded counts, without states that few patients leave at one of the "
     "sites. Rounding: by how much it may have changed a norm (root mean square); debiased norms "
@@ -43,6 +48,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     yield _norms(study, findings, differences)
     if shared is not None:
         yield from _shared_chains(shared)
+    if len(findings.results) > MOST_SITES:
+        return
     shown = _named_differences(findings, differences)
     pairs = list(dict.fromkeys(differences.norms["sites"]))
     for number, pair in enumerate(pairs, start=1):
@@ -73,6 +80,7 @@ def _norms(study: Study, findings: Findings, differences: SiteDifferences) -> It
             f"that sampling adds. These numbers describe the groups as they were formed and "
             f"{no_test} Patients are assigned with errors, which are not the same at each site, so "
             "norms are above 0 even where the sites share all courses.",
+            _OTHERS if len(findings.results) > MOST_SITES else "",
             _ABOUT_ROUNDING if rounded else "",
             earlier,
         ),

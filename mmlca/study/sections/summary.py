@@ -228,7 +228,7 @@ def _mean(norms: list[Number]) -> float:
 
 
 def _averaged(norms: list[Number]) -> str:
-    return "" if len(norms) == 1 else "; mean over pairs of sites"
+    return "" if len(norms) == 1 else "; mean over the comparisons of sites"
 
 
 def _apart(findings: Findings) -> str:

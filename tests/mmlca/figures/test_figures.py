@@ -18,7 +18,7 @@ from paths import ROOT
 import ehr_prep
 import mmlca
 from mmlca import Sequences
-from mmlca.figures.colours import MISSING, PALE
+from mmlca.figures.colours import MISSING, PALE, own_colours
 from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
 from mmlca.tables.disclosure import Rounding
 
@@ -107,6 +107,16 @@ def test_colours_for_none_of_the_states_are_refused() -> None:
     with pytest.raises(ValueError, match="colours names 'X', none of the states 'A', 'B'; give a"):
         mmlca.state_colours(["A", "B"], {"X": "red"})
     assert mmlca.state_colours(["A"], {"A": "red", "X": "blue"}) == {"A": "red"}
+
+
+def test_colours_of_a_study_are_those_of_all_its_figures() -> None:
+    before = mmlca.state_colours(["A", "B", "none"])
+    with own_colours({"B": before["A"], "none": "#123456", "other": "#000000"}):
+        inside = mmlca.state_colours(["A", "B", "none"])
+        given = mmlca.state_colours(["A", "B"], {"B": "red"})
+    assert inside == {"A": "#E69F00", "B": before["A"], "none": "#123456"}  # A has the next one
+    assert given == {"A": before["A"], "B": "red"}
+    assert mmlca.state_colours(["A", "B", "none"]) == before
 
 
 def test_up_to_127_states_have_different_colours() -> None:

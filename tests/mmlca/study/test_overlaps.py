@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from mmlca import Sequences
+from mmlca.study.results import shown_sites
 from mmlca.study.results.matching import classes_everywhere, matched_classes
 from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
 from mmlca.study.results.shown_sites import site_differences_of
@@ -198,6 +199,27 @@ def test_differences_from_rounded_results_are_within_their_stated_error(seed: in
     assert (norms["rounding"] > 0).all()
     assert ((norms["norm"] - exact["norm"]).abs() < 3 * norms["rounding"]).all()
     assert ((norms["debiased"] - exact["debiased"]).abs() < 3 * norms["rounding"]).all()
+
+
+def test_each_of_many_sites_is_compared_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = patients(5, (3, 3, 3))
+    monkeypatch.setattr(shown_sites, "MOST_SITES", 2)
+    found = site_differences_of(results_of(made), n_boot=20, seed=1)
+    assert found is not None
+    assert set(found.norms["membership"]) == {"ensemble", "local"}
+    norms = found.norms.query("membership == 'ensemble'").set_index("sites")
+    assert list(norms.index.unique()) == [f"{site} − all others" for site in SITES]
+    for site, part in made.items():
+        others = [other for name, other in made.items() if name != site]
+        rest = Sequences.concat({name: made[name].sequences for name in SITES if name != site})
+        clusters = np.concatenate([other.groups[ENSEMBLE] for other in others])
+        two = {site: part.sequences, "rest": rest}
+        expected = site_differences(
+            two, {site: part.groups[ENSEMBLE].to_numpy(), "rest": clusters}, n_boot=0
+        ).norms
+        here = norms.loc[f"{site} − all others"]
+        np.testing.assert_allclose(here["norm"], expected["norm"], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(here["debiased"], expected["debiased"], atol=0.01)
 
 
 def test_one_site_differs_from_no_other() -> None:

@@ -135,6 +135,7 @@ OTHER: dict[str, Any] = {
     "outputs.bootstrap": 5,
     "outputs.time": "Quarter",
     "outputs.names": ("one", "two"),
+    "outputs.colours": {"TNFi": "#000000"},
     "outputs.lab": "CRP",
     "outputs.lab_label": "A lab",
     "outputs.lab_bands": "simultaneous",

@@ -139,7 +139,7 @@ def test_a_smaller_difference_is_not_called_better() -> None:
         Number(Kind.SHARED, 60.0, "B − C", p_value=0.4, n_boot=199),
     ]
     text = summary._site_sentence(SimpleNamespace(numbers=[*numbers[:2], *more]))  # type: ignore[arg-type]
-    assert "; mean over pairs of sites)" in text
+    assert "; mean over the comparisons of sites)" in text
     assert "under each site's own model, by 0.056. " in text  # nothing to make light of
     assert text.endswith(
         "A likelihood-ratio test that all sites share all courses gives p = 0.02; 1 of the 3 pairs "

@@ -6,17 +6,32 @@ import datetime as dt
 import inspect
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from ra_like import ra_like
 
+import mmlca
 from ehr_prep.settings import PRESETS, RecordColumns, Rules
 from font import settings
+from font.errors import InputError
 from mmlca import Hospital, MixtureMarkov
 from mmlca.cli.data import prep
-from mmlca.study import Study, analysis, read_study, settings_table, write_study_file
+from mmlca.study import (
+    Study,
+    analysis,
+    read_study,
+    settings_table,
+    site_data,
+    write_study_file,
+)
+from mmlca.study.report.content import Item
+from mmlca.study.sections import registry
+from mmlca.study.sections.section import Section
 
 
 @pytest.fixture
@@ -215,3 +230,40 @@ def test_a_lab_needs_labs(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(text)
     with pytest.raises(ValueError, match=r"outputs\.lab is 'CRP', but no site has labs; .*s\.A"):
         read_study(tmp_path / "s.toml")
+
+
+# --- colours ------------------------------------------------------------------------------
+
+
+def coloured(colours: dict[str, str]) -> Study:
+    sites = {"A": {"sequences": "a.csv"}}
+    return Study.model_validate({"name": "x", "sites": sites, "outputs": {"colours": colours}})
+
+
+def test_colours_of_unknown_states_are_refused_before_anything_is_fitted() -> None:
+    data = {"A": mmlca.Sequences.from_lists([["TNFi", "JAK"], ["JAK", "none"]])}
+    site_data.check_colours(coloured({"TNFi": "#0072B2"}), data)
+    with pytest.raises(InputError, match=r"do not have; they have .*did you mean 'TNFi'\?"):
+        site_data.check_colours(coloured({"TNF": "#0072B2"}), data)
+
+
+def test_colours_are_six_hexadecimal_digits() -> None:
+    with pytest.raises(ValueError, match="should be a colour such as"):
+        coloured({"TNFi": "red"})
+
+
+def test_every_figure_of_the_report_has_the_colours_of_the_study(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def items(study: Study, findings: Any) -> list[Item]:
+        shown = mmlca.state_colours(["TNFi"])["TNFi"]
+        draw = partial(mmlca.state_colours, ["TNFi"])
+        return [Item("a", shown, "", pd.DataFrame(), draw=draw)]
+
+    monkeypatch.setattr(registry, "RESULTS", (Section("a", "A", items),))
+    monkeypatch.setattr(registry, "DIAGNOSTICS", ())
+    nothing: Any = None
+    (item,) = registry.all_items(coloured({"TNFi": "#ABCDEF"}), nothing)
+    assert item.title == "#ABCDEF"
+    assert item.draw is not None
+    assert item.draw() == {"TNFi": "#ABCDEF"}

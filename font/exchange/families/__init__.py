@@ -1,1 +1,0 @@
-"""Families of local models that exchange files may carry; each registers itself."""
