@@ -272,30 +272,7 @@ def choose_cohort(records: Records, rules: Rules) -> Cohort:
             issues += [Issue(reason, n, "death ignored", "") for reason, n in unseen.items()]
         else:
             last = np.where(died == NO_DATE, last, np.minimum(last, died))
-    since = "" if start is None else f" on or after {day_text(start)}"
-    fails = {}
-    if start is not None and washout_days is None:
-        fails[f"first treatment before {day_text(start)}"] = ~starts
-    elif washout_days is not None:
-        fails[f"no treatment{since} after {washout_days} days without any"] = ~starts
-    if rules.min_history_days is not None:
-        known_for = index - _known_since(records, index)
-        fails[f"known for less than {rules.min_history_days} days before"] = (
-            known_for < rules.min_history_days
-        )
-    if rules.min_age is not None or rules.max_age is not None:
-        age = _age(records.patients, index)
-        fails["birth date not known"] = np.isnan(age)
-        if rules.min_age is not None:
-            fails[f"younger than {rules.min_age:g}"] = age < rules.min_age
-        if rules.max_age is not None:
-            fails[f"older than {rules.max_age:g}"] = np.floor(age) > rules.max_age
-    fails["follow-up ends before the first treatment"] = last < index
-    if rules.min_follow_up_days is not None:
-        followed = last.astype(np.int64) - index
-        fails[f"followed up for less than {rules.min_follow_up_days} days"] = (
-            followed < rules.min_follow_up_days
-        )
+    fails = _failing(records, rules, (index, starts), start, last)
     eligible = np.ones(len(records.ids), dtype=bool)
     n_records = np.diff(records.indptr)
     steps = []
@@ -307,6 +284,42 @@ def choose_cohort(records: Records, rules: Rules) -> Cohort:
         died = None
     kind = follow_up if isinstance(follow_up, str) else "date"
     return Cohort(eligible, index, last, steps, issues, died, data_end, kind)
+
+
+def _failing(
+    records: Records,
+    rules: Rules,
+    index: tuple[NDArray[np.int32], NDArray[np.bool_]],
+    start: int | None,
+    last: NDArray[np.int32],
+) -> dict[str, NDArray[np.bool_]]:
+    """Which patients fail each rule, by reason, in order; `index` as `_index_date` gives it."""
+    (index_date, starts), washout_days = index, rules.washout_days
+    since = "" if start is None else f" on or after {day_text(start)}"
+    fails = {}
+    if start is not None and washout_days is None:
+        fails[f"first treatment before {day_text(start)}"] = ~starts
+    elif washout_days is not None:
+        fails[f"no treatment{since} after {washout_days} days without any"] = ~starts
+    if rules.min_history_days is not None:
+        known_for = index_date - _known_since(records, index_date)
+        fails[f"known for less than {rules.min_history_days} days before"] = (
+            known_for < rules.min_history_days
+        )
+    if rules.min_age is not None or rules.max_age is not None:
+        age = _age(records.patients, index_date)
+        fails["birth date not known"] = np.isnan(age)
+        if rules.min_age is not None:
+            fails[f"younger than {rules.min_age:g}"] = age < rules.min_age
+        if rules.max_age is not None:
+            fails[f"older than {rules.max_age:g}"] = np.floor(age) > rules.max_age
+    fails["follow-up ends before the first treatment"] = last < index_date
+    if rules.min_follow_up_days is not None:
+        followed = last.astype(np.int64) - index_date
+        fails[f"followed up for less than {rules.min_follow_up_days} days"] = (
+            followed < rules.min_follow_up_days
+        )
+    return fails
 
 
 def _index_date(

@@ -500,21 +500,8 @@ def make_records(
     settings: Mapping[str, Any],
 ) -> Records:
     """The records of all parts, each of which has patients of its own, in the order of `ids`."""
-    ids, texts, known, reasons = checks.ids, checks.texts, checks.known, parts[0].reasons
-    dropped = np.sum([part.dropped for part in parts], axis=0)
-    leaves_at = np.maximum.reduce([part.leaves_at for part in parts])
-    left = np.bincount(leaves_at, minlength=len(reasons) + 1)
-    steps = [Step("usable", "wrong number of fields", 0, counts.broken)]
-    for number, reason in enumerate(reasons, start=1):
-        patients, records = counts.left_out.get(reason, (0, 0))
-        steps.append(
-            Step("usable", reason, int(left[number]) + patients, int(dropped[number]) + records)
-        )
-    if not dropped[0]:
-        raise InputError(_nothing_left(checks.name, counts.records, steps, texts.table))
-    if checks.duplicates == "drop":
-        again = sum(part.again for part in parts)
-        steps.append(Step("usable", "repeats another record", 0, again))
+    ids, texts, known = checks.ids, checks.texts, checks.known
+    steps, n_usable = _steps(checks, parts, counts)
     n_each = np.zeros(len(ids), dtype=np.int64)
     for part in parts:
         n_each += np.bincount(part.rows.who, minlength=len(ids))
@@ -553,11 +540,31 @@ def make_records(
                 "texts": len(unmapped),
                 "records": int(unmapped["records"].sum()),
                 # of the records of patients with a known drug, those of unknown drugs
-                "lost": round(n_lost / (n_lost + int(dropped[0])), 6),
+                "lost": round(n_lost / (n_lost + n_usable), 6),
             },
         },
         observation=None if checks.periods is None else checks.periods.take(present),
     )
+
+
+def _steps(checks: Checks, parts: Sequence[Checked], counts: Counts) -> tuple[list[Step], int]:
+    """What was dropped, by reason, and how many records are usable, repetitions included."""
+    reasons = parts[0].reasons
+    dropped = np.sum([part.dropped for part in parts], axis=0)
+    leaves_at = np.maximum.reduce([part.leaves_at for part in parts])
+    left = np.bincount(leaves_at, minlength=len(reasons) + 1)
+    steps = [Step("usable", "wrong number of fields", 0, counts.broken)]
+    for number, reason in enumerate(reasons, start=1):
+        patients, records = counts.left_out.get(reason, (0, 0))
+        steps.append(
+            Step("usable", reason, int(left[number]) + patients, int(dropped[number]) + records)
+        )
+    if not dropped[0]:
+        raise InputError(_nothing_left(checks.name, counts.records, steps, checks.texts.table))
+    if checks.duplicates == "drop":
+        again = sum(part.again for part in parts)
+        steps.append(Step("usable", "repeats another record", 0, again))
+    return steps, int(dropped[0])
 
 
 # --- inside ----------------------------------------------------------------------------

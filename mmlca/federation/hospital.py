@@ -68,8 +68,8 @@ class Hospital:
     sequences : Sequences
         The site's patients; a table of columns to label with other models than Markov chains.
     folder : path
-        Gets `ledger.json`, `to_all` (model files), `to_centre` (labels file) and `clusters.csv`;
-        ledger and clusters stay.
+        Gets `ledger.json`, `fits.json` (how the models were fitted), `to_all` (model files),
+        `to_centre` (labels file) and `clusters.csv`; ledger, fits and clusters stay.
     round : int
         Of the study, from 1.
     study_file : Study, optional

@@ -34,7 +34,6 @@ from mmlca.study.cache import (
     settings_key,
 )
 from mmlca.study.findings import Findings, describe
-from mmlca.study.groups import course_views
 from mmlca.study.names import courses_of_names
 from mmlca.study.numbers import Kind, pick
 from mmlca.study.processes import Processes
@@ -318,16 +317,15 @@ def write_single_courses(run: Run, single: Drawings) -> None:
 
 def content(run: Run, findings: Findings) -> Report:
     """What the page shows: texts, tables, and figures that are yet to be drawn."""
-    study, analysis = run.study, findings.analysis
-    first = next(iter(analysis.sequences.values()))
+    study = run.study
     (n_clusters,) = pick(findings.numbers, Kind.CLUSTERS)
     return Report(
         study=study.name,
         synthetic=study.synthetic,
-        sites=list(analysis.sequences),
+        sites=findings.sites,
         n_clusters=int(n_clusters.value),
-        states=list(first.states),
-        views=[view for view, _ in course_views(analysis)],
+        states=findings.states,
+        views=list(findings.sizes),
         min_count=study.privacy.min_count,
         release=study.privacy.release,
         statement=statement(study),

@@ -518,7 +518,7 @@ def _n_events(counts: Counts) -> Floats:
     weights = counts.data.weights
     return np.array(
         [
-            counts.triples().sum(),
+            counts.triples().sum().round(6),  # summed over memberships
             weights[counts.durations()[0]].sum(),
             weights[counts.states()[0]].sum(),
             weights[counts.steps()[0]].sum(),

@@ -45,6 +45,7 @@ def collect_sizes(out: Path) -> Sizes:
     one = pd.read_csv(out / "tables/table_one.csv", dtype=str)
     for column in one.columns[2:]:
         site, group = column.split(", ", 1) if view else (sites[0], column)
+        site = "all" if site == "all sites" else site
         if group != "all":
             n = count_of(one.loc[0, column])
             sizes[site, number(group)]["Table 1"] = n

@@ -21,6 +21,7 @@ from font.exchange import registry as formats
 from font.exchange.envelope import fingerprint
 from font.exchange.explain import explain_page
 from font.exchange.messages.shared import read_step
+from mmlca.federation.fitting import FITS
 from mmlca.federation.results import FORMAT, read_results, site_patients, study_of, write_results
 from mmlca.study.results.part import Column
 from mmlca.study.results.registry import TABLES
@@ -287,6 +288,45 @@ def test_the_clusters_are_those_that_the_site_gives_its_patients(root: Path) -> 
     assert np.allclose(patients.memberships.max(axis=1), refined["probability"])
     assert patients.own is not None
     assert (patients.groups["own"] == patients.own.predict(site.sequences) + 1).all()
+
+
+def test_a_site_keeps_how_its_models_were_fitted_for_its_results(tmp_path: Path) -> None:
+    """The numbers of classes and the resamples that it compared when it sent its models."""
+    combined(tmp_path, 11)
+    (tmp_path / "west" / FITS).unlink()
+    ensemble = font.read_ensemble(tmp_path / "ensemble.json")
+    step, study = read_step(tmp_path / "ensemble.json"), study_file(tmp_path)
+
+    def tables(site: mmlca.Hospital) -> dict[str, pd.DataFrame]:
+        made = (site.ledger(), site.sequences, study_of(site, study), ensemble, step)
+        results = site_results(study_of(site, study), site_patients(site, *made))
+        read = read_results(write_results(results, site.header(), of=OF, min_count=11))
+        return dict(read.tables)
+
+    found = tables(hospital(tmp_path, "west", 11))
+    assert found["models"]["model"].tolist() == ["west"]
+    assert found["selection"].empty
+    resampled = {
+        "n_classes": None,
+        "candidates": (1, 2),
+        "pseudo_sites": 2,
+        "folder": tmp_path / "w",
+    }
+    site = hospital(tmp_path, "west", 11, **resampled)
+    site.fit()
+    kept = site.folder / FITS
+    assert kept.stat().st_mode & 0o777 == 0o600
+    found = tables(site)
+    assert found["models"]["model"].tolist() == ["west/1", "west/2", "west"]
+    assert found["selection"][["model", "classes"]].to_numpy().tolist() == [
+        ["west", 1],
+        ["west", 2],
+    ]
+    chosen = found["selection"].set_index("classes")["chosen"]
+    assert chosen.to_dict() == {1: False, 2: True}
+    assert (found["selection"]["loglik"] % 1 == 0).all()
+    assert (found["models"]["patients"] % 11 == 0).all()
+    assert found["class_sizes"].groupby("classes")["share"].sum().tolist() == [1, 1]
 
 
 def test_a_site_with_few_patients_has_no_model_of_its_own(root: Path) -> None:

@@ -323,14 +323,18 @@ def test_the_outcomes_of_a_study_do_not_tell_what_its_table_one_hides(rich: Path
     out = rich / "out"
     table = pd.read_csv(out / "tables/table_one.csv", dtype=str)
     shown: dict[tuple[str, str, str], float | None] = {}
+    pooled: dict[tuple[str, str], float | None] = {}
     rows = table[table["variable"].str.startswith(("patients", "remission"))]
     for column in table.columns[2:]:
         site, group = column.split(", ", 1)
+        group = "all" if group == "all" else number(group)
         for level, cell in zip(rows["level"].fillna("all"), rows[column], strict=True):
             count = None if cell == "–" else float(cell.split(" ")[0].replace(",", ""))
-            shown[site, level, "all" if group == "all" else number(group)] = count
+            if site != "all sites":
+                shown[site, level, group] = count
+            elif count is not None:
+                pooled[level, group] = count
     outcomes = pd.read_csv(out / "tables/outcomes.csv").query("outcome == 'remission'")
-    pooled: dict[tuple[str, str], float | None] = {}
     for group, n, cases in zip(
         outcomes["class"], outcomes["patients"], outcomes["cases"], strict=True
     ):
