@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import ehr_prep
 from mmlca.sequences.type import Sequences
 from mmlca.study import read_study
+from mmlca.study.results import about
 from mmlca.study.results.patients import ENSEMBLE, SitePatients
 from mmlca.study.results.registry import TABLES
 from mmlca.study.results.shown_patients import table_one_of
@@ -214,3 +217,76 @@ def test_a_site_may_lack_a_cluster_and_a_column() -> None:
     missing = counts_of(frame).xs(("race, n (%)", "missing"))
     assert missing["S1", "all"] == missing["all sites", "all"] == len(tables["S1"])
     assert missing["S0", "all"] == 0
+
+
+# --- how sequences came about -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def from_records() -> SitePatients:
+    """Sequences with gaps, unknown drugs, one of which one patient takes, and dates of death."""
+    rng = np.random.default_rng(1)
+    n = 80
+    records = pd.DataFrame(
+        {
+            "patient_id": np.repeat([f"p{i}" for i in range(n)], 6),
+            "date": pd.Timestamp("2010-01-01") + pd.to_timedelta(rng.integers(0, 900, 6 * n), "D"),
+            "drug": rng.choice(["Humira", "Xeljanz", "aspirin"], 6 * n),
+        }
+    )
+    records.loc[0, "drug"] = "for Mr X"
+    people = pd.DataFrame({"patient_id": records["patient_id"].unique(), "death_date": ""})
+    people.loc[:19, "death_date"] = "2013-01-01"
+    made = ehr_prep.read_records(records, drugs="ra", patients=people)
+    data = ehr_prep.build_sequences(made, impute="missing", death="state", max_windows=8)
+    everyone = {ENSEMBLE: pd.Series(1, data.ids)}
+    return SitePatients("A", data, everyone, pd.DataFrame(), pd.DataFrame())
+
+
+def account_of(study_of_one: Study, patients: SitePatients) -> SiteResults:
+    made = about.PART.make(study_of_one, patients)
+    unit = 1 if patients.rounding is None else UNIT
+    return SiteResults("A", unit, {name: typed(t, TABLES[name]) for name, t in made.items()})
+
+
+def one_site(min_count: int) -> Study:
+    files = {"A": {"records": "a.csv", "drugs": "ra"}}
+    return Study.model_validate({"name": "x", "sites": files, "privacy": {"min_count": min_count}})
+
+
+def test_an_exact_account_is_that_of_the_sequences(from_records: SitePatients) -> None:
+    data = from_records.sequences
+    result = account_of(one_site(1), from_records)
+    assert result.from_records
+    flow = data.flow.astype(dict.fromkeys(data.flow.columns[2:], float))
+    pd.testing.assert_frame_equal(result.tables["flow"], flow, check_dtype=False)
+    issues = data.issues[["issue", "n", "action"]]
+    pd.testing.assert_frame_equal(result.tables["issues"], issues, check_dtype=False)
+    assert set(result.tables["unmapped"]["drug"]) == {"aspirin", "for Mr X"}
+    account = result.tables["account"].loc[0]
+    for name in ("followed_up", "without_record", "several_classes", "tied"):
+        assert account[name] == data.settings["windows"][name]
+    assert (account["left_alive"], account["data_end"]) == (
+        data.settings["left_alive"],
+        data.settings["data_end"],
+    )
+    said = result.tables["about"].loc[0]
+    assert (said["patients"], said["gaps"], said["dead"]) == (len(data), True, True)
+
+
+def test_a_rounded_account_shows_no_text_of_few_patients(from_records: SitePatients) -> None:
+    rounding = Rounding(b"secret", UNIT, {"A": from_records.groups[ENSEMBLE]})
+    result = account_of(one_site(UNIT), replace(from_records, rounding=rounding))
+    for name, columns in about.PART.tables.items():
+        for column in (c for c, spec in columns.items() if spec.kind == "count"):
+            assert (result.tables[name][column].dropna() % UNIT == 0).all(), (name, column)
+    assert set(result.tables["unmapped"]["drug"]) == {"aspirin", "other texts"}
+
+
+def test_sequences_of_a_file_have_no_account() -> None:
+    data = Sequences.from_lists([["a", "b"]] * 20)
+    patients = SitePatients("A", data, {}, pd.DataFrame(), pd.DataFrame())
+    result = account_of(one_site(1), patients)
+    assert not result.from_records
+    for name in ("account", "flow", "issues", "unmapped"):
+        assert result.tables[name].empty
