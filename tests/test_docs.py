@@ -76,7 +76,7 @@ def test_the_readme_shows_the_true_output(capsys: pytest.CaptureFixture[str]) ->
 def test_commands_and_options_that_are_named_exist(page: Path) -> None:
     assert page != README or len(commands(page)) > 8
     for first, second, *more in commands(page):
-        group = first in ("study", "site", "centre", "exchange")
+        group = first in ("study", "site", "centre", "network", "exchange")
         offered = mmlca_does(first, *([second] if group else []), "--help")
         options = [word for word in (second, *more) if word.startswith("-")]
         assert all(re.search(rf"^  .*{option}\b", offered, flags=re.M) for option in options), first
@@ -161,7 +161,7 @@ def test_the_commands_between_hospitals_work_as_the_page_shows_them(
     others = other_hospitals(tmp_path, ehr_prep.build_sequences(records, preset="ra"))
     for hospital in others.values():
         hospital.fit()
-    shown = [words for words in commands(ROOT / "docs/other_hospitals.md") if words[0] != "study"]
+    shown = [words for words in commands(ROOT / "docs/single_steps.md") if words[0] != "study"]
     assert [words[:2] for words in shown[:3]] == [
         ["prep", "mgb.csv"],
         ["site", "fit"],
@@ -172,6 +172,48 @@ def test_the_commands_between_hospitals_work_as_the_page_shows_them(
             deliver(tmp_path, others)
         run(words)
     assert list(pd.read_csv("clusters.csv").columns[:3]) == ["id", "cluster", "probability"]
+
+
+def test_the_turns_between_hospitals_work_as_the_page_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MGB follows the page in one folder, the centre in another; two more hospitals beside it."""
+    cohort = ehr_prep.ra_cohort(seed=1, scale=0.06)
+    homes = {name: tmp_path / name for name in ("MGB", "VA", "BMC", "centre")}
+    for name, home in homes.items():
+        home.mkdir()
+        source = cohort["VA" if name == "VA" else "MGB"].records
+        source.to_csv(home / f"{name.lower()}.csv", index=False)
+    shown = commands(ROOT / "docs/other_hospitals.md")
+    (init,) = (words for words in shown if "--network" in words and "--site" in words)
+    site_run, approve = [words for words in shown if words[:2] == ["site", "run"]]
+    (centre_run,) = (words for words in shown if words[:2] == ["centre", "run"])
+    (status,) = (words for words in shown if words[:2] == ["network", "status"])
+    monkeypatch.chdir(homes["MGB"])
+    mmlca_does(*init)
+    study = Path("study.toml")
+    text = (
+        study.read_text().replace("n_init = 40", "n_init = 4").replace("refine = 1", "refine = 0")
+    )
+    study.write_text(text.replace("candidates = [1, 2, 3, 4, 5, 6, 7, 8]", "candidates = [3]"))
+    for name in ("VA", "BMC", "centre"):
+        shutil.copy(study, homes[name])
+        monkeypatch.chdir(homes[name])
+        if name != "centre":
+            records = f"{name}={name.lower()}.csv"
+            mmlca_does("study", "init", "study.toml", "--network", "--records", records)
+    for turn in range(4):
+        for name in ("MGB", "VA", "BMC"):
+            monkeypatch.chdir(homes[name])
+            said = mmlca_does(*(site_run if turn else [*approve[:-1], "--approved-by", "me"]))
+            assert "Next: send to the centre" in said
+            shutil.copytree("outbox", homes["centre"] / "inbox", dirs_exist_ok=True)
+        monkeypatch.chdir(homes["centre"])
+        said = mmlca_does(*centre_run)
+        assert ("The round is over" in said) == (turn == 3)
+        assert "came" in mmlca_does(*status)
+        for name in ("MGB", "VA", "BMC"):
+            shutil.copytree("outbox", homes[name] / "inbox", dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="module")

@@ -388,7 +388,7 @@ def prep(
     _check_source({**files, **tables, **options, **database, "condition": condition})
     for path in records:
         if holds_sequences(path):
-            raise InputError(f"{path} holds sequences already; go on with `mmlca select` or `fit`.")
+            raise InputError(f"{path} holds sequences already; use `mmlca select` or `fit`.")
     endings = (".flow.csv", ".issues.csv", ".settings.json", ".unmapped.csv")
     beside = [out.with_suffix(end) for end in endings]
     keep_inputs(

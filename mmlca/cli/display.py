@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STOPPED = "stopped before the end; run the command again."
-RESUMES = "stopped; the same command goes on from the last finished step."
+RESUMES = "stopped; the same command continues after the last finished step."
 Show = Callable[[str, float | None], None]
 
 
@@ -23,7 +23,7 @@ def working(text: str, *, quiet: bool = False, resumes: bool = False) -> Iterato
     """A progress bar on standard error, if that is a terminal.
 
     Yields a function `show(text, share)`; a share of None stands for an unknown end. Warnings
-    become notes when the work is done. `resumes` says that the same command goes on after Ctrl-C.
+    become notes when the work is done. `resumes`: the same command continues after Ctrl-C.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -50,7 +50,7 @@ def simulate(
     """Compare the ensemble with its competitors on simulated sites.
 
     Writes results.csv, one row per replicate and method, and table.csv, means and standard errors.
-    An interrupted run goes on where it stopped. Options that take several values separate them by
+    An interrupted run continues where it stopped. Options that take several values separate them by
     commas.
     """
     from font.files import hold

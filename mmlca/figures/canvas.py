@@ -160,7 +160,7 @@ class Page:
         return self.whole
 
     def _make_room(self, entry: float) -> bool:
-        """Go on with the caller's Axes to the right, for a legend of this width in inches.
+        """Extend the caller's Axes to the right, for a legend of this width in inches.
 
         Bars and pictures fill their panel: a legend on them would hide patients. It returns False
         where the legend is too large for that.
@@ -453,7 +453,7 @@ def legend_over(ax: Axes, own: bool, **look: Any) -> None:
     """The legend of lines that fill their panel, above them, where it covers none.
 
     In a figure that this module made (`own`) it is above the Axes and the figure grows with it.
-    In an Axes of the caller the axis goes on above what it shows now, as far as there is room.
+    In an Axes of the caller the axis is extended above what it shows now, as far as there is room.
     """
     names = ax.get_legend_handles_labels()[1]
     figure: Any = ax.figure

@@ -1,7 +1,7 @@
 """Compiled loops of EM: plain functions on arrays that were checked before they get here.
 
-`em` is the loop; E-step, M-step and extrapolation stand beside it, since compiled code may live
-in files of this name only and they share one layout. That is why this file is a long one.
+`em` is the loop; E-step, M-step and extrapolation are in this file too, since compiled code is
+allowed in files of this name only, and all of it shares one layout of arrays.
 """
 
 from __future__ import annotations

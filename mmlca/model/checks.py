@@ -62,12 +62,12 @@ def count_patients(data: Sequences) -> tuple[Sequences, float]:
 
 
 def late_start(data: Sequences) -> str:
-    """A sentence where nobody is observed at the first times; else nothing."""
+    """A warning if no patient is observed at the first times, or ""."""
     first = int((data.codes[data.weights > 0] >= 0).any(axis=0).argmax())
     if not first:
         return ""
     return (
-        f"nobody is observed before {data.times[first]}, so that the probabilities of the first "
+        f"no patient is observed before {data.times[first]}, so the probabilities of the first "
         "states are inferred from later ones alone; leave out the times before "
         f"{data.times[first]} to begin with what is observed."
     )
@@ -86,9 +86,9 @@ def group_numbers(labels: pd.Series) -> tuple[NDArray[np.intp], tuple[Any, ...]]
                 f"the groups mix types ({some(labels.unique())}); use texts or whole numbers."
             ) from None
     plain = tuple(name.item() if isinstance(name, np.generic) else name for name in names)
-    odd = [name for name in plain if isinstance(name, bool) or not isinstance(name, (str, int))]
-    if odd:
-        raise TypeError(f"groups must be texts or whole numbers, found {some(odd)}.")
+    invalid = [name for name in plain if isinstance(name, bool) or not isinstance(name, (str, int))]
+    if invalid:
+        raise TypeError(f"groups must be texts or whole numbers, found {some(invalid)}.")
     number: NDArray[np.intp] = pd.Index(names).get_indexer(pd.Index(labels))
     return number, plain
 

@@ -296,7 +296,7 @@ def _check_rank(design: Design, matrix: Floats) -> None:
 
 
 def _learn_variable(name: str, values: pd.Series, is_label: bool) -> Variable:
-    values = values.infer_objects()  # numbers that stood beside None
+    values = values.infer_objects()  # numbers that were mixed with None
     if isinstance(values.dtype, pd.CategoricalDtype):
         used = set(_texts(values))
         levels = [_text(x) for x in values.dtype.categories if _text(x) in used]

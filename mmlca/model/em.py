@@ -2,7 +2,7 @@
 
 A class is a row of C = S·(S + 1) cells: its transition probabilities row by row, then its initial
 distribution (as in `mmlca.sequences.patterns.Patterns`). `run_em` prepares the arrays for
-`_kernels.em`, where the loop over E-step, M-step and extrapolation stands; `mmlca.model.search`
+`_kernels.em`, which has the loop over E-step, M-step and extrapolation; `mmlca.model.search`
 decides where runs begin.
 """
 

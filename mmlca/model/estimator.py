@@ -1,7 +1,7 @@
 """The estimator: a mixture of Markov chains with scikit-learn's conventions.
 
-Everything that it computes stands in functions of other files; here is what they have in common:
-settings, the attributes of a fit, and their documentation.
+Its computations are functions of other modules. Here are the settings, the attributes of a fit, and
+their documentation.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Starting values: one run from exactly there. Their zeros stay zero.
     prior : float
         Pseudo-count added to every cell of every probability row and to every class. The
-        default is too small to matter but gives steps that nobody made a positive probability;
+        default is too small to matter but gives steps that no patient made a positive probability;
         0 is maximum likelihood.
     zeros : pairs (from, to), optional
         Steps that are impossible; from=None is the start of a sequence. Steps out of the

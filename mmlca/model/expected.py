@@ -136,7 +136,7 @@ def sums_by_class(patterns: Patterns, membership: Floats, params: MarkovParams) 
     """The table (K, 1 + S + S²) for patterns' memberships (U, K), weights already included.
 
     Steps inside gaps of missing times count where class k of `params` expects them; if `params`
-    has one class, its chain stands for all.
+    has one class, its chain is used for all.
     """
     n_classes, s = membership.shape[1], patterns.n_states
     cells = np.broadcast_to(cells_of(params), (n_classes, patterns.n_cells))

@@ -4,8 +4,8 @@ The free parameters are log-odds: for each class but the first the coefficients 
 (only an intercept where there are no covariates), and for each row of each chain the log-odds of
 its cells against the row's largest. Given the class of a row of data, its score for a cell is the
 cell's visits less what the row of the chain expects; the score of the data is the mean of this
-over classes (Louis 1982). Missing times enter through expected visits. A cell that almost nobody
-visits lies on the boundary: it is held fixed, since no derivative describes it.
+over classes (Louis 1982). Missing times enter through expected visits. A cell that hardly any
+patient visits lies on the boundary: it is held fixed, since no derivative describes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST = 6000  # free parameters, whose matrices take 0.3 GB each
 _SINGULAR = 1e-9  # smallest eigenvalue of the information scaled to a diagonal of ones
 _PRIOR_ALONE = 1e-3  # information of the data below this part of the prior's counts as none
 _LOST = 1e-2  # part of a parameter that lies in directions without information
-_NOTHING = 1e-300  # weights below this part of the largest are as good as zero
+_NOTHING = 1e-300  # weights below this part of the largest count as zero
 _ROUNDING = 1e-7  # information below this part of that of known classes may be rounding error
 
 
@@ -58,8 +58,8 @@ class Point:
             self.posterior: Floats = softmax(joint, axis=1)
         most = max(float(self.prior.max(initial=0.0)), self.class_prior, 1e-300)
         self.unit: float = float(self.rows.each.max(initial=most))  # of weights and prior
-        nobody = self.rows.weights <= _NOTHING * self.unit  # who may be impossible under the model
-        self.posterior[nobody] = np.nan_to_num(self.posterior[nobody])
+        weightless = self.rows.weights <= _NOTHING * self.unit  # these may be impossible
+        self.posterior[weightless] = np.nan_to_num(self.posterior[weightless])
         self.shares: Floats = np.exp(log_softmax(self.rows.design @ self.coefficients, axis=1))
         self.memberships = by_pattern(self.rows, self.posterior, self.visits)
         self.expected = self.visits.expected(self.cells, self.memberships)

@@ -1,4 +1,4 @@
-"""Which maximum: many starts, kicks out of local maxima, and the best of what they reach.
+"""The search for the highest maximum: many starts, and kicks out of local maxima.
 
 A search keeps a list of local maxima. It kicks one of them (`Starter.kick`) and runs EM from
 there in stages; a run that falls behind or returns to where it came from is dropped early, the
@@ -117,7 +117,7 @@ def fit_search(
        kicks, and ends sooner if they bring nothing new.
     3. Unless all reached the same, their maxima are put together and searched further.
 
-    4. The best run goes on to the tolerance asked for, and is kicked a last time.
+    4. The best run continues to the tolerance of the settings, and is kicked a last time.
 
     A thorough search ends with step 1 only if all of the starts that are followed end at the best
     maximum, and twice as many kicks lead to none that is better. Step 2 has twice as many searches
@@ -392,7 +392,7 @@ def _settle(
 
 
 def _continue_run(patterns: Patterns, run: Run, settings: Settings, same: bool = True) -> Run:
-    """Take a run further; its path goes on too if it was made on the same patterns."""
+    """Continue a run, and its path too if it was made on the same patterns."""
     further = run_em(patterns, run.cells, run.shares, settings)
     if same:
         further.path = np.concatenate([run.path[:-1], further.path])
@@ -422,7 +422,7 @@ def _finish(
 
 
 def start_row(kind: str, run: Any, status: str = "", n_kicks: int = 0) -> dict[str, Any]:
-    """A line of the table of starts: what it was, and what became of it."""
+    """A line of the table of starts: the kind of a run, and how it ended."""
     return {
         "kind": kind,
         "loglik": float(run.path[-1, 0]),

@@ -62,7 +62,7 @@ def select_n_classes(
         classes in percent), with `blrt` also `blrt_p` and its Monte-Carlo error `blrt_error` (NaN
         for K = 1), `replicated` and `searches` (so many of the independent searches reached the
         maximum, see `MixtureMarkov`), `converged`, and `chosen`, true for the best K of the site.
-        `vote` gives the sites' majority; it also stands in `.attrs["n_classes"]`.
+        `vote` gives the sites' majority; it is also in `.attrs["n_classes"]`.
         `compare_criteria` says in words where the criteria disagree.
 
     Examples

@@ -5,7 +5,7 @@ compiler. By itself it would end the program where no folder can be written, whe
 and where a stored file is damaged. A loop decorated with `entry` runs in all of these cases: it is
 compiled again, and stored only where that works.
 
-Beside every stored file stands its SHA-256 in a file of the same name with the ending `.sha256`.
+The SHA-256 of every stored file is in a file of the same name with the ending `.sha256`.
 Files without it, or with another content, are removed before numba reads them: a single changed bit
 in machine code can end the program or, worse, change its results.
 """

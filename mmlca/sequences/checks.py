@@ -77,20 +77,20 @@ def check_time_columns(wide: pd.DataFrame) -> None:
     stems = [re.sub(r"\d+", "#", str(name)) for name in names]
     stem, n_alike = Counter(stems).most_common(1)[0]
     if "#" in stem and n_alike > max(1, len(names) // 2):
-        odd = [name for name, own in zip(names, stems, strict=True) if own != stem]
+        no_time = [name for name, own in zip(names, stems, strict=True) if own != stem]
         reason = f"most columns are called like {names[stems.index(stem)]!r}"
     else:
         values = [set(wide.iloc[:_SAMPLE, j].dropna().unique()) - {""} for j in range(len(names))]
         n_columns = Counter(value for column in values for value in column)
         lonely = [bool(v) and all(n_columns[value] == 1 for value in v) for v in values]
         enough = len(wide) >= 10 and len(names) - sum(lonely) >= 2
-        odd = [name for name, alone in zip(names, lonely, strict=True) if alone and enough]
+        no_time = [name for name, alone in zip(names, lonely, strict=True) if alone and enough]
         reason = "their values occur in no other column"
-    if odd:
-        times = [str(name) for name in names if name not in odd]
+    if no_time:
+        times = [str(name) for name in names if name not in no_time]
         raise InputError(
-            f"found columns that do not look like times: {some(odd)} ({reason}); name those that "
-            f"hold states, as in {option('columns', f'{times[0]}:{times[-1]}')}."
+            f"found columns that do not look like times: {some(no_time)} ({reason}); name those "
+            f"that hold states, as in {option('columns', f'{times[0]}:{times[-1]}')}."
         )
 
 

@@ -77,14 +77,13 @@ class Patterns:
         size = np.diff(self.indptr)[rows]
         indptr = np.concatenate([[0], np.cumsum(size)])
         place = np.repeat(self.indptr[rows] - indptr[:-1], size) + np.arange(indptr[-1])
-        nobody = np.empty(0, dtype=np.int32)
         starts = None if self.starts is None else np.searchsorted(rows, self.starts)
         return replace(
             self,
             indptr=indptr,
             tokens=self.tokens[place],
             weights=weights,
-            inverse=nobody,
+            inverse=np.empty(0, dtype=np.int32),
             starts=starts,
         )
 

@@ -261,7 +261,7 @@ class Results:
         except OSError as error:
             raise OSError(
                 f"cannot write {path} ({error.strerror}); finished steps are kept, and the same "
-                "command goes on from there."
+                "command continues from there."
             ) from None
 
     def _keep_private(self, folder: Path) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mmlca.study.words import group_name
 from mmlca.tables.matching import memberships
 
 if TYPE_CHECKING:
     from mmlca.study.analysis import Analysis
-    from mmlca.study.settings import Study
 
 
 def views(analysis: Analysis) -> list[tuple[str | None, dict[str, pd.Series]]]:
@@ -77,31 +74,3 @@ def class_names(analysis: Analysis, site: str) -> dict[int, str]:
         short = analysis.own_names[site].get(here.iloc[0]) if len(here) else None
         classes[k + 1] = f"class {k + 1}" if short is None else f"class {k + 1}: {short}"
     return classes
-
-
-def with_cluster_names(
-    study: Study,
-    cluster_names: Mapping[Any, str],
-    table: pd.DataFrame | None,
-    columns: tuple[str, ...] = ("class", "group", "test", "pair"),
-) -> pd.DataFrame | None:
-    """A table with "1: TNFi persisters" instead of "cluster 1".
-
-    The names come in last: numbers keep the order of the clusters, and so the first one as that
-    which the others are compared with.
-    """
-    if table is None:
-        return None
-    names = {group_name(study, c): name for c, name in cluster_names.items()}
-    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
-
-    def named(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(named, value))
-        return pattern.sub(lambda hit: names[hit[0]], value) if isinstance(value, str) else value
-
-    table = table.assign(**{name: table[name].map(named) for name in columns if name in table})
-    if "hazard_ratio" in table:  # other terms are covariates, whose levels may be "class 1"
-        of_group = table["group"].notna()
-        table["term"] = table["term"].where(~of_group, table["term"].map(named))
-    return table

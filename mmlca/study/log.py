@@ -70,7 +70,7 @@ def run_log(path: Path) -> Iterator[Callable[[], None]]:
 def report_warnings() -> Iterator[list[str]]:
     """Collect what warnings say to the readers of the report.
 
-    Other warnings go on to whoever runs the study, and so do those with a public text of their own.
+    Other warnings, and those with a separate public text, also reach the user who runs the study.
     """
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:

@@ -42,7 +42,7 @@ class Processes:
         return self._executor is not None
 
     def start(self) -> None:
-        """Start the processes; they load what they need while this one goes on."""
+        """Start the processes; they load what they need while this one continues."""
         import loky
 
         if self.n == 1 or self.running or current_process().daemon:  # which may start none

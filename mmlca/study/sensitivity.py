@@ -93,7 +93,7 @@ def run_sensitivity(
     """Repeat a study under the alternatives of its `[sensitivity]`, and compare.
 
     The number of classes is that of the main analysis unless it is varied itself, and windows of
-    another length cover the same time. Each analysis is kept, so that an interrupted run goes on
+    another length cover the same time. Each analysis is kept, so that an interrupted run continues
     where it stopped.
 
     Parameters
@@ -118,9 +118,9 @@ def run_sensitivity(
 
 
 def _run_variants(
-    study: Study, out: str | os.PathLike[str], tell: Progress, processes: Processes
+    study: Study, out: str | os.PathLike[str], show: Progress, processes: Processes
 ) -> dict[str, Any]:
-    tell("Reading", 0.0)
+    show("Reading", 0.0)
     results, key = open_results(study, out)
     sources = {site: site_data.read_source(study, site) for site in study.sites}
     with warnings.catch_warnings():
@@ -130,7 +130,7 @@ def _run_variants(
             key = make_key(key, hashes)
         with results.step("choose", _key_of(study, key)) as needed:
             if needed:
-                tell("Choosing the number of classes", 0.02)
+                show("Choosing the number of classes", 0.02)
                 n_classes = _choose_number(study, sequences, processes)
                 results.json("choice.json", n_classes)
             else:
@@ -138,12 +138,12 @@ def _run_variants(
         main_study = study.changed(classes={"number": n_classes})
         others = variants(main_study)
         key = _key_of(main_study, key)  # all are compared with it
-        tell("Main analysis", 0.1)
+        show("Main analysis", 0.1)
         main = _analyse(main_study, sequences, processes)
         outcomes = []
         files = [f"variants/{i:03d}.json" for i in range(1, len(others) + 1)]
         for i, (variant, file) in enumerate(zip(others, files, strict=True)):
-            tell(variant.name, 0.1 + 0.85 * i / len(others))
+            show(variant.name, 0.1 + 0.85 * i / len(others))
             with results.step(file, _key_of(variant.study, key)) as needed:
                 if needed:
                     outcomes.append(_compare(variant.study, main, sources, processes))
@@ -158,7 +158,7 @@ def _run_variants(
             results.table("sensitivity.csv", _index_table(others, outcomes))
             results.table("numbers.csv", pd.DataFrame(numbers).rename_axis("name").reset_index())
             results.table("ranges.csv", ranges)
-            tell("Drawing", 0.97)
+            show("Drawing", 0.97)
             draw = plot_pairs if study.sensitivity.crossed else plot_variants
             results.write(
                 "sensitivity.png",
@@ -166,7 +166,7 @@ def _run_variants(
             )
     results.keep_only(["choose", *files, "tables"])
     results.finish()
-    tell("Done", 1.0)
+    show("Done", 1.0)
     return {
         "n": len(outcomes),
         "failed": sum(bool(outcome.error) for outcome in outcomes),

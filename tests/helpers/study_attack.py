@@ -390,7 +390,7 @@ class PublicAttack(System):
         for row in outcomes.rename(columns={"class": "group"}).itertuples(index=False):
             if row.term.startswith("share of "):
                 level, group = row.term.removeprefix("share of "), number(row.group)
-                self.shown(("cases", row.outcome, level, group), row.cases)
+                self.summed(("cases", row.outcome, level, group), row.cases)
                 parts = [(row.outcome, site, level, group) for site in self.sites]
                 self.add(parts, ("cases", row.outcome, level, group))
 
@@ -400,19 +400,33 @@ class PublicAttack(System):
         site, group = column.split(", ", 1) if several else (self.sites[0], column)
         return site, "all" if group == "all" else number(group)
 
+    def summed(self, name: Name, value: float) -> None:
+        """A number of all sites, which is the sum of those that the sites rounded."""
+        most = len(self.sites) * (self.unit - 1)
+        self.unknown(name, max(value - most, 0), value + most)
+
     def _survival(self) -> None:
         excluded = pd.read_csv(self.out / "tables/survival_excluded.csv")
         kinds = [name for name in excluded if name not in ("group", "all")]
+        view = self.views[0]
         for row in excluded.to_dict("records"):
             group = number(row["group"])
             for kind in kinds:
-                self.shown(("landmark", group, kind), row[kind])
-            self.add([("landmark", group, kind) for kind in kinds], ("pooled", group))
+                self.summed(("landmark", group, kind), row[kind])
+                parts = [("landmark", site, group, kind) for site in self.sites]
+                self.add(parts, ("landmark", group, kind))
+            for site in self.sites:
+                parts = [("landmark", site, group, kind) for kind in kinds]
+                self.add(parts, ("size", view, site, group))
         curves = pd.read_csv(self.out / "figures/survival.csv")
-        for label, rows in curves.groupby("group", sort=False):
-            group, n, before = number(label), len(rows), 1.0
+        if "site" not in curves:
+            curves = curves.assign(site=self.sites[0])
+        for (site, label), rows in curves.groupby(["site", "group"], sort=False):
+            if site == "all sites":  # follows from the others
+                continue
+            group, n, before = (site, number(label)), len(rows), 1.0
             for i, row in enumerate(rows.itertuples(index=False)):
-                self.drawn(("at risk", group, i), row.at_risk, ("group", "pooled", group))
+                self.drawn(("at risk", group, i), row.at_risk, ("group", view, *group))
                 for kind, count in (("events", row.events), ("left", row.left)):
                     # between two times shown, nobody or a unit of patients
                     self.unknown((kind, group, i), self.unit if count else 0)
@@ -424,10 +438,10 @@ class PublicAttack(System):
                     [("at risk", group, i + 1), ("events", group, i), ("left", group, i)],
                     ("at risk", group, i),
                 )
-            self.add([("at risk", group, 0)], ("landmark", group, "included"))
+            self.add([("at risk", group, 0)], ("landmark", *group, "included"))
             assert n
 
-    def _fall(self, group: str, i: int, now: float, before: float) -> None:
+    def _fall(self, group: tuple[str, str], i: int, now: float, before: float) -> None:
         """A curve falls most if all who leave do so before the events, and least if after them."""
         events, risk, left = (self.unknown((k, group, i)) for k in ("events", "at risk", "left"))
         most = 1 - (now - _HALF) / (before + _HALF)

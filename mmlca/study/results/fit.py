@@ -84,7 +84,7 @@ def _rounded(
     exact = own.classification["patients"]
     sizes = [rounding(n, patients.site, k) for k, n in exact.items()]
     events = [
-        patients.count(n, "events", test)
+        patients.count(round(n), "events", test)
         for test, n in zip(tables["fit_tests"]["test"], tables["fit_tests"]["events"], strict=True)
     ]
     blank = {"observed": np.nan, "expected": np.nan}

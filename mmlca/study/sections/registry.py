@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from mmlca import __version__
 from mmlca.figures.colours import draw_with, own_colours
-from mmlca.study.groups import with_cluster_names
 from mmlca.study.numbers import numbers_table
 from mmlca.study.release import shown_indices
 from mmlca.study.report.content import Item
@@ -30,7 +29,7 @@ from mmlca.study.sections import (
 )
 from mmlca.study.sections.checklist import checklist
 from mmlca.study.sections.section import Section
-from mmlca.study.words import sentences
+from mmlca.study.words import group_name, sentences
 
 if TYPE_CHECKING:
     from mmlca.study.findings import Findings
@@ -38,12 +37,13 @@ if TYPE_CHECKING:
 
 
 def _numbers(study: Study, findings: Findings) -> Iterator[Item]:
-    table = numbers_table(findings.numbers)
+    names = {group_name(study, c): name for c, name in findings.cluster_names.items()}
+    named = [replace(n, group=names.get(n.group, n.group)).name for n in findings.numbers]
     yield Item(
         "headline",
         "The main numbers",
         "Intervals for the differences between sites are in the section on these differences.",
-        with_cluster_names(study, findings.cluster_names, table, ("name",)),
+        numbers_table(findings.numbers).assign(name=named),
         Plain(columns=("name", "value"), unit="unit"),
     )
 

@@ -61,7 +61,7 @@ def test_exit_codes_of_a_real_process(tmp_path: Path) -> None:
         (("fit", "{file}", "-k", 2), "stopped before the end; run the command again."),
         (
             ("study", "run", "{file}"),
-            "stopped; the same command goes on from the last finished step.",
+            "stopped; the same command continues after the last finished step.",
         ),
     ],
 )

@@ -36,6 +36,10 @@ per_site = 0
 [ensemble]
 method = "{method}"
 refine = {refine}
+[covariates]
+columns = ["age", "sex"]
+[outcomes]
+columns = ["race"]
 [privacy]
 min_count = 1
 """

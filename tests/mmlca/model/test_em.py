@@ -61,7 +61,7 @@ def test_likelihood_posterior_and_counts_by_enumeration(
     assert visits[:, -1] == pytest.approx(expected["initial"], abs=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:nobody is observed before")
+@pytest.mark.filterwarnings("ignore:no patient is observed before")
 @given(tiny())
 @settings(max_examples=60)
 def test_one_update_by_enumeration(case: tuple[Sequences, MarkovParams]) -> None:
@@ -92,7 +92,7 @@ def test_one_update_by_hand() -> None:
     assert model.loglik_ == pytest.approx(model.score(s) * 2)
 
 
-@pytest.mark.filterwarnings("ignore:nobody is observed before")
+@pytest.mark.filterwarnings("ignore:no patient is observed before")
 @given(tiny(), st.booleans(), st.sampled_from([0, 1e-4, 0.5]))
 @settings(max_examples=80)
 def test_the_path_never_falls(
@@ -327,7 +327,7 @@ def test_times_at_which_nobody_is_observed() -> None:
     s = Sequences.from_codes(codes)
     share = np.array([0.5, 0.3, 0.2])
     for k in (1, 2):
-        with pytest.warns(UserWarning, match="nobody is observed before 3, .*; leave out the"):
+        with pytest.warns(UserWarning, match="no patient is observed before 3, .*; leave out the"):
             model = MixtureMarkov(k, prior=0, seed=1, n_init=4).fit(s)
         p = model.params_
         after = np.einsum("k,ki,kij,kjl->l", p.weights, p.initial, p.transition, p.transition)

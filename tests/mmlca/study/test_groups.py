@@ -12,7 +12,7 @@ import pytest
 
 from mmlca import Sequences
 from mmlca.study.analysis import Analysis
-from mmlca.study.groups import class_names, cluster_names, named_groups, with_cluster_names
+from mmlca.study.groups import class_names, named_groups
 from mmlca.study.names import match, with_names
 from mmlca.study.settings import Study
 
@@ -97,21 +97,3 @@ def test_names_of_few_patients_are_not_told() -> None:
     named = with_names(study(11), analysis({"X": few, "Y": few}), NAMES, NAMES)
     assert named.group_names["local"][1] == "own class 1"
     assert class_names(named, "X")[1] == "class 1"
-
-
-def test_tables_get_names_and_keep_levels_that_look_like_them() -> None:
-    named = with_names(
-        study(), analysis({"X": [1] * 20 + [2] * 20, "Y": [1] * 20 + [2] * 20}), NAMES, NAMES
-    )
-    table = pd.DataFrame(
-        {
-            "class": ["cluster 1", "cluster 2"],
-            "term": ["cluster 1", "cluster 10"],
-            "test": ["cluster 2 − cluster 1", "all equal"],
-        }
-    )
-    shown = with_cluster_names(study(), cluster_names(named), table)
-    assert shown is not None
-    assert list(shown["class"]) == ["1: A persisters", "2: A → B"]
-    assert list(shown["term"]) == ["cluster 1", "cluster 10"]
-    assert list(shown["test"]) == ["2: A → B − 1: A persisters", "all equal"]

@@ -554,7 +554,7 @@ def test_ctrl_c_is_one_sentence_and_the_run_can_go_on(cohort: Path, tmp_path: Pa
     said, error = run.communicate(timeout=60)
     assert run.returncode == 1
     assert said == ""
-    assert error == "mmlca: stopped; the same command goes on from the last finished step.\n"
+    assert error == "mmlca: stopped; the same command continues after the last finished step.\n"
     assert not (tmp_path / "report.html").exists()
     assert run_study(read_study(path), tmp_path)["n_clusters"] == 4
 
