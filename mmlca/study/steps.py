@@ -299,7 +299,7 @@ def begin_single_courses(run: Run, findings: Findings) -> Drawings:
         for site in findings.analysis.sequences:
             draw = draw_single_courses(study, findings.analysis, site)
             coloured = partial(draw_with, study.outputs.colours, draw)
-        drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
+            drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
     return drawings
 
 
