@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from font.errors import InputError, ReportWarning, option, spelled, spelling
+from font.errors import InputError, option, spelled, spelling
 from mmlca.sequences.checks import some
 from mmlca.tables.disclosure import is_small
 
@@ -96,21 +95,6 @@ def build_sites(study: Study, sources: Mapping[str, Records | Sequences]) -> dic
                 "relax the rules, or leave the site out."
             )
     return data
-
-
-def warn_unmapped(study: Study, sequences: Mapping[str, Sequences]) -> None:
-    """Warn of sites where many records are of drugs that the map does not know."""
-    from ehr_prep.drug_texts import unmapped_caution
-    from mmlca.tables.data_account import hide_unmapped
-
-    for site, part in sequences.items():
-        if part.account is not None and part.account.unmapped is not None:
-            table = hide_unmapped(part.account.unmapped, study.privacy.min_count)
-            lost = part.settings["unmapped"]["lost"]
-            if caution := unmapped_caution(table, lost, f"tables/unmapped_{site}.csv"):
-                warnings.warn(
-                    f"At {site}, {caution[0].lower()}{caution[1:]}", ReportWarning, stacklevel=2
-                )
 
 
 def _common_combinations(study: Study, data: Mapping[str, Sequences]) -> tuple[str, ...]:

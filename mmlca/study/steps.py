@@ -115,7 +115,6 @@ def read(run: Run) -> dict[str, Sequences]:
             if part.account is not None:
                 run.results.table(f"patients/{site}_issues.csv", part.issues)
                 run.results.table(f"patients/{site}_unmapped.csv", part.account.unmapped)
-    site_data.warn_unmapped(study, sequences)
     if hides(study.privacy.min_count):
         run.cohorts = cohorts_of(run.results, sequences)
         _warn_of_earlier_results(run)

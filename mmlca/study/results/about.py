@@ -60,6 +60,7 @@ def _of_records(study: Study, patients: SitePatients, account: Account) -> dict[
         "deaths_known": "death_date" in account.patients,
         "data_end": settings.get("data_end"),
         "left_alive": np.nan if left is None else patients.count(left, "left alive"),
+        "unmapped": np.nan if account.unmapped is None else round(settings["unmapped"]["lost"], 3),
         **{name: patients.count(settings["windows"][name], "windows", name) for name in _WINDOWS},
     }
     tables = {
@@ -83,6 +84,9 @@ _OF_RECORDS = {
         "deaths_known": Column("flag", "whether dates of death are known"),
         "data_end": Column("text", "the last day of the data, where death is a state"),
         "left_alive": Column("count", "living patients whom the data lose before that day"),
+        "unmapped": Column(
+            "number", "share of unknown drugs among the records of patients with a known drug"
+        ),
         "followed_up": Column("count", "windows of all patients"),
         "without_record": Column("count", "windows without a record"),
         "several_classes": Column("count", "windows with several drug classes"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from ehr_prep.drug_texts import unmapped_caution
 from mmlca.figures.flow import plot_flow
 from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note
@@ -241,7 +242,22 @@ def cautions(study: Study, findings: Findings) -> list[str]:
             "The patients are synthetic: the numbers show what the method does, and nothing about "
             "any hospital."
         )
-    return [*notes, *_about_deaths(study, findings), *_about_windows(study, findings)]
+    return [
+        *notes,
+        *_about_drugs(findings),
+        *_about_deaths(study, findings),
+        *_about_windows(study, findings),
+    ]
+
+
+def _about_drugs(findings: Findings) -> list[str]:
+    """Sites where many records are of drugs that the map does not know."""
+    notes = []
+    for site, lost in stacked(findings.results, "account")[["site", "unmapped"]].to_numpy():
+        table = findings.results[site].tables["unmapped"]
+        if note := unmapped_caution(table, lost, f"tables/unmapped_{site}.csv"):
+            notes.append(f"At {site}, {note[0].lower()}{note[1:]}")
+    return notes
 
 
 def _about_deaths(study: Study, findings: Findings) -> list[str]:
