@@ -147,16 +147,6 @@ class Design:
             raise InputError("the covariates of the model do not fit together.")
         return design
 
-    def without(self, term: str) -> Design:
-        """The same design but for one term."""
-        kept = [name != term for name in self.term_of[1:]]
-        return Design(
-            self.variables,
-            tuple(t for t in self.terms if ":".join(t) != term),
-            tuple(x for x, keep in zip(self.shift, kept, strict=True) if keep),
-            tuple(x for x, keep in zip(self.scale, kept, strict=True) if keep),
-        )
-
 
 # --- the patients of a fit, and others ----------------------------------------------------
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from functools import cache, partial
 from multiprocessing import current_process
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from font.errors import Spell, spelled, spelling
@@ -84,12 +83,7 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self.running:
             self._executor.shutdown(kill_workers=True)
             self._executor = None
