@@ -53,12 +53,6 @@ class Analysis:
         of the clusters that they match best. With one site both are the classes of its model.
     certainty : {site: DataFrame by id}
         How clear each patient's cluster is, for the patients' files.
-    names : {cluster: short name}
-        For people; empty until the clusters are described.
-    own_names : {site: {group: short name}}
-        Of the site's own classes, from their courses; likewise.
-    group_names : {membership: {group: name}}
-        What the groups of every membership are called, see `with_names`; empty until then.
     refined : Refined or None
         The refinement of the ensemble, if the study wants one.
     refined_clusters : {site: Series by id}
@@ -75,9 +69,6 @@ class Analysis:
     clusters: dict[str, pd.Series]
     local: dict[str, pd.Series]
     certainty: dict[str, pd.DataFrame]
-    names: dict[Any, str] = field(default_factory=dict)
-    own_names: dict[str, dict[Any, str]] = field(default_factory=dict)
-    group_names: dict[str | None, dict[Any, str]] = field(default_factory=dict)
     refined: Refined | None = None
     refined_clusters: dict[str, pd.Series] = field(default_factory=dict)
     memberships: dict[str, pd.DataFrame] = field(default_factory=dict)

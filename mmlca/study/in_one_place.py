@@ -11,7 +11,6 @@ import pandas as pd
 from font.ensemble import site_of
 from font.stability import influence
 from mmlca.study.combined import Combined, Refinement
-from mmlca.study.groups import own_classes
 from mmlca.study.release import is_public, rounding_of
 from mmlca.study.results.models import fit_table
 from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED, SitePatients
@@ -66,7 +65,7 @@ def site_patients(
     alone = analysis.ensemble is None
     groups = {ONLY if alone else ENSEMBLE: analysis.clusters[site]}
     if not alone:
-        groups[OWN] = own_classes(analysis)[site]
+        groups[OWN] = analysis.labels[site][site] + 1
     if analysis.refined is not None:
         groups[REFINED] = analysis.refined_clusters[site]
     return SitePatients(

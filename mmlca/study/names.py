@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, NamedTuple
 
 from font.errors import InputError, ReportWarning
 from mmlca.sequences.checks import listed
-from mmlca.study.groups import all_memberships
+from mmlca.study.results.matching import classes_everywhere
+from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED
+from mmlca.study.results.shown_courses import SHOWN, names_by_course
+from mmlca.study.results.site import stacked
 from mmlca.study.words import group_name, group_word, groups_word
-from mmlca.tables.clusters import describe_clusters, hidden_sizes, name_clusters
+from mmlca.tables.clusters import name_clusters
 
 if TYPE_CHECKING:
-    from mmlca.sequences.type import Sequences
-    from mmlca.study.analysis import Analysis
+    import pandas as pd
+
+    from mmlca.study.results.shown_courses import Groups
+    from mmlca.study.results.site import SiteResults
     from mmlca.study.settings import Study
 
 
@@ -117,39 +119,32 @@ GOOD_MATCH = 0.5
 """The smallest Jaccard index at which a class of a site's own model has a cluster's name."""
 
 
-def name_groups(
-    study: Study,
-    analysis: Analysis,
-    described: pd.DataFrame,
-    names_given: Callable[[list[str | None]], Mapping[str, str]],
-) -> tuple[Analysis, pd.DataFrame]:
-    """The analysis with the names of all groups, and the description with those of the clusters.
+class Names(NamedTuple):
+    """What the groups of a study are called.
 
     Parameters
     ----------
-    study, analysis
-    described : from `describe_clusters`, as it may be shown
-        Names follow from the numbers that are shown beside them.
-    names_given : function of the courses of the clusters
-        Says which course each name of the study file belongs to, see `courses_of_names`.
+    clusters : {cluster: short name}
+        Of clusters that have one.
+    groups : {membership: {number: name}}
+        Of the views of the report, and of each site's model at all sites.
+    own : {site: {number: short name}}
+        Of the classes of the site's own model, from their courses.
     """
-    courses, clusters = name_clusters(described), described["cluster"]
-    names = short_names(study, courses, names_given(courses))
-    analysis = with_names(
-        study,
-        analysis,
-        {c: name for c, name in zip(clusters, names, strict=True) if name},
-        {c: course for c, course in zip(clusters, courses, strict=True) if course},
-    )
-    described = described.copy()
-    described.insert(1, "name", pd.Series(names, described.index, dtype=object))
-    return analysis, described
+
+    clusters: dict[int, str]
+    groups: dict[str | None, dict[int, str]]
+    own: dict[str, dict[int, str]]
 
 
-def with_names(
-    study: Study, analysis: Analysis, names: Mapping[Any, str], courses: Mapping[Any, str]
-) -> Analysis:
-    """The same with the clusters' short names, and what all other groups are called.
+def name_groups(
+    study: Study,
+    results: Mapping[str, SiteResults],
+    views: Mapping[str, Groups],
+    described: pd.DataFrame,
+    names_given: Callable[[list[str | None]], Mapping[str, str]],
+) -> Names:
+    """The names of all groups.
 
     A class of a site's own model matches a cluster if at every site where either has patients at
     least half of those who are in one of the two are in both. It has the cluster's name if its
@@ -160,86 +155,104 @@ def with_names(
 
     Parameters
     ----------
-    study, analysis
-    names : {cluster: short name}
-    courses : {cluster: course}, the names by `name_clusters`
+    study, results
+    views : {view: Groups}
+    described : DataFrame
+        Of the clusters, from `described_of`: names follow from the numbers that are shown.
+    names_given : function of the courses of the clusters
+        Says which course each name of the study file belongs to, see `courses_of_names`.
     """
-    own = {
-        site: _courses(study, analysis.sequences[site], analysis.local, site)
-        for site in analysis.sequences
-    }
-    analysis = replace(analysis, names=dict(names), own_names=own)
-    rules = all_memberships(analysis)
-    groups = {view: _group_names(study, analysis, view, rules[view], courses) for view in rules}
-    return replace(analysis, group_names=groups)
+    courses = name_clusters(described)
+    shorts = short_names(study, courses, names_given(courses))
+    numbers = [int(cluster) for cluster in described["cluster"]]
+    clusters = {k: short for k, short in zip(numbers, shorts, strict=True) if short}
+    of_course = {k: course for k, course in zip(numbers, courses, strict=True) if course}
+    classes = views.get(OWN, next(iter(views.values())))
+    own = {site: names_by_course(classes, site) for site in classes.counts}
+    named: dict[str | None, dict[int, str]] = {}
+    for view, groups in views.items():
+        short = clusters
+        if view == REFINED:
+            refined = names_by_course(groups)
+            short = {k: name for k, name in clusters.items() if refined.get(k) == of_course[k]}
+        names = {k: group_name(study, k, short) for k in groups.order}
+        if view == OWN:
+            names = _names_of_classes(
+                names, groups, own, of_course, jaccard(_pairs_of_own_classes(results, groups))
+            )
+        named[SHOWN[view]] = names
+    return Names(clusters, named | _names_everywhere(results), own)
 
 
-def _group_names(
-    study: Study,
-    analysis: Analysis,
-    view: str | None,
-    groups: Mapping[str, pd.Series],
-    courses: Mapping[Any, str],
-) -> dict[Any, str]:
-    """The names of the groups of one membership, in the order of their numbers."""
-    # a class that matches no cluster may have a name instead of a number
-    order = sorted(
-        {group for part in groups.values() for group in part.unique()},
-        key=lambda group: (isinstance(group, str), group),
-    )
-    if view in (None, "ensemble"):
-        return {group: group_name(study, group, analysis.names) for group in order}
-    if view == "refined":
-        refined = _courses(study, analysis.sequences, groups, "all")
-        same = {group: analysis.names[group] for group in analysis.names
-                if refined.get(group) == courses[group]}  # fmt: skip
-        return {group: group_name(study, group, same) for group in order}
+def _names_of_classes(
+    clusters: Mapping[int, str],
+    groups: Groups,
+    own: Mapping[str, Mapping[int, str]],
+    courses: Mapping[int, str],
+    alike: Mapping[int, float],
+) -> dict[int, str]:
+    """The names of the classes of the sites' own models."""
     names = {}
-    for group in order:
-        shorts = analysis.own_names.values() if view == "local" else ()
-        own = {short[group] for short in shorts if group in short}
-        if match(groups, analysis.clusters, group) >= GOOD_MATCH:
-            names[group] = f"like cluster {group}"
-            if own == {courses.get(group)}:
-                names[group] = group_name(study, group, analysis.names)
+    for number in groups.order:
+        shorts = {short[number] for short in own.values() if number in short}
+        if alike.get(number, 0.0) >= GOOD_MATCH:
+            same = shorts == {courses.get(number)}
+            names[number] = clusters[number] if same else f"like cluster {number}"
             continue
-        different = "differs between the sites" if len(own) > 1 else next(iter(own), "")
-        names[group] = f"own class {group}: {different}".removesuffix(": ")
+        different = "differs between the sites" if len(shorts) > 1 else next(iter(shorts), "")
+        names[number] = f"own class {number}: {different}".removesuffix(": ")
     return names
 
 
-def _courses(
-    study: Study,
-    data: Sequences | Mapping[str, Sequences],
-    groups: Mapping[str, pd.Series],
-    site: str,
-) -> dict[Any, str]:
-    """Short names of the groups of a site, or of "all", from their courses; none if hidden."""
-    min_count = study.privacy.min_count
-    described = describe_clusters(data, groups if site == "all" else groups[site])
-    hidden = hidden_sizes(groups, min_count).loc[site]
-    return {
-        group: short
-        for group, short in zip(
-            described["cluster"], name_clusters(described, min_count), strict=True
-        )
-        if short is not None and not hidden[group]
-    }
-
-
-def match(groups: Mapping[str, pd.Series], clusters: Mapping[str, pd.Series], group: Any) -> float:
-    """The Jaccard index of a group and the cluster of the same number, at the worst of the sites.
+def jaccard(pairs: pd.DataFrame) -> dict[int, float]:
+    """The Jaccard index of each class and the cluster of its number, at the worst site.
 
     Sites where neither has patients do not count.
 
-    >>> groups = {"A": pd.Series([1, 1, 2]), "B": pd.Series([1, 1, 2])}
-    >>> clusters = {"A": pd.Series([1, 1, 2]), "B": pd.Series([1, 2, 2])}
-    >>> match(groups, clusters, 1)
-    0.5
+    Parameters
+    ----------
+    pairs : DataFrame
+        site, cluster, number (of the class) and patients (in both).
+
+    Examples
+    --------
+    >>> columns = ["site", "cluster", "number", "patients"]
+    >>> rows = [("A", 1, 1, 2), ("A", 2, 2, 1), ("B", 1, 1, 1), ("B", 2, 1, 1), ("B", 2, 2, 1)]
+    >>> jaccard(pd.DataFrame(rows, columns=columns))
+    {1: 0.5, 2: 0.5}
     """
-    shares = []
-    for site, part in groups.items():
-        here, there = (part == group).to_numpy(), (clusters[site] == group).to_numpy()
-        if (here | there).any():
-            shares.append(float((here & there).sum() / (here | there).sum()))
-    return min(shares, default=0.0)
+    shares: dict[int, list[float]] = {}
+    for _, rows in pairs.groupby("site", sort=False):
+        for number in sorted({*rows["cluster"], *rows["number"]}):
+            cluster, own = rows["cluster"] == number, rows["number"] == number
+            shared, either = (
+                rows.loc[at, "patients"].sum() for at in (cluster & own, cluster | own)
+            )
+            shares.setdefault(number, []).append(float(shared / either) if either else 0.0)
+    return {number: min(values) for number, values in shares.items()}
+
+
+def _pairs_of_own_classes(results: Mapping[str, SiteResults], classes: Groups) -> pd.DataFrame:
+    table = stacked(results, "overlaps")
+    table = table[(table["view"] == ENSEMBLE) & (table["other"] == OWN)]
+    own = zip(table["site"], table["other_group"], strict=True)
+    return table.assign(
+        cluster=table["group"].astype(int),
+        number=[classes.numbers[site][int(k)] for site, k in own],
+    )
+
+
+def _names_everywhere(results: Mapping[str, SiteResults]) -> dict[str, dict[int, str]]:
+    """What the classes of each site's model are called where it groups the patients of all."""
+    table, names = stacked(results, "classes_everywhere"), {}
+    for model, numbers in classes_everywhere(results).items():
+        rows = table[table["model"] == model]
+        pairs = rows.assign(
+            cluster=rows["cluster"].astype(int), number=[numbers[int(k)] for k in rows["class"]]
+        )
+        alike = jaccard(pairs)
+        names[f"{model} everywhere"] = {
+            k: f"{'like cluster' if alike.get(k, 0.0) >= GOOD_MATCH else 'own class'} {k}"
+            for k in sorted(numbers.values())
+        }
+    return names

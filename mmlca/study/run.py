@@ -54,13 +54,13 @@ PATIENTS = (
     # the centre combines the models, and every patient gets a cluster
     Step("suggest", steps.suggest, (*_BOTH, "choice"), "suggested", _AFTER_SUGGEST),
     Step("combine", steps.combine, (*_BOTH, "models", "choice"), "analysis"),
-    # what all of them find, and what stays inside the hospital
-    Step("describe", steps.find, ("analysis", "choice", "suggested"), "findings"),
-    Step("clusters", steps.write_clusters, ("findings",)),
-    Step("begin", steps.begin_single_courses, ("findings",), "single"),
+    # what the report needs of each site, and what stays inside the hospital
+    Step("describe", steps.describe_sites, ("analysis", "choice", "suggested"), "released"),
+    Step("clusters", steps.write_clusters, ("analysis",)),
 )
 """The steps that see patients."""
 
+FIND = Step("find", steps.find, ("released",), "findings")
 REPORT = (
     Step("content", steps.content, ("findings",), "report"),
     Step("tables", steps.write_tables, ("findings", "report")),
@@ -69,16 +69,19 @@ REPORT = (
     Step("results", steps.write_results, ("report",)),
     Step("sections", steps.lay_out, ("report", "drawings"), "sections"),  # while others draw
     Step("figures", steps.write_figures, ("report", "drawings"), "pictures"),
-    Step("report", steps.write_page, ("report", "sections", "pictures")),
 )
-"""The steps that make the report of what was found, also where sites exchange files."""
+PAGE = Step("report", steps.write_page, ("report", "sections", "pictures"))
 
 STEPS = (
     *PATIENTS,
-    *REPORT[:-1],
+    FIND,
+    Step("begin", steps.begin_single_courses, ("analysis", "findings"), "single"),
+    *REPORT,
     Step(steps.SINGLE, steps.write_single_courses, ("single",)),
-    REPORT[-1],
+    PAGE,
 )
+OF_NETWORK = (FIND, *REPORT, PAGE)
+"""The steps that make the report where sites exchange files, from what they released."""
 
 
 def run_study(

@@ -34,13 +34,13 @@ from mmlca.study.in_one_place import combine_in_memory, site_patients
 from mmlca.study.processes import Processes
 from mmlca.study.release import rounding_of, secret_key
 from mmlca.study.report.pictures import to_pictures
-from mmlca.study.results.patients import ENSEMBLE
+from mmlca.study.results.patients import ENSEMBLE, ONLY
 from mmlca.study.results.registry import FOR_HEADLINE
+from mmlca.study.results.shown_courses import sizes_of
 from mmlca.study.results.shown_sites import site_differences_of
 from mmlca.study.results.site import site_results
 from mmlca.study.settings import FACTORS, Study
 from mmlca.study.words import in_words
-from mmlca.tables.clusters import shown_sizes
 from mmlca.tables.disclosure import EVERYONE, hides, is_small
 
 if TYPE_CHECKING:
@@ -346,9 +346,8 @@ def _headline_numbers(study: Study, analysis: Analysis) -> dict[str, float]:
         for site in analysis.sequences
     }
     combined = combine_in_memory(analysis)
-    rounding = rounding_of(study, analysis.clusters)
-    sizes = shown_sizes(analysis.clusters, study.privacy.min_count, rounding)
-    view = None if analysis.ensemble is None else ENSEMBLE
+    view = ONLY if analysis.ensemble is None else ENSEMBLE
+    sizes = sizes_of(results, view, study.privacy.min_count)
     replicated = min(model.n_replicated_ for model in analysis.models.values())
     differences = site_differences_of(results, n_boot=0, seed=study.seed)
     numbers = headline(study, combined, results, {view: sizes}, None, differences, replicated)

@@ -9,7 +9,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,7 +33,14 @@ from mmlca.study.cache import (
     remember,
     settings_key,
 )
+from mmlca.study.combined import Combined
 from mmlca.study.findings import Findings, describe
+from mmlca.study.in_one_place import (
+    combine_in_memory,
+    compare_chains,
+    site_influence,
+    site_patients,
+)
 from mmlca.study.names import courses_of_names
 from mmlca.study.numbers import Kind, pick
 from mmlca.study.processes import Processes
@@ -42,6 +49,7 @@ from mmlca.study.report.content import Report
 from mmlca.study.report.docx import to_docx
 from mmlca.study.report.page import Sections, lay_out_sections, render_report
 from mmlca.study.report.pictures import Pictures, draw_figure, for_page, to_pictures
+from mmlca.study.results.site import SiteResults, site_results
 from mmlca.study.sections import registry
 from mmlca.study.sections.courses import draw_single_courses
 from mmlca.study.sections.summary import summary
@@ -257,13 +265,40 @@ def combine(
     return analyse.combine(run.study, sequences, used, own, choice.number)
 
 
-def find(run: Run, analysis: Analysis, choice: Choice, suggested: pd.DataFrame | None) -> Findings:
-    """Numbers and tables of the clusters, the sites and the labs."""
-    named = partial(_names_of_courses, run)
-    findings = describe(
-        run.study, analysis, choice.table, suggested, named, run.processes, run.tell
+class Released(NamedTuple):
+    """What the sites release for the report, and what the centre knows besides."""
+
+    results: dict[str, SiteResults]
+    combined: Combined
+
+
+def describe_sites(
+    run: Run, analysis: Analysis, choice: Choice, suggested: pd.DataFrame | None
+) -> Released:
+    """The results of each site, and what takes the patients of all sites in one place."""
+    study, processes = run.study, run.processes
+    run.tell("Comparing the sites", 0.42)
+    shared = processes.submit(compare_chains, study, analysis)
+    influence = processes.submit(site_influence, study, analysis)
+    tasks = {
+        site: processes.submit(
+            site_results, study, site_patients(study, analysis, site, choice.table)
+        )
+        for site in analysis.sequences
+    }
+    run.tell("Standard errors, fit and outcomes", 0.45)
+    results = {site: task() for site, task in tasks.items()}
+    combined = replace(
+        combine_in_memory(analysis), shared=shared(), influence=influence(), suggested=suggested
     )
-    run.chosen.append(findings.analysis.names)
+    return Released(results, combined)
+
+
+def find(run: Run, released: Released) -> Findings:
+    """Numbers and tables of the clusters, the sites and the labs."""
+    run.tell("Putting the sites together", 0.49)
+    findings = describe(run.study, *released, partial(_names_of_courses, run))
+    run.chosen.append(findings.names.clusters)
     return findings
 
 
@@ -285,19 +320,19 @@ def _names_of_courses(run: Run, courses: list[str | None]) -> dict[str, str]:
 # --- what stays inside the hospital -------------------------------------------------------
 
 
-def write_clusters(run: Run, findings: Findings) -> None:
+def write_clusters(run: Run, analysis: Analysis) -> None:
     """The patients' clusters."""
     with run.files() as needed:
-        for site, table in findings.analysis.certainty.items() if needed else ():
+        for site, table in analysis.certainty.items() if needed else ():
             run.results.table(f"patients/{site}_clusters.csv", table, index=True)
 
 
-def begin_single_courses(run: Run, findings: Findings) -> Drawings:
+def begin_single_courses(run: Run, analysis: Analysis, findings: Findings) -> Drawings:
     """Hand over the pictures of single courses, unless an earlier run has drawn them."""
     study, drawings = run.study, Drawings()
     if study.outputs.figures and not run.results.is_done(SINGLE, run.present_key()):
-        for site in findings.analysis.sequences:
-            draw = draw_single_courses(study, findings.analysis, site)
+        for site, data in analysis.sequences.items():
+            draw = draw_single_courses(study, data, analysis.clusters[site], findings.cluster_names)
             coloured = partial(draw_with, study.outputs.colours, draw)
             drawings[site] = run.processes.submit(to_pictures, coloured, study.outputs.dpi)
     return drawings

@@ -12,7 +12,7 @@ from mmlca.tables.clusters import percent_text, plural
 from mmlca.tables.disclosure import few_patients
 
 if TYPE_CHECKING:
-    from mmlca.sequences.type import Sequences
+    from mmlca.study.results.site import SiteResults
     from mmlca.study.settings import Study
 
 _WINDOWS = {1: "month", 3: "quarter", 6: "half-year", 12: "year"}
@@ -64,9 +64,9 @@ def period(study: Study, n_windows: int) -> str:
     return counted(months // 12, "year") if months % 12 == 0 else counted(months, "month")
 
 
-def dead_included(data: Mapping[str, Sequences]) -> str:
+def dead_included(results: Mapping[str, SiteResults]) -> str:
     """Who else is among the patients observed in a window, if death is a state."""
-    is_state = any("dead" in part.absorbing for part in data.values())
+    is_state = any(bool(result.tables["about"]["dead"].item()) for result in results.values())
     return ", the dead included until the end of the data" if is_state else ""
 
 

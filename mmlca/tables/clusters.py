@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
+from mmlca.tables.counts import state_counts
 from mmlca.tables.disclosure import Guarded, Rounding, add_totals, hidden_grid, hides, is_small
 from mmlca.tables.groups import Labels, LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import common_membership
@@ -25,7 +26,9 @@ GOES_ON = "…"
 PERSIST, HALF = 0.75, 0.5
 """Shares of a cluster's patients from which on it is named by one state, or by one path."""
 _LONGEST_NAME = 45  # letters of two paths; longer ones would fill the titles of figures
-_LONGEST = (3, 2)  # states of a path that are named: of one that half take, of others
+LONGEST = (3, 2)
+"""States of a path that are named: of one that half take, and of others."""
+Path = tuple[int, ...] | None
 
 
 def describe_clusters(
@@ -78,16 +81,18 @@ those still observed after 3 years are on A; 0 switches per patient
     sites = checked_sites(sequences if several else {"": sequences}, at_least=1)
     labels: Any = clusters if several else {"": clusters}
     membership = common_membership(sites, labels, "clusters")
-    parts = {site: (data, membership.codes[site]) for site, data in sites.items()}
-    if not by_site and len(parts) > 1:
-        together = np.concatenate([codes for _, codes in parts.values()])
-        parts = {"": (Sequences.concat(sites), together)}
+    counts = [
+        [count_courses(data[membership.codes[site] == k]) for k in range(len(membership.labels))]
+        for site, data in sites.items()
+    ]
+    if not by_site:
+        counts = [[add_courses(parts) for parts in zip(*counts, strict=True)]]
     rows = []
-    for site, (data, codes) in parts.items():
-        total = float(data.weights.sum())
-        for k, label in enumerate(membership.labels):
+    for site, groups in zip(sites, counts, strict=False):
+        total = sum(group.n for group in groups)
+        for label, group in zip(membership.labels, groups, strict=True):
             key = {"site": site, "cluster": label} if by_site else {"cluster": label}
-            rows.append({**key, **_described(data[codes == k], total, after, window)})
+            rows.append({**key, **describe_courses(group, total, after, window)})
     return pd.DataFrame(rows)
 
 
@@ -161,11 +166,102 @@ def _sizes(clusters: Mapping[str, pd.Series]) -> pd.DataFrame:
     return pd.DataFrame(add_totals(counts), [*clusters, "all"], [*order, "all"])
 
 
-def _described(data: Sequences, total: float, after: str | None, window: str) -> dict[str, Any]:
-    """One row of `describe_clusters`."""
-    n = float(data.weights.sum())
+class CourseCounts(NamedTuple):
+    """What the patients of a group do, as counts that add up over sites; T times and S states.
+
+    Parameters
+    ----------
+    states, times : tuple of str
+    n : float
+        Patients; like all others but the last, weighted.
+    begins, ends : (S,)
+        Patients by their first and last observed state.
+    windows : (T, S)
+        Patients in each state at each time.
+    switches : (S, S)
+        Changes between two observed states that follow each other, wherever these are.
+    paths : {longest: {path: patients}}
+        By their states in order, without repetition and cut after the `longest` one: codes, then
+        −1, and S in the last place if the path goes on. The path None stands for all others.
+    followed : (T + 1,)
+        Patients by the number of times up to the last observed one.
+    switched : (T + 1,)
+        Patients who switch, by the number of times before the first switch; not weighted.
+    """
+
+    states: tuple[str, ...]
+    times: tuple[str, ...]
+    n: float
+    begins: NDArray[np.float64]
+    ends: NDArray[np.float64]
+    windows: NDArray[np.float64]
+    switches: NDArray[np.float64]
+    paths: dict[int, dict[Path, float]]
+    followed: NDArray[np.float64]
+    switched: NDArray[np.float64]
+
+
+def count_courses(data: Sequences) -> CourseCounts:
+    """The counts of a group of patients."""
+    data = data if (data.weights > 0).all() else data[data.weights > 0]
+    n_times, lines = data.shape[1], line_codes(data, max(LONGEST) + 1)
+    last = _last_observed(data)
+    changed = (data.codes != lines[:, :1]) & (data.codes >= 0)
+    until = changed.argmax(axis=1)[lines[:, 1] >= 0]
+    return CourseCounts(
+        data.states,
+        data.times,
+        float(data.weights.sum()),
+        _weight_by_state(data, lines[:, 0]),
+        _weight_by_state(data, data.codes[np.arange(len(data)), last]),
+        state_counts(data),
+        _switch_counts(data),
+        {longest: _path_counts(data, lines, longest) for longest in LONGEST},
+        np.bincount(last + 1, weights=data.weights, minlength=n_times + 1).astype(float),
+        np.bincount(until, minlength=n_times + 1).astype(float),
+    )
+
+
+def _path_counts(data: Sequences, lines: NDArray[np.int8], longest: int) -> dict[Path, float]:
+    cut = lines[:, : longest + 1].astype(np.intp)
+    cut[cut[:, longest] >= 0, longest] = data.n_states  # goes on, wherever
+    paths, number = np.unique(cut, axis=0, return_inverse=True)
+    weight = np.bincount(number.ravel(), weights=data.weights, minlength=len(paths))
+    return {tuple(path): float(n) for path, n in zip(paths.tolist(), weight, strict=True)}
+
+
+def add_courses(parts: Sequence[CourseCounts]) -> CourseCounts:
+    """The counts of several groups of other patients together; the longest sequences say T."""
+    if len(parts) == 1:
+        return parts[0]
+    longest = max(parts, key=lambda part: len(part.times))
+
+    def add(name: str) -> NDArray[np.float64]:
+        total: NDArray[np.float64] = np.zeros_like(getattr(longest, name))
+        for part in parts:
+            counts = getattr(part, name)
+            total[: len(counts)] += counts
+        return total
+
+    sums = {name: add(name) for name in CourseCounts._fields[3:] if name != "paths"}
+    paths: dict[int, dict[Path, float]] = {}
+    for length in LONGEST:
+        known = {path for part in parts for path in part.paths[length]}
+        in_order = sorted(known, key=lambda path: (path is None, path))
+        paths[length] = {
+            path: sum(part.paths[length].get(path, 0.0) for part in parts) for path in in_order
+        }
+    total = sum(part.n for part in parts)
+    return CourseCounts(longest.states, longest.times, total, paths=paths, **sums)
+
+
+def describe_courses(
+    counts: CourseCounts, total: float, after: str | None = None, window: str = "time"
+) -> dict[str, Any]:
+    """One row of `describe_clusters`, as a group of `total` patients."""
+    n, states = counts.n, counts.states
     row: dict[str, Any] = {"n": n, "share": _ratio(n, total)}
-    if not n > 0:
+    if not (n > 0 and counts.windows.any() and counts.begins.any()):
         nothing = {"first": None, "first_share": np.nan, "time": None, "n_then": 0.0}
         nothing |= {"still": np.nan, "switch_to": None, "switch_share": np.nan}
         nothing |= {"switches": np.nan, "path": None, "path_share": np.nan, "second_path": None}
@@ -173,65 +269,60 @@ def _described(data: Sequences, total: float, after: str | None, window: str) ->
         nothing |= {"followed": np.nan, "followed_q25": np.nan, "followed_q75": np.nan}
         nothing |= {"end": None, "end_share": np.nan}
         return row | nothing | {"description": "no patients"}
-    data = data[data.weights > 0]
-    lines = line_codes(data, max(_LONGEST) + 1)
-    begins = _weight_by_state(data, lines[:, 0])
-    first = int(begins.argmax())
-    last = int(np.flatnonzero((data.codes >= 0).any(axis=0))[-1])
-    then = _weight_by_state(data, data.codes[:, last])
-    switches = _switch_counts(data)
-    to = switches[first]
+    first = int(counts.begins.argmax())
+    last = int(np.flatnonzero(counts.windows.any(axis=1))[-1])
+    then, to = counts.windows[last], counts.switches[first]
     row |= {
-        "first": data.states[first],
-        "first_share": _ratio(begins[first], begins.sum()),
-        "time": data.times[last],
+        "first": states[first],
+        "first_share": _ratio(counts.begins[first], counts.begins.sum()),
+        "time": counts.times[last],
         "n_then": then.sum(),
         "still": _ratio(then[first], then.sum()),
-        "switch_to": data.states[int(to.argmax())] if to.sum() > 0 else None,
+        "switch_to": states[int(to.argmax())] if to.sum() > 0 else None,
         "switch_share": _ratio(to.max(), to.sum()),
-        "switches": switches.sum() / n,
-        **_paths(data, lines, n),
-        **_course(data, lines),
+        "switches": counts.switches.sum() / n,
+        **_common_paths(counts),
+        "switchers": float(counts.switched.sum()),
+        "until_switch": _median(counts.switched),
+        **_follow_up_of(counts.followed),
+        "end": states[int(counts.ends.argmax())] if counts.ends.any() else None,
+        "end_share": _ratio(counts.ends.max(), counts.ends.sum()),
     }
     return row | {"description": wording(row, after, window)}
 
 
-def _paths(data: Sequences, lines: NDArray[np.int8], n: float) -> dict[str, Any]:
+def _common_paths(counts: CourseCounts) -> dict[str, Any]:
     """The two most common paths, of at most three states where half take one, else of two."""
-    for longest in _LONGEST:
-        cut = lines[:, : longest + 1].astype(np.intp)
-        cut[cut[:, longest] >= 0, longest] = data.n_states  # goes on, wherever
-        paths, number = np.unique(cut, axis=0, return_inverse=True)
-        weight = np.bincount(number.ravel(), weights=data.weights, minlength=len(paths))
-        if weight.max() >= HALF * n:
+    names, row = [*counts.states, GOES_ON], {"second_path": None, "second_path_share": np.nan}
+    for longest in LONGEST:
+        whole = sum(counts.paths[longest].values())
+        common = [(n, path) for path, n in counts.paths[longest].items() if path is not None]
+        if common and max(n for n, _ in common) >= HALF * whole:
             break
-    names = [*data.states, GOES_ON]
-    row: dict[str, Any] = {"second_path": None, "second_path_share": np.nan}
-    for kind, i in zip(PATHS, np.argsort(-weight, kind="stable"), strict=False):
-        row[kind] = ARROW.join(names[code] for code in paths[i] if code >= 0)
-        row[f"{kind}_share"] = _ratio(weight[i], n)
+    common.sort(key=lambda pair: -pair[0])
+    row |= {"path": None, "path_share": np.nan}
+    for kind, (n, path) in zip(PATHS, common, strict=False):
+        row[kind] = ARROW.join(names[code] for code in path if code >= 0)
+        row[f"{kind}_share"] = _ratio(n, whole)
     return row
 
 
-def _course(data: Sequences, lines: NDArray[np.int8]) -> dict[str, Any]:
-    """The time to the first switch, the length of follow-up, and the most common last state."""
-    switched = lines[:, 1] >= 0
-    changed = (data.codes != lines[:, :1]) & (data.codes >= 0)
-    until = changed.argmax(axis=1)[switched]
-    last = _last_observed(data)
-    ends = _weight_by_state(data, data.codes[np.arange(len(data)), last])
-    followed = np.quantile(
-        last + 1.0, [0.25, 0.5, 0.75], weights=data.weights, method="inverted_cdf"
-    )
-    return {
-        "switchers": float(switched.sum()),
-        "until_switch": float(np.median(until)) if len(until) else np.nan,
-        "followed": float(followed[1]),
-        "followed_q25": float(followed[0]),
-        "followed_q75": float(followed[2]),
-        "end": data.states[int(ends.argmax())],
-        "end_share": _ratio(ends.max(), ends.sum()),
-    }
+def _median(counts: NDArray[np.float64]) -> float:
+    """The median of whole numbers that occur so many times."""
+    cumulative, half = np.cumsum(counts), counts.sum() / 2
+    if not half:
+        return np.nan
+    return float(np.mean([np.argmax(cumulative >= half), np.argmax(cumulative > half)]))
+
+
+def _follow_up_of(followed: NDArray[np.float64]) -> dict[str, float]:
+    names = ("followed_q25", "followed", "followed_q75")
+    if not followed.any():
+        return dict.fromkeys(names, np.nan)
+    length = np.arange(len(followed), dtype=float)
+    levels = (0.25, 0.5, 0.75)
+    found = np.quantile(length, levels, weights=followed, method="inverted_cdf")
+    return dict(zip(names, found.tolist(), strict=True))
 
 
 def _last_observed(data: Sequences) -> NDArray[np.intp]:
@@ -331,13 +422,19 @@ def _is_known(value: Any) -> bool:
     return value is not None and not pd.isna(value)
 
 
-def _switch_counts(data: Sequences) -> NDArray[np.float64]:
-    """Weighted number of switches from each state to each other one, (S, S)."""
+def switch_steps(data: Sequences) -> NDArray[np.intp]:
+    """Every switch of every patient: position of the patient, state before and after, (3, n)."""
     patient, time = np.nonzero(data.codes >= 0)
     state = data.codes[patient, time].astype(np.intp)
     moved = (patient[1:] == patient[:-1]) & (state[1:] != state[:-1])
+    return np.array([patient[1:][moved], state[:-1][moved], state[1:][moved]])
+
+
+def _switch_counts(data: Sequences) -> NDArray[np.float64]:
+    """Weighted number of switches from each state to each other one, (S, S)."""
+    patient, before, after = switch_steps(data)
     count = np.zeros((data.n_states, data.n_states))
-    np.add.at(count, (state[:-1][moved], state[1:][moved]), data.weights[patient[1:][moved]])
+    np.add.at(count, (before, after), data.weights[patient])
     return count
 
 

@@ -8,8 +8,7 @@ else need be hidden, whichever tables are put side by side.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,9 +149,9 @@ def courses_by_group(
     few = frozenset(pair for pair, k in n.items() if is_small(k, min_count))
     if rounding is not None:
         keys = course_keys(data, groups, rounding) if keys is None else keys
-        distribution = _rounded_distribution(distribution, rounding, keys)
-        transitions = _rounded_transitions(transitions, rounding, keys)
-        paths = _rounded_paths(paths, rounding, keys)
+        distribution = rounded_distribution(distribution, rounding, keys)
+        transitions = rounded_transitions(transitions, rounding, keys)
+        paths = rounded_paths(paths, rounding, keys)
     sizes, name = (
         shown_sizes(groups, min_count, rounding),
         "size" if rounding is None else "rounded_size",
@@ -197,8 +196,7 @@ def _bounded(
 
 def guarded_clusters(
     described: pd.DataFrame,
-    courses: Courses,
-    groups: Mapping[Any, str],
+    steps: pd.DataFrame,
     sizes: pd.DataFrame,
     min_count: int,
     after: str | None = None,
@@ -211,11 +209,15 @@ def guarded_clusters(
 
     Parameters
     ----------
-    described, courses, groups, after, window
-        As in `rounded_clusters`, with exact courses.
+    described : DataFrame
+    steps : DataFrame
+        site, group (the number of the cluster), from, to and `patients`, as in
+        `transition_counts`.
     sizes : DataFrame
         Those that may be shown, see `shown_sizes`.
     min_count : int
+    after, window : str
+        As in `describe_clusters`.
     """
     rows = []
     for row in described.to_dict("records"):
@@ -234,7 +236,8 @@ def guarded_clusters(
             new |= {"switches": Guarded(row["switches"], "few"), "until_switch": np.nan}
         if few or is_small(n - row["switchers"], min_count):
             new["switchers"] = np.nan
-        x = _of_group(courses.transitions, groups[row["cluster"]], row.get("site"))
+        x = steps[steps["group"] == row["cluster"]]
+        x = x[x["site"] == row["site"]] if "site" in row else x
         if few or _few_switch(x, row, min_count):
             new |= {"switch_to": None, "switch_share": np.nan}
         if is_small(row["n_then"], min_count):
@@ -262,6 +265,15 @@ def _few_switch(steps: pd.DataFrame, row: Mapping[Hashable, Any], min_count: int
 def _without_numbers(row: Mapping[Hashable, Any], min_count: int) -> dict[Hashable, Any]:
     kept: dict[Hashable, Any] = {n: row[n] for n in ("site", "cluster", "name") if n in row}
     return kept | ({"description": few_patients(min_count)} if "description" in row else {})
+
+
+def without_few(described: pd.DataFrame, least: int) -> pd.DataFrame:
+    """`describe_clusters` from rounded counts; clusters of fewer patients are blank."""
+    rows = []
+    for row in described.to_dict("records"):
+        size = {"n": row["n"], "share": row["share"]}
+        rows.append(_without_numbers(row, least) | size if is_small(row["n"], least) else row)
+    return pd.DataFrame(rows, columns=described.columns, index=described.index)
 
 
 # --- rounded --------------------------------------------------------------------------------
@@ -297,16 +309,15 @@ def _by_state(table: pd.DataFrame, state: str, rounding: Rounding, keys: CourseK
     ]
 
 
-def _rounded_distribution(
-    table: pd.DataFrame, rounding: Rounding, keys: CourseKeys
-) -> pd.DataFrame:
+def rounded_distribution(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
     n = rounding.column(table, "n")  # at the first time that is the size of the group
     count = pd.Series(_by_state(table, "state", rounding, keys), table.index, dtype=float)
     count = count.clip(upper=n)
-    return table.assign(count=count, n=n, share=shares_of(count, table, ["site", "group", "time"]))
+    share = shares_of(count, table, ["site", "group", "time"])
+    return table.assign(count=count, n=n, share=share).drop(columns="patients")
 
 
-def _rounded_transitions(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
+def rounded_transitions(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
     columns = [table[name].astype(str) for name in ("site", "group", "from", "to")]
     count = [
         rounding.steps(steps, n, keys[site or EVERYONE, *name] if n else "")
@@ -319,7 +330,7 @@ def _rounded_transitions(table: pd.DataFrame, rounding: Rounding, keys: CourseKe
     return rounded.drop(columns=["patients", "n_patients"])
 
 
-def _rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
+def rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:
     """Paths; a path's share is divided among its continuations by their rounded numbers.
 
     The first line is the first state, so that it is rounded as that is in other tables.
@@ -328,13 +339,19 @@ def _rounded_paths(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) ->
     first = np.array([(s or EVERYONE, str(g), path) in keys for s, g, path in pairs], dtype=bool)
     count = pd.Series(rounding.column(table, "count", ["path"], "path"), table.index)
     count[first] = _by_state(table[first], "path", rounding, keys)
-    part = shares_of(count, table, ["site", "group", "parent"]).fillna(0.0)
+    table = table.assign(count=count).drop(columns="patients")
+    table = table.assign(share=share_of_paths(table))
+    return table[table["share"] > 0]
+
+
+def share_of_paths(table: pd.DataFrame) -> pd.Series:
+    """The share of each path, divided among its continuations by their numbers."""
+    part = shares_of(table["count"], table, ["site", "group", "parent"]).fillna(0.0)
     share: dict[tuple[Any, ...], float] = {}
     rows = zip(table["site"], table["group"], table["parent"], table["path"], strict=True)
     for (site, group, parent, path), own in zip(rows, part, strict=True):
         share[site, group, path] = own * share.get((site, group, parent), 1.0)
-    table = table.assign(count=count, share=list(share.values())).drop(columns="patients")
-    return table[table["share"] > 0]
+    return pd.Series(list(share.values()), table.index)
 
 
 def rounded_frequencies(table: pd.DataFrame, rounding: Rounding) -> pd.DataFrame:
@@ -350,104 +367,3 @@ def rounded_frequencies(table: pd.DataFrame, rounding: Rounding) -> pd.DataFrame
     whole = np.maximum(table["rounded_size"], drawn)
     share = count / whole.where(whole > 0)
     return table.assign(count=count, share=share, cumulative=share.groupby(by).cumsum())
-
-
-def rounded_clusters(
-    described: pd.DataFrame,
-    courses: Courses,
-    groups: Mapping[Any, str],
-    rounding: Rounding,
-    after: str | None = None,
-    window: str = "time",
-) -> pd.DataFrame:
-    """`describe_clusters` from rounded counts.
-
-    Parameters
-    ----------
-    described : DataFrame
-    courses : Courses
-        Rounded, of the same clusters: by site if `described` has a column `site`, else together.
-    groups : {cluster: its name in `courses`}
-    rounding : Rounding
-        Of the clusters, by number.
-    after, window : str
-        As in `describe_clusters`.
-    """
-    where = described["site"] if "site" in described else [EVERYONE] * len(described)
-    pairs = list(zip(where, described["cluster"], strict=True))
-    n = [rounding(count, *pair) for pair, count in zip(pairs, described["n"], strict=True)]
-    total = pd.Series(n).groupby(list(where), sort=False).transform("sum")
-    rows = []
-    for row, pair, size, whole in zip(described.to_dict("records"), pairs, n, total, strict=True):
-        new = {"n": size, "share": size / whole if whole else np.nan}
-        if is_small(row["n"], rounding.unit):
-            rows.append(_without_numbers(row, rounding.unit) | new)
-            continue
-        name = groups[row["cluster"]]
-        of_group = [
-            _of_group(table, name, row.get("site"))
-            for table in (courses.distribution, courses.transitions)
-        ]
-        new = row | new | _rounded_path(row, pair, rounding)
-        new |= _rounded_course(new, *of_group)
-        rows.append(new | {"description": wording(new, after, window)})
-    return pd.DataFrame(rows, columns=described.columns, index=described.index)
-
-
-def _of_group(table: pd.DataFrame, group: str, site: str | None) -> pd.DataFrame:
-    rows = table["group"] == group
-    return table[rows if site is None else rows & (table["site"] == site)]
-
-
-def _rounded_course(
-    row: Mapping[Hashable, Any], d: pd.DataFrame, x: pd.DataFrame
-) -> dict[Hashable, Any]:
-    """Beginnings, ends and switches from rounded counts of states and steps."""
-    first = d[d["time"] == d["time"].iloc[0]].set_index("state")
-    then = d[d["time"] == row["time"]].set_index("state")
-    name = first["count"].idxmax()
-    changes = x[x["from"] != x["to"].astype(x["from"].dtype)]
-    leave = changes[changes["from"] == name].set_index("to")["count"]
-    some = float(leave.sum())
-    return {
-        "first": name,
-        "first_share": float(first.at[name, "share"]),
-        "n_then": float(then["n"].iloc[0]),
-        "still": float(then.at[name, "share"]),
-        "switch_to": leave.idxmax() if some else None,
-        "switch_share": float(leave.max() / some) if some else np.nan,
-        "switches": float(changes["count"].sum() / row["n"]) if row["n"] else np.nan,
-    }
-
-
-def _rounded_path(
-    row: Mapping[Hashable, Any], pair: tuple[Any, Any], rounding: Rounding
-) -> dict[Hashable, Any]:
-    """The paths, the last state and the switchers, from rounded numbers of patients."""
-    n, unit = float(row["n"]), rounding.unit
-
-    def shown(names: Sequence[str]) -> list[tuple[float, Any]]:
-        """Each value with its share, the largest first; none of few patients."""
-        known = {name: row[name] for name in names if not pd.isna(row.get(name))}
-        exact = [round(float(row[f"{name}_share"]) * n, 6) for name in known]
-        counts = [
-            rounding(count, *pair, names[0], value)
-            for count, value in zip(exact, known.values(), strict=True)
-        ]
-        rest = rounding(n - sum(exact), *pair, names[0], "any other")
-        whole = sum(counts) + rest
-        enough = [
-            (count / whole, value)
-            for count, few, value in zip(counts, is_small(exact, unit), known.values(), strict=True)
-            if whole and not few
-        ]
-        return sorted(enough, key=lambda one: -one[0])
-
-    new: dict[Hashable, Any] = {}
-    for names in ([name for name in _PATHS if name in row], ["end"]):
-        for name, (share, value) in zip_longest(names, shown(names), fillvalue=(np.nan, None)):
-            new |= {name: value, f"{name}_share": share}
-    few = bool(is_small(row["switchers"], unit))
-    new["switchers"] = rounding(row["switchers"], *pair)
-    new["until_switch"] = np.nan if few else row["until_switch"]
-    return new

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.sequences.type import Sequences
-from mmlca.tables.describe import spell_text
+from mmlca.tables.describe import course_spells, course_texts
 from mmlca.tables.disclosure import hides, is_small
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
 
@@ -77,22 +77,28 @@ def representative_sequences(
 
 
 def _representatives(s: Sequences, n: int, shared_by: int, min_count: int) -> pd.DataFrame:
+    medoids = shown_medoids(s, n, shared_by, min_count)
+    total = s.weights.sum()
+    return pd.DataFrame(
+        {
+            "rank": np.arange(1, len(medoids.rows) + 1),
+            "sequence": course_texts(course_spells(s, medoids.rows)),
+            "count": medoids.weight,
+            "share": medoids.weight / total if total > 0 else medoids.weight,
+            "distance": medoids.distance,
+        }
+    )
+
+
+def shown_medoids(s: Sequences, n: int, shared_by: int, min_count: int) -> Medoids:
+    """The representatives of one group, without numbers that would reveal few patients."""
     medoids = medoid_rows(s, n, max(shared_by, min_count))
     if is_small(medoids.others, min_count).any():
         unknown = np.full(len(medoids.rows), np.nan)
         medoids = medoids._replace(weight=unknown, distance=unknown)
     if hides(min_count):
         medoids = medoids._replace(distance=medoids.distance.round(2))
-    total = s.weights.sum()
-    return pd.DataFrame(
-        {
-            "rank": np.arange(1, len(medoids.rows) + 1),
-            "sequence": [spell_text(s, int(row)) for row in medoids.rows],
-            "count": medoids.weight,
-            "share": medoids.weight / total if total > 0 else medoids.weight,
-            "distance": medoids.distance,
-        }
-    )
+    return medoids
 
 
 def medoid_rows(s: Sequences, n: int, shared_by: int) -> Medoids:

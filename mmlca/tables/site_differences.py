@@ -9,10 +9,10 @@ differ at all is tested in `mmlca.tables.shared_chains`, without assigning anybo
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,8 @@ from mmlca.tables.matching import memberships
 from mmlca.tables.norm_texts import cautions_of_pairs, summary_of_pair
 from mmlca.tables.norms import KINDS, Comparison, comparable, compare_sites
 
-if TYPE_CHECKING:
-    from mmlca.tables.course_tables import Courses
+OTHERS = "all others"
+"""All other sites together, which each of many sites is compared with."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,36 +83,17 @@ class SiteDifferences:
         blank = counts[["count", "n"]].isna()
         blank[_of_hidden_size(self.matrices, min_count)] = True
         hidden = dict(iter(blank.groupby([counts["membership"], counts["site"]])))
-        pairs = {f"{a} − {b}": (a, b) for a, b in combinations(counts["site"].unique(), 2)}
+        sites = list(counts["site"].unique())
+        pairs: dict[str, Sequence[str]] = {f"{a} − {b}": (a, b) for a, b in combinations(sites, 2)}
+        pairs |= {f"{site} − {OTHERS}": sites for site in sites}
         numbers = ["difference", "n_first", "n_second", "patients_first", "patients_second"]
         table = self.differences.astype(dict.fromkeys(numbers, float))
         for (name, pair), rows in table.groupby(["membership", "sites"]).groups.items():
-            cell, total = np.any([hidden[name, site] for site in pairs[pair]], axis=0).T
+            here = [hidden[name, site] for site in pairs[pair] if (name, site) in hidden]
+            cell, total = np.any(here, axis=0).T
             table.loc[rows[cell], "difference"] = np.nan
             table.loc[rows[total], numbers] = np.nan
         return hide(table, numbers, ["patients_first", "patients_second"], min_count)
-
-    def shown_with(
-        self, courses: Mapping[str, Courses], name_of: Callable[[str, Any], str]
-    ) -> pd.DataFrame:
-        """`differences` of the rates in the tables of courses, blank where these are.
-
-        Parameters
-        ----------
-        courses : {membership: Courses}
-        name_of : (membership, cluster) → the cluster's name in the `courses` of the membership
-        """
-        parts = {name: _course_cells(tables) for name, tables in courses.items()}
-        numbers = ["difference", "n_first", "n_second"]
-        table = self.differences.drop(columns=["patients_first", "patients_second"])
-        rows, missing = [], (np.nan, np.nan)
-        for row in table.rename(columns={"from": "before"}).itertuples(index=False):
-            before = None if pd.isna(row.before) else row.before
-            key = (name_of(row.membership, row.cluster), before, row.to)
-            a, b = (parts[row.membership].get((s, *key), missing) for s in row.sites.split(" − "))
-            rows.append([a[0] - b[0], a[1], b[1]])
-        values = np.array(rows, dtype=float).reshape(-1, len(numbers))
-        return table.assign(**dict(zip(numbers, values.T, strict=True)))
 
     def cautions(self) -> list[str]:
         """What to keep in mind when reading the norms: two sentences about all pairs of sites."""
@@ -296,7 +277,7 @@ def _pairs(
         return
     for site, own in steps.items():
         others = [part for name, part in steps.items() if name != site]
-        yield f"{site} − all others", (own, together(others))
+        yield f"{site} − {OTHERS}", (own, together(others))
 
 
 # --- tables ------------------------------------------------------------------------------
@@ -322,20 +303,6 @@ def _norm_table(
             "clusters": [*[transitions.any(axis=1).sum()] * 2, first.sum()],
         }
     )
-
-
-def _course_cells(courses: Courses) -> dict[tuple[Any, ...], tuple[float, float]]:
-    """Rate and n of each cell (site, group, from or None, to); NaN where hidden."""
-    steps = courses.shown("transitions").rename(columns={"from": "before"})
-    first = courses.shown("distribution")
-    first = first[first["time"] == first.groupby("site")["time"].transform("first")]
-    cells: dict[tuple[Any, ...], tuple[float, float]] = {
-        (row.site, row.group, row.before, row.to): (float(row.rate), float(row.n))
-        for row in steps.itertuples(index=False)
-    }
-    for row in first.itertuples(index=False):
-        cells[row.site, row.group, None, row.state] = (float(row.share), float(row.n))
-    return cells
 
 
 def _of_hidden_size(matrices: pd.DataFrame, min_count: int) -> NDArray[np.bool_]:

@@ -29,7 +29,12 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
         records = _of_records(study, patients, data.account)
     return {
         "about": pd.DataFrame([_about(patients)]),
-        "states": pd.DataFrame({"state": [str(state) for state in data.states]}),
+        "states": pd.DataFrame(
+            {
+                "state": [str(state) for state in data.states],
+                "final": [state in data.absorbing for state in data.states],
+            }
+        ),
         "times": pd.DataFrame({"time": [str(time) for time in data.times]}),
         **records,
     }
@@ -121,7 +126,10 @@ PART = Part(
             "dead": Column("flag", "whether death is a state"),
             "from_records": Column("flag", "whether sequences were built from records"),
         },
-        "states": {"state": Column("text", "the states, in their order")},
+        "states": {
+            "state": Column("text", "the states, in their order"),
+            "final": Column("flag", "whether nobody leaves it, such as death"),
+        },
         "times": {"time": Column("text", "the windows, in their order")},
         **_OF_RECORDS,
     },

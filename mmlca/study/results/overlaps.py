@@ -1,10 +1,11 @@
-"""The patients whom the groups of two rules share, which shows which groups correspond."""
+"""The patients of each group, and those whom groups of two rules share."""
 
 from __future__ import annotations
 
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from mmlca.study.results.part import Column, Part
@@ -31,10 +32,26 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
             groups[ENSEMBLE], patients.labels[model] + 1, patients.site, patients.rounding
         )
     ]
+    sizes = [
+        [view, int(group), *_size(patients, view, members)]
+        for view, labels in groups.items()
+        for group, members in labels.groupby(labels.to_numpy())
+    ]
     return {
+        "groups": pd.DataFrame(sizes, columns=list(_GROUPS)),
         "overlaps": pd.DataFrame(overlaps, columns=list(_OVERLAPS)),
         "classes_everywhere": pd.DataFrame(classes, columns=list(_CLASSES)),
     }
+
+
+def _size(patients: SitePatients, view: str, members: pd.Series) -> tuple[float, float]:
+    """The patients of a group, and the sum of their weights if it is another number."""
+    data, rounding = patients.sequences, patients.rounding_of(view)
+    weights = data.weights[data.positions(members.index)]
+    n, weight = float((weights > 0).sum()), float(weights.sum())
+    if rounding is not None:
+        return rounding(n, patients.site, int(members.iloc[0])), np.nan
+    return n, np.nan if weight == n else weight
 
 
 def pairs_of(
@@ -61,6 +78,12 @@ def pairs_of(
     ]
 
 
+_GROUPS = {
+    "view": Column("text", "the rule that groups the patients"),
+    "group": Column("whole", "the number of a group"),
+    "patients": Column("count", "patients of the group"),
+    "weight": Column("number", "the sum of their weights, if it is another number"),
+}
 _OVERLAPS = {
     "view": Column("text", "a rule that groups the patients"),
     "other": Column("text", "another rule"),
@@ -74,4 +97,4 @@ _CLASSES = {
     "class": Column("whole", "the number of a class of this model, from 1"),
     "patients": Column("count", "patients of the site in both"),
 }
-PART = Part({"overlaps": _OVERLAPS, "classes_everywhere": _CLASSES}, make)
+PART = Part({"groups": _GROUPS, "overlaps": _OVERLAPS, "classes_everywhere": _CLASSES}, make)

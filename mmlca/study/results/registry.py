@@ -5,6 +5,7 @@ from __future__ import annotations
 from mmlca.study.results import (
     about,
     certainty,
+    courses,
     effects,
     fit,
     inference,
@@ -22,6 +23,7 @@ PARTS: tuple[Part, ...] = (
     certainty.PART,
     overlaps.PART,
     steps.PART,
+    courses.PART,
     table_one.PART,
     models.PART,
     inference.PART,
@@ -35,5 +37,11 @@ TABLES: dict[str, Columns] = {
     name: columns for part in PARTS for name, columns in part.tables.items()
 }
 
-FOR_HEADLINE: tuple[Part, ...] = (about.PART, certainty.PART, overlaps.PART, steps.PART)
+FOR_HEADLINE: tuple[Part, ...] = (
+    about.PART,
+    certainty.PART,
+    overlaps.PART,
+    steps.PART,
+    courses.PART,
+)
 """The parts that the headline numbers need."""

@@ -14,13 +14,18 @@ from mmlca.figures.courses import plot_frequencies, plot_representatives
 from mmlca.figures.transitions import plot_transitions
 from mmlca.figures.treatment_lines import plot_lines
 from mmlca.sequences.checks import listed
-from mmlca.study.findings import shown_clusters
-from mmlca.study.release import count_note, rounding_of
+from mmlca.study.release import count_note
 from mmlca.study.report.charts import legend, sankey, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
+from mmlca.study.results.courses import (
+    FREQUENT,
+    REPRESENTATIVE,
+    SHARED_BY,
+    candidates_shared_by,
+)
 from mmlca.study.sections.section import NOT_DONE, Section
-from mmlca.study.sections.views import View, item_of_view, rests_on, shown_views
+from mmlca.study.sections.views import item_of_view, rests_on, shown_views
 from mmlca.study.words import (
     dead_included,
     group_word,
@@ -29,18 +34,15 @@ from mmlca.study.words import (
     window_name,
     windows_name,
 )
-from mmlca.tables.clusters import describe_clusters
-from mmlca.tables.course_tables import rounded_frequencies
-from mmlca.tables.describe import sequence_frequencies
-from mmlca.tables.disclosure import hides, printable
-from mmlca.tables.representatives import representative_sequences
+from mmlca.tables.disclosure import printable
 from mmlca.tables.treatment_lines import branch_names
 
 if TYPE_CHECKING:
     from mmlca.study.findings import Findings
+    from mmlca.study.results.shown_courses import GroupCourses
     from mmlca.study.settings import Study
+    from mmlca.tables.groups import GroupInfo
 
-SHARED_BY = 5  # courses of fewer patients are not drawn: ties would decide which come first
 _MOST_COLUMNS = 10  # of Table 1 that fit beside each other on a page
 _COLUMNS = (
     "cluster",
@@ -59,51 +61,6 @@ _COLUMNS = (
 _COURSES = ("site", "group", "rank", "sequence", "count", "share")
 
 
-# --- computed from patients ---------------------------------------------------------------
-
-
-def _by_site(study: Study, findings: Findings) -> pd.DataFrame:
-    """The numbers of each cluster at each site, as the release shows them."""
-    analysis = findings.analysis
-    described = describe_clusters(analysis.sequences, analysis.clusters, by_site=True)
-    described.insert(2, "name", described["cluster"].map(analysis.names))
-    courses = next(iter(findings.courses.values()))
-    return shown_clusters(study, analysis, described.drop(columns="description"), courses)
-
-
-def _frequencies(study: Study, view: View) -> pd.DataFrame:
-    """The courses that most patients of each group share, as the release shows them."""
-    least = max(SHARED_BY, study.privacy.min_count)
-    table = sequence_frequencies(view.data, view.groups, study.outputs.top, min_count=least)
-    return _released(study, view, table)
-
-
-def _representatives(study: Study, view: View) -> pd.DataFrame:
-    """The courses that represent those of each group, as the release shows them."""
-    table = representative_sequences(
-        view.data,
-        view.groups,
-        shared_by=_candidates_shared_by(study),
-        min_count=study.privacy.min_count,
-    )
-    return _released(study, view, table)
-
-
-def _released(study: Study, view: View, table: pd.DataFrame) -> pd.DataFrame:
-    table = view.courses.with_sizes(table)
-    rounding = rounding_of(study, view.groups)
-    return table if rounding is None else rounded_frequencies(table, rounding)
-
-
-def _candidates_shared_by(study: Study) -> int:
-    """How many patients share a representative course.
-
-    Ties do not decide which courses represent all others, so a course of one patient may do where
-    nothing is hidden.
-    """
-    return SHARED_BY if hides(study.privacy.min_count) else 1
-
-
 # --- tables and figures -------------------------------------------------------------------
 
 
@@ -111,11 +68,11 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     """The clusters in words and numbers, Table 1, and the courses under each membership."""
     yield from _described(study, findings)
     yield _table_one(study, findings)
-    for view in shown_views(study, findings):
+    for view in shown_views(findings):
         if view.name != "refined":  # they would be nearly those of the ensemble
             yield _most_frequent(study, view)
             yield _representative(study, view)
-        yield _lines(study, view)
+        yield _lines(study, findings, view)
         yield _transitions(study, view)
 
 
@@ -156,7 +113,7 @@ def _described(study: Study, findings: Findings) -> Iterator[Item]:
             f"The {groups} at each site",
             "The same for each site. The names are those of all sites together; shares at a single "
             "site may differ from them.",
-            printable(_by_site(study, findings)),
+            printable(findings.described_by_site),
             replace(layout, columns=("site", *_COLUMNS), n_keys=3),
         )
 
@@ -190,9 +147,9 @@ def _sites_below_each_other(frame: pd.DataFrame) -> pd.DataFrame | None:
     return parts.fillna("").reset_index()  # of all sites together nothing is compared
 
 
-def _most_frequent(study: Study, view: View) -> Item:
+def _most_frequent(study: Study, view: GroupCourses) -> Item:
     top, least = study.outputs.top, max(SHARED_BY, study.privacy.min_count)
-    table = _frequencies(study, view)
+    table = view.frequencies
     drawn, absent = _with_rows(view, table)
     single = "The folder patients has pictures of single courses."
     return item_of_view(
@@ -207,19 +164,28 @@ def _most_frequent(study: Study, view: View) -> Item:
             absent,
             single if study.outputs.figures else "",
         ),
-        view.courses.without_counts(table),
+        view.tables.without_counts(table),
         Plain(shares=("share", "cumulative"), columns=(*_COURSES, "cumulative")),
         partial(
-            plot_frequencies, top=top, shared_by=SHARED_BY, table=table, **_drawn(study, drawn)
+            plot_frequencies,
+            drawn,
+            top=top,
+            shared_by=SHARED_BY,
+            table=table,
+            spells=view.spells[FREQUENT],
+            **_drawn(study),
         ),
         "Coloured bars of the most frequent treatment courses, one panel for each "
         f"{group_word(study)}",
     )
 
 
-def _representative(study: Study, view: View) -> Item:
-    shared_by, least = _candidates_shared_by(study), max(SHARED_BY, study.privacy.min_count)
-    table = _representatives(study, view)
+def _representative(study: Study, view: GroupCourses) -> Item:
+    shared_by, least = (
+        candidates_shared_by(study.privacy.min_count),
+        max(SHARED_BY, study.privacy.min_count),
+    )
+    table = view.representatives
     drawn, absent = _with_rows(view, table)
     candidates = f"Only courses that at least {least} patients share can be chosen."
     return item_of_view(
@@ -233,46 +199,41 @@ def _representative(study: Study, view: View) -> Item:
             "another drug class).",
             sentences(candidates, absent) if shared_by > 1 else "",
         ),
-        view.courses.without_counts(table),
+        view.tables.without_counts(table),
         Plain(shares=("share", "distance"), columns=(*_COURSES, "distance")),
-        partial(plot_representatives, shared_by=shared_by, table=table, **_drawn(study, drawn)),
+        partial(
+            plot_representatives,
+            drawn,
+            shared_by=shared_by,
+            table=table,
+            spells=view.spells[REPRESENTATIVE],
+            **_drawn(study),
+        ),
         "Coloured bars of a few representative treatment courses, one panel for each "
         f"{group_word(study)}",
     )
 
 
-def _drawn(study: Study, view: View) -> dict[str, Any]:
+def _drawn(study: Study) -> dict[str, Any]:
     """The arguments that all figures of whole courses have."""
-    return {
-        "sequences": view.data,
-        "groups": view.groups,
-        "min_count": study.privacy.min_count,
-        "xlabel": window_name(study).capitalize(),
-    }
+    return {"min_count": study.privacy.min_count, "xlabel": window_name(study).capitalize()}
 
 
-def _with_rows(view: View, table: pd.DataFrame) -> tuple[View, str]:
-    """The patients of groups that have rows in the table, and a sentence on the other groups.
+def _with_rows(view: GroupCourses, table: pd.DataFrame) -> tuple[list[GroupInfo], str]:
+    """The panels of groups that have rows in the table, and a sentence on the other groups.
 
     If no group has rows all are kept: the figure then says so in each panel.
     """
-    groups = view.groups
-    names = list(dict.fromkeys(name for part in groups.values() for name in part.cat.categories))
-    absent = [name for name in names if name not in set(table["group"])]
+    names = list(dict.fromkeys(info.keys["group"] for info in view.of_sites))
+    absent = [str(name) for name in names if name not in set(table["group"])]
     if not absent or len(absent) == len(names):
-        return view, ""
-    kept = {
-        site: part[~part.isin(absent)].cat.remove_unused_categories()
-        for site, part in groups.items()
-    }
-    kept = {site: part for site, part in kept.items() if len(part)}
-    data = {site: view.data[site][view.data[site].ids.isin(kept[site].index)] for site in kept}
-    return view._replace(data=data, groups=kept), f"No course is drawn for {listed(absent)}."
+        return view.of_sites, ""
+    kept = [info for info in view.of_sites if info.keys["group"] not in absent]
+    return kept, f"No course is drawn for {listed(absent)}."
 
 
-def _lines(study: Study, view: View) -> Item:
-    states = list(dict.fromkeys(state for part in view.data.values() for state in part.states))
-    paths = view.courses.shown("paths")
+def _lines(study: Study, findings: Findings, view: GroupCourses) -> Item:
+    states, paths = findings.states, view.tables.shown("paths")
     rest = dict(zip(branch_names(states)[-2:], (PALE, MISSING), strict=True))
     drawn = set(paths["state"])
     branches = state_colours(states) | rest
@@ -295,15 +256,13 @@ def _lines(study: Study, view: View) -> Item:
         ),
         paths,
         Plain(shares=("share",), columns=("site", "group", "line", "path", "count", "share")),
-        lambda: plot_lines(
-            view.data, view.groups, table=view.courses.paths, min_count=study.privacy.min_count
-        ),
+        lambda: plot_lines(view.infos, table=view.tables.paths, min_count=study.privacy.min_count),
         f"Flow diagram from the first treatment line to the following ones, by {group_word(study)}",
         lambda: legend(branches) + sankey(paths, branches) + sunburst(paths, branches),
     )
 
 
-def _transitions(study: Study, view: View) -> Item:
+def _transitions(study: Study, view: GroupCourses) -> Item:
     window, windows = window_name(study), windows_name(study)
     return item_of_view(
         study,
@@ -313,7 +272,7 @@ def _transitions(study: Study, view: View) -> Item:
         f"Of all {windows} in which a patient was on the drug class of the row and was also "
         f"observed in the next {window}, the share followed by the class of the column. These are "
         f"shares of patient-{windows}: a patient counts once for each.",
-        view.courses.shown("transitions"),
+        view.tables.shown("transitions"),
         Grid(
             ("site", "group", "from"),
             "to",
@@ -323,9 +282,8 @@ def _transitions(study: Study, view: View) -> Item:
             text=f"Shares of patient-{windows} in %; columns: the state after.",
         ),
         lambda: plot_transitions(
-            view.data,
-            view.groups,
-            table=view.courses.transitions,
+            view.infos,
+            table=view.tables.transitions,
             min_count=study.privacy.min_count,
         ),
         f"Heat maps of the transition rates between drug classes, one for each {group_word(study)}",
@@ -340,7 +298,7 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     return [
         f"The {groups_word(study)} are formed from the treatment courses, so it is not a finding "
         "that their patients take the drug classes that describe them. Shares at the last time "
-        f"refer to patients still observed then{dead_included(findings.analysis.sequences)}."
+        f"refer to patients still observed then{dead_included(findings.results)}."
     ]
 
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from mmlca.figures.colours import state_colours
 from mmlca.figures.courses import plot_index
 from mmlca.figures.distribution import plot_state_distribution
-from mmlca.study.groups import named_groups, views
 from mmlca.study.report.charts import legend, stacked_bars
 from mmlca.study.report.tables import Grid
 from mmlca.study.sections.section import Section
-from mmlca.study.sections.views import View, item_of_view, rests_on, shown_views
+from mmlca.study.sections.views import item_of_view, rests_on, shown_views
 from mmlca.study.words import dead_included, group_word, sentences, window_name, windows_name
 from mmlca.tables.disclosure import hides
 
 if TYPE_CHECKING:
-    from mmlca.study.analysis import Analysis
+    from mmlca.sequences.type import Sequences
     from mmlca.study.findings import Findings
     from mmlca.study.report.content import Item
+    from mmlca.study.results.shown_courses import GroupCourses
     from mmlca.study.settings import Study
 
 _MOST_LINES = 5000
@@ -30,19 +31,19 @@ _MOST_LINES = 5000
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Shares of the drug classes in each window, for each membership."""
-    for view in shown_views(study, findings):
-        yield _state_distribution(study, view)
+    for view in shown_views(findings):
+        yield _state_distribution(study, findings, view)
 
 
-def _state_distribution(study: Study, view: View) -> Item:
-    data, courses, min_count = view.data, view.courses, study.privacy.min_count
+def _state_distribution(study: Study, findings: Findings, view: GroupCourses) -> Item:
+    courses, min_count = view.tables, study.privacy.min_count
     window, group = window_name(study), group_word(study)
     shares = courses.shown("distribution")
     drawn_as = shares["share"].fillna(shares.get("at_least", 0.0))
     occur = set(shares.loc[drawn_as > 0, "state"])
-    colours = state_colours([state for part in data.values() for state in part.states])
+    colours = state_colours(findings.states)
     seen = {name: shade for name, shade in colours.items() if name in occur}
-    each = f"{group} and site" if len(data) > 1 else group
+    each = f"{group} and site" if len(view.sites) > 1 else group
     grey = (
         f"Grey: drug classes of fewer than {min_count} patients; where their number would follow "
         "from the rest, the share of the most common class is a lower bound."
@@ -54,8 +55,8 @@ def _state_distribution(study: Study, view: View) -> Item:
         f"Treatment by {window}",
         sentences(
             f"Share of each drug class in each {window} among the patients observed in that "
-            f"{window}{dead_included(data)}, by {each}. Below the axis: the {window}, and the "
-            "number of patients.",
+            f"{window}{dead_included(findings.results)}, by {each}. Below the axis: the {window}, "
+            "and the number of patients.",
             grey if hides(min_count) and not courses.rounded else "",
         ),
         shares,
@@ -68,8 +69,7 @@ def _state_distribution(study: Study, view: View) -> Item:
             text=f"Shares of patients in %; columns: {windows_name(study)}.",
         ),
         lambda: plot_state_distribution(
-            data,
-            view.groups,
+            view.infos,
             table=courses.distribution,
             min_count=min_count,
             xlabel=window.capitalize(),
@@ -79,13 +79,15 @@ def _state_distribution(study: Study, view: View) -> Item:
     )
 
 
-def draw_single_courses(study: Study, analysis: Analysis, site: str) -> Callable[[], Any]:
+def draw_single_courses(
+    study: Study, data: Sequences, clusters: pd.Series, names: Mapping[int, str]
+) -> Callable[[], Any]:
     """A function that draws the course of every patient of a site, or of 5,000 drawn at random.
 
     The picture shows single patients, so it must stay inside the hospital.
     """
-    data, (view, clusters) = analysis.sequences[site], views(analysis)[0]
-    groups = named_groups(analysis, clusters, view)[site]
+    here = [names[k] for k in names if (clusters == k).any()]
+    groups = clusters.map(names).astype(pd.CategoricalDtype(here, ordered=True))
     if len(data) > _MOST_LINES:
         rng = np.random.default_rng(study.seed)
         rows = np.sort(rng.choice(len(data), _MOST_LINES, replace=False))

@@ -67,7 +67,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         f"Patients observed in the first {window_name(study)}, halfway through and in the last, by "
         f"{group_word(study)}, and the last number as a share of the first. If follow-up ends "
         "sooner in one group than in another, its end may be related to treatment.",
-        follow_up_table(study, next(iter(findings.courses.values()))),
+        follow_up_table(study, findings.courses[findings.view].tables),
         Plain(shares=("share",), n_keys=2),
         note=note,
     )

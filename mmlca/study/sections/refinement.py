@@ -75,7 +75,7 @@ def _moves(study: Study, findings: Findings, n_steps: int) -> Iterator[Item]:
     results, min_count, note = findings.results, study.privacy.min_count, count_note(study)
     moves = moves_of(results, findings.sizes, min_count)
     steps, same = counted(n_steps, "step"), same_as_own(results, min_count)
-    names = {c: group_name(study, c, findings.names) for c in moves.clusters}
+    names = {c: group_name(study, c, findings.names.clusters) for c in moves.clusters}
     hidden = "Refined sizes that differ from those of the ensemble by few patients are not shown."
     yield Item(
         "refined_sizes",

@@ -50,7 +50,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
         yield from _shared_chains(shared)
     if len(findings.results) > MOST_SITES:
         return
-    shown = _named_differences(findings, differences)
+    shown = _named_differences(study, findings, differences)
     pairs = list(dict.fromkeys(differences.norms["sites"]))
     for number, pair in enumerate(pairs, start=1):
         name = "site_differences" if len(pairs) == 1 else f"site_differences_{number}"
@@ -122,18 +122,15 @@ def _shared_chains(shared: SharedChains) -> Iterator[Item]:
         )
 
 
-def _named_differences(findings: Findings, differences: SiteDifferences) -> pd.DataFrame:
+def _named_differences(
+    study: Study, findings: Findings, differences: SiteDifferences
+) -> pd.DataFrame:
     """All differences as the release shows them, with the names of the groups."""
-    names, courses = findings.group_names, findings.courses
-    own = next(iter(courses.values()))  # the only one if there is a single class
-
-    def name_of(membership: str, cluster: Any) -> str:
-        return names.get(membership, next(iter(names.values())))[cluster]
-
-    memberships = differences.differences["membership"]
-    shown = differences.shown_with({m: courses.get(m, own) for m in memberships}, name_of)
+    names, of_clusters = findings.names.groups, findings.cluster_names
+    shown = differences.shown(0 if is_rounded(findings.results) else study.privacy.min_count)
     pairs = shown[["membership", "cluster"]].itertuples(index=False)
-    return shown.assign(cluster=[name_of(*pair) for pair in pairs])
+    called = [names.get(membership, of_clusters)[cluster] for membership, cluster in pairs]
+    return shown.drop(columns=["patients_first", "patients_second"]).assign(cluster=called)
 
 
 def _differences_of(

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from mmlca.sequences.checks import listed
-from mmlca.study.groups import course_views, named_groups
 from mmlca.study.release import count_note
 from mmlca.study.report.content import Item
 from mmlca.study.words import sentences
-from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
-    from mmlca.sequences.type import Sequences
     from mmlca.study.findings import Findings
     from mmlca.study.report.tables import Layout
+    from mmlca.study.results.shown_courses import GroupCourses
     from mmlca.study.settings import Study
-    from mmlca.tables.course_tables import Courses
 
 WHOSE = {
     None: "Classes of the site's model.",
@@ -34,32 +31,14 @@ WHOSE = {
 """The membership that a figure shows, for its caption."""
 
 
-class View(NamedTuple):
-    """The courses of all patients in the groups of one membership."""
-
-    name: str | None
-    data: Mapping[str, Sequences]
-    groups: Mapping[str, pd.Series]
-    courses: Courses
-
-
-def shown_views(study: Study, findings: Findings) -> Iterator[View]:
+def shown_views(findings: Findings) -> list[GroupCourses]:
     """The memberships of which at least one group has enough patients to be shown."""
-    analysis = findings.analysis
-    for name, clusters in course_views(analysis):
-        if any_to_show(clusters, study.privacy.min_count):
-            groups = named_groups(analysis, clusters, name)
-            yield View(name, analysis.sequences, groups, findings.courses[name])
-
-
-def any_to_show(groups: Mapping[str, pd.Series], min_count: int) -> bool:
-    """Whether a group has enough patients to be shown; figures leave smaller ones out."""
-    return any(not is_small(part.value_counts(), min_count).all() for part in groups.values())
+    return [view for view in findings.courses.values() if view.groups.any_to_show()]
 
 
 def item_of_view(
     study: Study,
-    view: View,
+    view: GroupCourses,
     name: str,
     title: str,
     caption: str,
@@ -77,7 +56,7 @@ def item_of_view(
         table,
         layout,
         draw,
-        f"{alt} at {listed(list(view.data))}.",
+        f"{alt} at {listed(view.sites)}.",
         view.name,
         chart,
         note=count_note(study),

@@ -1,0 +1,289 @@
+"""The courses of each group: states by window, treatment lines, paths, and common courses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mmlca.study.results.part import Column, Part
+from mmlca.study.results.patients import REFINED
+from mmlca.tables.clusters import (
+    ARROW,
+    GOES_ON,
+    LONGEST,
+    CourseCounts,
+    Path,
+    count_courses,
+    switch_steps,
+)
+from mmlca.tables.course_tables import (
+    course_keys,
+    rounded_distribution,
+    rounded_paths,
+)
+from mmlca.tables.describe import course_spells, course_texts, frequent, state_distribution
+from mmlca.tables.disclosure import hides, is_small
+from mmlca.tables.representatives import shown_medoids
+from mmlca.tables.treatment_lines import treatment_paths
+
+if TYPE_CHECKING:
+    from mmlca.sequences.type import Sequences
+    from mmlca.study.results.patients import SitePatients
+    from mmlca.study.settings import Study
+    from mmlca.tables.course_tables import CourseKeys
+    from mmlca.tables.disclosure import Rounding
+
+SHARED_BY = 5
+"""Courses of fewer patients are not drawn: ties would decide which come first."""
+FREQUENT, REPRESENTATIVE = "frequent", "representative"
+Rows = list[list[Any]]
+
+
+def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in _TABLES}
+    for view, groups in patients.groups.items():
+        made = _of_view(study, patients, view, groups.astype(int))
+        for name, table in made.items():
+            tables[name].append(table.assign(view=view))
+    return {
+        name: pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+        for name, parts in tables.items()
+    }
+
+
+def _of_view(
+    study: Study, patients: SitePatients, view: str, groups: pd.Series
+) -> dict[str, pd.DataFrame]:
+    site, data, min_count = patients.site, patients.sequences, study.privacy.min_count
+    sites, labels, rounding = {site: data}, {site: groups}, patients.rounding_of(view)
+    windows = state_distribution(sites, labels)
+    lines = treatment_paths(sites, labels, min_count=min_count)
+    keys: CourseKeys = {}
+    if rounding is not None:
+        keys = course_keys(sites, labels, rounding)
+        windows = rounded_distribution(windows, rounding, keys)
+        lines = rounded_paths(lines, rounding, keys)
+    rows: dict[str, Rows] = {name: [] for name in _TABLES if name not in ("windows", "lines")}
+    for group in sorted(groups.unique().tolist()):
+        members = data[(groups == group).to_numpy()]
+        counts = count_courses(members)
+        if rounding is not None:
+            counts = _rounded(counts, members, site, group, rounding, keys)
+        for name, row in _rows(counts):
+            rows[name].append([view, group, *row])
+        single = () if view == REFINED else _single_courses(study, members, site, group, rounding)
+        for name, row in single:
+            rows[name].append([view, group, *row])
+    return {
+        "windows": _without_empty(windows),
+        "lines": lines.reindex(columns=list(_LINES)),
+        **{name: pd.DataFrame(part, columns=list(_TABLES[name])) for name, part in rows.items()},
+    }
+
+
+def _without_empty(windows: pd.DataFrame) -> pd.DataFrame:
+    """The windows in which anybody is observed."""
+    windows = windows[windows["n"] > 0]
+    return windows.astype({"time": str, "state": str}).reindex(columns=list(_WINDOWS))
+
+
+def _rows(counts: CourseCounts) -> Iterator[tuple[str, list[Any]]]:
+    """The rows of the tables of a group's counts, each behind the name of its table."""
+    states = counts.states
+    for state, begin, end in zip(states, counts.begins, counts.ends, strict=True):
+        if begin or end:
+            yield "ends", [state, begin, end]
+    for i, j in np.argwhere(counts.switches > 0):
+        yield "switches", [states[i], states[j], counts.switches[i, j]]
+    for t in np.flatnonzero((counts.followed > 0) | (counts.switched > 0)):
+        yield "spans", [t, counts.followed[t], counts.switched[t]]
+    for longest in LONGEST:
+        for path, n in counts.paths[longest].items():
+            yield "paths", [longest, *_names(path, counts, longest), n]
+
+
+def _names(path: tuple[int, ...] | None, counts: CourseCounts, longest: int) -> list[Any]:
+    """The up to three states of a path, and whether it goes on."""
+    if path is None:
+        return [None] * max(LONGEST) + [False]
+    named = [counts.states[code] if code >= 0 else None for code in path[:longest]]
+    return named + [None] * (max(LONGEST) - longest) + [path[longest] >= 0]
+
+
+# --- rounded ------------------------------------------------------------------------------
+
+
+def _rounded(
+    counts: CourseCounts,
+    data: Sequences,
+    site: str,
+    group: int,
+    rounding: Rounding,
+    keys: Mapping[tuple[str, ...], str],
+) -> CourseCounts:
+    """The same with all counts rounded; paths of few patients are together."""
+
+    def draw(n: float, *what: Any) -> float:
+        return rounding(n, site, group, *what)
+
+    states = counts.states
+    begins = [
+        rounding.named(n, keys[site, str(group), state]) if n else 0.0
+        for state, n in zip(states, counts.begins, strict=True)
+    ]
+    ends = [
+        draw(n, "end", state) if n else 0.0 for state, n in zip(states, counts.ends, strict=True)
+    ]
+    switches, moves = np.zeros_like(counts.switches), switch_steps(data)
+    for i, j in np.argwhere(counts.switches > 0):
+        who = data.ids[np.unique(moves[0][(moves[1] == i) & (moves[2] == j)])]
+        switches[i, j] = rounding.steps(counts.switches[i, j], len(who), rounding.key_of(who))
+    few_switch = bool(is_small(counts.switched.sum(), rounding.unit))
+    spans = {
+        "followed": [draw(n, "followed", t) if n else 0.0 for t, n in enumerate(counts.followed)],
+        "switched": [
+            0.0 if few_switch or not n else draw(n, "switched", t)
+            for t, n in enumerate(counts.switched)
+        ],
+    }
+    return counts._replace(
+        n=draw(counts.n),
+        begins=np.array(begins),
+        ends=np.array(ends),
+        switches=switches,
+        paths={
+            longest: _rounded_paths(paths, counts, longest, draw, rounding.unit)
+            for longest, paths in counts.paths.items()
+        },
+        **{name: np.array(values) for name, values in spans.items()},
+    )
+
+
+def _rounded_paths(
+    paths: Mapping[Path, float],
+    counts: CourseCounts,
+    longest: int,
+    draw: Callable[..., float],
+    unit: int,
+) -> dict[Path, float]:
+    """The paths that enough patients take, and all others together."""
+    rounded: dict[Path, float] = {}
+    rest = counts.n
+    for path, n in paths.items():
+        if path is not None and not is_small(n, unit):
+            *states, more = _names(path, counts, longest)
+            text = ARROW.join([*filter(None, states), *([GOES_ON] if more else [])])
+            rounded[path] = draw(n, "path", text)
+            rest -= n
+    rounded[None] = draw(round(rest, 6), "path", "any other")
+    return rounded
+
+
+# --- single courses -----------------------------------------------------------------------
+
+
+def _single_courses(
+    study: Study, data: Sequences, site: str, group: int, rounding: Rounding | None
+) -> Iterator[tuple[str, list[Any]]]:
+    """Courses that enough patients share: the most frequent, and those that represent all."""
+    min_count = study.privacy.min_count
+    common = frequent(data, study.outputs.top, max(SHARED_BY, min_count))
+    medoids = shown_medoids(data, 5, candidates_shared_by(min_count), min_count)
+    unknown = np.full(len(common.rows), np.nan)
+    for kind, rows, count, distance in (
+        (FREQUENT, common.rows, common.weight, unknown),
+        (REPRESENTATIVE, medoids.rows, medoids.weight, medoids.distance),
+    ):
+        spells = course_spells(data, rows)
+        for rank, (text, n, far) in enumerate(
+            zip(course_texts(spells), count, distance, strict=True), 1
+        ):
+            if rounding is not None:
+                n = rounding(n, site, group, "sequence", text)
+            yield "courses", [kind, rank, n, far]
+        for spell in spells.itertuples(index=False, name=None):
+            yield "spells", [kind, *spell]
+
+
+def candidates_shared_by(min_count: int) -> int:
+    """How many patients share a representative course.
+
+    Ties do not decide which courses represent all others, so a course of one patient may do where
+    nothing is hidden.
+    """
+    return SHARED_BY if hides(min_count) else 1
+
+
+_VIEW = {
+    "view": Column("text", "the rule that groups the patients"),
+    "group": Column("whole", "the number of a group"),
+}
+_RANK = {
+    **_VIEW,
+    "kind": Column("text", "frequent (shared by most patients) or representative (of all others)"),
+    "rank": Column("whole", "the place of a course, from 1"),
+}
+_WINDOWS = {
+    **_VIEW,
+    "time": Column("text", "a window"),
+    "state": Column("text", "a state"),
+    "count": Column("count", "patients in the state"),
+    "n": Column("count", "patients observed"),
+    "patients": Column("count", "different patients in the state; missing where rounded"),
+}
+_LINES = {
+    **_VIEW,
+    "line": Column("whole", "the number of the last treatment line of a path"),
+    "path": Column("text", "the states of all lines up to it"),
+    "parent": Column("text", "the same without the last one"),
+    "before": Column("text", "the state of the line before"),
+    "state": Column("text", "the state of the last line, or that there was none, or others"),
+    "count": Column("count", "patients with the path"),
+    "patients": Column("count", "different ones; missing where rounded"),
+    "share": Column("number", "their share of the group"),
+}
+_TABLES = {
+    "windows": _WINDOWS,
+    "lines": _LINES,
+    "paths": {
+        **_VIEW,
+        "longest": Column("whole", "the number of states after which paths are cut"),
+        "first": Column("text", "the first state; missing: all paths that are not named"),
+        "second": Column("text", "the next other state"),
+        "third": Column("text", "the next other state"),
+        "more": Column("flag", "whether the path goes on"),
+        "count": Column("count", "patients with the path"),
+    },
+    "ends": {
+        **_VIEW,
+        "state": Column("text", "a state"),
+        "begin": Column("count", "patients who begin in it"),
+        "end": Column("count", "patients whose last known state it is"),
+    },
+    "spans": {
+        **_VIEW,
+        "windows": Column("whole", "a number of windows"),
+        "followed": Column("count", "patients whose last known state is in the window before it"),
+        "switched": Column("count", "patients with so many windows before their first switch"),
+    },
+    "switches": {
+        **_VIEW,
+        "from": Column("text", "a state"),
+        "to": Column("text", "the next other state that is known"),
+        "count": Column("count", "such switches"),
+    },
+    "courses": {
+        **_RANK,
+        "count": Column("count", "patients who have the course, or whom it represents"),
+        "distance": Column("number", "mean share of windows in which these differ from it"),
+    },
+    "spells": {
+        **_RANK,
+        "state": Column("text", "the state of a spell of the course; missing: not known"),
+        "windows": Column("whole", "the length of the spell"),
+    },
+}
+PART = Part(_TABLES, make)
