@@ -14,7 +14,7 @@ from mmlca.study.sections.clusters import SHARED_BY
 from mmlca.study.sections.views import any_to_show
 from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.course_tables import courses_by_group
-from mmlca.tables.describe import sequence_frequencies
+from mmlca.tables.describe import frequency_spells, sequence_frequencies
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -40,12 +40,15 @@ def class_courses(
     if not any_to_show(groups, min_count):
         return None
     courses = courses_by_group(part, groups, min_count)
-    frequencies = sequence_frequencies(part, groups, 30, min_count=max(SHARED_BY, min_count))
-    frequencies = courses.with_sizes(frequencies)
+    least = max(SHARED_BY, min_count)
+    frequencies = courses.with_sizes(sequence_frequencies(part, groups, 30, min_count=least))
+    spells = frequency_spells(part, groups, 30, min_count=least)
     return courses.shown("transitions"), [
         lambda: plot_state_distribution(
             part, groups, table=courses.distribution, min_count=min_count
         ),
-        lambda: plot_frequencies(part, groups, table=frequencies, min_count=min_count),
+        lambda: plot_frequencies(
+            part, groups, table=frequencies, spells=spells, min_count=min_count
+        ),
         lambda: plot_transitions(part, groups, table=courses.transitions, min_count=min_count),
     ]

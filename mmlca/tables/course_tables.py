@@ -303,7 +303,8 @@ def _rounded_distribution(
     n = rounding.column(table, "n")  # at the first time that is the size of the group
     count = pd.Series(_by_state(table, "state", rounding, keys), table.index, dtype=float)
     count = count.clip(upper=n)
-    return table.assign(count=count, n=n, share=shares_of(count, table, ["site", "group", "time"]))
+    share = shares_of(count, table, ["site", "group", "time"])
+    return table.assign(count=count, n=n, share=share).drop(columns="patients")
 
 
 def _rounded_transitions(table: pd.DataFrame, rounding: Rounding, keys: CourseKeys) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from mmlca.tables.counts import (
     leaving_patients,
     rates,
     state_counts,
+    state_patients,
     step_counts,
     step_patients,
 )
@@ -35,7 +36,8 @@ def state_distribution(
     -------
     DataFrame
         time, state, `count` (weighted patients in the state), `n` (weighted patients
-        observed) and `share` = count / n, NaN where nobody is observed.
+        observed), `share` = count / n, NaN where nobody is observed, and `patients` (number of
+        different patients in the state).
 
     Examples
     --------
@@ -58,6 +60,7 @@ def _state_distribution(s: Sequences) -> pd.DataFrame:
             "count": count.ravel(),
             "n": np.broadcast_to(n, count.shape).ravel(),
             "share": rates(count).ravel(),
+            "patients": state_patients(s).ravel(),
         }
     )
 
@@ -96,7 +99,7 @@ def _sequence_frequencies(s: Sequences, top: int | None, min_count: int) -> pd.D
     return pd.DataFrame(
         {
             "rank": np.arange(1, len(common.rows) + 1),
-            "sequence": [spell_text(s, int(row)) for row in common.rows],
+            "sequence": course_texts(course_spells(s, common.rows)),
             "count": common.weight,
             "share": common.share,
             "cumulative": np.cumsum(common.share),
@@ -134,13 +137,57 @@ def frequent(s: Sequences, top: int | None, min_count: int = 0) -> Frequent:
     return Frequent(first[chosen], weight[chosen], rates(weight)[chosen], int(rare.sum()))
 
 
-def spell_text(sequences: Sequences, row: int) -> str:
-    """One patient's sequence as spells, such as "TNFi×9 → CTLA4-Ig×7"."""
-    codes = sequences.codes[row, : sequences.lengths[row]]
-    start = np.flatnonzero(np.diff(codes, prepend=np.int8(-2)))
-    run = np.diff(np.append(start, len(codes)))
-    names = [sequences.states[c] if c >= 0 else "?" for c in codes[start]]
-    return " → ".join(f"{name}×{r}" for name, r in zip(names, run, strict=True))
+def frequency_spells(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    top: int | None = 10,
+    *,
+    min_count: int = 0,
+) -> pd.DataFrame:
+    """The spells of the sequences that `sequence_frequencies` lists, as `plot_frequencies` draws.
+
+    Returns
+    -------
+    DataFrame
+        One row per spell, in order: rank of the sequence, state (missing where it is not known)
+        and `windows` (how many times the spell lasts).
+
+    Examples
+    --------
+    >>> s = Sequences.from_lists([["A", "A", "B"], ["A", "A", "B"]])
+    >>> frequency_spells(s)
+       rank state  windows
+    0     1     A        2
+    1     1     B        1
+    """
+    return by_group(sequences, groups, lambda s: course_spells(s, frequent(s, top, min_count).rows))
+
+
+def course_spells(s: Sequences, rows: NDArray[np.intp]) -> pd.DataFrame:
+    """The spells of some patients' sequences, which are numbered by rank from 1."""
+    codes = s.codes[rows]
+    followed = np.arange(s.shape[1]) < s.lengths[rows][:, None]
+    begins = followed.copy()
+    begins[:, 1:] &= codes[:, 1:] != codes[:, :-1]
+    row, time = np.nonzero(begins)
+    spell = np.cumsum(begins)[followed.ravel()] - 1
+    names = np.array([*s.states, None], dtype=object)  # code -1 is the last one
+    return pd.DataFrame(
+        {
+            "rank": row + 1,
+            "state": names[codes[row, time]],
+            "windows": np.bincount(spell, minlength=len(row)),
+        }
+    )
+
+
+def course_texts(spells: pd.DataFrame) -> list[str]:
+    """Each sequence of `course_spells` as text, such as "TNFi×9 → ?×1 → CTLA4-Ig×7"."""
+    states = spells["state"].where(spells["state"].notna(), "?")
+    texts: dict[int, list[str]] = {}
+    for rank, state, windows in zip(spells["rank"], states, spells["windows"], strict=True):
+        texts.setdefault(rank, []).append(f"{state}×{windows}")
+    return [" → ".join(parts) for parts in texts.values()]
 
 
 def transition_rates(

@@ -7,7 +7,7 @@ where sequences come as a dict {site: Sequences}, labels come as a dict {site: l
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,47 @@ SequencesBySite: TypeAlias = Mapping[str, Sequences]
 LabelsBySite: TypeAlias = Mapping[str, Labels]
 Groups: TypeAlias = Labels | LabelsBySite | None
 Keys: TypeAlias = dict[str, Hashable]
+
+
+class GroupInfo(NamedTuple):
+    """What a figure needs to know about the patients of a site and group, besides its table.
+
+    Parameters
+    ----------
+    keys : dict
+        {"site": …, "group": …} as far as they apply.
+    n : int
+        Patients of positive weight.
+    weight : float
+        The sum of their weights.
+    states, times, absorbing : tuple of str
+        As in `Sequences`.
+    """
+
+    keys: Keys
+    n: int
+    weight: float
+    states: tuple[str, ...]
+    times: tuple[str, ...]
+    absorbing: tuple[str, ...] = ()
+
+
+def group_infos(sequences: Sequences | SequencesBySite, groups: Groups = None) -> list[GroupInfo]:
+    """What figures need to know about each site's and group's patients.
+
+    Examples
+    --------
+    >>> s = Sequences.from_lists([["A", "B"], ["A"], ["B", "B"]])
+    >>> [(info.keys, info.n) for info in group_infos(s, ["x", "y", "x"])]
+    [({'group': 'x'}, 2), ({'group': 'y'}, 1)]
+    """
+    return [group_info(keys, data) for keys, data in split(sequences, groups)]
+
+
+def group_info(keys: Keys, data: Sequences) -> GroupInfo:
+    """What figures need to know about these patients."""
+    n, weight = int((data.weights > 0).sum()), float(data.weights.sum())
+    return GroupInfo(keys, n, weight, data.states, data.times, data.absorbing)
 
 
 def by_group(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.sequences.type import Sequences
-from mmlca.tables.describe import spell_text
+from mmlca.tables.describe import course_spells, course_texts
 from mmlca.tables.disclosure import hides, is_small
 from mmlca.tables.groups import Groups, SequencesBySite, by_group
 
@@ -87,12 +87,29 @@ def _representatives(s: Sequences, n: int, shared_by: int, min_count: int) -> pd
     return pd.DataFrame(
         {
             "rank": np.arange(1, len(medoids.rows) + 1),
-            "sequence": [spell_text(s, int(row)) for row in medoids.rows],
+            "sequence": course_texts(course_spells(s, medoids.rows)),
             "count": medoids.weight,
             "share": medoids.weight / total if total > 0 else medoids.weight,
             "distance": medoids.distance,
         }
     )
+
+
+def representative_spells(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    n: int = 5,
+    shared_by: int = 5,
+    min_count: int = 0,
+) -> pd.DataFrame:
+    """The spells of the sequences that `representative_sequences` lists for the same arguments.
+
+    They are those that `plot_representatives` draws: a table like that of
+    `mmlca.tables.describe.frequency_spells`.
+    """
+    least = max(shared_by, min_count)
+    return by_group(sequences, groups, lambda s: course_spells(s, medoid_rows(s, n, least).rows))
 
 
 def medoid_rows(s: Sequences, n: int, shared_by: int) -> Medoids:

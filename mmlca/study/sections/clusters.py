@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -31,9 +30,9 @@ from mmlca.study.words import (
 )
 from mmlca.tables.clusters import describe_clusters
 from mmlca.tables.course_tables import rounded_frequencies
-from mmlca.tables.describe import sequence_frequencies
+from mmlca.tables.describe import frequency_spells, sequence_frequencies
 from mmlca.tables.disclosure import hides, printable
-from mmlca.tables.representatives import representative_sequences
+from mmlca.tables.representatives import representative_sequences, representative_spells
 from mmlca.tables.treatment_lines import branch_names
 
 if TYPE_CHECKING:
@@ -209,8 +208,11 @@ def _most_frequent(study: Study, view: View) -> Item:
         ),
         view.courses.without_counts(table),
         Plain(shares=("share", "cumulative"), columns=(*_COURSES, "cumulative")),
-        partial(
-            plot_frequencies, top=top, shared_by=SHARED_BY, table=table, **_drawn(study, drawn)
+        lambda: plot_frequencies(
+            shared_by=SHARED_BY,
+            table=table,
+            spells=frequency_spells(drawn.data, drawn.groups, top, min_count=least),
+            **_drawn(study, drawn),
         ),
         "Coloured bars of the most frequent treatment courses, one panel for each "
         f"{group_word(study)}",
@@ -235,7 +237,14 @@ def _representative(study: Study, view: View) -> Item:
         ),
         view.courses.without_counts(table),
         Plain(shares=("share", "distance"), columns=(*_COURSES, "distance")),
-        partial(plot_representatives, shared_by=shared_by, table=table, **_drawn(study, drawn)),
+        lambda: plot_representatives(
+            shared_by=shared_by,
+            table=table,
+            spells=representative_spells(
+                drawn.data, drawn.groups, shared_by=shared_by, min_count=study.privacy.min_count
+            ),
+            **_drawn(study, drawn),
+        ),
         "Coloured bars of a few representative treatment courses, one panel for each "
         f"{group_word(study)}",
     )
