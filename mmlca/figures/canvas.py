@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,15 @@ from font.errors import InputError
 from mmlca.figures.colours import INK, MISSING
 from mmlca.sequences.type import Sequences
 from mmlca.tables.disclosure import check_min_count, is_small, not_shown
-from mmlca.tables.groups import Groups, Keys, SequencesBySite, split
+from mmlca.tables.groups import (
+    GroupInfo,
+    Groups,
+    Keys,
+    SequencesBySite,
+    group_info,
+    group_infos,
+    split,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,17 +36,17 @@ ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
 MARKERS = "osD^vP*X"
 _MAX_IN_LEGEND = 14
 _MOST_TO_LEGEND = 0.45  # of a panel of the caller
+_Table = TypeVar("_Table")
 
 
 # --- panels ----------------------------------------------------------------------------
 
 
 class Panel(NamedTuple):
-    """One Axes, the patients to draw in it, their site and group, and whether it begins a row."""
+    """One Axes, what to know about the patients to draw in it, and whether it begins a row."""
 
     ax: Axes
-    data: Sequences
-    keys: Keys
+    info: GroupInfo
     first: bool
 
     def sized(self, table: pd.DataFrame | None) -> bool:
@@ -48,13 +56,18 @@ class Panel(NamedTuple):
 
     def rows(self, table: pd.DataFrame, n: int | None = None) -> pd.DataFrame:
         """The rows of this panel's site and group, of which there should be n."""
-        mine = np.ones(len(table), dtype=bool)
+        keys, mine = self.info.keys, np.ones(len(table), dtype=bool)
         for name in ("site", "group"):
-            if name in table or name in self.keys:
-                known = name in table and name in self.keys
-                mine &= (table[name] == self.keys[name]).to_numpy() if known else False
+            if (name in table) != (name in keys):
+                there, wanted = ("a", "none") if name in table else ("no", "one")
+                raise InputError(
+                    f"the table has {there} column {name!r}, expected {wanted}; give the table of "
+                    "the same sequences and groups."
+                )
+            if name in keys:
+                mine &= (table[name] == keys[name]).to_numpy()
         if n is not None and mine.sum() != n:
-            where = f" for {group_name(self.keys)}" if self.keys else ""
+            where = f" for {group_name(keys)}" if keys else ""
             raise InputError(
                 f"the table has {mine.sum():,} rows{where}, expected {n:,}; give the table of the "
                 "same sequences and groups."
@@ -92,11 +105,11 @@ class Page:
     @property
     def states(self) -> list[str]:
         """All states of all panels, in order."""
-        return list(dict.fromkeys(state for panel in self.panels for state in panel.data.states))
+        return list(dict.fromkeys(state for panel in self.panels for state in panel.info.states))
 
     @property
     def n_times(self) -> int:
-        return max(panel.data.shape[1] for panel in self.panels)
+        return max(len(panel.info.times) for panel in self.panels)
 
     def hidden(self, n: int, noun: str, others: int = 0) -> None:
         """Note that n things were of too few patients to show, and others would reveal them."""
@@ -206,9 +219,49 @@ def even_lines(text: str, letters: int) -> list[str]:
     return textwrap.wrap(text, letters)
 
 
-def lay_out(
-    sequences: Sequences | SequencesBySite,
+def infos_and_table(
+    sequences: Sequences | SequencesBySite | list[GroupInfo],
     groups: Groups,
+    min_count: int,
+    table: _Table | None,
+    compute: Callable[[Sequences | SequencesBySite, Groups], _Table],
+) -> tuple[list[GroupInfo], _Table]:
+    """What a figure draws: its groups, and their table, computed if it is not given.
+
+    A list of groups in place of the sequences comes with its table.
+    """
+    if isinstance(sequences, list):
+        if not all(isinstance(info, GroupInfo) for info in sequences):
+            raise TypeError(
+                "found a list where sequences are needed; a list may only hold GroupInfo objects, "
+                "with the table to draw."
+            )
+        if table is None:
+            raise InputError("a list of GroupInfo holds no patients; give their table as table=.")
+        if groups is not None:
+            raise InputError("a list of GroupInfo has groups of its own; leave out groups=.")
+        return sequences, table
+    check_sequences(sequences)
+    infos = group_infos(sequences, groups)
+    choose_groups(infos, min_count)  # a table is computed only if there is something to draw
+    return infos, compute(sequences, groups) if table is None else table
+
+
+def split_patients(
+    sequences: Sequences | SequencesBySite, groups: Groups
+) -> list[tuple[GroupInfo, Sequences]]:
+    """Each group and its patients of positive weight, for figures that draw more than a table."""
+    check_sequences(sequences)
+    return [(group_info(*part), part[1][part[1].weights > 0]) for part in split(sequences, groups)]
+
+
+def patients_of(info: GroupInfo, patients: list[tuple[GroupInfo, Sequences]]) -> Sequences:
+    """Those of one group, from `split_patients`."""
+    return next(data for other, data in patients if other is info)
+
+
+def lay_out(
+    infos: list[GroupInfo],
     min_count: int,
     ax: Axes | None,
     figure: Figure | None,
@@ -222,18 +275,18 @@ def lay_out(
     Groups without patients, and those of fewer than `min_count`, are left out and noted.
     `height` is that of a row, and `beside` what labels take from the width, in inches; a new
     figure is wider where they would take most of it. Titles say how many patients there are: those
-    of the data, or what the `table` that is drawn has as `size` or `rounded_size` of the group.
+    that were given, or what the `table` that is drawn has as `size` or `rounded_size` of the group.
     """
     if ax is not None and figure is not None:
         raise InputError("both ax and figure were given; give one of them.")
-    shown, few, empty = choose_groups(sequences, groups, min_count)
-    simple = isinstance(sequences, Sequences) and groups is None
+    shown, few, empty = choose_groups(infos, min_count)
+    simple = not infos[0].keys
     if ax is not None and len(shown) > 1:
         raise InputError(
             f"one Axes cannot hold {len(shown)} panels (sites × groups); pass figure= or "
             "neither, or draw one group at a time."
         )
-    places, shape = _places([keys for keys, _ in shown], most)
+    places, shape = _places([info.keys for info in shown], most)
     grid, whole = _surface(ax, figure, simple, shape, height, beside)
     root = whole if whole is not grid[0, 0] else whole.figure
     share = 1 / shape[1] if whole is root else max(whole.get_position().width, 0.1)
@@ -246,10 +299,10 @@ def lay_out(
         inside=ax is not None,
         own=ax is None and figure is None,
     )
-    for (keys, data), (row, column) in zip(shown, places, strict=True):
+    for info, (row, column) in zip(shown, places, strict=True):
         style(grid[row, column])
         first = column == min(c for r, c in places if r == row)
-        panel = Panel(grid[row, column], data, keys, first)
+        panel = Panel(grid[row, column], info, first)
         title = _title(panel, page.title_letters, table)
         grid[row, column].set_title(title, fontsize=TEXT, color=INK)
         page.panels.append(panel)
@@ -288,19 +341,12 @@ def _surface(
     return figure.subplots(n_rows, n_columns, squeeze=False), figure
 
 
-def choose_groups(
-    sequences: Sequences | SequencesBySite, groups: Groups, min_count: int
-) -> tuple[list[tuple[Keys, Sequences]], int, int]:
-    """The groups to draw, and how many have too few patients or none.
-
-    Patients of weight 0 do not count.
-    """
+def choose_groups(infos: list[GroupInfo], min_count: int) -> tuple[list[GroupInfo], int, int]:
+    """The groups to draw, and how many have too few patients or none."""
     check_min_count(min_count)
-    _need_sequences(sequences)
-    parts = [(keys, _counted(data)) for keys, data in split(sequences, groups)]
-    sizes = np.array([len(data) for _, data in parts], dtype=int)
+    sizes = np.array([info.n for info in infos], dtype=int)
     small = is_small(sizes, min_count)
-    shown = [part for part, hide in zip(parts, small | (sizes == 0), strict=True) if not hide]
+    shown = [info for info, hide in zip(infos, small | (sizes == 0), strict=True) if not hide]
     if not shown:
         if not sizes.any():
             raise InputError("there is nothing to draw: there are no patients; select some.")
@@ -311,7 +357,8 @@ def choose_groups(
     return shown, int(small.sum()), int((sizes == 0).sum())
 
 
-def _need_sequences(sequences: Any) -> None:
+def check_sequences(sequences: Any) -> None:
+    """Refuse what is neither sequences nor a dict of them."""
     parts = sequences.values() if isinstance(sequences, Mapping) else [sequences]
     for part in parts:
         if isinstance(part, pd.DataFrame):
@@ -324,10 +371,6 @@ def _need_sequences(sequences: Any) -> None:
                 f"found {type(part).__name__} where sequences are needed, or a dict {{site: "
                 "sequences}; give the sequences first, and a model as groups."
             )
-
-
-def _counted(data: Sequences) -> Sequences:
-    return data if (data.weights > 0).all() else data[data.weights > 0]
 
 
 def _places(keys: list[Keys], most: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
@@ -398,9 +441,10 @@ def legend_of_all(figure: Any, panels: Sequence[Any], **look: Any) -> None:
 
 def _title(panel: Panel, letters: int, table: pd.DataFrame | None) -> str:
     """The name of a panel's group, and its size as far as it may be shown."""
-    name, n = title_lines(group_name(panel.keys), letters), f"n = {len(panel.data):,}"
-    if (panel.data.weights != 1).any():
-        n += f" (weight {panel.data.weights.sum():,.0f})"
+    info = panel.info
+    name, n = title_lines(group_name(info.keys), letters), f"n = {info.n:,}"
+    if not np.isclose(info.weight, info.n):
+        n += f" (weight {info.weight:,.0f})"
     for column, sign in (("size", "="), ("rounded_size", "≈")):
         if table is not None and column in table:
             sizes = panel.rows(table)[column].dropna()
@@ -531,10 +575,13 @@ def cell_text(
 
 
 def time_axis(
-    ax: Axes, data: Sequences, n_times: int, points: float, below: list[str] | None = None
+    ax: Axes,
+    labels: Sequence[str],
+    n_times: int,
+    points: float,
+    below: list[str] | None = None,
 ) -> None:
-    """Ticks at the first time and about four more, with texts below them."""
-    labels = data.times
+    """Ticks at the first of the times and about four more, with texts below them."""
     step = max(1, -(-len(labels) // 4))
     widest = max(len(text) for text in [*labels, *(below or [])])
     while step < len(labels) and points * step / n_times < 0.62 * SMALL * widest:

@@ -19,19 +19,22 @@ from mmlca.figures.canvas import (
     TEXT,
     Page,
     Panel,
+    infos_and_table,
     keep_drawn,
     lay_out,
+    patients_of,
     rectangles,
+    split_patients,
     time_axis,
 )
 from mmlca.figures.colours import INK, MISSING, Colours, state_colours
-from mmlca.sequences.checks import counted
+from mmlca.sequences.checks import counted, some
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import percent_text
-from mmlca.tables.describe import Frequent, frequent, sequence_frequencies
+from mmlca.tables.describe import frequency_spells, frequent, sequence_frequencies
 from mmlca.tables.disclosure import HIDDEN, hides
-from mmlca.tables.groups import Groups, SequencesBySite
-from mmlca.tables.representatives import medoid_rows, representative_sequences
+from mmlca.tables.groups import GroupInfo, Groups, SequencesBySite
+from mmlca.tables.representatives import representative_sequences, representative_spells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,12 +69,13 @@ def plot_index(
     """
     if sort not in ("start", "end", None):
         raise InputError(f'sort must be "start", "end" or None, found {sort!r}.')
-    page = lay_out(sequences, groups, min_count, ax, figure)
+    patients = split_patients(sequences, groups)
+    page = lay_out([info for info, _ in patients], min_count, ax, figure)
     colour = state_colours(page.states, colours)
     drawn: set[int | str] = set()
     n_rare = 0
     for panel in page.panels:
-        data = panel.data
+        data = patients_of(panel.info, patients)
         _, number = data.distinct()
         common = frequent(data, None, min_count).rows if hides(min_count) else slice(None)
         rare = ~np.isin(number, number[common])
@@ -85,7 +89,7 @@ def plot_index(
         panel.ax.set_yticks(*(([0, len(data)], ["0", f"{len(data):,}"]) if len(data) else ([],)))
         if not len(data):
             _write_none(panel.ax, min_count)
-        time_axis(panel.ax, data, page.n_times, page.panel_points)
+        time_axis(panel.ax, data.times, page.n_times, page.panel_points)
     if n_rare:
         page.notes.append(f"{counted(n_rare, 'patient', 'patients')} with a rare course not shown")
     return _finish(page, xlabel, "Patients", colour, drawn)
@@ -134,12 +138,13 @@ def _draw_raster(ax: Axes, codes: NDArray[np.int16], n: int, colours: list[Any])
 
 
 def plot_frequencies(
-    sequences: Sequences | SequencesBySite,
+    sequences: Sequences | SequencesBySite | list[GroupInfo],
     groups: Groups = None,
     *,
     top: int = 30,
     shared_by: int = 5,
     table: pd.DataFrame | None = None,
+    spells: pd.DataFrame | None = None,
     colours: Colours | None = None,
     min_count: int = 0,
     xlabel: str = "Time",
@@ -160,21 +165,29 @@ def plot_frequencies(
     table : DataFrame, optional
         What `sequence_frequencies` returned for the same sequences, groups and `top`, with the
         larger of `shared_by` and `min_count` as its `min_count`.
+    spells : DataFrame, with a table
+        What `mmlca.tables.describe.frequency_spells` returned for the same arguments.
     min_count : groups, and sequences that fewer patients have, are not shown
     """
-    page = lay_out(sequences, groups, min_count, ax, figure, height=2.3, table=table)
-    colour = state_colours(page.states, colours)
     least = max(shared_by, min_count)
-    if table is None:
-        table = sequence_frequencies(sequences, groups, top, min_count=least)
+    infos, (table, spells) = infos_and_table(
+        sequences,
+        groups,
+        min_count,
+        _given(table, spells),
+        lambda data, labels: (
+            sequence_frequencies(data, labels, top, min_count=least),
+            frequency_spells(data, labels, top, min_count=least),
+        ),
+    )
+    page = lay_out(infos, min_count, ax, figure, height=2.3, table=table)
+    colour = state_colours(page.states, colours)
     drawn: set[int | str] = set()
     any_other = False
     for panel in page.panels:
-        common, share = _match_table(panel, table, top, least)
-        codes = _with_missing(panel.data)[common.rows]
-        drawn |= _names(codes, panel.data.states)
+        share, parts = _courses(panel, table, spells)
         below = np.cumsum(share)
-        _draw_courses(panel, codes, below, share, colour)
+        drawn |= _draw_courses(panel, parts, below, share, colour)
         covered = float(share.sum())
         widths = np.minimum(0.4, 0.2 * 150 * share[:-1])  # a wider line would swallow thin bars
         panel.ax.hlines(below[:-1], 0.5, page.n_times + 0.5, color="white", linewidth=widths)
@@ -183,49 +196,71 @@ def plot_frequencies(
             rectangles(panel.ax, 0.5, covered, page.n_times, 1 - covered, _OTHER)
         panel.ax.set_ylim(1, 0)
         _title_coverage(panel, len(share), covered, page.title_letters, least)
-        time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
+        time_axis(panel.ax, panel.info.times, page.n_times, page.panel_points)
     if any_other:
         few = f", or those of fewer than {least} patients" if least > 1 else ""
         page.notes.append(f"pale: rarer courses{few}")
     return _finish(page, xlabel, "Patients (%)", colour, drawn)
 
 
+def _given(
+    table: pd.DataFrame | None, spells: pd.DataFrame | None
+) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """The table of courses and that of their spells; None if neither is given."""
+    if (table is None) != (spells is None):
+        missing, other = ("spells", "table") if spells is None else ("table", "spells")
+        raise InputError(f"{other}= was given without {missing}=; give both, or neither of them.")
+    return None if table is None or spells is None else (table, spells)
+
+
+def _courses(
+    panel: Panel, table: pd.DataFrame, spells: pd.DataFrame
+) -> tuple[NDArray[np.float64], pd.DataFrame]:
+    """The share of each course of a panel, and the spells with the times when they begin."""
+    rows, parts = panel.rows(table), panel.rows(spells)
+    ranks = list(range(1, len(rows) + 1))
+    if list(rows["rank"]) != ranks or sorted(set(parts["rank"])) != ranks:
+        raise InputError(
+            f"the ranks of the courses must be 1 to {len(ranks)} in the table and in the spells, "
+            f"found {some(rows['rank'])} and {some(parts['rank'].unique())}; give those of the "
+            "same sequences, groups and numbers of courses."
+        )
+    unknown = set(parts["state"].dropna()) - set(panel.info.states)
+    if unknown:
+        raise InputError(
+            f"the spells have the states {some(sorted(unknown))}, which the patients do not have; "
+            "give those of the same sequences and groups."
+        )
+    begin = parts.groupby("rank")["windows"].cumsum() - parts["windows"]
+    return rows["share"].to_numpy(dtype=float), parts.assign(begin=begin)
+
+
 def _draw_courses(
     panel: Panel,
-    codes: NDArray[np.int16],
+    spells: pd.DataFrame,
     below: NDArray[np.float64],
     share: NDArray[np.float64],
     colours: Mapping[str, Any],
-) -> None:
-    """Courses as bars one below the other; a run of one state is one shape, without seams."""
-    names = [*panel.data.states, "not known"]
-    starts = np.ones(codes.shape, dtype=bool)
-    starts[:, 1:] = codes[:, 1:] != codes[:, :-1]
-    row, begin = np.nonzero(starts)
-    last = np.append(row[1:] != row[:-1], True) if len(row) else np.zeros(0, dtype=bool)
-    end = np.where(last, codes.shape[1], np.append(begin[1:], 0)[: len(row)])
-    code = codes[row, begin]
-    for k in np.unique(code[code < len(names)]):
-        mine = code == k
-        left, wide, at = begin[mine] + 0.5, (end - begin)[mine], row[mine]
-        shade = colours.get(names[k], MISSING)
-        bars = rectangles(panel.ax, left, below[at], wide, -share[at], shade)
-        bars.set_antialiased(False)
-        bars.set_label(names[k])
+) -> set[int | str]:
+    """Draw courses as bars one below the other, and return what occurs, as `_names` does.
 
-
-def _match_table(
-    panel: Panel, table: pd.DataFrame, top: int, min_count: int
-) -> tuple[Frequent, NDArray[np.float64]]:
-    """The panel's sequences, and the share of each that the table gives."""
-    common = frequent(panel.data, top, min_count)
-    rows = panel.rows(table, len(common.rows))
-    if "rounded_size" not in rows and not np.allclose(rows["count"], common.weight):
-        raise InputError(
-            "the counts in the table are not those of the sequences; give the table of the same "
-            "sequences, groups, top and min_count."
+    A spell is one shape, without seams.
+    """
+    drawn: set[int | str] = set()
+    for name in [*panel.info.states, None]:
+        mine = spells[spells["state"].isna() if name is None else spells["state"] == name]
+        if not len(mine):
+            continue
+        drawn.add(0 if name is None else name)
+        at, begin = mine["rank"].to_numpy() - 1, mine["begin"].to_numpy()
+        shade = MISSING if name is None else colours[name]
+        bars = rectangles(
+            panel.ax, begin + 0.5, below[at], mine["windows"].to_numpy(), -share[at], shade
         )
-    return common, rows["share"].to_numpy(dtype=float)
+        bars.set_antialiased(False)
+        bars.set_label(name or "not known")
+    ends = (spells["begin"] + spells["windows"]).groupby(spells["rank"]).max()
+    return drawn | {1} if (ends < len(panel.info.times)).any() else drawn
 
 
 def _title_coverage(panel: Panel, n: int, covered: float, letters: int, least: int) -> None:
@@ -247,12 +282,13 @@ def _write_none(ax: Axes, least: int) -> None:
 
 
 def plot_representatives(
-    sequences: Sequences | SequencesBySite,
+    sequences: Sequences | SequencesBySite | list[GroupInfo],
     groups: Groups = None,
     *,
     n: int = 5,
     shared_by: int = 5,
     table: pd.DataFrame | None = None,
+    spells: pd.DataFrame | None = None,
     colours: Colours | None = None,
     min_count: int = 0,
     xlabel: str = "Time",
@@ -270,26 +306,31 @@ def plot_representatives(
     n, shared_by : as in `representative_sequences`
     table : DataFrame, optional
         What `representative_sequences` returned for the same arguments.
+    spells : DataFrame, with a table
+        What `mmlca.tables.representatives.representative_spells` returned for them.
     min_count : groups of fewer patients are not shown, nor sequences that fewer share
     """
-    page = lay_out(sequences, groups, min_count, ax, figure, height=1.9, table=table)
+    chosen_by = {"n": n, "shared_by": shared_by, "min_count": min_count}
+    infos, (table, spells) = infos_and_table(
+        sequences,
+        groups,
+        min_count,
+        _given(table, spells),
+        lambda data, labels: (
+            representative_sequences(data, labels, **chosen_by),
+            representative_spells(data, labels, **chosen_by),
+        ),
+    )
+    page = lay_out(infos, min_count, ax, figure, height=1.9, table=table)
     colour = state_colours(page.states, colours)
     least = max(shared_by, min_count)
-    if table is None:
-        table = representative_sequences(
-            sequences, groups, n=n, shared_by=shared_by, min_count=min_count
-        )
     drawn: set[int | str] = set()
     for panel in page.panels:
-        medoids = medoid_rows(panel.data, n, least)
-        rows = panel.rows(table, len(medoids.rows))
-        share = rows["share"].to_numpy(dtype=float)
+        share, parts = _courses(panel, table, spells)
         hidden = bool(np.isnan(share).any())
         share = np.full(len(share), 1 / len(share)) if hidden else share
-        codes = _with_missing(panel.data)[medoids.rows]
-        drawn |= _names(codes, panel.data.states)
         below = np.cumsum(share)
-        _draw_courses(panel, codes, below, share, colour)
+        drawn |= _draw_courses(panel, parts, below, share, colour)
         panel.ax.hlines(below, 0.5, page.n_times + 0.5, color="white", linewidth=1.2)
         least_gap = 1.25 * SMALL / (72 * 1.2)  # a line of text, as a share of the panel's height
         for at, value in zip(spread(below - share / 2, least_gap), share, strict=True):
@@ -302,7 +343,7 @@ def plot_representatives(
             _write_none(panel.ax, least)
         panel.ax.set_yticks([])
         panel.ax.spines["left"].set_visible(False)
-        time_axis(panel.ax, panel.data, page.n_times, page.panel_points)
+        time_axis(panel.ax, panel.info.times, page.n_times, page.panel_points)
         if len(share):  # room for the shares inside the panel, where no legend covers them
             width = 0.55 * SMALL * 6 / page.panel_points
             panel.ax.set_xlim(right=0.5 + page.n_times * (1.03 + width))

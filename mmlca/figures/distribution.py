@@ -3,8 +3,9 @@
 Functions that draw one panel per site and group take `ax` (for one panel) or `figure` (for all
 of them), and return an Axes for a single `Sequences` without groups or where `ax` was given,
 otherwise the Figure. The others take `ax` and return it. Where a table was computed already,
-`table=` draws it; it must be that of the same sequences and groups. Numbers of fewer than
-`min_count` patients are not shown, and the figure says so.
+`table=` draws it; it must be that of the same sequences and groups. Most figures can do without
+the patients then: a list of `mmlca.tables.groups.GroupInfo` may take the place of sequences and
+groups. Numbers of fewer than `min_count` patients are not shown, and the figure says so.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from mmlca.figures.canvas import (
     Panel,
     choose_groups,
     group_name,
+    infos_and_table,
     keep_drawn,
     lay_out,
     legend_over,
     new_axes,
+    patients_of,
     percent_axis,
     rectangles,
+    split_patients,
     time_axis,
 )
 from mmlca.figures.colours import INK, MISSING, Colours, group_colour, state_colours
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
-from mmlca.tables.counts import state_patients
 from mmlca.tables.describe import entropy_by_time, state_distribution, time_in_state
 from mmlca.tables.disclosure import HIDDEN, bounded_parts, count_text, few_patients, is_small
-from mmlca.tables.groups import Groups, SequencesBySite, split
+from mmlca.tables.groups import GroupInfo, Groups, SequencesBySite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +51,7 @@ _MOST_BARS = 24
 
 
 def plot_state_distribution(
-    sequences: Sequences | SequencesBySite,
+    sequences: Sequences | SequencesBySite | list[GroupInfo],
     groups: Groups = None,
     *,
     table: pd.DataFrame | None = None,
@@ -66,6 +69,7 @@ def plot_state_distribution(
     Parameters
     ----------
     sequences, groups : as in `state_distribution`; rows are sites and columns groups
+        Or a list of `GroupInfo` with their table.
     table : DataFrame, optional
         What `state_distribution` returned for the same sequences and groups, or the
         distribution of `mmlca.tables.course_tables.Courses`.
@@ -78,41 +82,40 @@ def plot_state_distribution(
     xlabel : what a time is, such as "Quarter"
     ax, figure : where to draw, optional
     """
-    page = lay_out(sequences, groups, min_count, ax, figure, table=table)
+    infos, table = infos_and_table(sequences, groups, min_count, table, state_distribution)
+    page = lay_out(infos, min_count, ax, figure, table=table)
     colour = state_colours(page.states, colours)
-    table = state_distribution(sequences, groups) if table is None else table
     drawn: set[str] = set()
     any_grey, n_hidden = False, 0
     for panel in page.panels:
-        n_times, n_states = panel.data.shape[1], panel.data.n_states
-        rows = panel.rows(table, n_times * n_states)
-        patients = state_patients(panel.data)
-        count = rows["count"].to_numpy(dtype=float).reshape(n_times, n_states)
-        share = rows["share"].to_numpy(dtype=float).reshape(n_times, n_states)
-        n = rows["n"].to_numpy(dtype=float).reshape(n_times, n_states)[:, 0]
-        shown = np.ones(n_times, dtype=bool)
-        if "rounded_size" in rows:  # rounded counts, which may all be shown
-            patients = n[:, None]
-        else:
+        states, n_times = panel.info.states, len(panel.info.times)
+        rows = panel.rows(table, n_times * len(states))
+        rounded = "rounded_size" in rows  # rounded counts may all be shown
+        count, share, n_then, patients = (
+            rows[name].to_numpy(dtype=float).reshape(n_times, len(states))
+            for name in ("count", "share", "n", "count" if rounded else "patients")
+        )
+        n, shown = n_then[:, 0], np.ones(n_times, dtype=bool)
+        if not rounded:
             parts = bounded_parts(count, min_count, is_small(patients, min_count))
             bound = np.nan_to_num(parts.at_least / np.maximum(n, 1)[:, None])
             share, shown = np.where(parts.hidden, bound, share), ~parts.hidden_total
         share = np.nan_to_num(share)[shown]
         top = np.cumsum(share, axis=1)
         at = np.flatnonzero(shown) + 1
-        for k, state in enumerate(panel.data.states):
+        for k, state in enumerate(states):
             bars = time_bars(
                 panel.ax, at, top[:, k] - share[:, k], share[:, k], page.n_times, colour[state]
             )
             bars.set_label(state)
-        drawn.update(np.array(panel.data.states)[share.sum(axis=0) > 0])
+        drawn.update(np.array(states)[share.sum(axis=0) > 0])
         rest = np.where(count.sum(axis=1)[shown] > 0, 1 - top[:, -1], 0.0)
         if (rest > 1e-9).any():
             any_grey = True
             time_bars(panel.ax, at, 1 - rest, rest, page.n_times, MISSING)
         n_hidden += int((~shown).sum())
         n = n if panel.sized(table) else np.full(n_times, np.nan)
-        _finish_time_panel(page, panel, n, patients.sum(axis=1))
+        _finish_time_panel(page, panel, n, n if rounded else patients.sum(axis=1))
     page.hidden(n_hidden, "time")
     grey = few_patients(min_count) if any_grey else ""
     legend = keep_drawn(colour, drawn)
@@ -121,7 +124,7 @@ def plot_state_distribution(
 
 def _observed_label(page: Page, xlabel: str) -> str:
     """The label of an axis of times with the number of patients under it: whom it counts."""
-    final = list(dict.fromkeys(s for panel in page.panels for s in panel.data.absorbing))
+    final = list(dict.fromkeys(s for panel in page.panels for s in panel.info.absorbing))
     included = f", {listed(final)} included" if final else ""
     return f"{xlabel} (below: number observed{included})"
 
@@ -163,7 +166,7 @@ def _finish_time_panel(
         HIDDEN if np.isnan(count) else count_text(count, page.min_count, few)
         for count, few in zip(n, patients, strict=True)
     ]
-    time_axis(panel.ax, panel.data, page.n_times, page.panel_points, below)
+    time_axis(panel.ax, panel.info.times, page.n_times, page.panel_points, below)
     percent_axis(panel.ax, panel.first)
 
 
@@ -183,15 +186,17 @@ def plot_time_in_state(
     Parameters are those of `plot_state_distribution`; states that fewer than `min_count` patients
     were ever in are not shown.
     """
-    page = lay_out(sequences, groups, min_count, ax, figure)
+    patients = split_patients(sequences, groups)
+    page = lay_out([info for info, _ in patients], min_count, ax, figure)
     colour = state_colours(page.states, colours)
     table = time_in_state(sequences, groups) if table is None else table
-    parts = [panel.rows(table, panel.data.n_states) for panel in page.panels]
+    parts = [panel.rows(table, len(panel.info.states)) for panel in page.panels]
     longest = max(float(rows["mean"].max()) for rows in parts)
     at = {state: i for i, state in enumerate(page.states)}
     n_hidden = 0
     for panel, rows in zip(page.panels, parts, strict=True):
-        ever = [(panel.data.codes == k).any(axis=1).sum() for k in range(panel.data.n_states)]
+        data = patients_of(panel.info, patients)
+        ever = [(data.codes == k).any(axis=1).sum() for k in range(data.n_states)]
         small = is_small(ever, min_count)
         n_hidden += int(small.sum())
         rows = rows[~small]
@@ -242,20 +247,22 @@ def plot_entropy(
     xlabel : what a time is
     ax : Axes, optional
     """
-    shown, few, empty = choose_groups(sequences, groups, min_count)
+    patients = split_patients(sequences, groups)
+    everyone = [info for info, _ in patients]  # a hidden group keeps its colour
+    shown, few, empty = choose_groups(everyone, min_count)
     table = entropy_by_time(sequences, groups) if table is None else table
     own = ax is None
     ax = new_axes(ax, height=2.3)
-    everyone = [keys for keys, _ in split(sequences, groups)]  # a hidden group keeps its colour
-    sites = list(dict.fromkeys(keys.get("site") for keys in everyone))
-    labels = list(dict.fromkeys(keys.get("group") for keys in everyone))
+    sites = list(dict.fromkeys(info.keys.get("site") for info in everyone))
+    labels = list(dict.fromkeys(info.keys.get("group") for info in everyone))
     lone = len(labels) == 1  # then the colours are free to distinguish sites
     n_hidden = 0
-    for keys, data in shown:
+    for info in shown:
+        keys, data = info.keys, patients_of(info, patients)
         site, label = sites.index(keys.get("site")), labels.index(keys.get("group"))
         small = is_small((data.codes >= 0).sum(axis=0), min_count)
         n_hidden += int(small.sum())
-        rows = Panel(ax, data, keys, first=True).rows(table, data.shape[1])
+        rows = Panel(ax, info, first=True).rows(table, len(info.times))
         value = rows["entropy"].to_numpy(dtype=float)
         ax.plot(
             np.arange(1, len(value) + 1),
@@ -265,10 +272,10 @@ def plot_entropy(
             marker=MARKERS[(site if lone else label) % len(MARKERS)],
             markersize=2.4,
             linewidth=1.2,
-            label=f"{group_name(keys) or 'all'} (n = {len(data):,})",
+            label=f"{group_name(keys) or 'all'} (n = {info.n:,})",
         )
-    longest = max((data for _, data in shown), key=lambda data: data.shape[1])
-    time_axis(ax, longest, longest.shape[1], 72 * 2.5)
+    times = max((info.times for info in shown), key=len)
+    time_axis(ax, times, len(times), 72 * 2.5)
     ax.set_ylim(0, 1)
     page = Page([], ax, ax.figure.bbox.width / ax.figure.dpi, 1, min_count)
     page.left_out(few, empty)

@@ -7,6 +7,7 @@ sites × groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -23,16 +24,16 @@ from mmlca.figures.canvas import (
     Panel,
     begins_row,
     cell_text,
+    infos_and_table,
     lay_out,
     panel_grid,
     title_lines,
 )
 from mmlca.figures.colours import INK, MISSING, text_colour
 from mmlca.sequences.type import Sequences
-from mmlca.tables.counts import leaving_patients, step_patients
 from mmlca.tables.describe import transition_counts
 from mmlca.tables.disclosure import HIDDEN, bounded_parts, is_small
-from mmlca.tables.groups import Groups, SequencesBySite
+from mmlca.tables.groups import GroupInfo, Groups, SequencesBySite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def plot_transitions(
-    sequences: Sequences | SequencesBySite | MixtureMarkov,
+    sequences: Sequences | SequencesBySite | list[GroupInfo] | MixtureMarkov,
     groups: Groups = None,
     *,
     lag: int = 1,
@@ -67,6 +68,7 @@ def plot_transitions(
     Parameters
     ----------
     sequences, groups, lag : as in `transition_counts`; or a fitted `MixtureMarkov` alone
+        Or a list of `GroupInfo` with their table.
     min_support : rows of fewer transitions have a star
     errors : DataFrame, optional
         What `model.standard_errors(sequences)` returned: the limits of each probability are
@@ -76,7 +78,7 @@ def plot_transitions(
     min_count : groups, and rates of fewer patients, are not shown
     ax, figure : where to draw, optional
     """
-    if not isinstance(sequences, (Sequences, Mapping, pd.DataFrame)):
+    if not isinstance(sequences, (Sequences, Mapping, list, pd.DataFrame)):
         if groups is not None or table is not None:
             raise InputError(
                 "groups and table belong to sequences, and a model has classes of its own; give "
@@ -90,23 +92,17 @@ def plot_transitions(
         return plot_estimates(sequences, errors, ax=ax, figure=figure)
     if errors is not None:
         raise InputError("errors belong to a model: give the fitted model instead of sequences.")
-    beside, height, most = _label_room(sequences)
-    page = lay_out(
-        sequences,
-        groups,
-        min_count,
-        ax,
-        figure,
-        height=height,
-        beside=beside,
-        table=table,
-        most=most,
+    infos, table = infos_and_table(
+        sequences, groups, min_count, table, partial(transition_counts, lag=lag)
     )
-    table = transition_counts(sequences, groups, lag=lag) if table is None else table
+    beside, height, most = _label_room(infos)
+    page = lay_out(
+        infos, min_count, ax, figure, height=height, beside=beside, table=table, most=most
+    )
     image: Any = None
     n_small = n_hidden = 0
     for panel in page.panels:
-        heat = _Heat(panel, table, lag, min_count)
+        heat = _Heat(panel, table, min_count)
         n_small += int(heat.small.sum())
         n_hidden += int((heat.hidden & ~heat.bounded).sum())
         image = _draw_heat(panel, heat, min_support, page)
@@ -117,13 +113,12 @@ def plot_transitions(
     return page.finish("To", "From")
 
 
-def _label_room(sequences: Any) -> tuple[float, float, int]:
+def _label_room(infos: list[GroupInfo]) -> tuple[float, float, int]:
     """Inches that names of states and the scale take beside the panels; height of a panel.
 
     The last is how many panels there may be in a row, so that the values fit into their cells.
     """
-    parts = sequences.values() if isinstance(sequences, Mapping) else [sequences]
-    states = {str(s) for part in parts if isinstance(part, Sequences) for s in part.states}
+    states = {state for info in infos for state in info.states}
     longest = max(map(len, states), default=0) * 0.55 * SMALL / 72
     height = max(1.9, 0.5 + 0.1 * min(len(states), 25) + longest)
     points = 72 * (max(TWO_COLUMNS, TWO_COLUMNS + longest - 0.8) - longest - 0.6)
@@ -162,16 +157,16 @@ class _Heat:
     those that are `bounded` a lower bound is shown.
     """
 
-    def __init__(self, panel: Panel, table: pd.DataFrame, lag: int, min_count: int) -> None:
-        size = panel.data.n_states
+    def __init__(self, panel: Panel, table: pd.DataFrame, min_count: int) -> None:
+        size = len(panel.info.states)
         rows = panel.rows(table, size * size)
         self.n = rows["n"].to_numpy(dtype=float).reshape(size, size)[:, 0]
-        leaving = leaving_patients(panel.data, lag)
-        small = is_small(step_patients(panel.data, lag), min_count)
-        self.small = small | is_small(leaving, min_count)[:, None]
         count = rows["count"].to_numpy(dtype=float).reshape(size, size)
         if "rounded_size" in rows:  # rounded counts, which may all be shown
             self.small = np.zeros((size, size), dtype=bool)
+        else:
+            small = is_small(rows[["patients", "n_patients"]], min_count).any(axis=1)
+            self.small = small.reshape(size, size)
         parts = bounded_parts(count, min_count, self.small)
         self.hidden_n = parts.hidden_total | (not panel.sized(table))
         self.hidden = parts.hidden | parts.hidden_total[:, None]
@@ -190,7 +185,7 @@ class _Heat:
 
 def _room(page: Page, panel: Panel) -> bool:
     """Whether the values fit into the cells of the map."""
-    return _fits(page.panel_points, panel.data.n_states)
+    return _fits(page.panel_points, len(panel.info.states))
 
 
 def _draw_heat(panel: Panel, heat: _Heat, min_support: int, page: Page) -> Any:
@@ -208,8 +203,8 @@ def _draw_heat(panel: Panel, heat: _Heat, min_support: int, page: Page) -> Any:
             weak = 0 < heat.n[i] < min_support
             n = HIDDEN if heat.hidden_n[i] else f"{heat.n[i]:,.0f}{'*' if weak else ''}"
             ax.text(size - 0.4, i, n, va="center", fontsize=SMALL - 1, color=INK)
-    names = panel.data.states
-    named = panel.first or names != page.panels[0].data.states
+    names = panel.info.states
+    named = panel.first or names != page.panels[0].info.states
     _name_states(ax, names, names, named)
     return image
 

@@ -7,6 +7,7 @@ sites × groups.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +15,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.errors import InputError
-from mmlca.figures.canvas import SMALL, Panel, keep_drawn, lay_out, rectangles
+from mmlca.figures.canvas import SMALL, Panel, infos_and_table, keep_drawn, lay_out, rectangles
 from mmlca.figures.colours import INK, MISSING, PALE, Colours, state_colours
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import percent_text
-from mmlca.tables.groups import Groups, SequencesBySite
+from mmlca.tables.groups import GroupInfo, Groups, SequencesBySite
 from mmlca.tables.treatment_lines import branch_names, treatment_paths
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _CURVE = np.linspace(0, 1, 24)
 
 
 def plot_lines(
-    sequences: Sequences | SequencesBySite,
+    sequences: Sequences | SequencesBySite | list[GroupInfo],
     groups: Groups = None,
     *,
     max_lines: int = 4,
@@ -49,22 +50,28 @@ def plot_lines(
     Parameters
     ----------
     sequences, groups, max_lines : as in `treatment_paths`
+        Or a list of `GroupInfo` with their table.
     table : DataFrame, optional
         What `treatment_paths` returned for the same sequences, groups and `min_count`.
     colours : {state: colour} or list of colours, optional
     min_count : groups of fewer patients are not shown, and smaller branches are put together
     ax, figure : where to draw, optional
     """
-    page = lay_out(sequences, groups, min_count, ax, figure, height=2.2, table=table)
+    infos, table = infos_and_table(
+        sequences,
+        groups,
+        min_count,
+        table,
+        partial(treatment_paths, max_lines=max_lines, min_count=min_count),
+    )
+    page = lay_out(infos, min_count, ax, figure, height=2.2, table=table)
     colour = state_colours(page.states, colours)
     ended, rare = branch_names(page.states)[-2:]
     colour |= {ended: PALE, rare: MISSING}
-    if table is None:
-        table = treatment_paths(sequences, groups, max_lines=max_lines, min_count=min_count)
     shown = set()
     for panel in page.panels:
         rows = panel.rows(table)
-        names = branch_names(panel.data.states)
+        names = branch_names(panel.info.states)
         rows = rows.replace({"state": {names[-2]: ended, names[-1]: rare}})
         shown |= set(rows["state"])
         _draw_lines(panel, rows, colour, page.panel_points)
@@ -76,7 +83,7 @@ def _draw_lines(
 ) -> None:
     """Draw blocks and ribbons in a panel `points` wide; name blocks where there is room."""
     ax, names = panel.ax, list(colour)
-    total, first = panel.data.weights.sum(), table.loc[table["line"] == 1, "count"].sum()
+    total, first = panel.info.weight, table.loc[table["line"] == 1, "count"].sum()
     rounded = "rounded_size" in table
     if not rounded and not np.isclose(total, first):
         raise InputError(

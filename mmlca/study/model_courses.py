@@ -10,11 +10,11 @@ import pandas as pd
 from mmlca.figures.courses import plot_frequencies
 from mmlca.figures.distribution import plot_state_distribution
 from mmlca.figures.transitions import plot_transitions
-from mmlca.study.sections.clusters import SHARED_BY
-from mmlca.study.sections.views import any_to_show
+from mmlca.study.results.courses import SHARED_BY
 from mmlca.tables.clusters import describe_clusters, name_clusters
 from mmlca.tables.course_tables import courses_by_group
-from mmlca.tables.describe import sequence_frequencies
+from mmlca.tables.describe import frequency_spells, sequence_frequencies
+from mmlca.tables.disclosure import is_small
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
@@ -37,15 +37,18 @@ def class_courses(
     order = pd.CategoricalDtype(list(names.values()), ordered=True)
     groups = {site: classes.map(names).astype(order)}
     part = {site: data}
-    if not any_to_show(groups, min_count):
+    if is_small(classes.value_counts(), min_count).all():
         return None
     courses = courses_by_group(part, groups, min_count)
-    frequencies = sequence_frequencies(part, groups, 30, min_count=max(SHARED_BY, min_count))
-    frequencies = courses.with_sizes(frequencies)
+    least = max(SHARED_BY, min_count)
+    frequencies = courses.with_sizes(sequence_frequencies(part, groups, 30, min_count=least))
+    spells = frequency_spells(part, groups, 30, min_count=least)
     return courses.shown("transitions"), [
         lambda: plot_state_distribution(
             part, groups, table=courses.distribution, min_count=min_count
         ),
-        lambda: plot_frequencies(part, groups, table=frequencies, min_count=min_count),
+        lambda: plot_frequencies(
+            part, groups, table=frequencies, spells=spells, min_count=min_count
+        ),
         lambda: plot_transitions(part, groups, table=courses.transitions, min_count=min_count),
     ]

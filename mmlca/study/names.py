@@ -181,7 +181,8 @@ def name_groups(
                 names, groups, own, of_course, jaccard(_pairs_of_own_classes(results, groups))
             )
         named[SHOWN[view]] = names
-    return Names(clusters, named | _names_everywhere(results), own)
+    named.update(_names_everywhere(results))
+    return Names(clusters, named, own)
 
 
 def _names_of_classes(
@@ -242,9 +243,12 @@ def _pairs_of_own_classes(results: Mapping[str, SiteResults], classes: Groups) -
     )
 
 
-def _names_everywhere(results: Mapping[str, SiteResults]) -> dict[str, dict[int, str]]:
+def _names_everywhere(
+    results: Mapping[str, SiteResults],
+) -> dict[str | None, dict[int, str]]:
     """What the classes of each site's model are called where it groups the patients of all."""
-    table, names = stacked(results, "classes_everywhere"), {}
+    table = stacked(results, "classes_everywhere")
+    names: dict[str | None, dict[int, str]] = {}
     for model, numbers in classes_everywhere(results).items():
         rows = table[table["model"] == model]
         pairs = rows.assign(

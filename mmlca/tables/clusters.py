@@ -293,7 +293,8 @@ def describe_courses(
 
 def _common_paths(counts: CourseCounts) -> dict[str, Any]:
     """The two most common paths, of at most three states where half take one, else of two."""
-    names, row = [*counts.states, GOES_ON], {"second_path": None, "second_path_share": np.nan}
+    names = [*counts.states, GOES_ON]
+    row: dict[str, Any] = {"second_path": None, "second_path_share": np.nan}
     for longest in LONGEST:
         whole = sum(counts.paths[longest].values())
         common = [(n, path) for path, n in counts.paths[longest].items() if path is not None]

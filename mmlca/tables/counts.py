@@ -166,9 +166,9 @@ def state_counts(data: Sequences) -> NDArray[np.float64]:
     return _by_time(data, data.weights)
 
 
-def state_patients(data: Sequences) -> NDArray[np.float64]:
+def state_patients(data: Sequences) -> NDArray[np.intp]:
     """Number of different patients in each state at each time; weight 0 does not count."""
-    return _by_time(data, (data.weights > 0).astype(float))
+    return _by_time(data, (data.weights > 0).astype(float)).astype(np.intp)
 
 
 def _by_time(data: Sequences, weights: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -101,6 +101,23 @@ def shown_medoids(s: Sequences, n: int, shared_by: int, min_count: int) -> Medoi
     return medoids
 
 
+def representative_spells(
+    sequences: Sequences | SequencesBySite,
+    groups: Groups = None,
+    *,
+    n: int = 5,
+    shared_by: int = 5,
+    min_count: int = 0,
+) -> pd.DataFrame:
+    """The spells of the sequences that `representative_sequences` lists for the same arguments.
+
+    They are those that `plot_representatives` draws: a table like that of
+    `mmlca.tables.describe.frequency_spells`.
+    """
+    least = max(shared_by, min_count)
+    return by_group(sequences, groups, lambda s: course_spells(s, medoid_rows(s, n, least).rows))
+
+
 def medoid_rows(s: Sequences, n: int, shared_by: int) -> Medoids:
     """The representatives of one group, by falling weight."""
     first, number = s.distinct()

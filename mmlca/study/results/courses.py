@@ -11,7 +11,6 @@ import pandas as pd
 from mmlca.study.results.part import Column, Part
 from mmlca.study.results.patients import REFINED
 from mmlca.tables.clusters import (
-    ARROW,
     GOES_ON,
     LONGEST,
     CourseCounts,
@@ -27,7 +26,7 @@ from mmlca.tables.course_tables import (
 from mmlca.tables.describe import course_spells, course_texts, frequent, state_distribution
 from mmlca.tables.disclosure import hides, is_small
 from mmlca.tables.representatives import shown_medoids
-from mmlca.tables.treatment_lines import treatment_paths
+from mmlca.tables.treatment_lines import ARROW, treatment_paths
 
 if TYPE_CHECKING:
     from mmlca.sequences.type import Sequences
@@ -142,13 +141,11 @@ def _rounded(
         who = data.ids[np.unique(moves[0][(moves[1] == i) & (moves[2] == j)])]
         switches[i, j] = rounding.steps(counts.switches[i, j], len(who), rounding.key_of(who))
     few_switch = bool(is_small(counts.switched.sum(), rounding.unit))
-    spans = {
-        "followed": [draw(n, "followed", t) if n else 0.0 for t, n in enumerate(counts.followed)],
-        "switched": [
-            0.0 if few_switch or not n else draw(n, "switched", t)
-            for t, n in enumerate(counts.switched)
-        ],
-    }
+    followed = [draw(n, "followed", t) if n else 0.0 for t, n in enumerate(counts.followed)]
+    switched = [
+        0.0 if few_switch or not n else draw(n, "switched", t)
+        for t, n in enumerate(counts.switched)
+    ]
     return counts._replace(
         n=draw(counts.n),
         begins=np.array(begins),
@@ -158,7 +155,8 @@ def _rounded(
             longest: _rounded_paths(paths, counts, longest, draw, rounding.unit)
             for longest, paths in counts.paths.items()
         },
-        **{name: np.array(values) for name, values in spans.items()},
+        followed=np.array(followed),
+        switched=np.array(switched),
     )
 
 

@@ -29,7 +29,7 @@ from mmlca.tables.course_tables import (
 )
 from mmlca.tables.describe import course_texts
 from mmlca.tables.disclosure import EVERYONE, add_totals, hidden_grid, hides, is_small, shares_of
-from mmlca.tables.groups import GroupInfo
+from mmlca.tables.groups import GroupInfo, Keys
 
 if TYPE_CHECKING:
     from mmlca.study.results.site import SiteResults
@@ -181,7 +181,11 @@ def _counts(result: SiteResults, view: str, group: int) -> CourseCounts:
         paths[int(cut)][path] = float(n)
     ((n, weight),) = rows("groups", "patients", "weight")
     n = float(n if np.isnan(weight) else weight)
-    return CourseCounts(states, times, n, *ends, windows, switches, paths, *spans)
+    begins, last = ends
+    followed, switched = spans
+    return CourseCounts(
+        states, times, n, begins, last, windows, switches, paths, followed, switched
+    )
 
 
 # --- in numbers and words -----------------------------------------------------------------
@@ -321,7 +325,7 @@ def courses_of(results: Results, groups: Groups, names: Mapping[int, str]) -> Gr
         SHOWN[groups.view],
         groups,
         _infos(results, groups, names, together),
-        Courses(*[shown(tables[name]) for name in tables], few, m),
+        Courses(**{name: shown(table) for name, table in tables.items()}, few=few, min_count=m),
         shown(_frequent(single[FREQUENT], groups, size)),
         shown(_representative(single[REPRESENTATIVE], groups)),
         {kind: table.assign(group=table["group"].map(names)) for kind, table in spells.items()},
@@ -339,7 +343,7 @@ def _infos(
             n = int(groups.patients[site][number])
             infos.append(
                 GroupInfo(
-                    {"site": site, "group": names[number]},
+                    _keys(site, names[number]),
                     n,
                     counts.n,
                     counts.states,
@@ -352,9 +356,13 @@ def _infos(
         final = tuple(dict.fromkeys(state for info in infos for state in info.absorbing))
         for number, counts in everywhere.items():
             n = int(sum(part.get(number, 0.0) for part in groups.patients.values()))
-            keys = {"site": TOGETHER, "group": names[number]}
+            keys = _keys(TOGETHER, names[number])
             infos.append(GroupInfo(keys, n, counts.n, counts.states, counts.times, final))
     return infos
+
+
+def _keys(site: str, group: str) -> Keys:
+    return {"site": site, "group": group}
 
 
 def _rows_of(results: Results, groups: Groups, name: str) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import partial
 
 import matplotlib as mpl
 import matplotlib.collections
@@ -20,6 +21,7 @@ import mmlca
 from mmlca import Sequences
 from mmlca.figures.colours import MISSING, PALE, own_colours
 from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
+from mmlca.tables.describe import frequency_spells
 from mmlca.tables.disclosure import Rounding
 
 mpl.use("Agg")
@@ -315,13 +317,15 @@ def test_a_table_that_was_computed_already_is_drawn(name: str, many: Sequences) 
     table = getattr(mmlca, table_of)(
         sites, groups, **({"top": 30, "min_count": 5} if name == "frequencies" else {})
     )
-    own, drawn = draw(plot(sites, groups)), draw(plot(sites, groups, table=table))
+    spells = {"spells": frequency_spells(sites, groups, 30, min_count=5)}
+    spells = spells if name == "frequencies" else {}
+    own, drawn = draw(plot(sites, groups)), draw(plot(sites, groups, table=table, **spells))
     assert pixels(own) == pixels(drawn)
     halved = table.assign(**{column: table[column] / 2})
     if name not in ("frequencies", "lines"):  # counts are compared with the sequences'
         assert pixels(draw(plot(sites, groups, table=halved))) != pixels(own)
     with pytest.raises(ValueError, match=r"the table has .*, expected .*; give the table of the"):
-        plot(many, table=table)
+        plot(many, table=table, **spells)
 
 
 def pixels(figure) -> bytes:
@@ -579,13 +583,14 @@ def test_titles_have_the_sizes_of_the_table_that_is_drawn(public: bool) -> None:
     rounding = Rounding(b"secret", 11, groups) if public else None
     courses = courses_by_group({"x": data}, groups, 11, rounding)
     frequencies = courses.with_sizes(mmlca.sequence_frequencies({"x": data}, groups, min_count=11))
+    spells = frequency_spells({"x": data}, groups, min_count=11)
     if rounding is not None:
         frequencies = rounded_frequencies(frequencies, rounding)
     for plot, table in (
         (mmlca.plot_state_distribution, courses.distribution),
         (mmlca.plot_transitions, courses.transitions),
         (mmlca.plot_lines, courses.paths),
-        (mmlca.plot_frequencies, frequencies),
+        (partial(mmlca.plot_frequencies, spells=spells), frequencies),
     ):
         figure = plot({"x": data}, groups, table=table, min_count=11)
         titles = [ax.get_title().split("; ")[0] for ax in figure.axes if ax.get_title()]
