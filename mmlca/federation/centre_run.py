@@ -12,17 +12,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from font.errors import InputError
 from font.exchange.folders import CentreFolder, Waiting
 from font.exchange.header import Header
 from font.exchange.rounds import Round, run_round
 from font.exchange.signatures import KEY_FILE
 from font.files import atomic_write, hold
 from mmlca.federation.hospital import SOFTWARE
+from mmlca.federation.results import read_results
+from mmlca.study.combined import Combined, Refinement
 from mmlca.study.study_file import read_network_study
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mmlca.study.cache import Progress
+    from mmlca.study.results.site import SiteResults
     from mmlca.study.settings import Study
 
 
@@ -51,7 +56,11 @@ class CentreTurn(NamedTuple):
 
 
 def run_centre(
-    study_file: Path, folder: Path = Path(), *, without: Sequence[str] = ()
+    study_file: Path,
+    folder: Path = Path(),
+    *,
+    without: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> CentreTurn:
     """Do what comes next at the centre: wait, or send the sites their next files, or report.
 
@@ -65,6 +74,8 @@ def run_centre(
     folder : path
     without : list of str
         Sites to go on without.
+    progress : function (text, share), optional
+        Called while the report is made.
     """
     study = read_network_study(study_file)
     with hold(folder, private=True):
@@ -74,7 +85,69 @@ def run_centre(
         except Waiting as wait:
             return CentreTurn(wait.step, wait.missing, carrier.sent, carrier.unused())
         atomic_write(folder / "report" / "report.md", result.report.encode())
+        write_report(study, result, folder / "report", progress)
         return CentreTurn("", {}, carrier.sent, carrier.unused(), result)
+
+
+def write_report(
+    study: Study, result: Round, out: Path, progress: Progress | None = None
+) -> dict[str, Any]:
+    """The report of a round: the page of a study in one place, from the results of its sites.
+
+    Parameters
+    ----------
+    study : Study
+        What all sites agreed on.
+    result : Round
+    out : folder
+    progress : function (text, share), optional
+
+    Returns
+    -------
+    dict
+        The content of `results.json`.
+    """
+    if not result.results:
+        raise InputError("no site sent results, of which the report is made; ask the sites again.")
+    unit = study.privacy.min_count
+    results = {
+        site: read_results(data, min_count=unit) for site, data in sorted(result.results.items())
+    }
+    ordered = {site: results[site] for site in study.sites if site in results}
+    from mmlca.study.run import report_results  # loads matplotlib
+
+    return report_results(
+        _as_reported(study, ordered), out, ordered, _combined(study, result), progress=progress
+    )
+
+
+def _as_reported(study: Study, results: Mapping[str, SiteResults]) -> Study:
+    """The study as its report describes it: which sites have records, and that counts are rounded.
+
+    The study file of a network does not say where the patients of a site come from.
+    """
+    sites = {
+        name: place
+        if name not in results or results[name].from_records
+        else place.model_copy(update={"sequences": Path("sequences")})
+        for name, place in study.sites.items()
+    }
+    release = "public" if any(part.rounded for part in results.values()) else "inside"
+    return study.changed(privacy={"release": release}).model_copy(update={"sites": sites})
+
+
+def _combined(study: Study, result: Round) -> Combined:
+    shared, ensemble = result.shared, result.ensemble
+    refined = None
+    if shared is not None:
+        refined = Refinement(shared.step, study.ensemble.refine == "converge")
+    return Combined(
+        n_groups=ensemble.n_clusters_,
+        ensemble=ensemble,
+        models={name: model.site for name, model in result.models.items()},
+        refined=refined,
+        absent=result.absent,
+    )
 
 
 class Status(NamedTuple):

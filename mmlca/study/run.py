@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from font.files import hold
 from mmlca.study import steps
-from mmlca.study.cache import FOR_REPORT, Progress, open_results
+from mmlca.study.cache import FOR_REPORT, Progress, make_key, open_results
+from mmlca.study.combined import Combined
 from mmlca.study.log import report_warnings, run_log
 from mmlca.study.processes import Processes
+from mmlca.study.results.site import SiteResults
 from mmlca.study.settings import Study
 from mmlca.study.study_file import settings_text
 
@@ -115,28 +117,75 @@ def run_study(
     dict
         The content of `results.json`.
     """
+    return _run(study, out, STEPS, {}, progress, processes)
+
+
+def report_results(
+    study: Study,
+    out: str | os.PathLike[str],
+    results: Mapping[str, SiteResults],
+    combined: Combined,
+    *,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write the report of what sites released, which needs none of their patients.
+
+    Parameters
+    ----------
+    study : Study
+        What all sites agreed on, see `read_network_study`.
+    out : path
+        The folder gets the files that `run_study` writes, but for those of patients and models.
+    results : {site: SiteResults}
+    combined : Combined
+        What the centre knows besides.
+    progress : function (text, share), optional
+
+    Returns
+    -------
+    dict
+        The content of `results.json`.
+    """
+    released = steps.Released(dict(results), combined)
+    return _run(study, out, OF_NETWORK, {"released": released}, progress, None)
+
+
+def _run(
+    study: Study,
+    out: str | os.PathLike[str],
+    todo: Sequence[Step],
+    made: dict[str, Any],
+    progress: Progress | None,
+    processes: Processes | None,
+) -> dict[str, Any]:
     tell = progress or (lambda text, share: None)
     with hold(out), processes or Processes(study.n_jobs) as used:
         tell("Reading", 0.0)
         results, key = open_results(study, out)
+        if "released" in made:
+            key = make_key(key, made["released"].hashes())
         with run_log(results.log_file()) as write_log:
-            return _do_steps(steps.Run(study, results, tell, used, key), write_log)
+            return _do_steps(steps.Run(study, results, tell, used, key), todo, made, write_log)
 
 
-def _do_steps(run: steps.Run, write_log: Callable[[], None]) -> dict[str, Any]:
+def _do_steps(
+    run: steps.Run,
+    todo: Sequence[Step],
+    made: dict[str, Any],
+    write_log: Callable[[], None],
+) -> dict[str, Any]:
     software, settings = run.results.about["software"], run.results.about["settings"]
     _log.info(", ".join(f"{name} {version}" for name, version in software.items()))
     _log.info("settings\n%s", settings_text(settings))
     if run.study.outputs.figures and not run.results.record["steps"]:
         run.processes.start()  # figures will need them, and they have loaded when fits begin
-    made: dict[str, Any] = {}
-    for step in STEPS:
+    for step in todo:
         _log.info("step %s", step.name)
         run.begin(step.name, step.irrelevant)
         with report_warnings() as texts:
             result = step.do(run, **{name: made[name] for name in step.needs})
         run.results.warn(texts)
-        if step is STEPS[0]:  # the data can be used: what is wrong with them is found there
+        if step is todo[0]:  # the data can be used: what is wrong with them is found there
             write_log()
         if step.makes is not None:
             made[step.makes] = result

@@ -271,6 +271,15 @@ class Released(NamedTuple):
     results: dict[str, SiteResults]
     combined: Combined
 
+    def hashes(self) -> dict[str, str]:
+        """A hash of the results of each site."""
+        return {
+            site: make_key(
+                result.unit, {n: table.to_csv(index=False) for n, table in result.tables.items()}
+            )
+            for site, result in self.results.items()
+        }
+
 
 def describe_sites(
     run: Run, analysis: Analysis, choice: Choice, suggested: pd.DataFrame | None

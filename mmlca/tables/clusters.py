@@ -317,11 +317,11 @@ def _median(counts: NDArray[np.float64]) -> float:
 
 
 def _follow_up_of(followed: NDArray[np.float64]) -> dict[str, float]:
-    names = ("followed_q25", "followed", "followed_q75")
+    names = ("followed", "followed_q25", "followed_q75")
     if not followed.any():
         return dict.fromkeys(names, np.nan)
     length = np.arange(len(followed), dtype=float)
-    levels = (0.25, 0.5, 0.75)
+    levels = (0.5, 0.25, 0.75)
     found = np.quantile(length, levels, weights=followed, method="inverted_cdf")
     return dict(zip(names, found.tolist(), strict=True))
 
