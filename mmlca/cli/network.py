@@ -96,6 +96,27 @@ def site_run(
     say(quiet, *lines)
 
 
+@site_app.command("report")
+def site_report(
+    study_file: StudyArgument,
+    site_file: SiteFile = None,
+    *,
+    site: SiteName = None,
+    folder: Folder = Path(),
+    out: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder of the report.", show_default="private/report"),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Report on this hospital alone, with exact numbers, once it has sent its results."""
+    from mmlca.federation.site_run import report_site
+
+    with working("Making the report of this site", quiet=quiet):
+        page = report_site(study_file, site_file, folder, site=site, out=out)
+    say(quiet, f"The report is {page}. Its numbers are exact: keep it inside the hospital.")
+
+
 def _ask_for_approval(files: Sequence[Path], page: Path, approved_by: str | None) -> str:
     """Show what is about to leave; returns who approved it."""
     from font.exchange.explain import explain

@@ -140,13 +140,18 @@ def _combined(study: Study, result: Round) -> Combined:
     shared, ensemble = result.shared, result.ensemble
     refined = None
     if shared is not None:
-        refined = Refinement(shared.step, study.ensemble.refine == "converge")
+        refined = Refinement.after(shared.step)
     return Combined(
         n_groups=ensemble.n_clusters_,
         ensemble=ensemble,
         models={name: model.site for name, model in result.models.items()},
         refined=refined,
-        absent=result.absent,
+        absent=tuple(
+            f"{who.site} has no part in the {answers_of(who.step)} and what follows from them: "
+            f"{who.reason.rstrip('.')}."
+            for who in result.absent
+        ),
+        by_files=True,
     )
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from font.exchange.header import Header
+    from font.exchange.messages.ensemble import EnsembleFile
     from font.exchange.messages.shared import Step
     from mmlca.federation.ledger import Ledger
     from mmlca.federation.refining import Notes, Refinement
@@ -433,13 +434,52 @@ class Hospital:
         Counts are rounded to multiples of `min_count`, whatever the study file says, with draws
         from the site's ledger; the same patients who are counted again get the same draw.
         """
-        from font.exchange.messages.ensemble import read_ensemble
-        from font.exchange.messages.shared import read_step
         from mmlca.federation.results import make_results, request_of_results, study_of
 
+        study = study_of(self, self._known_study())
+        data, file, step = self._last_step(ensemble, shared)
+        return self._release_one(
+            "results",
+            request_of_results(self, data, study, step),
+            lambda ledger: make_results(self, ledger, data, study, file, step),
+            out,
+        )
+
+    def report(
+        self, ensemble: Source, shared: Source | None = None, out: Path | None = None
+    ) -> Path:
+        """Write a report of this site alone, with exact numbers, which must stay inside.
+
+        Parameters
+        ----------
+        ensemble, shared : as in `results`
+        out : folder, optional
+            `report` in the site's folder if not given.
+
+        Returns
+        -------
+        Path
+            The page. Numbers of fewer than `min_count` patients are not shown.
+        """
+        from mmlca.federation.results import write_own_report
+
+        study, out = self._known_study(), self.folder / "report" if out is None else out
+        write_own_report(self, study, *self._last_step(ensemble, shared), out)
+        return out / "report.html"
+
+    def _known_study(self) -> Study:
         if self.study_file is None:
             raise InputError("results need the rules of a study file; use Hospital.from_study.")
-        data, study = self._sequences(), study_of(self, self.study_file)
+        return self.study_file
+
+    def _last_step(
+        self, ensemble: Source, shared: Source | None
+    ) -> tuple[Sequences, EnsembleFile, Step]:
+        """The patients, and the clusters that results are about."""
+        from font.exchange.messages.ensemble import read_ensemble
+        from font.exchange.messages.shared import read_step
+
+        data = self._sequences()
         file = read_ensemble(ensemble, self.header())
         step = read_step(ensemble if shared is None else shared, self.header())
         if step.shared is not None and (not step.shared.last or step.origin != file.fingerprint):
@@ -448,12 +488,7 @@ class Hospital:
                 "files that the centre sent last."
             )
         self._refuse_foreign_step(step)
-        return self._release_one(
-            "results",
-            request_of_results(self, data, study, step),
-            lambda ledger: make_results(self, ledger, data, study, file, step),
-            out,
-        )
+        return data, file, step
 
     def header(self) -> Header:
         """What this site's files say of themselves, and what files from others must fit."""

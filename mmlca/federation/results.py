@@ -146,11 +146,14 @@ def site_patients(
     study: Study,
     ensemble: EnsembleFile,
     step: Step,
+    *,
+    exact: bool = False,
 ) -> SitePatients:
     """The patients of a site with their groups by all rules of the study.
 
     The site's own model is fitted anew to all its patients, as in a study in one place; there is
-    none if it would have fewer than `min_count` patients per class.
+    none if it would have fewer than `min_count` patients per class. Results are rounded unless
+    they are `exact` because they stay.
     """
     from font.labels import label
     from font.refinement import site_memberships
@@ -171,7 +174,7 @@ def site_patients(
         memberships = pd.DataFrame(site_memberships(step.shared.model, data), ids)
         groups[REFINED] = memberships.idxmax(axis=1) + 1
     rounding = None
-    if hospital.min_count > 1:
+    if hospital.min_count > 1 and not exact:
         secret = ledger.secret_of("results")
         rounding = Rounding(secret, hospital.min_count, {hospital.site: groups[ENSEMBLE]})
     return SitePatients(
@@ -212,6 +215,33 @@ def _fits(hospital: Hospital, own: MixtureMarkov | None, data: Sequences) -> pd.
         return noted
     table = fit_table({site: own}, label({site: own}, data))
     return table if noted is None else pd.concat([noted[noted["model"] != site], table])
+
+
+def write_own_report(
+    hospital: Hospital,
+    study: Study,
+    data: Sequences,
+    ensemble: EnsembleFile,
+    step: Step,
+    out: Path,
+) -> None:
+    """The report of one site with exact numbers, of the clusters of all sites."""
+    from mmlca.study.combined import Combined, Refinement
+    from mmlca.study.results.site import site_results
+    from mmlca.study.run import report_results
+
+    site = hospital.site
+    study = study.changed(privacy={"min_count": hospital.min_count, "release": "inside"})
+    patients = site_patients(hospital, hospital.ledger(), data, study, ensemble, step, exact=True)
+    shared = step.shared
+    combined = Combined(
+        n_groups=ensemble.ensemble.n_clusters_,
+        ensemble=ensemble.ensemble,
+        models={name: file.site for name, file in ensemble.models.items()},
+        refined=None if shared is None else Refinement.after(shared.step),
+        by_files=True,
+    )
+    report_results(study, out, {site: site_results(study, patients)}, combined)
 
 
 def study_of(hospital: Hospital, study: Study) -> Study:

@@ -105,14 +105,7 @@ def run_site(
     name = _name_of_site(study_file, study, site_file, site)
     with hold(folder, private=True):
         turn, answered = SiteTurn(name), read_answered(folder, study, name)
-        header = Header(
-            study=study.name,
-            site=name,
-            round=study.centre.round,
-            software=SOFTWARE,
-            keys=study.public_keys(),
-            settings=study.agreed,
-        )
+        header = _header_of(study, name)
         unit = study.privacy.min_count
         inbox = read_inbox(folder / "inbox", header, min_count=unit, reader="site")
         turn.notes = inbox.refused
@@ -158,6 +151,58 @@ def run_site(
             _write_answered(folder, answered)
             turn.waiting = "" if answered.over else turn.waiting
     return turn
+
+
+def report_site(
+    study_file: Path,
+    site_file: Path | None = None,
+    folder: Path = Path(),
+    *,
+    site: str | None = None,
+    out: Path | None = None,
+    **changes: Any,
+) -> Path:
+    """Write a report of a hospital's own patients with exact numbers, when the round is over.
+
+    Parameters are those of `run_site`; `out` is the folder of the report, `private/report` unless
+    given. Returns the page, which must stay inside the hospital.
+    """
+    study = read_network_study(study_file, site_file)
+    name = _name_of_site(study_file, study, site_file, site)
+    with hold(folder, private=True):
+        answered = read_answered(folder, study, name)
+        last = [request for request in answered.steps if request.step == "results"]
+        if not last:
+            raise InputError(
+                f"{folder} has no results of {name} yet; `mmlca site run` makes them in the last "
+                "turn, and the report of the site follows them."
+            )
+        header = _header_of(study, name)
+        inbox = read_inbox(
+            folder / "inbox", header, min_count=study.privacy.min_count, reader="site"
+        )
+        at_hand = {file.mark: file.data for file in inbox.files}
+        files = [at_hand[mark] for mark in last[-1].files if mark in at_hand]
+        if len(files) < len(last[-1].files):
+            raise InputError(
+                f"the report needs the last files of the centre; put them into {folder / 'inbox'}."
+            )
+        changes = {"folder": folder / "private", "fewer_classes": True, **changes}
+        hospital = Hospital.from_study(study_file, name, site_file=site_file, **changes)
+        ensemble, *shared = files
+        return hospital.report(ensemble, shared[0] if shared else None, out)
+
+
+def _header_of(study: Study, site: str) -> Header:
+    """What this site's files say of themselves."""
+    return Header(
+        study=study.name,
+        site=site,
+        round=study.centre.round,
+        software=SOFTWARE,
+        keys=study.public_keys(),
+        settings=study.agreed,
+    )
 
 
 def list_unmapped(hospital: Hospital, inputs: Iterable[Path | None] = ()) -> None:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from font.ensemble import Ensemble
-    from font.exchange.report import Absent
     from mmlca.tables.shared_chains import SharedChains
 
 
@@ -19,6 +18,13 @@ class Refinement(NamedTuple):
 
     n_steps: int
     converged: bool
+
+    @classmethod
+    def after(cls, n_steps: int) -> Refinement:
+        """A refinement between sites, which ends early if it has converged."""
+        from font.exchange.messages.shared import MOST_STEPS
+
+        return cls(n_steps, n_steps < MOST_STEPS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +49,10 @@ class Combined:
     influence : DataFrame or None
         Patients who would change cluster without a site, as the release shows them; None if there
         is no ensemble, or if the centre knows only cross-tables of labels.
-    absent : tuple of Absent
-        Sites that a step went on without, with the reason.
+    absent : tuple of str
+        Sentences about sites that a step went on without.
+    by_files : bool
+        Whether the sites exchanged files, so that their patients were never in one place.
     suggested : DataFrame or None
         Numbers of clusters that models with more classes suggest, which takes the patients of all
         sites in one place; see `mmlca.study.analysis.free_numbers`.
@@ -56,5 +64,6 @@ class Combined:
     refined: Refinement | None = None
     shared: SharedChains | None = None
     influence: pd.DataFrame | None = None
-    absent: tuple[Absent, ...] = ()
+    absent: tuple[str, ...] = ()
+    by_files: bool = False
     suggested: pd.DataFrame | None = None

@@ -70,7 +70,7 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
     yield _table_one(study, findings)
     for view in shown_views(findings):
         if view.name != "refined":  # they would be nearly those of the ensemble
-            yield _most_frequent(study, view)
+            yield _most_frequent(study, findings, view)
             yield _representative(study, view)
         yield _lines(study, findings, view)
         yield _transitions(study, view)
@@ -147,7 +147,7 @@ def _sites_below_each_other(frame: pd.DataFrame) -> pd.DataFrame | None:
     return parts.fillna("").reset_index()  # of all sites together nothing is compared
 
 
-def _most_frequent(study: Study, view: GroupCourses) -> Item:
+def _most_frequent(study: Study, findings: Findings, view: GroupCourses) -> Item:
     top, least = study.outputs.top, max(SHARED_BY, study.privacy.min_count)
     table = view.frequencies
     drawn, absent = _with_rows(view, table)
@@ -162,7 +162,7 @@ def _most_frequent(study: Study, view: GroupCourses) -> Item:
             f"per panel are drawn, and none that fewer than {least} patients share; the pale part "
             "stands for all others.",
             absent,
-            single if study.outputs.figures else "",
+            single if study.outputs.figures and not findings.combined.by_files else "",
         ),
         view.tables.without_counts(table),
         Plain(shares=("share", "cumulative"), columns=(*_COURSES, "cumulative")),
@@ -304,10 +304,11 @@ def cautions(study: Study, findings: Findings) -> list[str]:
 
 def answers(study: Study, findings: Findings) -> dict[str, str]:
     """Where single courses are drawn."""
+    drawn = study.outputs.figures and not findings.combined.by_files
     single = "patients/SITE_courses.png for each site, which stays inside the hospital"
     return {
         "14c": f"the most frequent and the representative courses of each {group_word(study)}; "
-        f"single courses: {single if study.outputs.figures else NOT_DONE}"
+        f"single courses: {single if drawn else NOT_DONE}"
     }
 
 

@@ -78,12 +78,13 @@ def methods(study: Study, findings: Findings) -> list[str]:
     if ensemble is None:
         return []
     distance = rules.distance.replace("euclid", "Euclid")
+    counts = "cross-tables of labels" if findings.combined.by_files else "counts of label patterns"
     return [
         f"The {len(findings.combined.models)} models were combined by federated one-shot ensemble "
         "clustering: every patient was labelled by every model, models were weighted "
         f"({rules.weights} weights) by the agreement of their {distance} class distances, and the "
         f"weighted distances were clustered ({_METHODS[rules.method]}) into "
-        f"{ensemble.n_clusters_} clusters, using only counts of label patterns."
+        f"{ensemble.n_clusters_} clusters, using only {counts}."
     ]
 
 
@@ -93,11 +94,14 @@ def cautions(study: Study, findings: Findings) -> list[str]:
     if ensemble is None:
         return []
     (doubtful,) = pick(findings.numbers, Kind.DOUBTFUL)
+    by_files = findings.combined.by_files
+    where = "each hospital's clusters.csv shows" if by_files else "the folder patients shows"
     return [
         *ensemble.cautions(about_number=findings.combined.suggested is None),
-        f"The vote share is below {DOUBTFUL} for {share_of_patients(study, doubtful.value)}; the "
-        "folder patients shows for whom. A vote share is the share of the models' weight that "
-        "votes for the cluster, not the probability that the cluster is right.",
+        f"The vote share is below {DOUBTFUL} for {share_of_patients(study, doubtful.value)}; "
+        f"{where} for whom. A vote share is the share of the models' weight that votes for the "
+        "cluster, not the probability that the cluster is right.",
+        *findings.combined.absent,
         *([] if findings.combined.influence is not None else [_NO_INFLUENCE]),
     ]
 

@@ -16,7 +16,7 @@ from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.results.site import stacked, whole_numbers
 from mmlca.study.sections.section import NOT_DONE, Section
-from mmlca.study.words import group_word, period, window_name, windows_name
+from mmlca.study.words import group_word, period, sentences, window_name, windows_name
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.course_tables import Courses
 from mmlca.tables.disclosure import hides, is_small
@@ -34,7 +34,7 @@ _MANY_LEFT = 0.05
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """Invalid records, unmapped drugs and the flow of patients at each site; end of follow-up."""
-    note = count_note(study)
+    note, by_files = count_note(study), findings.combined.by_files
     of_records = {
         site: result.tables for site, result in findings.results.items() if result.from_records
     }
@@ -43,8 +43,11 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
             yield Item(
                 f"issues_{site}",
                 f"Invalid or unusual records at {site}",
-                "What was invalid or unusual, how many records were affected, and how they were "
-                "handled. The folder patients has examples.",
+                sentences(
+                    "What was invalid or unusual, how many records were affected, and how they "
+                    "were handled.",
+                    "" if by_files else "The folder patients has examples.",
+                ),
                 tables["issues"],
                 note=note,
             )
@@ -55,7 +58,8 @@ def items(study: Study, findings: Findings) -> Iterator[Item]:
                 f"Drugs at {site} that are not in the drug map",
                 "Drug texts without a class, the most frequent first, each with the known name "
                 "that it resembles, if any. Texts that concern few patients are combined in one "
-                "row; the folder patients lists them.",
+                f"row; {'unmapped.csv of the hospital' if by_files else 'the folder patients'} "
+                "lists them.",
                 tables["unmapped"],
                 note=note,
             )
