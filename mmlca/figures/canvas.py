@@ -233,13 +233,15 @@ def infos_and_table(
     if isinstance(sequences, list):
         if not all(isinstance(info, GroupInfo) for info in sequences):
             raise TypeError(
-                "found a list where sequences are needed; a list may only hold GroupInfo objects, "
-                "with the table to draw."
+                "found a list where sequences are needed; a list in their place must hold "
+                "GroupInfo objects, with a table to draw."
             )
         if table is None:
-            raise InputError("a list of GroupInfo holds no patients; give their table as table=.")
+            raise InputError(
+                "a list of GroupInfo has no patients to compute a table from; give it as table=."
+            )
         if groups is not None:
-            raise InputError("a list of GroupInfo has groups of its own; leave out groups=.")
+            raise InputError("a list of GroupInfo already names the groups; leave out groups.")
         return sequences, table
     check_sequences(sequences)
     infos = group_infos(sequences, groups)
@@ -252,7 +254,10 @@ def split_patients(
 ) -> list[tuple[GroupInfo, Sequences]]:
     """Each group and its patients of positive weight, for figures that draw more than a table."""
     check_sequences(sequences)
-    return [(group_info(*part), part[1][part[1].weights > 0]) for part in split(sequences, groups)]
+    return [
+        (group_info(keys, data), data if (data.weights > 0).all() else data[data.weights > 0])
+        for keys, data in split(sequences, groups)
+    ]
 
 
 def patients_of(info: GroupInfo, patients: list[tuple[GroupInfo, Sequences]]) -> Sequences:
@@ -443,7 +448,7 @@ def _title(panel: Panel, letters: int, table: pd.DataFrame | None) -> str:
     """The name of a panel's group, and its size as far as it may be shown."""
     info = panel.info
     name, n = title_lines(group_name(info.keys), letters), f"n = {info.n:,}"
-    if not np.isclose(info.weight, info.n):
+    if not np.isclose(info.weight, info.n, rtol=1e-9):
         n += f" (weight {info.weight:,.0f})"
     for column, sign in (("size", "="), ("rounded_size", "≈")):
         if table is not None and column in table:

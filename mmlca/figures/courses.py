@@ -32,7 +32,7 @@ from mmlca.sequences.checks import counted, some
 from mmlca.sequences.type import Sequences
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.describe import frequency_spells, frequent, sequence_frequencies
-from mmlca.tables.disclosure import HIDDEN, hides
+from mmlca.tables.disclosure import HIDDEN, hides, is_small
 from mmlca.tables.groups import GroupInfo, Groups, SequencesBySite
 from mmlca.tables.representatives import representative_sequences, representative_spells
 
@@ -174,7 +174,7 @@ def plot_frequencies(
         sequences,
         groups,
         min_count,
-        _given(table, spells),
+        _given(table, spells, least),
         lambda data, labels: (
             sequence_frequencies(data, labels, top, min_count=least),
             frequency_spells(data, labels, top, min_count=least),
@@ -204,13 +204,21 @@ def plot_frequencies(
 
 
 def _given(
-    table: pd.DataFrame | None, spells: pd.DataFrame | None
+    table: pd.DataFrame | None, spells: pd.DataFrame | None, least: int
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """The table of courses and that of their spells; None if neither is given."""
     if (table is None) != (spells is None):
         missing, other = ("spells", "table") if spells is None else ("table", "spells")
         raise InputError(f"{other}= was given without {missing}=; give both, or neither of them.")
-    return None if table is None or spells is None else (table, spells)
+    if table is None or spells is None:
+        return None
+    whole = (table["count"].dropna() % 1 == 0).all()  # numbers of patients, without weights
+    if "rounded_size" not in table and whole and is_small(table["count"], least).any():
+        raise InputError(
+            f"the table has courses of fewer than {least} patients, which the figure must not "
+            f"show; give a table made with min_count={least}, or lower shared_by and min_count."
+        )
+    return table, spells
 
 
 def _courses(
@@ -252,7 +260,7 @@ def _draw_courses(
         if not len(mine):
             continue
         drawn.add(0 if name is None else name)
-        at, begin = mine["rank"].to_numpy() - 1, mine["begin"].to_numpy()
+        at, begin = mine["rank"].to_numpy(dtype=np.intp) - 1, mine["begin"].to_numpy()
         shade = MISSING if name is None else colours[name]
         bars = rectangles(
             panel.ax, begin + 0.5, below[at], mine["windows"].to_numpy(), -share[at], shade
@@ -310,12 +318,13 @@ def plot_representatives(
         What `mmlca.tables.representatives.representative_spells` returned for them.
     min_count : groups of fewer patients are not shown, nor sequences that fewer share
     """
+    least = max(shared_by, min_count)
     chosen_by = {"n": n, "shared_by": shared_by, "min_count": min_count}
     infos, (table, spells) = infos_and_table(
         sequences,
         groups,
         min_count,
-        _given(table, spells),
+        _given(table, spells, least),
         lambda data, labels: (
             representative_sequences(data, labels, **chosen_by),
             representative_spells(data, labels, **chosen_by),
@@ -323,7 +332,6 @@ def plot_representatives(
     )
     page = lay_out(infos, min_count, ax, figure, height=1.9, table=table)
     colour = state_colours(page.states, colours)
-    least = max(shared_by, min_count)
     drawn: set[int | str] = set()
     for panel in page.panels:
         share, parts = _courses(panel, table, spells)

@@ -3,9 +3,10 @@
 Functions that draw one panel per site and group take `ax` (for one panel) or `figure` (for all
 of them), and return an Axes for a single `Sequences` without groups or where `ax` was given,
 otherwise the Figure. The others take `ax` and return it. Where a table was computed already,
-`table=` draws it; it must be that of the same sequences and groups. Most figures can do without
-the patients then: a list of `mmlca.tables.groups.GroupInfo` may take the place of sequences and
-groups. Numbers of fewer than `min_count` patients are not shown, and the figure says so.
+`table=` draws it; it must be that of the same sequences and groups. Where a signature has
+`list[GroupInfo]`, the patients are not needed then: what `mmlca.tables.groups.group_infos` returns
+may take the place of sequences and groups. Numbers of fewer than `min_count` patients are not
+shown, and the figure says so.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from mmlca.figures.canvas import (
     time_axis,
 )
 from mmlca.figures.colours import INK, MISSING, Colours, group_colour, state_colours
-from mmlca.sequences.checks import listed
+from mmlca.sequences.checks import listed, need_columns
 from mmlca.sequences.type import Sequences
 from mmlca.tables.describe import entropy_by_time, state_distribution, time_in_state
 from mmlca.tables.disclosure import HIDDEN, bounded_parts, count_text, few_patients, is_small
@@ -91,6 +92,7 @@ def plot_state_distribution(
         states, n_times = panel.info.states, len(panel.info.times)
         rows = panel.rows(table, n_times * len(states))
         rounded = "rounded_size" in rows  # rounded counts may all be shown
+        need_columns(rows, [] if rounded else ["patients"])
         count, share, n_then, patients = (
             rows[name].to_numpy(dtype=float).reshape(n_times, len(states))
             for name in ("count", "share", "n", "count" if rounded else "patients")

@@ -30,6 +30,7 @@ from mmlca.figures.canvas import (
     title_lines,
 )
 from mmlca.figures.colours import INK, MISSING, text_colour
+from mmlca.sequences.checks import need_columns
 from mmlca.sequences.type import Sequences
 from mmlca.tables.describe import transition_counts
 from mmlca.tables.disclosure import HIDDEN, bounded_parts, is_small
@@ -165,6 +166,7 @@ class _Heat:
         if "rounded_size" in rows:  # rounded counts, which may all be shown
             self.small = np.zeros((size, size), dtype=bool)
         else:
+            need_columns(rows, ["patients", "n_patients"])
             small = is_small(rows[["patients", "n_patients"]], min_count).any(axis=1)
             self.small = small.reshape(size, size)
         parts = bounded_parts(count, min_count, self.small)
