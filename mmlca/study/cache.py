@@ -277,10 +277,15 @@ def _refuse_link(folder: Path) -> None:
         raise OSError(errno.ELOOP, f"{folder.name} is a link to another place", folder)
 
 
-def open_results(study: Study, out: str | os.PathLike[str]) -> tuple[Results, str]:
-    """The folder of a study's results, and the key of its files and of the software."""
+def open_results(
+    study: Study, out: str | os.PathLike[str], *, reads: bool = True
+) -> tuple[Results, str]:
+    """The folder of a study's results, and the key of its files and of the software.
+
+    A study that `reads` no files of patients is one of results that sites have released.
+    """
     check_floor(study)
-    files, keyed = input_files(study), hides(study.privacy.min_count)
+    files, keyed = input_files(study) if reads else {}, hides(study.privacy.min_count)
     for path in files.values():
         check_regular(path)
     about = {"study": study.name, "seed": study.seed, "settings": study.plain()}

@@ -161,9 +161,10 @@ def _run(
     tell = progress or (lambda text, share: None)
     with hold(out), processes or Processes(study.n_jobs) as used:
         tell("Reading", 0.0)
-        results, key = open_results(study, out)
-        if "released" in made:
-            key = make_key(key, made["released"].hashes())
+        released = made.get("released")
+        results, key = open_results(study, out, reads=released is None)
+        if released is not None:
+            key = make_key(key, released.hashes())
         with run_log(results.log_file()) as write_log:
             return _do_steps(steps.Run(study, results, tell, used, key), todo, made, write_log)
 

@@ -223,7 +223,7 @@ def guarded_clusters(
     for row in described.to_dict("records"):
         n, site = float(row["n"]), row.get("site", EVERYONE)
         if is_small(n, min_count):
-            rows.append(_without_numbers(row, min_count))
+            rows.append(_without_numbers(row, few_patients(min_count)))
             continue
         new = dict(row)
         for name in (name for name in _OF_ALL if name in row and not pd.isna(row[name])):
@@ -262,9 +262,9 @@ def _few_switch(steps: pd.DataFrame, row: Mapping[Hashable, Any], min_count: int
     return bool(is_small(parts, min_count).any())
 
 
-def _without_numbers(row: Mapping[Hashable, Any], min_count: int) -> dict[Hashable, Any]:
+def _without_numbers(row: Mapping[Hashable, Any], why: str) -> dict[Hashable, Any]:
     kept: dict[Hashable, Any] = {n: row[n] for n in ("site", "cluster", "name") if n in row}
-    return kept | ({"description": few_patients(min_count)} if "description" in row else {})
+    return kept | ({"description": why} if "description" in row else {})
 
 
 def without_few(described: pd.DataFrame, least: int) -> pd.DataFrame:
@@ -272,7 +272,8 @@ def without_few(described: pd.DataFrame, least: int) -> pd.DataFrame:
     rows = []
     for row in described.to_dict("records"):
         size = {"n": row["n"], "share": row["share"]}
-        rows.append(_without_numbers(row, least) | size if is_small(row["n"], least) else row)
+        blank = _without_numbers(row, "too few patients to be described") | size
+        rows.append(blank if is_small(row["n"], least) else row)
     return pd.DataFrame(rows, columns=described.columns, index=described.index)
 
 

@@ -11,13 +11,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from released import one_site
 from study_attack import System
 
 import ehr_prep
 import mmlca
 from mmlca.sequences.type import Account, flow_table
 from mmlca.study.results import about
-from mmlca.study.results.patients import SitePatients
+from mmlca.study.results.patients import ONLY, SitePatients
+from mmlca.study.results.shown_courses import courses_of, described_of, groups_of
 from mmlca.study.results.site import SiteResults
 from mmlca.study.sections import courses as study_courses
 from mmlca.study.sections.courses import draw_single_courses
@@ -26,12 +28,7 @@ from mmlca.study.sections.patients import _about_deaths
 from mmlca.study.settings import Study
 from mmlca.study.words import dead_included
 from mmlca.tables.clusters import describe_clusters, hidden_sizes, shown_sizes
-from mmlca.tables.course_tables import (
-    Courses,
-    courses_by_group,
-    guarded_clusters,
-    rounded_clusters,
-)
+from mmlca.tables.course_tables import Courses, courses_by_group, guarded_clusters
 from mmlca.tables.disclosure import Rounding, is_small, printable
 
 SIZES = {"A": [200, 100, 80], "B": [150, 3, 60], "C": [90, 70, 40]}
@@ -83,31 +80,36 @@ def one_group(n: int, unit: int, public: bool = False) -> tuple[mmlca.Sequences,
     return data, courses_by_group({"x": data}, groups, unit, rounding)
 
 
+def described(data: mmlca.Sequences, secret: bytes | None) -> tuple[pd.Series, Courses]:
+    """The only cluster of a site as a release with a threshold of 11 describes it."""
+    results = one_site(data, [1] * len(data), 11, secret)
+    groups = groups_of(results, ONLY, 11)
+    row = described_of(results, groups, "3 years", "year").iloc[0]
+    return row, courses_of(results, groups, {1: "1"}).tables
+
+
 def test_shares_of_a_rounded_cluster_are_those_of_rounded_counts() -> None:
-    data, courses = one_group(65, 11, public=True)
-    table = describe_clusters(data, [1] * 65)
-    rounding = Rounding(b"secret", 11, {"x": pd.Series(1, index=data.ids)})
-    shown = rounded_clusters(table, courses, {1: 1}, rounding).iloc[0]
+    data, _ = one_group(65, 11)
+    shown, courses = described(data, b"secret")
     assert np.isnan(shown["until_switch"])
     assert shown["n"] in (55, 66)
     assert shown["n"] == courses.distribution["rounded_size"].iloc[0]
     assert shown["n"] == courses.distribution["n"].iloc[0]  # observed at the first time
-    assert shown["switchers"] in (0, 11)
+    assert shown["switchers"] == 0  # when few switched is not said
     for name in ("path_share", "end_share", "still", "first_share"):
         parts = [11 * k / (11 * k + 11 * j) for k in (5, 6) for j in (0, 1)]
         assert np.isclose(shown[name], parts).any(), name
-    small = describe_clusters(data[:5], [1] * 5)
-    few = rounded_clusters(small, courses, {1: 1}, rounding).iloc[0]
+    few, _ = described(data[:5], b"secret")
     assert few["n"] in (0, 11)
     assert few.drop(["cluster", "n", "share", "description"]).isna().all()
-    assert few["description"] == "fewer than 11 patients"
+    assert few["description"] == "too few patients to be described"
 
 
 def test_an_exact_cluster_tells_no_share_from_which_few_follow() -> None:
     data, courses = one_group(65, 11)
     table = describe_clusters(data, [1] * 65, after="3 years")
     sizes = shown_sizes({"x": pd.Series(1, index=data.ids)}, 11)
-    guarded = guarded_clusters(table, courses, {1: 1}, sizes, 11, "3 years")
+    guarded = guarded_clusters(table, courses.transitions, sizes, 11, "3 years")
     row = guarded.iloc[0]
     assert row["n"] == 65
     assert [str(row[name]) for name in ("still", "path_share", "end_share", "switches")] == [
@@ -122,7 +124,8 @@ def test_an_exact_cluster_tells_no_share_from_which_few_follow() -> None:
     blank = printable(guarded).iloc[0]
     hidden = ["still", "path_share", "end_share", "switches", "switchers", "switch_share"]
     assert blank[hidden].isna().all()
-    plain = guarded_clusters(table, one_group(65, 1)[1], {1: 1}, sizes, 1, "3 years")
+    steps = one_group(65, 1)[1].transitions
+    plain = guarded_clusters(table, steps, sizes, 1, "3 years")
     pd.testing.assert_frame_equal(plain, table, check_dtype=False)
 
 
@@ -135,9 +138,9 @@ def test_shares_of_an_exact_cluster_are_exact() -> None:
     table = courses.shown("distribution").set_index(["time", "state"])
     assert table.at[("1", "A"), "share"] == 57 / 69
     assert table.at[("2", "B"), "count"] == 26
-    described = describe_clusters(data, [1] * 69)
-    shown = guarded_clusters(described, courses, {1: 1}, shown_sizes(groups, 11), 11)
-    pd.testing.assert_frame_equal(shown, described, check_dtype=False)
+    exact = describe_clusters(data, [1] * 69)
+    shown = guarded_clusters(exact, courses.transitions, shown_sizes(groups, 11), 11)
+    pd.testing.assert_frame_equal(shown, exact, check_dtype=False)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -189,14 +192,9 @@ def test_single_courses_of_a_large_site_are_a_sample(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(study_courses, "_MOST_LINES", 60)
     data = mmlca.Sequences.from_lists([["A", "A"]] * 80 + [["A", "B"]] * 20)
     clusters = pd.Series([1] * 80 + [2] * 20, index=data.ids)
-    analysis = SimpleNamespace(
-        sequences={"X": data},
-        clusters={"X": clusters},
-        ensemble=None,
-        group_names={None: {1: "1: A persisters", 2: "2: A → B"}},
-    )
-    study = SimpleNamespace(seed=1, outputs=SimpleNamespace(time="quarter"))
-    draws = [draw_single_courses(study, analysis, "X") for _ in range(2)]  # type: ignore[arg-type]
+    names = {1: "1: A persisters", 2: "2: A → B"}
+    study: Any = SimpleNamespace(seed=1, outputs=SimpleNamespace(time="quarter"))
+    draws = [draw_single_courses(study, data, clusters, names) for _ in range(2)]
     sizes = []
     for draw in draws:
         figure = draw()
@@ -212,9 +210,10 @@ def test_single_courses_of_a_large_site_are_a_sample(monkeypatch: pytest.MonkeyP
 def test_the_report_says_whom_shares_of_the_dead_rest_on() -> None:
     """Captions name the denominator, and a caution those who left alive while the dead stay."""
     data = mmlca.Sequences.from_lists([["A", "A"]] * 80 + [["A", "dead"]] * 20)
-    assert dead_included({"X": data}) == ""
+    assert dead_included(one_site(data, [1] * 100)) == ""
     data = data.absorb("dead")
-    assert dead_included({"X": data}) == ", the dead included until the end of the data"
+    included = dead_included(one_site(data, [1] * 100))
+    assert included == ", the dead included until the end of the data"
 
     def notes(left: int) -> list[str]:
         windows = dict.fromkeys(("followed_up", "without_record", "several_classes", "tied"), 0)

@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from released import one_site
 
 import mmlca
 from mmlca import Sequences
 from mmlca.study import Study
+from mmlca.study.results.patients import ONLY
+from mmlca.study.results.shown_courses import described_of, groups_of
 from mmlca.study.sections import summary
-from mmlca.tables.clusters import name_clusters, percent_text, shown_sizes
-from mmlca.tables.course_tables import courses_by_group, guarded_clusters, rounded_clusters
-from mmlca.tables.disclosure import Rounding
+from mmlca.tables.clusters import name_clusters, percent_text
 
 Path = tuple[str, ...]
 SHARE = r"([<>]?[\d.]+ %)"
@@ -148,16 +149,8 @@ def test_no_name_denies_the_numbers_of_a_release(
     lists = [course for course, n, _ in groups for _ in range(times * n)]
     codes = np.array([k for _, n, k in groups for _ in range(times * n)])
     data = Sequences.from_lists(lists, states=["A", "B", "C"])
-    clusters = {"": pd.Series(codes, pd.Index(data.ids))}
-    exact = mmlca.describe_clusters(data, codes)
-    names = {k: f"group {k}" for k in exact["cluster"]}
-    named = {"": clusters[""].map(names)}
-    rounding = Rounding(b"a secret", 11, named) if public else None
-    courses = courses_by_group({"": data}, named, 11, rounding)
-    if rounding is not None:
-        table = rounded_clusters(exact, courses, names, rounding.of(clusters))
-    else:
-        table = guarded_clusters(exact, courses, names, shown_sizes(clusters, 11), 11)
+    results = one_site(data, codes, 11, b"a secret" if public else None)
+    table = described_of(results, groups_of(results, ONLY, 11), "a year", "month")
     for name, row in zip(name_clusters(table), table.to_dict("records"), strict=True):
         if name is not None:
             check_row(name, row)

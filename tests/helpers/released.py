@@ -1,0 +1,55 @@
+"""What sites release of their patients' groups and courses, without models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+
+from mmlca import Sequences
+from mmlca.study.results import about, courses, overlaps, steps
+from mmlca.study.results.patients import ONLY, SitePatients
+from mmlca.study.results.site import SiteResults, site_results
+from mmlca.tables.disclosure import Rounding
+
+Views = Mapping[str, Mapping[str, Any]]
+
+
+def release(
+    data: Mapping[str, Sequences],
+    views: Views,
+    min_count: int = 1,
+    secret: bytes | None = None,
+    top: int = 30,
+) -> dict[str, SiteResults]:
+    """The results of sites; rounded if there is a secret.
+
+    `views` are the numbers of the groups by view and site, those of the first view first.
+    """
+    study: Any = SimpleNamespace(
+        sites=dict.fromkeys(data),
+        privacy=SimpleNamespace(min_count=min_count),
+        outputs=SimpleNamespace(top=top),
+    )
+    results = {}
+    for site, sequences in data.items():
+        groups = {
+            view: pd.Series(list(labels[site]), pd.Index(sequences.ids), dtype=int)
+            for view, labels in views.items()
+        }
+        first = next(iter(groups.values()))
+        rounding = None if secret is None else Rounding(secret, min_count, {site: first})
+        nothing = pd.DataFrame(index=first.index)
+        patients = SitePatients(site, sequences, groups, nothing, nothing, rounding=rounding)
+        parts = (about.PART, overlaps.PART, steps.PART, courses.PART)
+        results[site] = site_results(study, patients, parts)
+    return results
+
+
+def one_site(
+    data: Sequences, groups: Any, min_count: int = 1, secret: bytes | None = None
+) -> dict[str, SiteResults]:
+    """The same of one site called "x", with one view."""
+    return release({"x": data}, {ONLY: {"x": groups}}, min_count, secret)
