@@ -92,7 +92,10 @@ def site_run(
             "command again."
         )
     else:
-        lines.append("Nothing more is to be sent; the centre sends the report.")
+        lines.append(
+            "Nothing more is to be sent; the centre sends the report of all sites. `mmlca site "
+            "report` makes one of this site alone, with exact numbers."
+        )
     say(quiet, *lines)
 
 
@@ -152,8 +155,8 @@ def centre_run(
     """Do what comes next at the centre: wait, send the sites their next files, or report."""
     from mmlca.federation.centre_run import answers_of, run_centre
 
-    with working("Combining", quiet=quiet):
-        turn = run_centre(study_file, folder, without=without or ())
+    with working("Combining", quiet=quiet) as show:
+        turn = run_centre(study_file, folder, without=without or (), progress=show)
     for text in turn.notes:
         note(quiet, text)
     lines = []
@@ -168,7 +171,10 @@ def centre_run(
             "SITE it goes on without a site."
         )
     if turn.result is not None:
-        lines.append(f"The round is over; its report is {folder / 'report' / 'report.md'}.")
+        lines.append(
+            f"The round is over; its report is {folder / 'report' / 'report.html'}, with tables "
+            "and figures beside it."
+        )
     say(quiet, *lines)
 
 

@@ -1,7 +1,8 @@
 """The centre's turn in a study whose files go through folders: what `mmlca centre run` does.
 
 The centre's folder has an `inbox` for what the sites sent, an `outbox` with what is to be sent to
-them, a `private` folder for its notes and its signing key, and a `report` folder.
+them, a `private` folder for its notes and its signing key, and a `report` folder with tables,
+figures and the page, which goes to all sites.
 `font.exchange.rounds` describes the round, `font.exchange.folders` how it goes through folders.
 """
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from mmlca.study.cache import Progress
     from mmlca.study.results.site import SiteResults
     from mmlca.study.settings import Study
+
+
+PAGE = "report.html"
 
 
 class CentreTurn(NamedTuple):
@@ -86,7 +90,9 @@ def run_centre(
             return CentreTurn(wait.step, wait.missing, carrier.sent, carrier.unused())
         atomic_write(folder / "report" / "report.md", result.report.encode())
         write_report(study, result, folder / "report", progress)
-        return CentreTurn("", {}, carrier.sent, carrier.unused(), result)
+        page = (folder / "report" / PAGE).read_bytes()
+        atomic_write(folder / "outbox" / PAGE, page)
+        return CentreTurn("", {}, [*carrier.sent, PAGE], carrier.unused(), result)
 
 
 def write_report(

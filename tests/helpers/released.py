@@ -29,7 +29,7 @@ def release(
     `views` are the numbers of the groups by view and site, those of the first view first.
     """
     study: Any = SimpleNamespace(
-        sites=dict.fromkeys(data),
+        sites=dict.fromkeys(data, SimpleNamespace(labs=None)),
         privacy=SimpleNamespace(min_count=min_count),
         outputs=SimpleNamespace(top=top),
     )

@@ -28,7 +28,7 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     if data.account is not None:
         records = _of_records(study, patients, data.account)
     return {
-        "about": pd.DataFrame([_about(patients)]),
+        "about": pd.DataFrame([_about(study, patients)]),
         "states": pd.DataFrame(
             {
                 "state": [str(state) for state in data.states],
@@ -40,7 +40,7 @@ def make(study: Study, patients: SitePatients) -> dict[str, pd.DataFrame]:
     }
 
 
-def _about(patients: SitePatients) -> dict[str, Any]:
+def _about(study: Study, patients: SitePatients) -> dict[str, Any]:
     data = patients.sequences
     return {
         "patients": patients.count(len(data)),
@@ -48,6 +48,7 @@ def _about(patients: SitePatients) -> dict[str, Any]:
         "gaps": _has_gaps(data),
         "dead": "dead" in data.absorbing,
         "from_records": data.account is not None,
+        "unused_labs": data.account is None and study.sites[patients.site].labs is not None,
     }
 
 
@@ -125,6 +126,7 @@ PART = Part(
             "gaps": Column("flag", "whether states inside the follow-up are missing"),
             "dead": Column("flag", "whether death is a state"),
             "from_records": Column("flag", "whether sequences were built from records"),
+            "unused_labs": Column("flag", "whether laboratory values lack dates to relate them to"),
         },
         "states": {
             "state": Column("text", "the states, in their order"),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from font.errors import ReportWarning
 from mmlca.study import site_data
 from mmlca.study.results.part import Column, Part
 from mmlca.study.results.patients import OWN
@@ -48,13 +46,7 @@ def _read(study: Study, patients: SitePatients) -> pd.DataFrame | None:
     """The labs of the site; None if it has none, or no dates."""
     if study.sites[patients.site].labs is None:
         return None
-    if patients.sequences.account is None:
-        warnings.warn(
-            f"the labs of {patients.site} are not used: sequences from a file have no dates; give "
-            "records instead.",
-            ReportWarning,
-            stacklevel=2,
-        )
+    if patients.sequences.account is None:  # `about` says so
         return None
     from ehr_prep.readers import encode_ids
 

@@ -42,6 +42,5 @@ FOR_HEADLINE: tuple[Part, ...] = (
     certainty.PART,
     overlaps.PART,
     steps.PART,
-    courses.PART,
 )
 """The parts that the headline numbers need."""

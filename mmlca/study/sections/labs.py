@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from mmlca.sequences.checks import listed
 from mmlca.study.outcomes import ALL_SITES
 from mmlca.study.release import count_note, shown_indices
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid
+from mmlca.study.results.site import stacked
 from mmlca.study.sections.section import Section
 from mmlca.study.sections.views import WHOSE
 from mmlca.study.words import group_word, sentences
@@ -77,12 +79,21 @@ def methods(study: Study, findings: Findings) -> list[str]:
 
 
 def cautions(study: Study, findings: Findings) -> list[str]:
-    """What values before the first prescription show."""
+    """What values before the first prescription show, and which are not used."""
+    about = stacked(findings.results, "about")
+    unused = about.loc[about["unused_labs"], "site"].tolist()
+    notes = []
+    if unused:
+        notes.append(
+            f"The labs of {listed(unused)} are not used: sequences from a file have no dates; give "
+            "records instead."
+        )
     if not findings.trends:
-        return []
+        return notes
     return [
+        *notes,
         "Laboratory values before the first prescription are grouped by later treatment, so "
-        "differences between groups at that time may be causes of the treatment."
+        "differences between groups at that time may be causes of the treatment.",
     ]
 
 

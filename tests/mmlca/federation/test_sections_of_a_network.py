@@ -20,13 +20,12 @@ from mmlca.study.headline import headline
 from mmlca.study.numbers import Kind, pick
 from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED, SitePatients
 from mmlca.study.results.shown_certainty import mean_of, moves_of, same_as_own
+from mmlca.study.results.shown_courses import sizes_of
 from mmlca.study.results.shown_sites import refined_differences_of, site_differences_of
 from mmlca.study.results.site import SiteResults, site_results
 from mmlca.study.sections import ensemble as ensemble_section
 from mmlca.study.sections import refinement, sites, summary
 from mmlca.study.settings import Study
-from mmlca.tables.clusters import shown_sizes
-from mmlca.tables.disclosure import Rounding
 
 
 class Network:
@@ -54,7 +53,7 @@ class Network:
             refined=Refinement(1, converged=False),
         )
         self.differences = site_differences_of(self.results, n_boot=50, seed=1)
-        self.sizes = {view: self._sizes(view, min_count) for view in (ENSEMBLE, REFINED)}
+        self.sizes = {view: sizes_of(self.results, view, min_count) for view in (ENSEMBLE, REFINED)}
 
     def _study(self, root: Path, min_count: int) -> Study:
         places = {}
@@ -67,11 +66,6 @@ class Network:
         privacy = {"min_count": min_count, "release": release}
         return Study.model_validate({"name": STUDY, "sites": places, "privacy": privacy})
 
-    def _sizes(self, view: str, min_count: int) -> pd.DataFrame:
-        groups = {site: part.groups[view] for site, part in self.patients.items()}
-        rounding = Rounding(b"secret", min_count, groups) if min_count > 1 else None
-        return shown_sizes(groups, min_count, rounding)
-
     def findings(self) -> Any:
         """What the sections read, without anything of patients."""
         numbers = headline(
@@ -81,7 +75,7 @@ class Network:
             combined=self.combined,
             results=self.results,
             sizes=self.sizes,
-            names={},
+            names=SimpleNamespace(clusters={}),
             numbers=numbers,
             suggested=None,
             differences=self.differences,

@@ -220,7 +220,9 @@ def test_the_report_says_whom_shares_of_the_dead_rest_on() -> None:
         settings = {"left_alive": left, "windows": windows, "follow_up_by": "date"}
         nothing = pd.DataFrame({"issue": [], "n": [], "action": [], "examples": []})
         account = Account(flow_table(100, 200, []), nothing, pd.DataFrame(), np.ones(100), settings)
-        study: Any = SimpleNamespace(privacy=SimpleNamespace(min_count=11))
+        study: Any = SimpleNamespace(
+            privacy=SimpleNamespace(min_count=11), sites={"X": SimpleNamespace(labs=None)}
+        )
         known = replace(data, account=account)
         patients = SitePatients("X", known, {}, pd.DataFrame(), pd.DataFrame())
         results = {"X": SiteResults("X", 1, about.make(study, patients))}

@@ -43,7 +43,7 @@ CHAINS = MarkovParams(
 
 
 def study_with(min_count: int) -> Any:
-    place = SimpleNamespace(truth=Path("truth.csv"))
+    place = SimpleNamespace(truth=Path("truth.csv"), labs=None)
     release = "public" if min_count > 1 else "inside"
     return SimpleNamespace(
         privacy=SimpleNamespace(min_count=min_count, release=release),

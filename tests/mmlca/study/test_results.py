@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -33,12 +36,12 @@ def test_a_table_gets_its_types_also_if_it_is_empty_or_lacks_values() -> None:
 
 def test_tables_of_sites_are_stacked_in_the_order_of_the_sites() -> None:
     tables = {name: typed(pd.DataFrame(columns=list(c)), c) for name, c in TABLES.items()}
-    states = {site: pd.DataFrame({"state": [site.lower()]}) for site in "BA"}
+    states = {site: pd.DataFrame({"state": [site.lower()], "final": [False]}) for site in "BA"}
     results = {
         site: SiteResults(site, 1, tables | {"states": part}) for site, part in states.items()
     }
     table = stacked(results, "states")
-    assert table.to_numpy().tolist() == [["B", "b"], ["A", "a"]]
+    assert table.to_numpy().tolist() == [["B", "b", False], ["A", "a", False]]
     assert stacked(results, "times").empty
 
 
@@ -49,5 +52,6 @@ def test_states_and_windows_keep_their_order(name: str) -> None:
 
     data = Sequences.from_lists([["b", "a"], ["a"]], states=["b", "a"])
     patients = SitePatients("A", data, {}, pd.DataFrame(), pd.DataFrame())
-    table = make(None, patients)[name]  # type: ignore[arg-type]
+    study: Any = SimpleNamespace(sites={"A": SimpleNamespace(labs=None)})
+    table = make(study, patients)[name]
     assert table.iloc[:, 0].tolist() == (["b", "a"] if name == "states" else ["1", "2"])

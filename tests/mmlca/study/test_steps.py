@@ -224,7 +224,7 @@ def test_a_stopped_run_goes_on_where_it_was(
 
         return progress
 
-    for word in ("Fitting: VA", "Fitting the lab", "Treatment lines", "report"):
+    for word in ("Fitting: VA", "Standard errors", "Treatment lines", "report"):
         with pytest.raises(Stopped):
             run_study(study, tmp_path, progress=stop_at(word))
         record = json.loads((tmp_path / "provenance.json").read_text())
@@ -341,11 +341,11 @@ def test_nothing_is_computed_twice(
     cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each table once per view and site, its figure draws it; each file, model and label once."""
-    from ehr_prep.analysis import trend
     from font.ensemble import Ensemble
     from mmlca.study.site_data import read_labs
     from mmlca.tables import describe
-    from mmlca.tables.clusters import describe_clusters
+    from mmlca.tables.lab_trends import site_labs
+    from mmlca.tables.representatives import shown_medoids
     from mmlca.tables.site_differences import compare_rules
     from mmlca.tables.table_one import put_together
     from mmlca.tables.treatment_lines import treatment_paths
@@ -354,25 +354,22 @@ def test_nothing_is_computed_twice(
     study = read_study(cohort / "calls.toml").changed(
         inference={"diagnostics": False, "standard_errors": False}
     )
-    per_view = [describe.sequence_frequencies, trend]
-    counted = [
-        describe.state_distribution,
-        treatment_paths,
-        describe.transition_counts,
-    ]
     fit = mmlca.MixtureMarkov.fit
-    per_site = [read_labs, Ensemble.confidence, mmlca.MixtureMarkov.predict_proba]
-    once = [compare_rules, put_together]
-    never = [describe.transition_rates, mmlca.MixtureMarkov.load, Ensemble.predict]
-    parts = [describe_clusters, mmlca.MixtureMarkov.predict]
-    calls = count_calls(monkeypatch, [*per_view, *counted, *per_site, *once, *never, *parts, fit])
+    per_site = [read_labs, Ensemble.confidence]
+    per_view = [describe.state_distribution, treatment_paths]  # and per site
+    once = [put_together]
+    never = [describe.transition_counts, describe.transition_rates, mmlca.MixtureMarkov.load]
+    never += [Ensemble.predict, describe.sequence_frequencies, mmlca.describe_clusters]
+    parts = [compare_rules, site_labs, shown_medoids, mmlca.MixtureMarkov.predict]
+    parts += [mmlca.MixtureMarkov.predict_proba]
+    calls = count_calls(monkeypatch, [*per_site, *per_view, *once, *never, *parts, fit])
     ensembles = count_calls(monkeypatch, [Ensemble.fit])
     run_study(study, tmp_path)
-    expected = {f.__name__: 2 for f in (*per_view, *per_site)} | {f.__name__: 1 for f in once}
-    # five ways to group the patients, and the clusters of all sites together
-    expected |= {f.__name__: 5 + 1 for f in counted}
-    # all sites together, each site, the own classes of the two, and the refined clusters
-    expected["describe_clusters"] = 2 + 2 + 1
+    expected = {f.__name__: 2 for f in per_site} | {f.__name__: 1 for f in once}
+    # the clusters of the ensemble, the sites' own classes and the refined clusters
+    expected |= {f.__name__: 2 * 3 for f in per_view}
+    expected["shown_medoids"] = 2 * 2 * 4  # of each group but the refined ones
+    expected["site_labs"] = 2 * 2  # likewise
     expected["predict"] = 6 * 2  # every model at every site
     # of the own models, and of one model where the refinement begins
     expected["predict_proba"] = 2 + 2
