@@ -22,6 +22,7 @@ from font.files import atomic_write, hold
 from mmlca.federation.hospital import SOFTWARE
 from mmlca.federation.results import read_results
 from mmlca.study.combined import Combined, Refinement
+from mmlca.study.results.site import is_rounded
 from mmlca.study.study_file import read_network_study
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _as_reported(study: Study, results: Mapping[str, SiteResults]) -> Study:
         else place.model_copy(update={"sequences": Path("sequences")})
         for name, place in study.sites.items()
     }
-    release = "public" if any(part.rounded for part in results.values()) else "inside"
+    release = "public" if is_rounded(results) else "inside"
     return study.changed(privacy={"release": release}).model_copy(update={"sites": sites})
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mmlca.study.results.site import stacked
+from mmlca.study.results.site import is_rounded, stacked
 from mmlca.study.results.survival import landmark_of, tables_of
 from mmlca.tables.cluster_effects import INTERCEPT
 from mmlca.tables.cluster_outcomes import Outcome, hide_outcomes, pool_outcome
@@ -94,15 +94,11 @@ def _note_missing(
     if not n:
         return
     shown = f"{n:,.0f}"
-    if _rounded(results):
+    if is_rounded(results):
         shown = f"about {shown}"
     elif hides(min_count):  # the exact number would reveal what Table 1 hides
         shown = few_text(min_count) if is_small(n, min_count) else f"at least {min_count}"
     notes.append(f"Patients who lack {what} are left out of what concerns it ({shown}).")
-
-
-def _rounded(results: Mapping[str, SiteResults]) -> bool:
-    return any(result.rounded for result in results.values())
 
 
 def _about(table: pd.DataFrame, name: str | None) -> pd.DataFrame:
@@ -169,7 +165,7 @@ def _outcomes(
             continue
         notes += [f"The outcome {name} at {site} is {_NO_ESTIMATE}" for site in without]
         pooled = pool_outcome(parts, names)
-        min_count = 0 if _rounded(results) else study.privacy.min_count
+        min_count = 0 if is_rounded(results) else study.privacy.min_count
         known = _hidden_levels(hidden.get(name), pooled.table)
         table, tests = hide_outcomes(pooled.table, pooled.tests, sizes, min_count, known)
         _, differences = hide_outcomes(pooled.table, pooled.differences, sizes, min_count, known)
@@ -235,7 +231,7 @@ def _survival(
     study: Study, results: Mapping[str, SiteResults], names: Mapping[Any, str], notes: list[str]
 ) -> dict[str, Any]:
     """Time from the landmark to the event, at all sites, tests stratified by site."""
-    rounded = _rounded(results)
+    rounded = is_rounded(results)
     tables = {
         name: {site: tables_of(result.tables[name]) for site, result in results.items()}
         for name in ("survival", "survival_scores", "survival_hazards", "survival_excluded")

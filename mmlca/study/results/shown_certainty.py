@@ -11,7 +11,7 @@ import pandas as pd
 from font.metrics import adjusted_rand_index, reliability_from
 from mmlca.study.results.matching import matched_classes
 from mmlca.study.results.patients import ENSEMBLE, OWN, REFINED
-from mmlca.study.results.site import stacked
+from mmlca.study.results.site import is_rounded, stacked
 from mmlca.tables.disclosure import is_small, show_counts
 from mmlca.tables.moves import Moves, count_moves, rounded_moves, share_alike
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from mmlca.study.results.site import SiteResults
 
 Results = Mapping[str, "SiteResults"]
-
-
-def is_rounded(results: Results) -> bool:
-    return any(result.rounded for result in results.values())
 
 
 # --- certainty ----------------------------------------------------------------------------

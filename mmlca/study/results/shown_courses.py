@@ -12,7 +12,7 @@ import pandas as pd
 from mmlca.study.results.courses import FREQUENT, REPRESENTATIVE
 from mmlca.study.results.matching import matched_classes
 from mmlca.study.results.patients import ENSEMBLE, ONLY, OWN, REFINED
-from mmlca.study.results.site import stacked
+from mmlca.study.results.site import is_rounded, stacked
 from mmlca.tables.clusters import (
     LONGEST,
     CourseCounts,
@@ -106,15 +106,14 @@ def groups_of(results: Results, view: str, min_count: int) -> Groups:
     for site, part in numbers.items():
         made = {number: _counts(results[site], view, group) for group, number in part.items()}
         counts[site] = {number: made[number] for number in patients[site]}
-    rounded = any(result.rounded for result in results.values())
+    rounded = is_rounded(results)
     sizes = _sizes(results, patients, rounded, min_count)
     return Groups(view, numbers, patients, counts, sizes, rounded, min_count)
 
 
 def sizes_of(results: Results, view: str, min_count: int) -> pd.DataFrame:
     """The sizes of the groups of a view alone, as in `Groups`."""
-    rounded = any(result.rounded for result in results.values())
-    return _sizes(results, _patients(results, view)[1], rounded, min_count)
+    return _sizes(results, _patients(results, view)[1], is_rounded(results), min_count)
 
 
 def _patients(

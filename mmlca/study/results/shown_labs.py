@@ -10,6 +10,7 @@ import pandas as pd
 
 from mmlca.study.results.matching import matched_classes
 from mmlca.study.results.patients import ENSEMBLE, OWN
+from mmlca.study.results.site import is_rounded
 from mmlca.tables.lab_trends import SiteLabs, Trend, put_together
 from mmlca.tables.mixed_model import Curve
 
@@ -48,7 +49,7 @@ def trends_of(
             parts,
             bands=study.outputs.lab_bands,
             min_count=study.privacy.min_count,
-            rounded=any(result.rounded for result in results.values()),
+            rounded=is_rounded(results),
             all_sites=True,
         )
     return trends

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mmlca.study.results import table_one
+from mmlca.study.results.site import is_rounded
 from mmlca.tables.table_one import TableOne, put_together
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def table_one_of(
         descriptions=descriptions,
         min_count=study.privacy.min_count,
         together=study.outcomes.columns,
-        rounded=any(result.rounded for result in results.values()),
+        rounded=is_rounded(results),
         all_sites=True,
     )
 

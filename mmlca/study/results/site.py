@@ -73,6 +73,11 @@ def typed(table: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     return frame
 
 
+def is_rounded(results: Mapping[str, SiteResults]) -> bool:
+    """Whether the counts of any site are rounded."""
+    return any(result.rounded for result in results.values())
+
+
 def stacked(results: Mapping[str, SiteResults], name: str) -> pd.DataFrame:
     """A table of all sites, one below the other, behind a column "site"."""
     parts = []

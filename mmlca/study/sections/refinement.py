@@ -13,14 +13,13 @@ from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Plain
 from mmlca.study.results.patients import ENSEMBLE, REFINED
 from mmlca.study.results.shown_certainty import (
-    is_rounded,
     moves_of,
     proportions_of,
     reliability_of,
     same_as_own,
     truth_indices,
 )
-from mmlca.study.results.site import stacked
+from mmlca.study.results.site import is_rounded, stacked
 from mmlca.study.sections.section import Section
 from mmlca.study.words import counted, group_name, sentences
 from mmlca.tables.disclosure import EVERYONE, is_small

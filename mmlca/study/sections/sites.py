@@ -12,8 +12,8 @@ from mmlca.figures.sites import plot_site_differences
 from mmlca.study.headline import published_norm
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
-from mmlca.study.results.shown_certainty import is_rounded
 from mmlca.study.results.shown_sites import MOST_SITES
+from mmlca.study.results.site import is_rounded
 from mmlca.study.sections.section import Section
 from mmlca.study.words import number_word, sentences, window_name
 from mmlca.tables.norm_texts import p_text
