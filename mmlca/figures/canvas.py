@@ -156,7 +156,7 @@ class Page:
         if ylabel:
             self.whole.supylabel(ylabel, fontsize=TEXT)
         if handles:
-            self.whole.legend(handles=handles, loc="outside upper center", ncols=n_wide, **look)
+            self.whole.legend(handles=handles, loc="outside upper left", ncols=n_wide, **look)
         return self.whole
 
     def _make_room(self, entry: float) -> bool:

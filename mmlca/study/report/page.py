@@ -41,8 +41,7 @@ def render_report(
     Parameters
     ----------
     report : Report
-    pictures : {name of an item: WebP file}
-        Of the figures that are not charts.
+    pictures : {name of a figure: WebP file}
     provenance : mapping
         The content of `provenance.json`.
     sections : list, optional
@@ -110,8 +109,6 @@ def lay_out_sections(report: Report) -> Sections:
 
     A figure of another view has the number of its twin in the first, with a letter before it.
     """
-    from markupsafe import Markup
-
     first, *others = report.views
     numbers: dict[tuple[str, str, str], int] = {}
     counts = {"figure": 0, "table": 0}
@@ -136,7 +133,6 @@ def lay_out_sections(report: Report) -> Sections:
                 "number": numbered(item),
                 "table": table,
                 "drawn": drawn,
-                "chart": Markup(item.chart()) if drawn and item.chart else None,
                 "csv": _packed(table_text(item.table)),
             }
             groups.setdefault(item.view, []).append(shown)

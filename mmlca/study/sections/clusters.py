@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mmlca.figures.colours import MISSING, PALE, state_colours
 from mmlca.figures.courses import plot_frequencies, plot_representatives
 from mmlca.figures.transitions import plot_transitions
 from mmlca.figures.treatment_lines import plot_lines
 from mmlca.sequences.checks import listed
 from mmlca.study.findings import shown_clusters
 from mmlca.study.release import count_note, rounding_of
-from mmlca.study.report.charts import legend, sankey, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.sections.section import NOT_DONE, Section
@@ -273,10 +271,6 @@ def _with_rows(view: View, table: pd.DataFrame) -> tuple[View, str]:
 def _lines(study: Study, view: View) -> Item:
     states = list(dict.fromkeys(state for part in view.data.values() for state in part.states))
     paths = view.courses.shown("paths")
-    rest = dict(zip(branch_names(states)[-2:], (PALE, MISSING), strict=True))
-    drawn = set(paths["state"])
-    branches = state_colours(states) | rest
-    branches = {name: shade for name, shade in branches.items() if name in drawn}
     pooled = (
         "“Others”: branches of few patients, combined with the next smallest one so that their "
         "number cannot be worked out."
@@ -289,9 +283,8 @@ def _lines(study: Study, view: View) -> Item:
         sentences(
             "From the first drug class to the next ones; the height of a block is the share of "
             "patients who had that class as that line. “No further”: the previous line was the "
-            "last during follow-up. The rings show the same, with the first line inside and later "
-            "lines outside.",
-            pooled if list(rest)[1] in drawn else "",
+            "last during follow-up. The table has every path.",
+            pooled if branch_names(states)[-1] in set(paths["state"]) else "",
         ),
         paths,
         Plain(shares=("share",), columns=("site", "group", "line", "path", "count", "share")),
@@ -299,7 +292,6 @@ def _lines(study: Study, view: View) -> Item:
             view.data, view.groups, table=view.courses.paths, min_count=study.privacy.min_count
         ),
         f"Flow diagram from the first treatment line to the following ones, by {group_word(study)}",
-        lambda: legend(branches) + sankey(paths, branches) + sunburst(paths, branches),
     )
 
 

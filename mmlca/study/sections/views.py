@@ -67,7 +67,6 @@ def item_of_view(
     layout: Layout,
     draw: Callable[[], Any],
     alt: str,
-    chart: Callable[[], str] | None = None,
 ) -> Item:
     """A figure of one membership; its caption says which one it shows."""
     return Item(
@@ -79,7 +78,6 @@ def item_of_view(
         draw,
         f"{alt} at {listed(list(view.data))}.",
         view.name,
-        chart,
         note=count_note(study),
     )
 
