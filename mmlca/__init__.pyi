@@ -28,7 +28,6 @@ from .model.selection import vote as vote
 from .sequences.checks import InputError as InputError
 from .sequences.patterns import Patterns as Patterns
 from .sequences.type import Sequences as Sequences
-from .tables.cluster_chains import cluster_memberships as cluster_memberships
 from .tables.clusters import describe_clusters as describe_clusters
 from .tables.describe import entropy_by_time as entropy_by_time
 from .tables.describe import sequence_frequencies as sequence_frequencies
@@ -40,6 +39,7 @@ from .tables.diagnostics import diagnose as diagnose
 from .tables.diagnostics import diagnose_clusters as diagnose_clusters
 from .tables.pooling import inverse_variance as inverse_variance
 from .tables.representatives import representative_sequences as representative_sequences
+from .tables.shared_chains import cluster_memberships as cluster_memberships
 from .tables.shared_chains import shared_chain_test as shared_chain_test
 from .tables.site_differences import site_differences as site_differences
 from .tables.survival import survival_by_cluster as survival_by_cluster

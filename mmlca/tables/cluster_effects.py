@@ -1,6 +1,6 @@
 """Covariates of clusters at a site: effects on membership, and what may leave of them.
 
-The memberships of an ensemble's clusters come from `mmlca.tables.cluster_chains`;
+The memberships of an ensemble's clusters come from `mmlca.tables.shared_chains`;
 `mmlca.three_step` takes them with the clusters as the assignment.
 """
 
@@ -20,8 +20,8 @@ from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.outcomes import Correction, ThreeStep, design, three_step
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
-from mmlca.tables.cluster_chains import cluster_memberships, open_cells
 from mmlca.tables.disclosure import fewest_patients, hide_rows, hides, is_small
+from mmlca.tables.shared_chains import cluster_memberships, open_cells
 
 INTERCEPT = "intercept"
 _Z95 = 1.959963984540054

@@ -18,7 +18,6 @@ from font.errors import InputError
 from font.settings import change
 from mmlca.sequences.checks import match_ids
 from mmlca.sequences.type import Labels
-from mmlca.tables.comparisons import N_PERMUTATIONS
 from mmlca.tables.disclosure import Rounding, check_min_count, count_note
 from mmlca.tables.settings import TableOneSettings
 from mmlca.tables.table_one_counts import (
@@ -34,6 +33,7 @@ from mmlca.tables.table_one_counts import (
 from mmlca.tables.table_one_site import (
     KNOWN,
     LEVEL,
+    N_PERMUTATIONS,
     Tables,
     chosen_columns,
     coarse,

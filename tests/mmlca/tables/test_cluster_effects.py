@@ -8,7 +8,6 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import mmlca
-from mmlca.tables.cluster_chains import cluster_chains
 from mmlca.tables.cluster_effects import (
     ERRORS,
     Members,
@@ -21,6 +20,7 @@ from mmlca.tables.cluster_effects import (
 from mmlca.tables.cluster_outcomes import hide_outcomes
 from mmlca.tables.disclosure import is_small
 from mmlca.tables.pooling import inverse_variance
+from mmlca.tables.shared_chains import cluster_chains
 
 CHAINS = mmlca.MarkovParams(
     [0.6, 0.4],
