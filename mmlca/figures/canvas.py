@@ -358,12 +358,7 @@ def panel_grid(
 ) -> tuple[Any, list[Any]]:
     """A figure with n panels in rows of at most `most`; places without a panel stay empty.
 
-    Parameters
-    ----------
-    figure : Figure, SubFigure or None
-        None makes one of the `size` for its number of rows, in inches.
-    **shared
-        Such as `sharey=True`.
+    Without a `figure` it makes one of the `size` for its number of rows, in inches.
     """
     n_rows, n_columns = grid_shape(n, most)
     if figure is None:

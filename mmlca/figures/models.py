@@ -132,13 +132,6 @@ def plot_alternatives(
 
     One line per model and one panel per class, the largest first; stacked are the expected
     shares of the states. The figure shows exact parameters, so it stays inside the hospital.
-
-    Parameters
-    ----------
-    models : {number of classes: parameters}
-    states : names of the states
-    n_times : how many times to draw
-    xlabel : what one time is called
     """
     import matplotlib.pyplot as plt
     from matplotlib.colors import to_rgb

@@ -249,17 +249,8 @@ def plot_estimates(
     """The estimated transition matrices of a model, one panel per class. Draws its parameters.
 
     The row "first" above each matrix holds the probabilities of the first state. With `errors`,
-    the limits of each probability are below it, and probabilities that are blank in it are
-    grey. `plot_transitions(model)` is the same.
-
-    Parameters
-    ----------
-    model : fitted MixtureMarkov
-    errors : DataFrame, optional
-        What `model.standard_errors(sequences)` returned.
-    names : sequence of str, optional
-        Of the classes. Default: "Class 1" and so on.
-    ax : Axes, for a model of one class; figure : Figure, optional
+    from `model.standard_errors(sequences)`, the limits of each probability are below it, and
+    probabilities that are blank in it are grey. `plot_transitions(model)` is the same.
     """
     if not hasattr(model, "params_"):
         advice = " that is not fitted; call its fit first" if hasattr(model, "fit") else ""
@@ -286,16 +277,9 @@ def plot_estimate_table(
     names: Sequence[str],
     figure: Figure | None = None,
 ) -> Axes | Figure:
-    """The same from the table of estimates alone.
+    """The same from the table of estimates of `MixtureMarkov.standard_errors` alone.
 
-    Parameters
-    ----------
-    errors : DataFrame
-        What `MixtureMarkov.standard_errors` returned; values may be missing.
-    states : sequence of str
-    names : sequence of str
-        Of the classes.
-    figure : Figure, optional
+    Values may be missing; `names` are those of the classes.
     """
     shares, states = _class_shares(errors), list(states)
     blank = np.full((len(shares), len(states) + 1, len(states)), np.nan)

@@ -53,20 +53,10 @@ def one_step_effects(
 ) -> OneStep:
     """Effects of covariates on membership, with the model estimated anew from the clusters' chains.
 
-    The mixture is fitted to the site's patients with the covariates in it, in one run from
-    `chains`; its classes are then paired with the clusters by the patients they share.
-
-    Parameters
-    ----------
-    sequences : Sequences of one site
-    covariates : DataFrame by id
-        Patients who lack a value are left out.
-    clusters : Series by id
-        Each patient's cluster, one of `labels`.
-    chains : MarkovParams
-        Of the clusters, in the order of `labels`; see `cluster_chains`.
-    labels : names of the clusters; the first is the reference
-    prior : as in `MixtureMarkov`
+    The mixture is fitted to the site's patients with the covariates (by id) in it, in one run from
+    the `chains` of the clusters, which are in the order of `labels`, the first the reference; see
+    `cluster_chains`. Its classes are then paired with the `clusters` (by id) by the patients they
+    share. Patients who lack a covariate are left out.
     """
     start = open_cells(chains, sequences)
     model = MixtureMarkov(len(labels), init=start, prior=prior, missing="drop")
@@ -129,14 +119,8 @@ def third_step(
 ) -> ThreeStep:
     """`mmlca.three_step` at a site, for clusters with enough patients whose values are known.
 
-    Parameters
-    ----------
-    members : Members
-    fewest : int
-        Clusters with fewer patients are left out, with their patients; at least 2. Not those that
-        are the classes of a model.
-    correction, outcome, covariates
-        As in `mmlca.three_step`, by id.
+    Clusters with fewer than `fewest` patients, at least 2, are left out with their patients; not
+    those that are the classes of a model.
     """
     labels = members.clusters
     if isinstance(members.posterior, MixtureMarkov):
@@ -171,22 +155,10 @@ def third_step(
 def site_effects(
     members: Members, covariates: pd.DataFrame, min_count: int, correction: Correction = "ML"
 ) -> pd.DataFrame:
-    """Effects of covariates on membership in the clusters of a site, against the first cluster.
+    """Effects of covariates on membership in the clusters of a site, against cluster 1.
 
-    Parameters
-    ----------
-    members : Members
-        The first cluster is 1.
-    covariates : DataFrame by id
-        Patients who lack a value are left out.
-    min_count : int
-        Effects on which fewer patients have a bearing are missing, see `hide_effects`.
-    correction : as in `mmlca.three_step`
-
-    Returns
-    -------
-    DataFrame
-        `class`, `term`, `estimate`, `se`.
+    `class`, `term`, `estimate` and `se`; effects on which fewer than `min_count` patients have a
+    bearing are missing, see `hide_effects`. Patients who lack a covariate are left out.
     """
     found = third_step(members, min_count, correction, covariates=covariates)
     if found.errors.index[0] != 1:
@@ -205,12 +177,8 @@ def support(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     a column of two values, or the effective number (Σ|x − mean|)² / Σ(x − mean)² where a few
     extreme values carry the column.
 
-    Examples
-    --------
     >>> support(np.array([[0.0], [0.0], [0.0], [1.0]])).tolist()
     [1.0]
-    >>> support(np.append(np.zeros(99) + np.arange(99) / 99, 1e6)[:, None]).round(1).tolist()
-    [4.0]
     """
     fewest = []
     for column in columns.T:
@@ -234,17 +202,9 @@ def hide_effects(
 ) -> pd.DataFrame:
     """Effects of covariates on membership without those to which few patients contribute.
 
-    An effect compares a class with the first one. It is blank where one of the two has few
-    patients, or few that contribute to the column of the covariates, see `support`.
-
-    Parameters
-    ----------
-    effects : DataFrame
-        From `mmlca.three_step` without an outcome, for these covariates.
-    covariates : DataFrame by id
-    clusters : Series by id
-    reference : the class that the others are compared with
-    min_count : int
+    An effect, as `mmlca.three_step` gives it for these covariates, compares a class with the
+    `reference`. It is blank where one of the two has few patients, or few that contribute to the
+    column of the covariates, see `support`.
     """
     terms, x = design(covariates, len(covariates), covariates.index)
     known = ~np.isnan(x).any(axis=1)
@@ -277,14 +237,8 @@ def rounded_effects(effects: pd.DataFrame, uniform: NDArray[np.float64]) -> pd.D
     """Effects at random rounded to whole standard errors, and these to the steps of `ERRORS`.
 
     Both are right on average, and the errors include what rounding adds: they are larger by 10 %.
-    The intercepts are left out, and the effects of a class are blank if one of them is.
-
-    Parameters
-    ----------
-    effects : DataFrame
-        `class`, `term`, `estimate`, `se`, from `hide_effects`.
-    uniform : (rows, 2) array
-        Uniform random numbers: of each effect, and of its error.
+    The intercepts are left out, and the effects of a class are blank if one of them is. `uniform`
+    (rows, 2) are random numbers: of each effect, and of its error.
 
     Notes
     -----

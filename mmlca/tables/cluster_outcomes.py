@@ -38,15 +38,10 @@ class Outcome(NamedTuple):
 def site_outcome(
     members: Members, outcome: pd.Series, fewest: int, correction: Correction
 ) -> Outcome:
-    """An outcome by cluster at a site, in three steps.
+    """An outcome (by id) by cluster at a site, in three steps.
 
-    Parameters
-    ----------
-    members : Members
-    outcome : Series by id
-    fewest : int
-        Clusters with fewer patients have no estimate; nor has any if there is no solution.
-    correction : as in `mmlca.three_step`
+    Clusters with fewer than `fewest` patients have no estimate; nor has any if there is no
+    solution.
     """
     values = outcome.reindex(members.clusters.index)
     levels = _levels(values)
@@ -157,12 +152,8 @@ def pool_outcome(sites: Mapping[str, Outcome], names: Mapping[Any, str]) -> Outc
     """An outcome at all sites: means and shares of all patients, and the tests of these.
 
     The estimates of the sites are weighted by their patients in the class, so that those of all
-    sites are of all patients. Sites without an estimate of a class do not contribute to it.
-
-    Parameters
-    ----------
-    sites : {site: Outcome}
-    names : {class: name}
+    sites are of all patients. Sites without an estimate of a class do not contribute to it. `names`
+    are those of the classes.
     """
     continuous = any(part.table["level"].isna().any() for part in sites.values())
     sites = {
@@ -294,17 +285,11 @@ def hide_outcomes(
 
     An estimate is blank where few patients of the class have an outcome, or few are in one of its
     categories; then the differences from that class are blank too, since it would follow from them.
-    Numbers of patients are blank where few of the class lack the outcome.
+    Numbers of patients are blank where few of the class lack the outcome: `sizes`, with and without
+    the outcome, are known from elsewhere. `known_hidden` are (class, level) of numbers that another
+    table hides: the class's share is blank if it is of that level, or of the only other one.
 
-    Parameters
-    ----------
-    table, tests : DataFrame
-        From `mmlca.three_step` or `pool_outcome`. The tests may be of any kind, with a `pair`.
-    sizes : {class: patients, with and without the outcome}
-        They are known from elsewhere.
-    min_count : int
-    known_hidden : (class, level) of numbers that another table hides
-        The class's share is blank if it is of that level, or of the only other one.
+    The tables are those of `mmlca.three_step` or `pool_outcome`, or any tests with a `pair`.
     """
     seen = table.groupby("class", sort=False)["patients"].first()
     lacking = [n - seen.get(label, 0) for label, n in sizes.items()]

@@ -46,21 +46,12 @@ def pattern_steps(data: Sequences) -> Any:
 class ClusterSteps(NamedTuple):
     """What the patients of a site's clusters do first and next, for K clusters and S states.
 
-    Row i < S of the S + 1 rows has the steps from state i, the last row the first states.
-
-    Parameters
-    ----------
-    steps : (K, S + 1, S)
-        Weighted numbers of steps and of first states.
-    patients : (K, S + 1, S)
-        Different patients with such a step.
-    leaving : (K, S + 1)
-        Different patients with any step from the state.
-    dispersion : (K, S + 1)
-        How much more the rates of a row vary when patients are drawn again than if all steps were
-        independent: the ratio of the sums of variances. NaN where they do not vary.
-    n_sites : int
-        The number of sites whose counts these are.
+    Row i < S of the S + 1 rows has the steps from state i, the last row the first states. `steps`
+    (K, S + 1, S) are weighted numbers of steps and of first states, `patients` the different
+    patients with such a step, and `leaving` (K, S + 1) those with any step from the state.
+    `dispersion` (K, S + 1) is how much more the rates of a row vary when patients are drawn again
+    than if all steps were independent: the ratio of the sums of variances, NaN where they do not
+    vary. `n_sites` is the number of sites whose counts these are.
     """
 
     steps: NDArray[np.float64]
@@ -77,17 +68,8 @@ class ClusterSteps(NamedTuple):
 
 
 def cluster_steps(data: Sequences, codes: NDArray[np.intp], k: int) -> ClusterSteps:
-    """The steps of the patients in each of k clusters.
+    """The steps of the patients in each of k clusters, given as `codes` (n,) from 0.
 
-    Parameters
-    ----------
-    data : Sequences
-    codes : (n,)
-        The cluster of each patient, from 0.
-    k : int
-
-    Notes
-    -----
     A rate is a ratio of two sums over patients. With x the steps of a patient from a state, n their
     number and p the rates, drawing m patients again gives the rates the variances
     m/(m − 1)·Σ(x − np)² / (Σn)², up to terms of a higher order. If steps were independent, they

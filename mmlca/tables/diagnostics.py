@@ -275,15 +275,7 @@ def diagnose_clusters(
 
 
 def add_up_tests(tests: Sequence[pd.DataFrame], drawn: Sequence[Floats]) -> pd.DataFrame:
-    """The tests of all sites together: statistics are added up, and so are those of drawn sets.
-
-    Parameters
-    ----------
-    tests : sequence of DataFrame
-        Of each site, as in `Diagnostics`.
-    drawn : sequence of array
-        Of each site, as in `Diagnostics`, as many sets at each.
-    """
+    """The tests of all sites together: statistics are added up, and so are those of drawn sets."""
     value = np.sum([table["statistic"] for table in tests], axis=0)
     events = np.sum([table["events"] for table in tests], axis=0)
     return _test_table(value, np.sum(drawn, axis=0), events)

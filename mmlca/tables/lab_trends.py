@@ -338,17 +338,10 @@ def put_together(
     rounded: bool = False,
     all_sites: bool = False,
 ) -> Trend:
-    """The labs of all sites, as they may be shown.
+    """The labs of all sites, as they may be shown; the options are those of `trend`.
 
-    Parameters
-    ----------
-    sites : {site: SiteLabs}
-    knots, log, level, bands, steps, min_count, rounding
-        As in `trend`.
-    rounded : bool
-        Whether the sites have rounded their numbers of patients and labs.
-    all_sites : bool
-        Also pool the curves of the sites.
+    `rounded`: the sites have rounded their numbers of patients and labs. `all_sites`: also pool the
+    curves of the sites.
     """
     counts = pd.concat([p.counts.assign(site=s) for s, p in sites.items()], ignore_index=True)
     _check_used(counts, len(knots))

@@ -47,18 +47,10 @@ def count_moves(
 ) -> Moves:
     """Who moved, and one decision for all tables about what is shown of it.
 
-    The tables are sums of the same numbers of patients by site, published and refined cluster,
-    none of which is shown by itself; hidden one by one, they would reveal each other. A refined
-    size is hidden, too, where it differs by few patients from the published one. Published sizes
-    are shown elsewhere, where they are not small.
-
-    Parameters
-    ----------
-    sites : list of S names
-    clusters : list of K numbers
-    counts : (S, K, K)
-        Patients by published and refined cluster.
-    min_count : int
+    `counts` (S, K, K) are patients by site, published and refined cluster. The tables are sums of
+    the same numbers, none of which is shown by itself; hidden one by one, they would reveal each
+    other. A refined size is hidden, too, where it differs by few patients from the published one.
+    Published sizes are shown elsewhere, where they are not small.
     """
     every = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
     published, refined, pairs = every.sum(axis=2), every.sum(axis=1), add_totals(every[-1])
@@ -81,14 +73,8 @@ def rounded_moves(
 ) -> Moves:
     """The same from rounded numbers, of which nothing is hidden.
 
-    Parameters
-    ----------
-    sites, clusters, counts
-        As for `count_moves`; rounded.
-    published, refined : DataFrame
-        Sizes of the clusters, with a row for "all" sites.
-    patients : (3, S)
-        The patients of each site, those who moved, and those who stayed.
+    `published` and `refined` are the sizes of the clusters, with a row for "all" sites; `patients`
+    (3, S) are the patients of each site, those who moved, and those who stayed.
     """
     places = [*sites, EVERYONE]
     before, after = (sizes.loc[places].to_numpy(dtype=float) for sizes in (published, refined))
@@ -152,13 +138,8 @@ def _hidden_moves(counts: NDArray[np.float64], min_count: int) -> tuple[NDArray[
 def share_alike(counts: pd.DataFrame, min_count: int) -> pd.Series:
     """Share of patients with the same cluster under two rules, by site and for "all".
 
-    Missing where few patients are, or are not, in the same cluster.
-
-    Parameters
-    ----------
-    counts : DataFrame
-        One row per site: the patients with the `same` cluster, and all `patients`.
-    min_count : int
+    `counts` has a row per site: the patients with the `same` cluster, and all `patients`. Missing
+    where few patients are, or are not, in the same cluster.
     """
     counts = counts.copy()
     counts.loc[EVERYONE] = counts.sum()

@@ -1,4 +1,4 @@
-"""Norms of the differences between two sites, with what sampling adds to them.
+"""Norms of the differences between two sites, with what sampling adds to them, and in words.
 
 All is computed from what the sites count: `ClusterSteps` of each of them, which may be rounded.
 Arrays have the shape (K, R, S) for K clusters, R = S + 1 rows and S states: row i < S holds the
@@ -145,15 +145,9 @@ def compare_sites(
 ) -> Comparison:
     """Norms of the differences between two sites, with what sampling says about them.
 
-    Parameters
-    ----------
-    a, b : ClusterSteps
-    n : int
-        Number of samples for the limits; 0 gives none.
-    rng : Generator
-    unit : int
-        What the counts were rounded at random to multiples of. Rows that fewer than three times as
-        many patients leave at one of the sites are left out; 1: counts are exact.
+    `n` is the number of samples for the limits; 0 gives none. The counts were rounded at random to
+    multiples of `unit`: rows that fewer than three times as many patients leave at one of the sites
+    are left out; 1: counts are exact.
     """
     a, b = comparable(a, unit), comparable(b, unit)
     difference = np.nan_to_num(rates(a.steps) - rates(b.steps))
@@ -279,8 +273,6 @@ def _norm_text(row: pd.Series) -> str:
 def p_text(p_value: float, n_boot: int) -> str:
     """A p-value by simulation in words; the smallest possible one is an upper bound.
 
-    Examples
-    --------
     >>> p_text(0.3756, 1000), p_text(1 / 1001, 1000)
     ('p = 0.38', 'p ≤ 0.001')
     """
@@ -319,6 +311,3 @@ def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
         more = f"; and {len(shown) - _MOST_PAIRS} more pairs" if len(shown) > _MOST_PAIRS else ""
         text += f" (here {'; '.join(shown[:_MOST_PAIRS])}{more})"
     return f"{text}; a lower norm alone does not show that the clusters are better."
-
-
-# MARK

@@ -29,20 +29,10 @@ def pool(estimates: ArrayLike, errors: ArrayLike) -> pd.DataFrame:
     for k sites (DerSimonian and Laird). The weights of random effects are
     :math:`1/(v_s + \tau^2)`.
 
-    Parameters
-    ----------
-    estimates, errors : (sites, n) arrays
-        Estimates and their standard errors. One that is missing, or whose error is missing or 0, is
-        left out.
+    `estimates` and `errors` are (sites, n); one that is missing, or whose error is missing or 0, is
+    left out. The result has a row for each of the n: `sites` (how many contribute), and the columns
+    `POOLED` and `HETEROGENEITY`, which are missing with fewer than two sites.
 
-    Returns
-    -------
-    DataFrame
-        One row for each of the n: `sites` (how many contribute), and the columns `POOLED` and
-        `HETEROGENEITY`, which are missing with fewer than two sites.
-
-    Examples
-    --------
     >>> pool([[1.0], [2.0]], [[0.1], [0.2]])[["estimate", "random", "i2"]].round(2)
        estimate  random    i2
     0       1.2    1.48  0.95

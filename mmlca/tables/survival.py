@@ -448,10 +448,7 @@ def incidence_curve(
 
     Without competing events this is 1 − Kaplan–Meier with Greenwood's variance.
 
-    Examples
-    --------
-    >>> share, _ = incidence_curve([4, 3, 1], [1, 1, 0], [0, 0, 1])
-    >>> share.tolist()
+    >>> incidence_curve([4, 3, 1], [1, 1, 0], [0, 0, 1])[0].tolist()
     [0.25, 0.5, 0.5]
     """
     n, d, r = (np.asarray(x, dtype=float) for x in (at_risk, events, competing))

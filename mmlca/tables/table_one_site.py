@@ -45,18 +45,10 @@ def site_tables(
     min_count: int = 0,
     rounding: Rounding | None = None,
 ) -> Tables:
-    """The numbers of Table 1 of one site.
+    """The numbers of Table 1 of one site: patients (a row each, by id) and the cluster of each.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        One row per patient, by id.
-    cluster : (n,) array
-    settings : TableOneSettings
-    min_count : int
-    rounding : Rounding, optional
-        Round all counts, leave out levels whose count becomes 0 and means of fewer than
-        `min_count` patients, and give comparisons with few digits.
+    With a `rounding` all counts are rounded, levels whose count becomes 0 and means of fewer than
+    `min_count` patients are left out, and comparisons have few digits.
 
     Returns
     -------
@@ -271,23 +263,12 @@ def p_continuous(samples: list[Floats], continuous: str) -> float:
 
 
 def p_categories(table: Floats) -> tuple[float, bool]:
-    r"""The p-value of Pearson's :math:`\chi^2`, and whether it comes from permutations.
+    r"""The p-value of Pearson's :math:`\chi^2` of groups × levels, and if it is by permutation.
 
-    Where an expected count is below 5, the statistic is compared with those of 9,999 random
-    tables that have the same margins, as if the patients' groups were shuffled:
+    Where an expected count is below 5, the statistic is compared with those of 9,999 random tables
+    with the same margins, :math:`p = (1 + \#\{\chi^2_r \ge \chi^2\}) / (1 + 9999)`. The same
+    table always gives the same p-value.
 
-    .. math:: p = \frac{1 + \#\{\chi^2_r \ge \chi^2\}}{1 + 9999}.
-
-    The same table always gives the same p-value.
-
-    Parameters
-    ----------
-    table : (groups, levels), without empty rows and columns
-
-    Examples
-    --------
-    >>> p_categories(np.array([[30.0, 20.0], [20.0, 30.0]]))[1]
-    False
     >>> p, permuted = p_categories(np.array([[4.0, 1.0], [0.0, 5.0]]))  # exact: 12 / 252
     >>> round(p, 2), permuted
     (0.05, True)

@@ -36,22 +36,11 @@ def render_report(
     provenance: Mapping[str, Any],
     sections: Sections | None = None,
 ) -> str:
-    """The page of a finished study.
+    """The page of a finished study: HTML with its pictures, style and script inside.
 
-    Parameters
-    ----------
-    report : Report
-    pictures : {name of a figure: WebP file}
-    provenance : mapping
-        The content of `provenance.json`.
-    sections : list, optional
-        From `lay_out_sections`, if that was done before.
-
-    Returns
-    -------
-    str
-        A page of HTML with its pictures, style and script inside. It asks no network for
-        anything, and its policy forbids it to.
+    It asks no network for anything, and its policy forbids it to. `pictures` are WebP files by the
+    name of the figure, `provenance` is the content of `provenance.json`, and `sections` come from
+    `lay_out_sections`, if that was done before.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
