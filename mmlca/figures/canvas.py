@@ -354,17 +354,16 @@ def grid_shape(n: int, most: int) -> tuple[int, int]:
 
 
 def panel_grid(
-    figure: Any, n: int, most: int, size: Callable[[int], tuple[float, float]], **shared: Any
-) -> tuple[Any, list[Any]]:
+    n: int, most: int, size: Callable[[int], tuple[float, float]], **shared: Any
+) -> tuple[Figure, list[Axes]]:
     """A figure with n panels in rows of at most `most`; places without a panel stay empty.
 
-    Without a `figure` it makes one of the `size` for its number of rows, in inches.
+    It has the `size` for its number of rows, in inches.
     """
-    n_rows, n_columns = grid_shape(n, most)
-    if figure is None:
-        import matplotlib.pyplot as plt
+    import matplotlib.pyplot as plt
 
-        figure = plt.figure(figsize=size(n_rows), layout="constrained")
+    n_rows, n_columns = grid_shape(n, most)
+    figure = plt.figure(figsize=size(n_rows), layout="constrained")
     grid = figure.subplots(n_rows, n_columns, squeeze=False, **shared).ravel()
     for empty in grid[n:]:
         empty.set_axis_off()
@@ -523,6 +522,15 @@ def cell_text(
     """A text in a cell of a map. The layout passes over it, which is quicker: it lies inside."""
     written = ax.text(x, y, text, ha="center", va="center", fontsize=size, color=colour, **look)
     written.set_in_layout(False)
+
+
+def decimal_text(value: float) -> str:
+    """Two decimals without the leading 0, with a real minus: "−.12", ".05", "0", "1"."""
+    text = f"{abs(value):.2f}"
+    if text == "0.00":
+        return "0"
+    text = "1" if text == "1.00" else text.removeprefix("0")
+    return f"−{text}" if value < 0 else text
 
 
 def time_axis(
