@@ -83,7 +83,10 @@ def plot_site_differences(
     import matplotlib.pyplot as plt
 
     of_type(result, SiteDifferences, "what site_differences returns")
-    pair = _chosen_pair(result, sites)
+    known = list(dict.fromkeys(result.norms["sites"]))
+    pair = known[0] if sites is None else sites
+    if pair not in known:
+        raise InputError(f"sites must be one of {some(known)}, found {sites!r}.")
     names = _chosen_memberships(result, memberships)
     table = result.shown(check_min_count(min_count)) if table is None else table
     table = table[table["sites"] == pair]
@@ -99,7 +102,11 @@ def plot_site_differences(
     for row, name in enumerate(names):
         axes = [figure.add_subplot(grid[2 * row + 1, column]) for column in range(n_columns)]
         _draw_row(axes, maps[name], result.states)
-        _write(figure.add_subplot(grid[2 * row, :]), _row_text(name, result.norms, pair))
+        above = figure.add_subplot(grid[2 * row, :])
+        above.set_axis_off()
+        text = _row_text(name, result.norms, pair)
+        look: dict[str, Any] = {"va": "bottom", "fontsize": TEXT, "color": INK}
+        above.text(0, 0, text, transform=above.transAxes, **look).set_in_layout(False)
     half = (n_columns + 1) // 2
     _draw_scale(figure, figure.add_subplot(grid[-1, :half]), pair)
     weak = any((~m.supported & ~np.isnan(m.difference).all(axis=2)).any() for m in maps.values())
@@ -151,21 +158,16 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
             ax.add_patch(Rectangle((-0.5, i - 0.5), n_columns, 1, fill=False, **look))
         for j in range(n_columns):
             if n_columns <= _MOST_ANNOTATED and not np.isnan(difference[i, j]):
-                _annotate(ax, i, j, difference[i, j], bool(supported[i]))
+                shade = colours((difference[i, j] + 1) / 2)
+                box = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}
+                over: dict[str, Any] = {} if supported[i] else {"bbox": box}
+                text = decimal_text(difference[i, j])
+                cell_text(ax, j, i, text, text_colour(shade), _CELL, **over)
     ax.vlines(np.arange(1, n_columns) - 0.5, -0.5, n_rows - 0.5, color="white", linewidth=0.8)
     ax.hlines(np.arange(1, n_rows) - 0.5, -0.5, n_columns - 0.5, color="white", linewidth=0.8)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     ax.set_anchor("N")
-
-
-def _annotate(ax: Axes, i: int, j: int, value: float, supported: bool) -> None:
-    from matplotlib import colormaps
-
-    shade = colormaps[_COLOURS]((value + 1) / 2)
-    box = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}
-    look = {} if supported else {"bbox": box}
-    cell_text(ax, j, i, decimal_text(value), text_colour(shade), _CELL, **look)
 
 
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
@@ -201,13 +203,6 @@ def _norm_text(label: str, row: dict[Hashable, Any], digits: int) -> str:
     return f"{label} {norm}, without what sampling adds {debiased}"
 
 
-def _write(ax: Axes, text: str) -> None:
-    """The text at the left of an Axes of its own, above the maps."""
-    ax.set_axis_off()
-    written = ax.text(0, 0, text, va="bottom", fontsize=TEXT, color=INK, transform=ax.transAxes)
-    written.set_in_layout(False)
-
-
 def _draw_scale(figure: Figure, ax: Axes, pair: str) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -235,15 +230,6 @@ def _draw_key(ax: Axes, min_support: float, min_count: int, weak: bool, grey: bo
     if key:
         ax.legend(key.values(), key.keys(), loc="center right", fontsize=SMALL, frameon=False)
     ax.set_axis_off()
-
-
-def _chosen_pair(result: SiteDifferences, sites: str | None) -> str:
-    known = list(dict.fromkeys(result.norms["sites"]))
-    if sites is None:
-        return str(known[0])
-    if sites not in known:
-        raise InputError(f"sites must be one of {some(known)}, found {sites!r}.")
-    return sites
 
 
 def _chosen_memberships(result: SiteDifferences, names: Sequence[str] | None) -> list[str]:

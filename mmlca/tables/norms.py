@@ -173,10 +173,11 @@ def _of_sampling(a: ClusterSteps, b: ClusterSteps) -> Floats:
     """
     m, patients = np.minimum(a.leaving, b.leaving), a.leaving + b.leaving
     rare = (m < _RARE) & (m > 0)
-    own = sum(
-        (_known(site) * _inverse(site.n))[..., None, None] * _multinomial(site.steps)
-        for site in (a, b)
-    )
+    own = np.zeros((*a.steps.shape, a.steps.shape[-1]))
+    for site in (a, b):
+        unknown = np.isnan(site.dispersion)
+        dispersion = np.where(unknown, _of_cluster(site)[:, None], site.dispersion)
+        own += (dispersion * _inverse(site.n))[..., None, None] * _multinomial(site.steps)
     common = np.fmax(_of_cluster(a), _of_cluster(b))[:, None]
     factor = common * (_inverse(a.n) + _inverse(b.n)) * patients * _inverse(patients - 1)
     pooled = factor[..., None, None] * _multinomial(a.steps + b.steps)
@@ -192,11 +193,6 @@ def _multinomial(count: Floats) -> Floats:
     """Covariances of one step from each row, (K, R, S, S)."""
     p = np.nan_to_num(rates(count))
     return p[..., None] * (np.eye(p.shape[-1]) - p[..., None, :])
-
-
-def _known(site: ClusterSteps) -> Floats:
-    """The dispersion of each row, (K, R); that of the cluster where it is not known."""
-    return np.where(np.isnan(site.dispersion), _of_cluster(site)[:, None], site.dispersion)
 
 
 def _of_cluster(site: ClusterSteps) -> Floats:

@@ -9,7 +9,7 @@ differences, with intervals, and in words. Whether sites differ at all is tested
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -257,17 +257,22 @@ def compare_rules(
     pair_seed: dict[str, int] = {}
     norms, differences, matrices = [], [], []
     for name, (labels, steps) in rules.items():
-        for pair, both in _pairs(steps, with_others):
-            compared = np.all([comparable(site, unit).n > 0 for site in both], axis=0)
+        pairs = {f"{a} − {b}": (steps[a], steps[b]) for a, b in combinations(steps, 2)}
+        if with_others:
+            pairs = {
+                f"{site} − all others": (own, together([steps[s] for s in steps if s != site]))
+                for site, own in steps.items()
+            }
+        for pair, (a, b) in pairs.items():
+            compared = np.all([comparable(site, unit).n > 0 for site in (a, b)], axis=0)
             if not compared.any() and unit == 1:
                 raise InputError(
                     f"no cluster of the membership {name!r} has patients at both of the sites "
                     f"{pair}; check that the sites' clusters have the same labels."
                 )
             draw = pair_seed.setdefault(pair, int(rng.integers(2**63)))
-            found = compare_sites(*both, n_boot, np.random.default_rng(draw), unit)
+            found = compare_sites(a, b, n_boot, np.random.default_rng(draw), unit)
             norms.append(_norm_table(name, pair, found, compared))
-            a, b = both
             smaller = np.minimum(a.n, b.n)
             values = {
                 "difference": rates(a.steps) - rates(b.steps),
@@ -295,18 +300,6 @@ def compare_rules(
         tuple(states),
         float(min_support),
     )
-
-
-def _pairs(
-    steps: Mapping[str, ClusterSteps], with_others: bool
-) -> Iterator[tuple[str, tuple[ClusterSteps, ClusterSteps]]]:
-    """What is compared, by name."""
-    if not with_others:
-        yield from ((f"{a} − {b}", (steps[a], steps[b])) for a, b in combinations(steps, 2))
-        return
-    for site, own in steps.items():
-        others = [part for name, part in steps.items() if name != site]
-        yield f"{site} − all others", (own, together(others))
 
 
 # --- tables ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
 from font.errors import InputError
-from mmlca.model.outcomes import aligned, design
+from mmlca.model.outcomes import Z95, aligned, design, holm
 from mmlca.tables.disclosure import (
     Rounding,
     add_totals,
@@ -31,7 +31,6 @@ from mmlca.tables.disclosure import (
     is_small,
 )
 
-_Z95 = 1.959963984540054
 _COUNTS = ["at_risk", "events", "left"]
 _SHARES = ["survival", "low", "high"]
 _DIGITS = 3
@@ -219,7 +218,7 @@ def survival_by_cluster(
     )
 
 
-# --- curves ---------------------------------------------------------------------------------
+# --- patients -------------------------------------------------------------------------------
 
 
 class Cases(NamedTuple):
@@ -339,13 +338,8 @@ def checked_landmark(window: float, landmark: float | None, time: NDArray[np.flo
 
 
 def after_landmark(cases: Cases, landmark: float) -> tuple[Cases, pd.DataFrame]:
-    """The patients who reach the landmark, and the numbers of those who do not."""
+    """The patients who reach the landmark; and by group, those who do not, by reason."""
     reached = cases.time > landmark
-    return cases.of(reached, landmark), _before_landmark(cases, reached)
-
-
-def _before_landmark(cases: Cases, reached: NDArray[np.bool_]) -> pd.DataFrame:
-    """Patients of each group who do not reach the landmark, by reason, and those who do."""
 
     def count(rows: NDArray[np.bool_]) -> NDArray[np.intp]:
         return np.bincount(cases.group[rows], minlength=len(cases.levels))
@@ -358,7 +352,10 @@ def _before_landmark(cases: Cases, reached: NDArray[np.bool_]) -> pd.DataFrame:
         "included": count(reached),
     }
     frame = pd.DataFrame({"group": list(cases.levels), **table})
-    return frame.assign(all=frame[list(table)].sum(axis=1))
+    return cases.of(reached, landmark), frame.assign(all=frame[list(table)].sum(axis=1))
+
+
+# --- curves ---------------------------------------------------------------------------------
 
 
 def risk_table(cases: Cases) -> pd.DataFrame:
@@ -474,7 +471,7 @@ def _log_log(
     low, high = np.full_like(survival, np.nan), np.full_like(survival, np.nan)
     ok = (survival > 1e-12) & (survival < 1 - 1e-12)
     log = np.log(survival[ok])
-    width = _Z95 * np.sqrt(variance[ok]) / np.abs(survival[ok] * log)
+    width = Z95 * np.sqrt(variance[ok]) / np.abs(survival[ok] * log)
     low[ok], high[ok] = np.exp(log * np.exp(width)), np.exp(log * np.exp(-width))
     return low, high
 
@@ -527,19 +524,6 @@ def _round_step(longest: float) -> float:
 # --- tests and regression -------------------------------------------------------------------
 
 
-def _lifelines() -> Any:
-    try:
-        import lifelines.statistics
-    except ImportError:
-        raise ImportError(
-            "log-rank tests and Cox regression need lifelines, which is not installed; install "
-            "mmlca[survival]."
-        ) from None
-    import lifelines
-
-    return lifelines
-
-
 def log_rank_scores(cases: Cases) -> pd.DataFrame:
     """What log-rank tests of all groups of a stratum, and of each pair, are sums of.
 
@@ -588,8 +572,6 @@ def log_rank(scores: Sequence[pd.DataFrame], groups: Iterable[Any]) -> pd.DataFr
     """Log-rank tests of all groups and of each pair, stratified: scores are added up."""
     from scipy.stats import chi2
 
-    from mmlca.model.outcomes import holm
-
     names = list(groups)
     pairs = list(combinations(names, 2)) if len(names) > 2 else []
     every, rows = pd.concat(scores, ignore_index=True), list[dict[str, Any]]()
@@ -632,7 +614,13 @@ def cox(cases: Cases) -> pd.DataFrame:
     `term`, `group` (None: a covariate), `estimate`, `se`, `p_proportional` (of the test that the
     ratio does not change with time), and the `events` and `others` that a term rests on.
     """
-    lifelines = _lifelines()
+    try:
+        import lifelines.statistics
+    except ImportError:
+        raise ImportError(
+            "log-rank tests and Cox regression need lifelines, which is not installed; install "
+            "mmlca[survival]."
+        ) from None
     groups: list[Hashable] = list(cases.levels)
     dummies = np.eye(len(groups))[cases.group][:, 1:]
     x = np.column_stack([dummies, cases.covariates])
@@ -679,8 +667,8 @@ def hazard_ratios(hazards: pd.DataFrame) -> pd.DataFrame:
     at = list(table).index("group") + 1
     for name, values in {
         "p_value": 2 * norm.sf(np.abs(estimate / se)),
-        "high": np.exp(estimate + _Z95 * se),
-        "low": np.exp(estimate - _Z95 * se),
+        "high": np.exp(estimate + Z95 * se),
+        "low": np.exp(estimate - Z95 * se),
         "hazard_ratio": np.exp(estimate),
     }.items():
         table.insert(at, name, values)

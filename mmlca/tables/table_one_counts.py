@@ -69,7 +69,8 @@ def _common_values(column: Any, sites: Mapping[str, Values]) -> Values:
     every = list(dict.fromkeys(level for levels in lists for level in levels))
     if not text and numbers:
         decimals = any(sites[site].kind == "number" for site in numbers)
-        levels = tuple(map(str, sorted({_number(level, decimals) for level in every})))
+        number: type[float] = float if decimals else int
+        levels = tuple(map(str, sorted({number(level) for level in every})))
         continuous = len(lists) < len(sites) or len(levels) > 2
         return Values("number" if decimals else "whole", None if continuous else levels)
     if len(lists) < len(sites):
@@ -83,10 +84,6 @@ def _common_values(column: Any, sites: Mapping[str, Values]) -> Values:
     if all(list(levels) == sorted(levels) for levels in lists):
         every = sorted(every)
     return Values("text" if every else None, tuple(every))
-
-
-def _number(level: str, decimals: bool) -> float | int:
-    return float(level) if decimals else int(level)
 
 
 def variables_of(
@@ -104,11 +101,14 @@ def variables_of(
         levels = counts["level"].where(~rows, counts["level"][rows].map(lambda x: str(float(x))))
         alike[site] = tables | {"counts": counts.assign(level=levels)}
     for column, part in common.items():
-        variables[column] = Variable(
-            labels.get(column, str(column).replace("_", " ")),
-            None if part.levels is None else list(part.levels),
-            any(_has_missing(tables["counts"], column) for tables in sites.values()),
-        )
+        missing = False
+        for tables in sites.values():
+            mine = tables["counts"][tables["counts"]["variable"] == column]
+            of_all = mine[(mine["row"] == MISSING) & mine["group"].isna()]
+            missing |= mine.empty or bool((of_all["count"] > 0).any())
+        label = labels.get(column, str(column).replace("_", " "))
+        levels = None if part.levels is None else list(part.levels)
+        variables[column] = Variable(label, levels, missing)
     return variables, alike
 
 
@@ -119,12 +119,6 @@ def _values_at(tables: Tables) -> dict[Any, Values]:
     for column, kind, continuous in tables["variables"].itertuples(index=False):
         values[column] = Values(kind, None if continuous else known.get(column, ()))
     return values
-
-
-def _has_missing(counts: pd.DataFrame, column: Any) -> bool:
-    mine = counts[counts["variable"] == column]
-    missing = mine.loc[(mine["row"] == MISSING) & mine["group"].isna(), "count"]
-    return mine.empty or bool((missing > 0).any())
 
 
 # --- the numbers of a site ----------------------------------------------------------------

@@ -45,7 +45,10 @@ def render_report(
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    style, script = (_static(name) for name in ("report.css", "report.js"))
+    style, script = (
+        (files("mmlca.study.report") / name).read_text(encoding="utf-8")
+        for name in ("report.css", "report.js")
+    )
     sections = lay_out_sections(report) if sections is None else sections
     dpi = provenance["settings"]["outputs"]["dpi"]
     n_results = sum(section["id"] in report.results for section in sections)
@@ -84,10 +87,6 @@ def _date(text: str) -> str:
     return f"{time.day} {time:%B %Y, %H:%M} UTC"
 
 
-def _static(name: str) -> str:
-    return (files("mmlca.study.report") / name).read_text(encoding="utf-8")
-
-
 # --- sections -----------------------------------------------------------------------------
 
 
@@ -116,13 +115,14 @@ def lay_out_sections(report: Report) -> Sections:
         groups: dict[str | None, list[dict[str, Any]]] = {}
         for item in items:
             table = lay_out(item.table, item.layout, item.title, item.data_file, report.min_count)
-            drawn = report.pictured(item)
+            text = table_text(item.table)
             shown = {
                 "item": item,
                 "number": numbered(item),
                 "table": table,
-                "drawn": drawn,
-                "csv": _packed(table_text(item.table)),
+                "drawn": report.pictured(item),
+                # for an attribute of the page, from which the script makes the file again
+                "csv": base64.b64encode(compress(text.encode(), mtime=0)).decode(),
             }
             groups.setdefault(item.view, []).append(shown)
         order = [None, *(view for view in (first, *others) if view is not None)]
@@ -131,11 +131,6 @@ def lay_out_sections(report: Report) -> Sections:
         switch = choices if len(choices) > 1 else []
         sections.append({"id": name, "title": title, "groups": ordered, "switch": switch})
     return sections
-
-
-def _packed(text: str) -> str:
-    """A text for an attribute of the page, from which the script makes the file again."""
-    return base64.b64encode(compress(text.encode(), mtime=0)).decode()
 
 
 def _picture(content: bytes, dpi: int) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class Cell:
             return None
         digits = f"{self.value:.6g}"
         same = self.value == round(self.value) and "%" not in self.text
-        return None if same or digits == _bare(self.text) else digits
+        return None if same or digits == self.text.replace(",", "").replace("−", "-") else digits
 
 
 @dataclass(frozen=True)
@@ -243,14 +243,6 @@ def unbroken(text: str) -> Markup:
     text = re.sub(r"(?<=\d) %", "\u00a0%", text)
     text = str(escape(text)).replace("+", "+<wbr>")
     return Markup(_HYPHENED.sub(r'<span class="together">\g<0></span>', text))
-
-
-def _bare(text: str) -> str:
-    return text.replace(",", "").replace("−", "-")
-
-
-def _exact(value: float) -> str:
-    return f"{value:.6g}".replace("-", "−")
 
 
 # --- plain tables -------------------------------------------------------------------------
@@ -354,7 +346,8 @@ def _grid_cell(grid: Grid, row: Mapping[Any, Any], largest: float, min_count: in
     if pd.isna(value):
         nobody = any(row[name] == 0 for name in grid.counts)
         return Cell(MISSING, None, "nobody" if nobody else _few(min_count))
-    note = f"{_exact(value)}, {grid.note(row)}"
+    exact = f"{value:.6g}".replace("-", "−")
+    note = f"{exact}, {grid.note(row)}"
     if grid.kind == "level":
         return Cell(number(value, 1), value, note)
     if grid.kind == "difference":

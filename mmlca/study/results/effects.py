@@ -20,10 +20,11 @@ from mmlca.tables.cluster_effects import (
     hide_effects,
     one_step_effects,
     rounded_effects,
+    rounded_outcome,
     site_effects,
     site_members,
+    site_outcome,
 )
-from mmlca.tables.cluster_outcomes import rounded_outcome, site_outcome
 from mmlca.tables.shared_chains import cluster_chains
 
 if TYPE_CHECKING:
