@@ -120,8 +120,8 @@ class Page:
         from matplotlib.axes import Axes
 
         handles = _legend_handles(colours or {}, grey)
-        longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-        entry = SMALL * (0.55 * longest + 4) / 72  # inches
+        entries = [SMALL * (0.55 * len(str(handle.get_label())) + 4) / 72 for handle in handles]
+        entry = max(entries, default=SMALL * 4 / 72)  # inches
         beside = isinstance(self.whole, Axes) and bool(handles) and not self.inside
         wide = self.width / self.n_columns if isinstance(self.whole, Axes) else self.width
         if beside and self.own:
@@ -130,7 +130,7 @@ class Page:
         note = "; ".join(dict.fromkeys(self.notes))
         notes = even_lines(note[:1].upper() + note[1:], max(24, int(72 * wide / (0.52 * TEXT)) - 6))
         below = "\n".join([*([xlabel] if xlabel else []), *notes])
-        n_wide = max(1, min(len(handles), int(self.width / entry))) if handles else 1
+        n_wide = max(1, len(handles) if sum(entries) < self.width else int(self.width / entry))
         n_lines = -(-len(handles) // n_wide) if handles and not beside and not self.inside else 0
         if self.own:
             self._grow(height=(TEXT * 1.3 * max(len(notes) - 1, 0) + 9 * max(n_lines - 1, 0)) / 72)
@@ -183,12 +183,12 @@ class Page:
 
 
 def title_lines(text: str, letters: int) -> str:
-    """A title in lines of at most `letters` letters; an arrow stays with the state before it.
+    """A title in lines of at most `letters` letters; arrows stay with the states before them.
 
     >>> title_lines("2: mixed: TNFi → anti-CD20, TNFi", 22)
     '2: mixed: TNFi →\\nanti-CD20, TNFi'
     """
-    together = text.replace(" →", "\u00a0→")
+    together = text.replace(" →", "\u00a0→").replace("→ …", "→\u00a0…")
     lines = textwrap.wrap(together, letters, break_on_hyphens=False)
     return "\n".join(lines).replace("\u00a0", " ")
 
