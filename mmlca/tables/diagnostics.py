@@ -268,8 +268,7 @@ def diagnose_clusters(
         As in `diagnose`.
     """
     mixture = shared_mixture(sequences, clusters)
-    step = em.e_step(mixture.patterns, mixture.params, mixture.run.shares)
-    posterior = step.posterior[mixture.patterns.inverse]
+    posterior = mixture.memberships()
     chains = _Chains(mixture.params, mixture.run.shares, 0.0)
     return _compare(chains, Counts(mixture.data, posterior, mixture.site), posterior, n_sim, seed)
 

@@ -174,7 +174,6 @@ def trend(
     log: bool = True,
     bands: Bands = "pointwise",
     min_count: int = 0,
-    rounding: Rounding | None = None,
 ) -> Trend:
     r"""Mean course of a lab in each group of patients, with bands, at each site.
 
@@ -223,8 +222,6 @@ def trend(
     min_count : int
         A group of fewer patients at a site has no curve, and numbers in `.counts` based on
         fewer are blank.
-    rounding : Rounding, optional
-        Of the groups: round all numbers in `.counts` and `.censored` instead of hiding some.
 
     Examples
     --------
@@ -258,9 +255,7 @@ def trend(
         )
         for site, table in (labs.items() if isinstance(labs, Mapping) else {"": labs}.items())
     }
-    return put_together(
-        parts, knots=knots, log=log, bands=bands, min_count=min_count, rounding=rounding
-    )
+    return put_together(parts, knots=knots, log=log, bands=bands, min_count=min_count)
 
 
 class SiteLabs(NamedTuple):
@@ -319,7 +314,6 @@ def put_together(
     log: bool = True,
     bands: Bands = "pointwise",
     min_count: int = 0,
-    rounding: Rounding | None = None,
     rounded: bool = False,
     all_sites: bool = False,
 ) -> Trend:
@@ -337,9 +331,8 @@ def put_together(
     counts = counts[["site", "group", "reason", "patients", "labs"]]
     censored = censored[["site", "patients", "labs"]]
     if not rounded:
-        shown = ["reason"], ("labs", ["site"])
-        counts = show_labs(counts, min_count, rounding, *shown)
-        censored = show_labs(censored, min_count, rounding)
+        counts = show_labs(counts, min_count, None, ["reason"], ("labs", ["site"]))
+        censored = show_labs(censored, min_count, None)
     years = np.linspace(knots[0], knots[-1], _STEPS)
     grids = {site: _grids(part, years) for site, part in sites.items()}
     curves = [
@@ -368,7 +361,7 @@ def put_together(
         log,
         bands,
         min_count,
-        rounded or rounding is not None,
+        rounded,
         pooled,
     )
 

@@ -20,16 +20,10 @@ from mmlca.tables.disclosure import (
 class Moves(NamedTuple):
     """Patients by site, published and refined cluster, as they may be shown; NaN where hidden.
 
-    Parameters
-    ----------
-    sites : list of S names
-    clusters : list of K numbers
-    published, refined : (S + 1, K)
-        Sizes of the clusters; the last row is all sites together.
-    pairs : (K + 1, K + 1)
-        Published and refined clusters at all sites together, with totals.
-    patients, movers, share : (S,)
-        Patients by site, how many of them moved, and their share.
+    `published` and `refined` are the sizes of the K `clusters` at the S `sites` and, last, at all
+    sites together (S + 1, K). `pairs` are published and refined clusters at all sites, with totals
+    (K + 1, K + 1). `patients`, `movers` and `share` (S,) are those of the sites, how many of them
+    moved, and their share.
     """
 
     sites: list[str]

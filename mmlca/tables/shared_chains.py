@@ -99,6 +99,11 @@ class SharedMixture(NamedTuple):
         """The chains, with the proportions of all patients together."""
         return em.params_of(self.run.cells, self.run.overall)
 
+    def memberships(self) -> Floats:
+        """The probability of each cluster for each patient, (n, K)."""
+        step = em.e_step(self.patterns, self.params, self.run.shares)
+        return step.posterior[self.patterns.inverse]
+
 
 def shared_mixture(sequences: SequencesBySite, clusters: LabelsBySite) -> SharedMixture:
     """The mixture with shared chains that EM reaches from the chains of the clusters."""
@@ -148,8 +153,7 @@ def cluster_memberships(
     [[1.0, 0.0], [0.0, 1.0]]
     """
     mixture = shared_mixture(sequences, clusters)
-    step = em.e_step(mixture.patterns, mixture.params, mixture.run.shares)
-    rows = step.posterior[mixture.patterns.inverse]
+    rows = mixture.memberships()
     return {
         site: pd.DataFrame(rows[mixture.site == h], data.ids, mixture.labels)
         for h, (site, data) in enumerate(sequences.items())
