@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.figures.canvas import (
@@ -32,7 +31,7 @@ from mmlca.figures.transitions import colour_bar
 from mmlca.model.criteria import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.tables.clusters import percent_text
-from mmlca.tables.diagnostics import Diagnostics
+from mmlca.tables.diagnostics import Diagnostics, expected_states
 from mmlca.tables.disclosure import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:
@@ -124,19 +123,6 @@ def plot_selection(
     return ax
 
 
-def expected_shares(params: MarkovParams, n_times: int) -> NDArray[np.float64]:
-    """The share of each state that a model expects at each time, (K, n_times, S).
-
-    >>> from mmlca import MarkovParams
-    >>> expected_shares(MarkovParams([1.0], [[1.0, 0.0]], [[[0.5, 0.5], [0.0, 1.0]]]), 3)[0, :, 0]
-    array([1.  , 0.5 , 0.25])
-    """
-    shares = [np.asarray(params.initial, dtype=float)]
-    for _ in range(n_times - 1):
-        shares.append(np.einsum("ks,kst->kt", shares[-1], params.transition))
-    return np.stack(shares, axis=1)
-
-
 def plot_alternatives(
     models: Mapping[int, MarkovParams], states: Sequence[str], n_times: int, xlabel: str = "Time"
 ) -> Figure:
@@ -157,7 +143,7 @@ def plot_alternatives(
     ax = figure.subplots()
     levels = (np.arange(100) + 0.5) / 100
     for row, (n_classes, params) in enumerate(sorted(models.items())):
-        shares = expected_shares(params, n_times)
+        shares = expected_states(params, np.zeros((n_times, len(states))))
         order = np.argsort(-np.asarray(params.weights), kind="stable")
         for column, k in enumerate(order):
             below = np.cumsum(shares[k], axis=1)[:, :-1]
