@@ -385,7 +385,7 @@ def legend_of_all(figure: Any, panels: Sequence[Any], **look: Any) -> None:
     }
     if handles:
         fitting = legend_columns(figure.bbox.width / figure.dpi, handles)
-        look = {"loc": "outside upper center", "ncols": fitting, **look}
+        look = {"loc": "outside upper left", "ncols": fitting, **look}
         look["ncols"] = min(look["ncols"], fitting)
         figure.legend(list(handles.values()), list(handles), frameon=False, fontsize=SMALL, **look)
 
