@@ -17,6 +17,8 @@ from mmlca.sequences.checks import listed
 from mmlca.tables.counts import ClusterSteps, rates
 
 KINDS = (("transition", "plain"), ("transition", "occupancy"), ("initial", "plain"))
+_KIND_NAMES = ("transitions", "transitions by occupancy", "first states")
+_MOST_PAIRS = 3  # that a sentence lists
 _TAILS = (0.025, 0.975)
 _RARE = 10  # patients below which their variation says little
 _FEW = 3  # units of rounding below which the rates of a row are mostly rounding
@@ -220,7 +222,7 @@ def _of_rounding(site: ClusterSteps, unit: int) -> Floats:
     return covariance
 
 
-_KIND_NAMES = ("transitions", "transitions by occupancy", "first states")
+# --- in words ----------------------------------------------------------------------------
 
 
 def summary_of_pair(norms: pd.DataFrame) -> str:
@@ -286,9 +288,6 @@ def _ensemble_against_others(rows: pd.DataFrame, kind: str) -> list[str]:
     parts = [f"less than with {listed(lower)} (as a common rule often makes them)"] if lower else []
     parts += [f"no less than with {listed(not_lower)}"] if not_lower else []
     return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []
-
-
-_MOST_PAIRS = 3
 
 
 def _about_common_rules(pairs: list[pd.DataFrame]) -> str:

@@ -20,8 +20,11 @@ SIZE, LEVEL, KNOWN, MISSING = "size", "level", "known", "missing"
 
 SUMMARIES = ("mean", "sd", "low", "median", "high")
 P_STEPS = (0.001, 0.01, 0.05)
+N_PERMUTATIONS = 9_999
+_SMALL_EXPECTED = 5  # with smaller expected counts the chi-squared distribution is a poor guide
 _MAX_LEVELS = 30
 
+Floats = NDArray[np.float64]
 Tables = dict[str, pd.DataFrame]
 Kind = Literal["whole", "number", "text"]
 
@@ -241,10 +244,7 @@ def _comparisons(
     return rows
 
 
-N_PERMUTATIONS = 9_999
-_SMALL_EXPECTED = 5  # with smaller expected counts the chi-squared distribution is a poor guide
-
-Floats = NDArray[np.float64]
+# --- how much groups differ ---------------------------------------------------------------
 
 
 def p_continuous(samples: list[Floats], continuous: str) -> float:
