@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from mmlca.model.estimator import MixtureMarkov
 
+Floats = NDArray[np.float64]
+
 
 # --- heat map --------------------------------------------------------------------------
 
@@ -276,9 +278,9 @@ def plot_estimate_table(
 
 
 def _draw_estimates(
-    values: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    limits: NDArray[np.float64] | None,
+    values: Floats,
+    shares: Floats,
+    limits: Floats | None,
     states: list[str],
     names: Sequence[str],
 ) -> Figure:
@@ -320,9 +322,7 @@ def _panels(n: int, states: list[str], letters: int) -> tuple[Figure, list[Axes]
     )
 
 
-def _cells(
-    errors: pd.DataFrame, column: str, start: NDArray[np.float64], states: list[str]
-) -> NDArray[np.float64]:
+def _cells(errors: pd.DataFrame, column: str, start: Floats, states: list[str]) -> Floats:
     """A column of the table by class, state before (the first row: none) and state, (K, S + 1, S).
 
     Cells that the table does not have keep the values of `start`.
@@ -334,14 +334,14 @@ def _cells(
     return cells
 
 
-def _limits(errors: pd.DataFrame, n_classes: int, states: list[str]) -> NDArray[np.float64]:
+def _limits(errors: pd.DataFrame, n_classes: int, states: list[str]) -> Floats:
     blank = np.full((n_classes, len(states) + 1, len(states)), np.nan)
     low, high = (_cells(errors, name, blank, states) for name in ("low", "high"))
-    limits: NDArray[np.float64] = np.stack([low, high], axis=-1)
+    limits: Floats = np.stack([low, high], axis=-1)
     return limits
 
 
-def _class_shares(errors: pd.DataFrame) -> NDArray[np.float64]:
+def _class_shares(errors: pd.DataFrame) -> Floats:
     weights = errors[errors["parameter"] == "weight"].sort_values("class")
-    shares: NDArray[np.float64] = weights["estimate"].to_numpy(dtype=float)
+    shares: Floats = weights["estimate"].to_numpy(dtype=float)
     return shares

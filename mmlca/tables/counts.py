@@ -16,6 +16,8 @@ from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.sequences.type import Sequences
 
+Floats = NDArray[np.float64]
+
 
 class Steps(NamedTuple):
     """Every step of every patient: whose it is (position in the sequences), and which."""
@@ -54,16 +56,16 @@ class ClusterSteps(NamedTuple):
     vary. `n_sites` is the number of sites whose counts these are.
     """
 
-    steps: NDArray[np.float64]
-    patients: NDArray[np.float64]
-    leaving: NDArray[np.float64]
-    dispersion: NDArray[np.float64]
+    steps: Floats
+    patients: Floats
+    leaving: Floats
+    dispersion: Floats
     n_sites: int = 1
 
     @property
-    def n(self) -> NDArray[np.float64]:
+    def n(self) -> Floats:
         """The steps of each row, (K, S + 1)."""
-        n: NDArray[np.float64] = self.steps.sum(axis=-1)
+        n: Floats = self.steps.sum(axis=-1)
         return n
 
 
@@ -113,7 +115,7 @@ def together(sites: Sequence[ClusterSteps]) -> ClusterSteps:
     return ClusterSteps(steps, patients, leaving, dispersion, sum(site.n_sites for site in sites))
 
 
-def step_counts(data: Sequences, lag: int = 1) -> NDArray[np.float64]:
+def step_counts(data: Sequences, lag: int = 1) -> Floats:
     """Weighted number of steps from each state to each other one, (S, S)."""
     s = data.n_states
     patient, step = steps(data, lag)
@@ -143,17 +145,17 @@ def _different_patients(
     return np.bincount(each_once, minlength=n_events)
 
 
-def state_counts(data: Sequences) -> NDArray[np.float64]:
+def state_counts(data: Sequences) -> Floats:
     """Weighted number of patients in each state at each time, (T, S)."""
     return _by_time(data, data.weights)
 
 
-def state_patients(data: Sequences) -> NDArray[np.float64]:
+def state_patients(data: Sequences) -> Floats:
     """Number of different patients in each state at each time; weight 0 does not count."""
     return _by_time(data, (data.weights > 0).astype(float))
 
 
-def _by_time(data: Sequences, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _by_time(data: Sequences, weights: Floats) -> Floats:
     table = np.empty((data.shape[1], data.n_states))
     for t, codes in enumerate(data.codes.T):
         seen = codes >= 0
@@ -161,6 +163,6 @@ def _by_time(data: Sequences, weights: NDArray[np.float64]) -> NDArray[np.float6
     return table
 
 
-def rates(count: NDArray[np.float64]) -> NDArray[np.float64]:
+def rates(count: Floats) -> Floats:
     """Counts as shares of their row; NaN in a row without any."""
     return np.where(count.sum(axis=-1, keepdims=True) > 0, probabilities(count), np.nan)

@@ -16,6 +16,8 @@ from mmlca.tables.disclosure import (
     is_small,
 )
 
+Floats = NDArray[np.float64]
+
 
 class Moves(NamedTuple):
     """Patients by site, published and refined cluster, as they may be shown; NaN where hidden.
@@ -28,17 +30,15 @@ class Moves(NamedTuple):
 
     sites: list[str]
     clusters: list[int]
-    published: NDArray[np.float64]
-    refined: NDArray[np.float64]
-    pairs: NDArray[np.float64]
-    patients: NDArray[np.float64]
-    movers: NDArray[np.float64]
-    share: NDArray[np.float64]
+    published: Floats
+    refined: Floats
+    pairs: Floats
+    patients: Floats
+    movers: Floats
+    share: Floats
 
 
-def count_moves(
-    sites: list[str], clusters: list[int], counts: NDArray[np.float64], min_count: int
-) -> Moves:
+def count_moves(sites: list[str], clusters: list[int], counts: Floats, min_count: int) -> Moves:
     """Who moved, and one decision for all tables about what is shown of it.
 
     `counts` (S, K, K) are patients by site, published and refined cluster. The tables are sums of
@@ -60,10 +60,10 @@ def count_moves(
 def rounded_moves(
     sites: list[str],
     clusters: list[int],
-    counts: NDArray[np.float64],
+    counts: Floats,
     published: pd.DataFrame,
     refined: pd.DataFrame,
-    patients: NDArray[np.float64],
+    patients: Floats,
 ) -> Moves:
     """The same from rounded numbers, of which nothing is hidden.
 
@@ -80,7 +80,7 @@ def rounded_moves(
     return Moves(sites, clusters, before, after, pairs, n, moved, share)
 
 
-def _hidden_moves(counts: NDArray[np.float64], min_count: int) -> tuple[NDArray[np.bool_], ...]:
+def _hidden_moves(counts: Floats, min_count: int) -> tuple[NDArray[np.bool_], ...]:
     """The masks of `Moves`: small numbers, and those from which they would follow."""
     off = ~np.eye(counts.shape[1], dtype=bool)
     every = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])

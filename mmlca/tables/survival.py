@@ -31,6 +31,8 @@ from mmlca.tables.disclosure import (
     is_small,
 )
 
+Floats = NDArray[np.float64]
+
 _COUNTS = ["at_risk", "events", "left"]
 _SHARES = ["survival", "low", "high"]
 _DIGITS = 3
@@ -224,13 +226,13 @@ def survival_by_cluster(
 class Cases(NamedTuple):
     """Times, events (0 none, 1 the event, 2 a competing one), groups as codes, and the rest."""
 
-    time: NDArray[np.float64]
+    time: Floats
     event: NDArray[np.intp]
     group: NDArray[np.intp]
     levels: NDArray[Any]
     strata: pd.Series | None
     terms: list[str]
-    covariates: NDArray[np.float64]
+    covariates: Floats
     unknown: NDArray[np.intp]
 
     def of(self, rows: NDArray[np.bool_], landmark: float) -> Cases:
@@ -318,7 +320,7 @@ def _event_codes(event: pd.Series, competing: Any) -> NDArray[np.intp]:
     return codes
 
 
-def checked_landmark(window: float, landmark: float | None, time: NDArray[np.float64]) -> float:
+def checked_landmark(window: float, landmark: float | None, time: Floats) -> float:
     """The landmark: the end of the window, or a later one."""
     if not (np.isfinite(window) and window > 0):
         raise InputError(f"window must be a length of time above 0, found {window!r}.")
@@ -405,7 +407,7 @@ def pooled_curves(tables: Sequence[pd.DataFrame], groups: Iterable[Any]) -> pd.D
     return pd.concat(curves, ignore_index=True)[names] if curves else pd.DataFrame(columns=names)
 
 
-def _curve(times: NDArray[np.float64], sums: NDArray[np.float64], coarse: bool) -> pd.DataFrame:
+def _curve(times: Floats, sums: Floats, coarse: bool) -> pd.DataFrame:
     """A curve from sums (times, 4): at risk, events, competing events, and those who left."""
     at_risk, events, rivals, ended = sums.T
     incidence, variance = incidence_curve(at_risk, events, rivals)
@@ -418,7 +420,7 @@ def _curve(times: NDArray[np.float64], sums: NDArray[np.float64], coarse: bool) 
     return frame
 
 
-def _counted(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64]:
+def _counted(part: pd.DataFrame, times: Floats) -> Floats:
     """At risk just before the times, and what happens then, (times, 4)."""
     at = part["time"].to_numpy(float)
     rows = np.zeros((len(times), 4))
@@ -427,7 +429,7 @@ def _counted(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float
     return rows
 
 
-def _falls(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64]:
+def _falls(part: pd.DataFrame, times: Floats) -> Floats:
     """The same of a coarse table: so many events as would let its curve fall as it does."""
     at, share = (part[c].to_numpy(float) for c in ("time", "survival"))
     height = np.log(np.maximum(np.append(1.0, share), 1e-9))
@@ -440,7 +442,7 @@ def _falls(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64
 
 def incidence_curve(
     at_risk: ArrayLike, events: ArrayLike, competing: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Cumulative incidence at each time (Aalen–Johansen) and its variance (delta method).
 
     Without competing events this is 1 − Kaplan–Meier with Greenwood's variance.
@@ -464,9 +466,7 @@ def incidence_curve(
     return share, np.maximum(variance, 0)
 
 
-def _log_log(
-    survival: NDArray[np.float64], variance: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _log_log(survival: Floats, variance: Floats) -> tuple[Floats, Floats]:
     """95 % intervals by the log-log transformation; missing where the curve is at 0 or 1."""
     low, high = np.full_like(survival, np.nan), np.full_like(survival, np.nan)
     ok = (survival > 1e-12) & (survival < 1 - 1e-12)
@@ -556,13 +556,11 @@ def log_rank_scores(cases: Cases) -> pd.DataFrame:
 SCORES = ["first", "second", "group", "other", "excess", "covariance"]
 
 
-def _scores(
-    n: NDArray[np.float64], d: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _scores(n: Floats, d: Floats) -> tuple[Floats, Floats]:
     """Events less expected ones of each group, and their covariance; n, d: (times, groups)."""
     risk, events = n.sum(axis=1), d.sum(axis=1)
     share = n / np.maximum(risk, 1)[:, None]
-    excess: NDArray[np.float64] = (d - events[:, None] * share).sum(axis=0)
+    excess: Floats = (d - events[:, None] * share).sum(axis=0)
     weight = events * (risk - events) / np.maximum(risk - 1, 1)
     covariance = np.diag(weight @ share) - (share * weight[:, None]).T @ share
     return excess, covariance
@@ -675,7 +673,7 @@ def hazard_ratios(hazards: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _rests_on(column: NDArray[np.float64], event: NDArray[np.bool_]) -> tuple[int, int]:
+def _rests_on(column: Floats, event: NDArray[np.bool_]) -> tuple[int, int]:
     """The fewest patients with, and without, an event among those with and without a trait."""
     levels = np.unique(column)
     if len(levels) > 2:
