@@ -4,16 +4,16 @@ from .figures.colours import state_colours as state_colours
 from .figures.courses import plot_frequencies as plot_frequencies
 from .figures.courses import plot_index as plot_index
 from .figures.courses import plot_representatives as plot_representatives
-from .figures.diagnostics import plot_residuals as plot_residuals
-from .figures.diagnostics import plot_stays as plot_stays
+from .figures.curves import plot_survival as plot_survival
 from .figures.distribution import plot_entropy as plot_entropy
 from .figures.distribution import plot_state_distribution as plot_state_distribution
 from .figures.distribution import plot_time_in_state as plot_time_in_state
 from .figures.forest import plot_effects as plot_effects
 from .figures.forest import plot_intervals as plot_intervals
+from .figures.models import plot_residuals as plot_residuals
 from .figures.models import plot_selection as plot_selection
+from .figures.models import plot_stays as plot_stays
 from .figures.sites import plot_site_differences as plot_site_differences
-from .figures.survival import plot_survival as plot_survival
 from .figures.transitions import plot_transitions as plot_transitions
 from .figures.treatment_lines import plot_lines as plot_lines
 from .model.estimator import MixtureMarkov as MixtureMarkov
@@ -28,7 +28,6 @@ from .model.selection import vote as vote
 from .sequences.checks import InputError as InputError
 from .sequences.patterns import Patterns as Patterns
 from .sequences.type import Sequences as Sequences
-from .tables.cluster_chains import cluster_memberships as cluster_memberships
 from .tables.clusters import describe_clusters as describe_clusters
 from .tables.describe import entropy_by_time as entropy_by_time
 from .tables.describe import sequence_frequencies as sequence_frequencies
@@ -40,6 +39,7 @@ from .tables.diagnostics import diagnose as diagnose
 from .tables.diagnostics import diagnose_clusters as diagnose_clusters
 from .tables.pooling import inverse_variance as inverse_variance
 from .tables.representatives import representative_sequences as representative_sequences
+from .tables.shared_chains import cluster_memberships as cluster_memberships
 from .tables.shared_chains import shared_chain_test as shared_chain_test
 from .tables.site_differences import site_differences as site_differences
 from .tables.survival import survival_by_cluster as survival_by_cluster

@@ -133,8 +133,8 @@ class Page:
         from matplotlib.axes import Axes
 
         handles = _legend_handles(colours or {}, grey)
-        longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-        entry = SMALL * (0.55 * longest + 4) / 72  # inches
+        entries = [SMALL * (0.55 * len(str(handle.get_label())) + 4) / 72 for handle in handles]
+        entry = max(entries, default=SMALL * 4 / 72)  # inches
         beside = isinstance(self.whole, Axes) and bool(handles) and not self.inside
         wide = self.width / self.n_columns if isinstance(self.whole, Axes) else self.width
         if beside and self.own:
@@ -143,7 +143,7 @@ class Page:
         note = "; ".join(dict.fromkeys(self.notes))
         notes = even_lines(note[:1].upper() + note[1:], max(24, int(72 * wide / (0.52 * TEXT)) - 6))
         below = "\n".join([*([xlabel] if xlabel else []), *notes])
-        n_wide = max(1, min(len(handles), int(self.width / entry))) if handles else 1
+        n_wide = max(1, len(handles) if sum(entries) < self.width else int(self.width / entry))
         n_lines = -(-len(handles) // n_wide) if handles and not beside and not self.inside else 0
         if self.own:
             self._grow(height=(TEXT * 1.3 * max(len(notes) - 1, 0) + 9 * max(n_lines - 1, 0)) / 72)
@@ -169,7 +169,7 @@ class Page:
         if ylabel:
             self.whole.supylabel(ylabel, fontsize=TEXT)
         if handles:
-            self.whole.legend(handles=handles, loc="outside upper center", ncols=n_wide, **look)
+            self.whole.legend(handles=handles, loc="outside upper left", ncols=n_wide, **look)
         return self.whole
 
     def _make_room(self, entry: float) -> bool:
@@ -196,12 +196,12 @@ class Page:
 
 
 def title_lines(text: str, letters: int) -> str:
-    """A title in lines of at most `letters` letters; an arrow stays with the state before it.
+    """A title in lines of at most `letters` letters; arrows stay with the states before them.
 
     >>> title_lines("2: mixed: TNFi → anti-CD20, TNFi", 22)
     '2: mixed: TNFi →\\nanti-CD20, TNFi'
     """
-    together = text.replace(" →", "\u00a0→")
+    together = text.replace(" →", "\u00a0→").replace("→ …", "→\u00a0…")
     lines = textwrap.wrap(together, letters, break_on_hyphens=False)
     return "\n".join(lines).replace("\u00a0", " ")
 
@@ -402,22 +402,16 @@ def grid_shape(n: int, most: int) -> tuple[int, int]:
 
 
 def panel_grid(
-    figure: Any, n: int, most: int, size: Callable[[int], tuple[float, float]], **shared: Any
-) -> tuple[Any, list[Any]]:
+    n: int, most: int, size: Callable[[int], tuple[float, float]], **shared: Any
+) -> tuple[Figure, list[Axes]]:
     """A figure with n panels in rows of at most `most`; places without a panel stay empty.
 
-    Parameters
-    ----------
-    figure : Figure, SubFigure or None
-        None makes one of the `size` for its number of rows, in inches.
-    **shared
-        Such as `sharey=True`.
+    It has the `size` for its number of rows, in inches.
     """
-    n_rows, n_columns = grid_shape(n, most)
-    if figure is None:
-        import matplotlib.pyplot as plt
+    import matplotlib.pyplot as plt
 
-        figure = plt.figure(figsize=size(n_rows), layout="constrained")
+    n_rows, n_columns = grid_shape(n, most)
+    figure = plt.figure(figsize=size(n_rows), layout="constrained")
     grid = figure.subplots(n_rows, n_columns, squeeze=False, **shared).ravel()
     for empty in grid[n:]:
         empty.set_axis_off()
@@ -439,7 +433,7 @@ def legend_of_all(figure: Any, panels: Sequence[Any], **look: Any) -> None:
     }
     if handles:
         fitting = legend_columns(figure.bbox.width / figure.dpi, handles)
-        look = {"loc": "outside upper center", "ncols": fitting, **look}
+        look = {"loc": "outside upper left", "ncols": fitting, **look}
         look["ncols"] = min(look["ncols"], fitting)
         figure.legend(list(handles.values()), list(handles), frameon=False, fontsize=SMALL, **look)
 
@@ -577,6 +571,15 @@ def cell_text(
     """A text in a cell of a map. The layout passes over it, which is quicker: it lies inside."""
     written = ax.text(x, y, text, ha="center", va="center", fontsize=size, color=colour, **look)
     written.set_in_layout(False)
+
+
+def decimal_text(value: float) -> str:
+    """Two decimals without the leading 0, with a real minus: "−.12", ".05", "0", "1"."""
+    text = f"{abs(value):.2f}"
+    if text == "0.00":
+        return "0"
+    text = "1" if text == "1.00" else text.removeprefix("0")
+    return f"−{text}" if value < 0 else text
 
 
 def time_axis(

@@ -144,9 +144,7 @@ def _row_name(row: pd.Series) -> str:
     return f"{row['class']}: {' → '.join(parts)}" if parts else named(row["class"], "Class")
 
 
-def plot_effects(
-    effects: pd.DataFrame, pooled: pd.DataFrame | None = None, figure: Figure | None = None
-) -> Figure:
+def plot_effects(effects: pd.DataFrame, pooled: pd.DataFrame | None = None) -> Figure:
     """Effects with their intervals, one panel per class. Draws the tables that it is given.
 
     Parameters
@@ -156,7 +154,6 @@ def plot_effects(
         `mmlca.three_step`. The intercept is not drawn, nor what is missing.
     pooled : DataFrame, optional
         From `mmlca.inverse_variance`: drawn as diamonds, open for random effects.
-    figure : Figure, optional
 
     Examples
     --------
@@ -184,7 +181,6 @@ def plot_effects(
     n_lines = -(-len(names) // legend_columns(width, names)) if names else 0
     high = 0.5 + 0.16 * len(terms) * (len(series) + 0.7)
     figure, panels = panel_grid(
-        figure,
         len(classes),
         _MOST_IN_A_ROW,
         lambda n_rows: (width, 0.35 + 0.13 * n_lines + n_rows * high),

@@ -1,13 +1,12 @@
-"""Figures of models: numbers of classes compared, and the courses of their classes."""
+"""Figures of models: numbers of classes compared, the courses of classes, and how well they fit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.figures.canvas import (
@@ -15,13 +14,25 @@ from mmlca.figures.canvas import (
     ONE_COLUMN,
     SMALL,
     TEXT,
+    TWO_COLUMNS,
+    begins_row,
+    cell_text,
+    even_lines,
     legend_columns,
+    legend_of_all,
+    named,
     new_axes,
+    panel_grid,
+    style,
+    title_lines,
 )
-from mmlca.figures.colours import INK, group_colour, state_colours
+from mmlca.figures.colours import INK, MISSING, group_colour, state_colours, text_colour
+from mmlca.figures.transitions import colour_bar
 from mmlca.model.criteria import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.tables.clusters import percent_text
+from mmlca.tables.diagnostics import Diagnostics, expected_states
+from mmlca.tables.disclosure import check_min_count, few_patients, hides
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,19 +123,6 @@ def plot_selection(
     return ax
 
 
-def expected_shares(params: MarkovParams, n_times: int) -> NDArray[np.float64]:
-    """The share of each state that a model expects at each time, (K, n_times, S).
-
-    >>> from mmlca import MarkovParams
-    >>> expected_shares(MarkovParams([1.0], [[1.0, 0.0]], [[[0.5, 0.5], [0.0, 1.0]]]), 3)[0, :, 0]
-    array([1.  , 0.5 , 0.25])
-    """
-    shares = [np.asarray(params.initial, dtype=float)]
-    for _ in range(n_times - 1):
-        shares.append(np.einsum("ks,kst->kt", shares[-1], params.transition))
-    return np.stack(shares, axis=1)
-
-
 def plot_alternatives(
     models: Mapping[int, MarkovParams], states: Sequence[str], n_times: int, xlabel: str = "Time"
 ) -> Figure:
@@ -132,13 +130,6 @@ def plot_alternatives(
 
     One line per model and one panel per class, the largest first; stacked are the expected
     shares of the states. The figure shows exact parameters, so it stays inside the hospital.
-
-    Parameters
-    ----------
-    models : {number of classes: parameters}
-    states : names of the states
-    n_times : how many times to draw
-    xlabel : what one time is called
     """
     import matplotlib.pyplot as plt
     from matplotlib.colors import to_rgb
@@ -152,7 +143,7 @@ def plot_alternatives(
     ax = figure.subplots()
     levels = (np.arange(100) + 0.5) / 100
     for row, (n_classes, params) in enumerate(sorted(models.items())):
-        shares = expected_shares(params, n_times)
+        shares = expected_states(params, np.zeros((n_times, len(states))))
         order = np.argsort(-np.asarray(params.weights), kind="stable")
         for column, k in enumerate(order):
             below = np.cumsum(shares[k], axis=1)[:, :-1]
@@ -178,3 +169,145 @@ def plot_alternatives(
         ncols=legend_columns(width, list(colours)),
     )  # fmt: skip
     return figure
+
+
+_MOST, _MARKED = 4.0, 2.0  # standard errors
+_MOST_IN_A_ROW = 5
+
+
+def plot_residuals(
+    result: Diagnostics,
+    *,
+    names: Mapping[Any, str] | None = None,
+    min_count: int = 0,
+    xlabel: str = "Time",
+) -> Figure:
+    """Residuals of the states over time, one panel per class. Draws `result.states`.
+
+    Blue: more patients in the state than the chains expect, red: fewer, in standard errors; a
+    + or − marks those beyond 2, as about one in twenty is by chance alone. Grey: nobody is expected
+    there, or the patients are too few to show.
+
+    Parameters
+    ----------
+    result : Diagnostics
+        From `diagnose`.
+    names : {class: name}, optional
+        Default: "Class 1" and so on.
+    min_count : cells of fewer patients, and those that would reveal them, are grey
+    xlabel : str
+        What a time is called.
+    """
+    import matplotlib as mpl
+
+    of_type(result, Diagnostics, "what diagnose(model, sequences) returns")
+    check_min_count(min_count)
+    table = result.shown(min_count).states
+    classes, states = list(table["class"].unique()), list(dict.fromkeys(table["state"]))
+    times = list(dict.fromkeys(table["time"]))
+    figure, panels = _panels(len(classes), 0.55 + 0.2 * len(states))
+    colours = mpl.colormaps["RdBu"].with_extremes(bad=MISSING)
+    wide = 72 * figure.bbox.width / figure.dpi * 0.7 / min(len(classes), _MOST_IN_A_ROW)
+    any_grey = any_marked = False
+    for ax, name in zip(panels, classes, strict=True):
+        mine = table[table["class"] == name]
+        grid = mine["residual"].to_numpy().reshape(len(times), len(states)).T
+        image = ax.imshow(
+            np.ma.masked_invalid(grid), cmap=colours, vmin=-_MOST, vmax=_MOST, aspect="auto"
+        )
+        any_grey |= bool(np.isnan(grid).any())
+        if wide / len(times) > 0.7 * (SMALL - 1):
+            for i, j in np.argwhere(np.abs(np.nan_to_num(grid)) > _MARKED):
+                shade = text_colour(image.to_rgba(grid[i, j]))
+                any_marked = True
+                cell_text(ax, j, i, "+" if grid[i, j] > 0 else "−", shade)
+        rows = states if begins_row(ax) else [""] * len(states)
+        step = max(1, len(times) // 4)
+        at = [0, *range(step - 1, len(times), step)] if step > 1 else range(len(times))
+        ax.set_xticks(list(dict.fromkeys(at)), [times[t] for t in dict.fromkeys(at)])
+        ax.set_yticks(range(len(states)), rows)
+        ax.set_title(_title(name, names), fontsize=TEXT, color=INK)
+    largest = float(np.nanmax(np.abs(table["residual"]), initial=0.0))
+    bar = colour_bar(image, panels, "Residual (standard errors)", beyond=largest > _MOST)
+    bar.set_ticks(np.arange(-_MOST, _MOST + 1, 2))
+    few = f", or {few_patients(min_count)}" if hides(min_count) else ""
+    chance = "as about one in twenty is by chance"
+    notes = []
+    if any_marked:
+        notes.append(f"+ and −: beyond {_MARKED:g} standard errors, {chance}")
+    if any_grey:
+        notes.append(f"grey: no patient is expected{few}")
+    note, letters = "; ".join(notes), int(72 * figure.bbox.width / figure.dpi / (0.56 * TEXT))
+    lines = even_lines(note[:1].upper() + note[1:], letters)
+    figure.supxlabel("\n".join([xlabel, *lines]), fontsize=TEXT)
+    return figure
+
+
+def plot_stays(
+    result: Diagnostics,
+    *,
+    names: Mapping[Any, str] | None = None,
+    min_count: int = 0,
+    xlabel: str = "Times",
+) -> Figure:
+    """The probability of leaving a state by the time spent in it. Draws `result.stays`.
+
+    Dots are the patients, lines what a Markov chain expects: the same share at all durations
+    (geometric lengths of stay).
+
+    Parameters
+    ----------
+    result : Diagnostics
+        From `diagnose`.
+    names : {class: name}, optional
+        Default: "Class 1" and so on.
+    min_count : shares of fewer patients are not shown
+    xlabel : str
+        What times are called, in the plural.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    of_type(result, Diagnostics, "what diagnose(model, sequences) returns")
+    check_min_count(min_count)
+    table = result.shown(min_count).stays
+    classes, states = list(table["class"].unique()), list(dict.fromkeys(table["state"]))
+    colour = state_colours(states)
+    figure, panels = _panels(len(classes), 1.9)
+    for ax, name in zip(panels, classes, strict=True):
+        for number, state in enumerate(states):
+            rows = table[(table["class"] == name) & (table["state"] == state)]
+            rows = rows[rows["leaving"].notna()]
+            if not len(rows):
+                continue
+            dots: dict[str, Any] = {"color": colour[state], "markersize": 2.8}
+            dots["marker"] = MARKERS[number % len(MARKERS)]
+            ax.plot(rows["duration"], rows["leaving"], ls="", label=str(state), **dots)
+            ends = [rows["duration"].min() - 0.4, rows["duration"].max() + 0.4]
+            ax.plot(ends, rows["expected"].iloc[[0, -1]], color=colour[state], linewidth=1)
+        ax.set_title(_title(name, names), fontsize=TEXT, color=INK)
+        ax.set_ylim(bottom=0)
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+        ax.set_xlim(left=0.4)
+        ax.grid(axis="y", linewidth=0.4, alpha=0.5)
+        if begins_row(ax):
+            ax.set_ylabel("Share who leave next", fontsize=TEXT)
+    top = max((ax.get_ylim()[1] for ax in panels), default=1.0)
+    for ax in panels:
+        ax.set_ylim(0, top)
+    legend_of_all(figure, panels, ncols=6)
+    key = "dots: patients; lines: what a Markov chain expects"
+    figure.supxlabel(f"{xlabel} in the state so far\n({key})", fontsize=TEXT)
+    return figure
+
+
+def _panels(n: int, height: float) -> tuple[Figure, list[Axes]]:
+    """The figure, and a panel for each class in rows of at most five."""
+    wide = ONE_COLUMN if n == 1 else TWO_COLUMNS
+    figure, panels = panel_grid(n, _MOST_IN_A_ROW, lambda n_rows: (wide, n_rows * height + 0.6))
+    for ax in panels:
+        style(ax)
+    return figure, panels
+
+
+def _title(name: Any, names: Mapping[Any, str] | None) -> str:
+    return named(name, "Class") if names is None else title_lines(names[name], 26)

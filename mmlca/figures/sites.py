@@ -10,7 +10,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from font.errors import InputError
-from mmlca.figures.canvas import SMALL, TEXT, TWO_COLUMNS, cell_text, extra_width, title_lines
+from mmlca.figures.canvas import (
+    SMALL,
+    TEXT,
+    TWO_COLUMNS,
+    cell_text,
+    decimal_text,
+    extra_width,
+    named,
+    title_lines,
+)
 from mmlca.figures.colours import INK, text_colour
 from mmlca.sequences.checks import of_type, some
 from mmlca.tables.disclosure import check_min_count, few_patients, hides
@@ -29,7 +38,6 @@ _CELL = SMALL - 0.5
 
 def plot_site_differences(
     result: SiteDifferences,
-    figure: Figure | None = None,
     *,
     sites: str | None = None,
     memberships: Sequence[str] | None = None,
@@ -47,8 +55,6 @@ def plot_site_differences(
     ----------
     result : SiteDifferences
         `result.differences` and `result.norms` are drawn.
-    figure : Figure, optional
-        Where to draw; by default a new one, 7.2 inches wide for up to four clusters.
     sites : str, optional
         Which pair, as in the column "sites", if there are more than two sites. Default: the
         first.
@@ -65,36 +71,42 @@ def plot_site_differences(
 
     Examples
     --------
-    >>> from matplotlib.figure import Figure
+    >>> import matplotlib; matplotlib.use("Agg")
     >>> from mmlca import Sequences, site_differences
     >>> data = Sequences.from_lists([["A", "A", "B"], ["B", "B", "B"]])
     >>> clusters = {"MGB": [1, 1], "VA": [1, 1]}
     >>> result = site_differences({"MGB": data, "VA": data}, clusters, n_boot=10, seed=1)
-    >>> figure = plot_site_differences(result, Figure())
+    >>> figure = plot_site_differences(result)
     >>> figure.axes[0].get_title()
     'Cluster 1\\nn = 2 and 2'
     """
+    import matplotlib.pyplot as plt
+
     of_type(result, SiteDifferences, "what site_differences returns")
-    pair = _chosen_pair(result, sites)
+    known = list(dict.fromkeys(result.norms["sites"]))
+    pair = known[0] if sites is None else sites
+    if pair not in known:
+        raise InputError(f"sites must be one of {some(known)}, found {sites!r}.")
     names = _chosen_memberships(result, memberships)
     table = result.shown(check_min_count(min_count)) if table is None else table
     table = table[table["sites"] == pair]
     maps = {name: _Maps(table[table["membership"] == name], result.states) for name in names}
     n_columns = max(len(m.labels) for m in maps.values()) + 1
-    if figure is None:
-        import matplotlib.pyplot as plt
-
-        width = max(TWO_COLUMNS, TWO_COLUMNS / 5 * n_columns)
-        labels = max(map(len, result.states)) * 0.36 * SMALL / 72  # inches below each map
-        height = 1.25 + len(names) * (0.4 + max(0.25, labels) + (width - 1.1) / n_columns)
-        width += extra_width(result.states, 0.8)
-        figure = plt.figure(figsize=(width, height), layout="constrained")
+    width = max(TWO_COLUMNS, TWO_COLUMNS / 5 * n_columns)
+    labels = max(map(len, result.states)) * 0.36 * SMALL / 72  # inches below each map
+    height = 1.25 + len(names) * (0.4 + max(0.25, labels) + (width - 1.1) / n_columns)
+    width += extra_width(result.states, 0.8)
+    figure = plt.figure(figsize=(width, height), layout="constrained")
     heights = [0.2, 1] * len(names) + [0.07]
     grid = figure.add_gridspec(len(heights), n_columns, height_ratios=heights)
     for row, name in enumerate(names):
         axes = [figure.add_subplot(grid[2 * row + 1, column]) for column in range(n_columns)]
         _draw_row(axes, maps[name], result.states)
-        _write(figure.add_subplot(grid[2 * row, :]), _row_text(name, result.norms, pair))
+        above = figure.add_subplot(grid[2 * row, :])
+        above.set_axis_off()
+        text = _row_text(name, result.norms, pair)
+        look: dict[str, Any] = {"va": "bottom", "fontsize": TEXT, "color": INK}
+        above.text(0, 0, text, transform=above.transAxes, **look).set_in_layout(False)
     half = (n_columns + 1) // 2
     _draw_scale(figure, figure.add_subplot(grid[-1, :half]), pair)
     weak = any((~m.supported & ~np.isnan(m.difference).all(axis=2)).any() for m in maps.values())
@@ -124,12 +136,8 @@ def _draw_row(axes: list[Axes], maps: _Maps, states: tuple[str, ...]) -> None:
             ax.set_axis_off()
             continue
         _heat_map(ax, maps.difference[k, :-1], maps.supported[k, :-1])
-        _label(
-            ax,
-            f"{_cluster_name(maps.labels[k])}\n{maps.n[k]}",
-            states,
-            states if k == 0 else [],
-        )
+        title = f"{named(maps.labels[k], 'Cluster')}\n{maps.n[k]}"
+        _label(ax, title, states, states if k == 0 else [])
     _heat_map(axes[-1], maps.difference[:, -1], maps.supported[:, -1])
     numbers = [str(k + 1) for k in range(len(maps.labels))]  # in the order of the maps
     _label(axes[-1], "First states by cluster", states, numbers)
@@ -146,21 +154,15 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
     ax.imshow(np.ma.masked_invalid(difference), cmap=colours, vmin=-1, vmax=1, aspect=aspect)
     for i in range(n_rows):
         if not supported[i] and not np.isnan(difference[i]).all():
-            corner = (-0.5, i - 0.5)
-            ax.add_patch(
-                Rectangle(
-                    corner,
-                    n_columns,
-                    1,
-                    fill=False,
-                    hatch=_LINES,
-                    edgecolor=_HATCH,
-                    linewidth=0,
-                )
-            )
+            look: dict[str, Any] = {"hatch": _LINES, "edgecolor": _HATCH, "linewidth": 0}
+            ax.add_patch(Rectangle((-0.5, i - 0.5), n_columns, 1, fill=False, **look))
         for j in range(n_columns):
             if n_columns <= _MOST_ANNOTATED and not np.isnan(difference[i, j]):
-                _annotate(ax, i, j, difference[i, j], bool(supported[i]))
+                shade = colours((difference[i, j] + 1) / 2)
+                box = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}
+                over: dict[str, Any] = {} if supported[i] else {"bbox": box}
+                text = decimal_text(difference[i, j])
+                cell_text(ax, j, i, text, text_colour(shade), _CELL, **over)
     ax.vlines(np.arange(1, n_columns) - 0.5, -0.5, n_rows - 0.5, color="white", linewidth=0.8)
     ax.hlines(np.arange(1, n_rows) - 0.5, -0.5, n_columns - 0.5, color="white", linewidth=0.8)
     ax.tick_params(length=0)
@@ -168,26 +170,9 @@ def _heat_map(ax: Axes, difference: NDArray[np.float64], supported: NDArray[np.b
     ax.set_anchor("N")
 
 
-def _annotate(ax: Axes, i: int, j: int, value: float, supported: bool) -> None:
-    from matplotlib import colormaps
-
-    shade = colormaps[_COLOURS]((value + 1) / 2)
-    box = {"facecolor": shade, "edgecolor": "none", "pad": 0.6}
-    look = {} if supported else {"bbox": box}
-    cell_text(ax, j, i, difference_text(value), text_colour(shade), _CELL, **look)
-
-
-def difference_text(value: float) -> str:
-    """Two decimals without the leading 0, with a real minus: "−.12", ".05", "0", "1"."""
-    text = f"{abs(value):.2f}"
-    if text == "0.00":
-        return "0"
-    text = "1" if text == "1.00" else text.removeprefix("0")
-    return f"−{text}" if value < 0 else text
-
-
 def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) -> None:
-    letters = max(12, int(72 * ax.get_position().width * _inches(ax) / (0.5 * TEXT)))
+    inches = ax.get_position().width * ax.figure.bbox.width / ax.figure.dpi
+    letters = max(12, int(72 * inches / (0.5 * TEXT)))
     lines = [title_lines(line, letters) for line in title.split("\n")]
     ax.set_title("\n".join(lines), fontsize=TEXT, pad=3)
     turn = 45 if max(map(len, columns), default=0) > 3 else 0
@@ -197,15 +182,6 @@ def _label(ax: Axes, title: str, columns: Sequence[str], rows: Sequence[str]) ->
         fontsize=SMALL,
     )  # fmt: skip
     ax.set_yticks(range(len(rows)), rows, fontsize=SMALL)
-
-
-def _inches(ax: Axes) -> float:
-    """Width of the figure."""
-    return float(ax.figure.bbox.width / ax.figure.dpi)
-
-
-def _cluster_name(label: Any) -> str:
-    return label if isinstance(label, str) else f"Cluster {label}"
 
 
 def _row_text(name: str, norms: pd.DataFrame, pair: str) -> str:
@@ -225,13 +201,6 @@ def _norm_text(label: str, row: dict[Hashable, Any], digits: int) -> str:
     if np.isnan(row["debiased"]):
         return f"{label} {norm}"
     return f"{label} {norm}, without what sampling adds {debiased}"
-
-
-def _write(ax: Axes, text: str) -> None:
-    """The text at the left of an Axes of its own, above the maps."""
-    ax.set_axis_off()
-    written = ax.text(0, 0, text, va="bottom", fontsize=TEXT, color=INK, transform=ax.transAxes)
-    written.set_in_layout(False)
 
 
 def _draw_scale(figure: Figure, ax: Axes, pair: str) -> None:
@@ -261,15 +230,6 @@ def _draw_key(ax: Axes, min_support: float, min_count: int, weak: bool, grey: bo
     if key:
         ax.legend(key.values(), key.keys(), loc="center right", fontsize=SMALL, frameon=False)
     ax.set_axis_off()
-
-
-def _chosen_pair(result: SiteDifferences, sites: str | None) -> str:
-    known = list(dict.fromkeys(result.norms["sites"]))
-    if sites is None:
-        return str(known[0])
-    if sites not in known:
-        raise InputError(f"sites must be one of {some(known)}, found {sites!r}.")
-    return sites
 
 
 def _chosen_memberships(result: SiteDifferences, names: Sequence[str] | None) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from mmlca.figures.canvas import (
     Panel,
     begins_row,
     cell_text,
+    decimal_text,
     infos_and_table,
     lay_out,
     panel_grid,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mmlca.model.estimator import MixtureMarkov
+
+Floats = NDArray[np.float64]
 
 
 # --- heat map --------------------------------------------------------------------------
@@ -63,8 +66,9 @@ def plot_transitions(
     At the right of each row is the number of transitions it is based on, with a star if it is below
     `min_support`; a state that nothing follows is grey.
 
-    For a fitted model instead of sequences the figure shows the *estimated* matrices, one panel
-    per class with its first states above, and `errors` their intervals.
+    For a fitted model instead of sequences a new figure shows the *estimated* matrices, one panel
+    per class with its first states in the row above, and `errors` their intervals; probabilities
+    that are blank in these are grey.
 
     Parameters
     ----------
@@ -90,7 +94,9 @@ def plot_transitions(
                 "lag and min_count belong to sequences: a model holds probabilities of one step "
                 "and no numbers of patients; give the sequences with the model as groups."
             )
-        return plot_estimates(sequences, errors, ax=ax, figure=figure)
+        if ax is not None or figure is not None:
+            raise InputError("ax and figure belong to sequences; a model gets a figure of its own.")
+        return _plot_model(sequences, errors)
     if errors is not None:
         raise InputError("errors belong to a model: give the fitted model instead of sequences.")
     infos, table = infos_and_table(
@@ -235,29 +241,7 @@ def rate_text(rate: float) -> str:
 # --- estimated matrices ----------------------------------------------------------------
 
 
-def plot_estimates(
-    model: MixtureMarkov,
-    errors: pd.DataFrame | None = None,
-    *,
-    names: Sequence[str] | None = None,
-    ax: Axes | None = None,
-    figure: Figure | None = None,
-) -> Axes | Figure:
-    """The estimated transition matrices of a model, one panel per class. Draws its parameters.
-
-    The row "first" above each matrix holds the probabilities of the first state. With `errors`,
-    the limits of each probability are below it, and probabilities that are blank in it are
-    grey. `plot_transitions(model)` is the same.
-
-    Parameters
-    ----------
-    model : fitted MixtureMarkov
-    errors : DataFrame, optional
-        What `model.standard_errors(sequences)` returned.
-    names : sequence of str, optional
-        Of the classes. Default: "Class 1" and so on.
-    ax : Axes, for a model of one class; figure : Figure, optional
-    """
+def _plot_model(model: MixtureMarkov, errors: pd.DataFrame | None) -> Figure:
     if not hasattr(model, "params_"):
         advice = " that is not fitted; call its fit first" if hasattr(model, "fit") else ""
         raise TypeError(
@@ -272,104 +256,70 @@ def plot_estimates(
         if "estimate" in errors:
             value = np.where(np.isnan(_cells(errors, "estimate", value, states)), np.nan, value)
             shares = _class_shares(errors)
-    draw = _Estimates(value, shares, limits, states)
-    return _draw_estimates(draw, names, ax, figure)
+    names = [f"Class {k + 1}" for k in range(len(shares))]
+    return _draw_estimates(value, shares, limits, states, names)
 
 
 def plot_estimate_table(
-    errors: pd.DataFrame,
-    states: Sequence[str],
-    *,
-    names: Sequence[str],
-    figure: Figure | None = None,
-) -> Axes | Figure:
-    """The same from the table of estimates alone.
+    errors: pd.DataFrame, states: Sequence[str], *, names: Sequence[str]
+) -> Figure:
+    """Matrices as `plot_transitions(model)` draws them, from a table of estimates alone.
 
-    Parameters
-    ----------
-    errors : DataFrame
-        What `MixtureMarkov.standard_errors` returned; values may be missing.
-    states : sequence of str
-    names : sequence of str
-        Of the classes.
-    figure : Figure, optional
+    The table is that of `MixtureMarkov.standard_errors`, whose values may be missing; `names` are
+    those of the classes.
     """
     shares, states = _class_shares(errors), list(states)
     blank = np.full((len(shares), len(states) + 1, len(states)), np.nan)
     value = _cells(errors, "estimate", blank, states)
-    draw = _Estimates(value, shares, _limits(errors, len(shares), states), states)
-    return _draw_estimates(draw, names, None, figure)
-
-
-class _Estimates(NamedTuple):
-    """First states and transitions (K, S + 1, S), shares (K,), limits (K, S + 1, S, 2), states."""
-
-    value: NDArray[np.float64]
-    shares: NDArray[np.float64]
-    limits: NDArray[np.float64] | None
-    states: list[str]
+    return _draw_estimates(value, shares, _limits(errors, len(shares), states), states, names)
 
 
 def _draw_estimates(
-    estimates: _Estimates, names: Sequence[str] | None, ax: Axes | None, figure: Figure | None
-) -> Axes | Figure:
+    values: Floats,
+    shares: Floats,
+    limits: Floats | None,
+    states: list[str],
+    names: Sequence[str],
+) -> Figure:
+    """First states and transitions (K, S + 1, S), shares (K,) and limits (K, S + 1, S, 2)."""
     import matplotlib as mpl
 
-    (n_classes, _, size), states = estimates.value.shape, estimates.states
-    axes, whole = _panels(n_classes, states, ax, figure, 7 if estimates.limits is None else 15)
+    size = len(states)
+    figure, axes = _panels(len(values), states, 7 if limits is None else 15)
     shades = mpl.colormaps["Blues"].with_extremes(bad=MISSING)
     image: Any = None
     for k, panel in enumerate(axes):
-        value, share = estimates.value[k], estimates.shares[k]
-        limits = None if estimates.limits is None else estimates.limits[k]
-        image = panel.imshow(value, cmap=shades, vmin=0, vmax=1, aspect="auto")
-        for (i, j), rate in np.ndenumerate(value) if size <= 12 else ():
+        image = panel.imshow(values[k], cmap=shades, vmin=0, vmax=1, aspect="auto")
+        for (i, j), rate in np.ndenumerate(values[k]) if size <= 12 else ():
             text = rate_text(rate) if np.isfinite(rate) else "–"
-            if limits is not None and np.isfinite(limits[i, j]).all():
-                text += "\n" + "–".join(map(_limit_text, limits[i, j]))
+            if limits is not None and np.isfinite(limits[k, i, j]).all():
+                text += "\n" + "–".join(map(decimal_text, limits[k, i, j]))
             less = 1 if limits is None else 1.5
             cell_text(panel, j, i, text, text_colour(shades(rate)), SMALL - less, linespacing=0.95)
         panel.axhline(0.5, color="white", linewidth=2)
-        name = f"Class {k + 1}" if names is None else names[k]
-        size_text = "" if np.isnan(share) else f" ({100 * share:.0f} %)"
-        panel.set_title(title_lines(f"{name}{size_text}", 26), fontsize=TEXT, color=INK)
+        size_text = "" if np.isnan(shares[k]) else f" ({100 * shares[k]:.0f} %)"
+        panel.set_title(title_lines(f"{names[k]}{size_text}", 26), fontsize=TEXT, color=INK)
         _name_states(panel, states, ["first", *states], begins_row(panel))
     colour_bar(image, axes, "Estimated probability")
-    note = "To" if estimates.limits is None else "To (below each probability: 95 % limits)"
-    if whole is axes[0]:
-        axes[0].set_xlabel(note, fontsize=TEXT)
-        axes[0].set_ylabel("From", fontsize=TEXT)
-    else:
-        whole.supxlabel(note, fontsize=TEXT)
-        whole.supylabel("From", fontsize=TEXT)
-    return cast("Axes | Figure", whole)
+    note = "To" if limits is None else "To (below each probability: 95 % limits)"
+    figure.supxlabel(note, fontsize=TEXT)
+    figure.supylabel("From", fontsize=TEXT)
+    return figure
 
 
-def _panels(
-    n: int, states: list[str], ax: Axes | None, figure: Any, letters: int
-) -> tuple[list[Axes], Any]:
-    """One Axes per class, and the Axes or Figure that the caller gets.
-
-    As many are in a row as leave each cell about the points that `letters` need.
-    """
-    if ax is not None:
-        if n > 1:
-            raise InputError(f"one Axes cannot hold {n} classes; pass figure= or neither.")
-        return [ax], ax
+def _panels(n: int, states: list[str], letters: int) -> tuple[Figure, list[Axes]]:
+    """One Axes per class; as many in a row as leave each cell the points that `letters` need."""
     longest = max(map(len, states)) * 0.55 * SMALL / 72
     wide = (ONE_COLUMN + 0.6 if n == 1 else TWO_COLUMNS) + max(0.0, longest - 0.8)
     cells = 72 * (wide - longest - 0.9) * 0.97 / len(states)  # points of a cell with one column
     fitting = [most for most in (4, 3, 2) if cells / most >= letters * 1.15]
     row = 0.5 + 0.17 * (min(len(states), 25) + 1) * (1.3 if letters > 7 else 1) + longest
-    figure, panels = panel_grid(
-        figure, n, max(fitting, default=2), lambda n_rows: (wide, n_rows * max(2.1, row) + 0.5)
+    return panel_grid(
+        n, max(fitting, default=2), lambda n_rows: (wide, n_rows * max(2.1, row) + 0.5)
     )
-    return panels, figure
 
 
-def _cells(
-    errors: pd.DataFrame, column: str, start: NDArray[np.float64], states: list[str]
-) -> NDArray[np.float64]:
+def _cells(errors: pd.DataFrame, column: str, start: Floats, states: list[str]) -> Floats:
     """A column of the table by class, state before (the first row: none) and state, (K, S + 1, S).
 
     Cells that the table does not have keep the values of `start`.
@@ -381,20 +331,14 @@ def _cells(
     return cells
 
 
-def _limits(errors: pd.DataFrame, n_classes: int, states: list[str]) -> NDArray[np.float64]:
+def _limits(errors: pd.DataFrame, n_classes: int, states: list[str]) -> Floats:
     blank = np.full((n_classes, len(states) + 1, len(states)), np.nan)
     low, high = (_cells(errors, name, blank, states) for name in ("low", "high"))
-    limits: NDArray[np.float64] = np.stack([low, high], axis=-1)
+    limits: Floats = np.stack([low, high], axis=-1)
     return limits
 
 
-def _class_shares(errors: pd.DataFrame) -> NDArray[np.float64]:
+def _class_shares(errors: pd.DataFrame) -> Floats:
     weights = errors[errors["parameter"] == "weight"].sort_values("class")
-    shares: NDArray[np.float64] = weights["estimate"].to_numpy(dtype=float)
+    shares: Floats = weights["estimate"].to_numpy(dtype=float)
     return shares
-
-
-def _limit_text(limit: float) -> str:
-    """Two decimals without the leading 0, and "0" and "1" without any, so that two fit a cell."""
-    text = f"{limit:.2f}"
-    return {"0.00": "0", "1.00": "1"}.get(text, text.removeprefix("0"))

@@ -11,8 +11,7 @@ import pandas as pd
 
 from mmlca.study.results.site import is_rounded, stacked
 from mmlca.study.results.survival import landmark_of, tables_of
-from mmlca.tables.cluster_effects import INTERCEPT
-from mmlca.tables.cluster_outcomes import Outcome, hide_outcomes, pool_outcome
+from mmlca.tables.cluster_effects import INTERCEPT, Outcome, hide_outcomes, pool_outcome
 from mmlca.tables.disclosure import few_text, hides, is_small
 from mmlca.tables.pooling import Z95, inverse_variance
 from mmlca.tables.survival import Survival, hazard_ratios, log_rank, pooled_curves

@@ -420,7 +420,7 @@ def begin_drawing(run: Run, findings: Findings, report: Report) -> Drawings:
         run.processes.start()
     for item in undone:
         drawings[f"figure {item.name}"] = run.processes.submit(
-            draw_figure, item.draw, outputs.dpi, formats, item.chart is None
+            draw_figure, item.draw, outputs.dpi, formats
         )
     return drawings
 
@@ -453,7 +453,7 @@ def write_figures(run: Run, report: Report, drawings: Drawings) -> dict[str, byt
                 pictures[item.name] = files.pop("webp", b"")
                 for ending, picture in files.items():
                     run.results.write(f"figures/{item.name}.{ending}", picture)
-        if report.pictured(item) and item.chart is None and part not in drawings:
+        if report.pictured(item) and part not in drawings:
             drawn = run.results.folder / item.picture_file
             pictures[item.name] = for_page(drawn.read_bytes())
     return {name: picture for name, picture in pictures.items() if picture}

@@ -1,13 +1,14 @@
-"""Covariates of clusters at a site: effects on membership, and what may leave of them.
+"""Covariates and outcomes of clusters: at a site, of all sites together, and what may be shown.
 
-The memberships of an ensemble's clusters come from `mmlca.tables.cluster_chains`;
+The memberships of an ensemble's clusters come from `mmlca.tables.shared_chains`;
 `mmlca.three_step` takes them with the clusters as the assignment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,14 +18,34 @@ from scipy.optimize import linear_sum_assignment
 from font.errors import InputError
 from font.probabilities import PRIOR_OF_FITS, PRIOR_OF_MEMBERSHIPS, probabilities
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.outcomes import Correction, ThreeStep, design, three_step
+from mmlca.model.outcomes import (
+    Z95,
+    Correction,
+    Row,
+    ThreeStep,
+    design,
+    intervals,
+    read_outcome,
+    three_step,
+    wald_tests,
+)
 from mmlca.model.params import MarkovParams
 from mmlca.sequences.type import Sequences
-from mmlca.tables.cluster_chains import cluster_memberships, open_cells
-from mmlca.tables.disclosure import fewest_patients, hide_rows, hides, is_small
+from mmlca.tables.disclosure import (
+    Rounding,
+    few_digits,
+    fewest_patients,
+    hidden_parts,
+    hide_rows,
+    hides,
+    is_small,
+)
+from mmlca.tables.pooling import inverse_variance
+from mmlca.tables.shared_chains import cluster_memberships, open_cells
 
+Floats = NDArray[np.float64]
 INTERCEPT = "intercept"
-_Z95 = 1.959963984540054
+_DIGITS = 3
 _FEWEST = 2  # patients that a third step needs in a class
 
 
@@ -39,7 +60,7 @@ class OneStep(NamedTuple):
     """
 
     table: pd.DataFrame
-    covariance: NDArray[np.float64]
+    covariance: Floats
 
 
 def one_step_effects(
@@ -53,20 +74,10 @@ def one_step_effects(
 ) -> OneStep:
     """Effects of covariates on membership, with the model estimated anew from the clusters' chains.
 
-    The mixture is fitted to the site's patients with the covariates in it, in one run from
-    `chains`; its classes are then paired with the clusters by the patients they share.
-
-    Parameters
-    ----------
-    sequences : Sequences of one site
-    covariates : DataFrame by id
-        Patients who lack a value are left out.
-    clusters : Series by id
-        Each patient's cluster, one of `labels`.
-    chains : MarkovParams
-        Of the clusters, in the order of `labels`; see `cluster_chains`.
-    labels : names of the clusters; the first is the reference
-    prior : as in `MixtureMarkov`
+    The mixture is fitted to the site's patients with the covariates (by id) in it, in one run from
+    the `chains` of the clusters, which are in the order of `labels`, the first the reference; see
+    `cluster_chains`. Its classes are then paired with the `clusters` (by id) by the patients they
+    share. Patients who lack a covariate are left out.
     """
     start = open_cells(chains, sequences)
     model = MixtureMarkov(len(labels), init=start, prior=prior, missing="drop")
@@ -89,8 +100,8 @@ def one_step_effects(
             "term": [INTERCEPT, *terms[1:]] * (len(labels) - 1),
             "estimate": estimate,
             "se": se,
-            "low": estimate - _Z95 * se,
-            "high": estimate + _Z95 * se,
+            "low": estimate - Z95 * se,
+            "high": estimate + Z95 * se,
         }
     )
     return OneStep(table, covariance)
@@ -129,14 +140,8 @@ def third_step(
 ) -> ThreeStep:
     """`mmlca.three_step` at a site, for clusters with enough patients whose values are known.
 
-    Parameters
-    ----------
-    members : Members
-    fewest : int
-        Clusters with fewer patients are left out, with their patients; at least 2. Not those that
-        are the classes of a model.
-    correction, outcome, covariates
-        As in `mmlca.three_step`, by id.
+    Clusters with fewer than `fewest` patients, at least 2, are left out with their patients; not
+    those that are the classes of a model.
     """
     labels = members.clusters
     if isinstance(members.posterior, MixtureMarkov):
@@ -171,22 +176,10 @@ def third_step(
 def site_effects(
     members: Members, covariates: pd.DataFrame, min_count: int, correction: Correction = "ML"
 ) -> pd.DataFrame:
-    """Effects of covariates on membership in the clusters of a site, against the first cluster.
+    """Effects of covariates on membership in the clusters of a site, against cluster 1.
 
-    Parameters
-    ----------
-    members : Members
-        The first cluster is 1.
-    covariates : DataFrame by id
-        Patients who lack a value are left out.
-    min_count : int
-        Effects on which fewer patients have a bearing are missing, see `hide_effects`.
-    correction : as in `mmlca.three_step`
-
-    Returns
-    -------
-    DataFrame
-        `class`, `term`, `estimate`, `se`.
+    `class`, `term`, `estimate` and `se`; effects on which fewer than `min_count` patients have a
+    bearing are missing, see `hide_effects`. Patients who lack a covariate are left out.
     """
     found = third_step(members, min_count, correction, covariates=covariates)
     if found.errors.index[0] != 1:
@@ -195,22 +188,18 @@ def site_effects(
     return hide_effects(table, covariates, members.clusters, 1, min_count)
 
 
-# --- small numbers --------------------------------------------------------------------------
+# --- effects that may be shown --------------------------------------------------------------
 
 
-def support(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+def support(columns: Floats) -> Floats:
     """The fewest patients that contribute to each column (n, q) of covariates.
 
     These are the patients with another value than the most frequent one, those with that value in
     a column of two values, or the effective number (Σ|x − mean|)² / Σ(x − mean)² where a few
     extreme values carry the column.
 
-    Examples
-    --------
     >>> support(np.array([[0.0], [0.0], [0.0], [1.0]])).tolist()
     [1.0]
-    >>> support(np.append(np.zeros(99) + np.arange(99) / 99, 1e6)[:, None]).round(1).tolist()
-    [4.0]
     """
     fewest = []
     for column in columns.T:
@@ -234,17 +223,9 @@ def hide_effects(
 ) -> pd.DataFrame:
     """Effects of covariates on membership without those to which few patients contribute.
 
-    An effect compares a class with the first one. It is blank where one of the two has few
-    patients, or few that contribute to the column of the covariates, see `support`.
-
-    Parameters
-    ----------
-    effects : DataFrame
-        From `mmlca.three_step` without an outcome, for these covariates.
-    covariates : DataFrame by id
-    clusters : Series by id
-    reference : the class that the others are compared with
-    min_count : int
+    An effect, as `mmlca.three_step` gives it for these covariates, compares a class with the
+    `reference`. It is blank where one of the two has few patients, or few that contribute to the
+    column of the covariates, see `support`.
     """
     terms, x = design(covariates, len(covariates), covariates.index)
     known = ~np.isnan(x).any(axis=1)
@@ -273,18 +254,12 @@ ERRORS = np.array(
 _ADDED = 6 / 5  # rounding at random to multiples of s adds s²/6: 6/5 of a variance has room for it
 
 
-def rounded_effects(effects: pd.DataFrame, uniform: NDArray[np.float64]) -> pd.DataFrame:
+def rounded_effects(effects: pd.DataFrame, uniform: Floats) -> pd.DataFrame:
     """Effects at random rounded to whole standard errors, and these to the steps of `ERRORS`.
 
     Both are right on average, and the errors include what rounding adds: they are larger by 10 %.
-    The intercepts are left out, and the effects of a class are blank if one of them is.
-
-    Parameters
-    ----------
-    effects : DataFrame
-        `class`, `term`, `estimate`, `se`, from `hide_effects`.
-    uniform : (rows, 2) array
-        Uniform random numbers: of each effect, and of its error.
+    The intercepts are left out, and the effects of a class are blank if one of them is. `uniform`
+    (rows, 2) are random numbers: of each effect, and of its error.
 
     Notes
     -----
@@ -314,3 +289,292 @@ def rounded_effects(effects: pd.DataFrame, uniform: NDArray[np.float64]) -> pd.D
     multiples = np.floor(multiples) + (draws[:, 0] < multiples - np.floor(multiples))
     values = [float(f"{value:.10g}") for value in multiples * errors]
     return hide_rows(table.assign(estimate=values, se=errors), ["class", "term"], blank)
+
+
+# --- outcomes at a site ---------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """An outcome of the clusters at a site.
+
+    `table`: `class`, `level` (a category; None: the mean of numbers), `estimate`, `patients` (with
+    a value) and `cases` (of these, in the category; NaN for means), with the same levels in each
+    class; `covariance` of its rows, NaN for those without an estimate.
+    """
+
+    table: pd.DataFrame
+    covariance: Floats
+
+
+def site_outcome(
+    members: Members, outcome: pd.Series, fewest: int, correction: Correction
+) -> Outcome:
+    """An outcome (by id) by cluster at a site, in three steps.
+
+    Clusters with fewer than `fewest` patients have no estimate; nor has any if there is no
+    solution.
+    """
+    values = outcome.reindex(members.clusters.index)
+    levels = _levels(values)
+    table = _counts(members.clusters, values, levels)
+    if levels is not None and len(levels) == 1:  # everybody is a case
+        return Outcome(table.assign(estimate=1.0), np.zeros((len(table), len(table))))
+    covariance = np.full((len(table), len(table)), np.nan)
+    try:
+        found = third_step(members, fewest, correction, outcome=values)
+    except (InputError, np.linalg.LinAlgError):  # too few patients, or no finite solution
+        return Outcome(table, covariance)
+    theta, spread = found["estimate"].to_numpy(float), np.asarray(found.covariance)
+    classes = list(found["class"].unique())
+    rows = table["class"].isin(classes).to_numpy()
+    if levels is not None:
+        here = _levels(values[members.clusters.isin(classes)]) or []
+        m = len(here) - 1  # the share of the first category is what the others leave
+        whole = np.vstack([np.zeros(m), np.zeros((len(levels) - 1, m))])
+        constant = np.zeros(len(levels))
+        constant[levels.index(here[0])] = 1.0
+        whole[levels.index(here[0])] = -1.0
+        for j, level in enumerate(here[1:]):
+            whole[levels.index(level), j] = 1.0
+        change = np.kron(np.eye(len(classes)), whole)
+        theta = np.tile(constant, len(classes)) + change @ theta
+        spread = change @ spread @ change.T
+    table.loc[rows, "estimate"] = theta
+    covariance[np.ix_(rows, rows)] = spread
+    return Outcome(table, covariance)
+
+
+def _levels(values: pd.Series) -> list[Any] | None:
+    """The categories in their order; None for numbers."""
+    seen = values.dropna()
+    if seen.nunique() == 1:
+        return [seen.iloc[0]]
+    found = read_outcome(values, len(values), values.index)
+    return None if found.continuous else found.levels
+
+
+def _counts(clusters: pd.Series, values: pd.Series, levels: list[Any] | None) -> pd.DataFrame:
+    rows = []
+    for group in sorted(clusters.unique()):
+        mine = values[(clusters == group).to_numpy()].dropna()
+        row = {"class": group, "estimate": np.nan, "patients": float(len(mine))}
+        for level in levels or [None]:
+            cases = np.nan if level is None else float((mine == level).sum())
+            rows.append({**row, "level": _text(level), "cases": cases})
+    return pd.DataFrame(rows)[["class", "level", "estimate", "patients", "cases"]]
+
+
+def _text(level: Any) -> str | None:
+    """A category in words; a number is the same with and without decimals."""
+    if level is None or isinstance(level, (bool, np.bool_)):
+        return None if level is None else str(bool(level))
+    return f"{level:g}" if isinstance(level, (int, float, np.number)) else str(level)
+
+
+def rounded_outcome(
+    found: Outcome, members: Members, outcome: pd.Series, site: str, rounding: Rounding
+) -> Outcome:
+    """The same as it may leave the site: rounded numbers of patients, and three digits.
+
+    A class has no estimates if few of its patients have the outcome, or are in one of its
+    categories.
+    """
+    table, unit = found.table, rounding.unit
+    values = outcome.reindex(members.clusters.index)
+    patients, cases = [], []
+    for row in table.itertuples(index=False):
+        group = row[0]
+        patients.append(rounding(row.patients, site, group))
+        if row.level is None:
+            cases.append(np.nan)
+            continue
+        ill = (values.map(_text, na_action="ignore") == row.level).to_numpy()
+        mine = ill & (members.clusters == group).to_numpy()
+        whole = rounding.named(ill.sum(), rounding.key_of(values.index[ill]))
+        key = rounding.key_of(values.index[mine])
+        cases.append(rounding.part(mine.sum(), key, patients[-1], whole))
+    few = pd.Series(is_small(table[["patients", "cases"]].fillna(0), unit).any(axis=1))
+    few |= table["patients"] == 0
+    hidden = few.groupby(table["class"]).transform("any").to_numpy()
+    estimate = np.where(hidden, np.nan, few_digits(table["estimate"], _DIGITS))
+    covariance = few_digits(found.covariance, _DIGITS)
+    covariance[hidden] = covariance[:, hidden] = np.nan
+    table = table.assign(estimate=estimate, patients=patients, cases=cases)
+    return Outcome(table, covariance)
+
+
+# --- outcomes of all sites together ---------------------------------------------------------
+
+
+class Outcomes(NamedTuple):
+    """An outcome by class at all sites.
+
+    `table`: `class`, `term` ("mean" or "share of …", but for the first category), `estimate`, `se`,
+    `low`, `high`, `patients`, `cases`; `tests` as those of `mmlca.ThreeStep`; `differences` of each
+    pair of classes within the sites, as `inverse_variance` pools them, empty for one site.
+    """
+
+    table: pd.DataFrame
+    tests: pd.DataFrame
+    differences: pd.DataFrame
+
+
+def pool_outcome(sites: Mapping[str, Outcome], names: Mapping[Any, str]) -> Outcomes:
+    """An outcome at all sites: means and shares of all patients, and the tests of these.
+
+    The estimates of the sites are weighted by their patients in the class, so that those of all
+    sites are of all patients. Sites without an estimate of a class do not contribute to it. `names`
+    are those of the classes.
+    """
+    continuous = any(part.table["level"].isna().any() for part in sites.values())
+    sites = {
+        site: part
+        for site, part in sites.items()
+        if bool(part.table["level"].isna().any()) == continuous
+    }
+    levels: list[str | None] = [None]
+    if not continuous:
+        levels = sorted({level for part in sites.values() for level in part.table["level"]})
+    classes = [c for c in names if any((p.table["class"] == c).any() for p in sites.values())]
+    cells = [(c, level) for c in classes for level in levels]
+    grids = [_on_cells(part, cells, len(levels)) for part in sites.values()]
+    weight = np.array([grid.patients * np.isfinite(grid.estimate) for grid in grids])
+    total = weight.sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        weight = weight / total
+    estimate = sum(w * np.nan_to_num(g.estimate) for w, g in zip(weight, grids, strict=True))
+    covariance = sum(
+        np.outer(np.nan_to_num(w), np.nan_to_num(w)) * np.nan_to_num(g.covariance)
+        for w, g in zip(weight, grids, strict=True)
+    )
+    estimate, covariance = np.asarray(estimate), np.asarray(covariance)
+    frame = pd.DataFrame(
+        {
+            "class": [names[c] for c, _ in cells],
+            "term": [_term(level) for _, level in cells],
+            "estimate": np.where(total > 0, estimate, np.nan),
+            "se": np.where(total > 0, np.sqrt(np.maximum(np.diag(covariance), 0.0)), np.nan),
+            "patients": np.sum([grid.patients for grid in grids], axis=0),
+            "cases": np.sum([grid.cases for grid in grids], axis=0),
+        }
+    )
+    shown = np.array([continuous or len(levels) == 1 or level != levels[0] for _, level in cells])
+    known = shown & (total > 0)
+    rows = [Row(0, r["class"], r["term"], 0) for r in frame[known].to_dict("records")]
+    tests = wald_tests(rows, frame["estimate"][known].to_numpy(), covariance[np.ix_(known, known)])
+    frame = frame[shown].reset_index(drop=True)
+    numbers = (frame[name].to_numpy(float) for name in ("estimate", "se", "patients"))
+    estimates, errors, patients = numbers
+    limits = intervals(estimates, errors, np.full(len(frame), not continuous), patients)
+    for place, name, values in zip((4, 5), ("low", "high"), limits, strict=True):
+        frame.insert(place, name, values)
+    return Outcomes(
+        frame, tests, _differences(dict(zip(sites, grids, strict=True)), cells, names, shown)
+    )
+
+
+def _term(level: str | None) -> str:
+    return "mean" if level is None else f"share of {level}"
+
+
+class _Cells(NamedTuple):
+    """The estimates of a site for the classes and levels of all sites."""
+
+    estimate: Floats
+    patients: Floats
+    cases: Floats
+    covariance: Floats
+
+
+def _on_cells(part: Outcome, cells: Sequence[tuple[Any, str | None]], n_levels: int) -> _Cells:
+    """A category that nobody of a site has is one of none of its patients."""
+    table = part.table
+    place = {cell: i for i, cell in enumerate(zip(table["class"], table["level"], strict=True))}
+    first = {c: i for (c, _), i in reversed(place.items())}
+    n = len(cells)
+    estimate, patients, cases = np.full(n, np.nan), np.zeros(n), np.zeros(n)
+    covariance = np.zeros((n, n))
+    found = {i: place[cell] for i, cell in enumerate(cells) if cell in place}
+    for i, (c, _) in enumerate(cells):
+        if c not in first:
+            continue
+        row = table.iloc[found.get(i, first[c])]
+        patients[i] = row["patients"]
+        estimate[i], cases[i] = row["estimate"], row["cases"]
+        if i not in found:
+            estimate[i], cases[i] = (0.0 if np.isfinite(row["estimate"]) else np.nan), 0.0
+    at, source = list(found), list(found.values())
+    covariance[np.ix_(at, at)] = part.covariance[np.ix_(source, source)]
+    return _Cells(estimate, patients, cases, covariance)
+
+
+def _differences(
+    sites: Mapping[str, _Cells],
+    cells: Sequence[tuple[Any, str | None]],
+    names: Mapping[Any, str],
+    shown: NDArray[np.bool_],
+) -> pd.DataFrame:
+    """Differences between classes within sites, pooled."""
+    pairs = [
+        (i, j)
+        for i, j in combinations(range(len(cells)), 2)
+        if shown[i] and cells[i][1] == cells[j][1]
+    ]
+    tables = {}
+    for site, grid in sites.items():
+        variance = [
+            grid.covariance[i, i] + grid.covariance[j, j] - 2 * grid.covariance[i, j]
+            for i, j in pairs
+        ]
+        tables[site] = pd.DataFrame(
+            {
+                "test": [f"{names[cells[j][0]]} − {names[cells[i][0]]}" for i, j in pairs],
+                "pair": [(names[cells[i][0]], names[cells[j][0]]) for i, j in pairs],
+                "term": [_term(cells[i][1]) for i, j in pairs],
+                "estimate": [grid.estimate[j] - grid.estimate[i] for i, j in pairs],
+                "se": np.sqrt(np.maximum(variance, 0.0)),
+            }
+        )
+    pooled = inverse_variance(tables, ("test", "pair", "term"))
+    return pooled if len(sites) > 1 else pooled.iloc[:0]
+
+
+# --- outcomes that may be shown -------------------------------------------------------------
+
+
+def hide_outcomes(
+    table: pd.DataFrame,
+    tests: pd.DataFrame,
+    sizes: Mapping[Hashable, float],
+    min_count: int,
+    known_hidden: Collection[tuple[str, str]] = (),
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table and the tests of an outcome without what is based on few patients.
+
+    An estimate is blank where few patients of the class have an outcome, or few are in one of its
+    categories; then the differences from that class are blank too, since it would follow from them.
+    Numbers of patients are blank where few of the class lack the outcome: `sizes`, with and without
+    the outcome, are known from elsewhere. `known_hidden` are (class, level) of numbers that another
+    table hides: the class's share is blank if it is of that level, or of the only other one.
+
+    The tables are those of `mmlca.three_step` or `pool_outcome`, or any tests with a `pair`.
+    """
+    seen = table.groupby("class", sort=False)["patients"].first()
+    lacking = [n - seen.get(label, 0) for label, n in sizes.items()]
+    known = dict(zip(sizes, ~hidden_parts(lacking, min_count)[0], strict=True))
+    counted = table["class"].map(known).fillna(True).astype(bool)
+    hidden = is_small(table["patients"], min_count)
+    for _, rows in table[table["cases"].notna()].groupby("class", sort=False):
+        first = rows["patients"].iloc[0] - rows["cases"].sum()
+        parts, _ = hidden_parts([first, *rows["cases"]], min_count)
+        hidden[rows.index] |= parts[1:] | (len(rows) == 1 and parts[0])
+        elsewhere = {level for label, level in known_hidden if label == rows["class"].iloc[0]}
+        terms = {f"share of {level}" for level in elsewhere}
+        only = len(rows) == 1 and bool(elsewhere)
+        hidden[rows.index] |= rows["term"].isin(terms).to_numpy() | only
+    classes = set(table["class"][hidden])
+    # where one category is hidden its differences are, and those of the others with them
+    unsafe = [isinstance(pair, tuple) and bool(classes & set(pair)) for pair in tests["pair"]]
+    shown = hide_rows(table, ["class", "term"], hidden)
+    shown = shown.assign(**{name: shown[name].where(counted) for name in ("patients", "cases")})
+    return shown, hide_rows(tests, ["test", "pair", "term"], unsafe).drop(columns="pair")

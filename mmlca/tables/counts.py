@@ -16,6 +16,8 @@ from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.sequences.type import Sequences
 
+Floats = NDArray[np.float64]
+
 
 class Steps(NamedTuple):
     """Every step of every patient: whose it is (position in the sequences), and which."""
@@ -46,48 +48,30 @@ def pattern_steps(data: Sequences) -> Any:
 class ClusterSteps(NamedTuple):
     """What the patients of a site's clusters do first and next, for K clusters and S states.
 
-    Row i < S of the S + 1 rows has the steps from state i, the last row the first states.
-
-    Parameters
-    ----------
-    steps : (K, S + 1, S)
-        Weighted numbers of steps and of first states.
-    patients : (K, S + 1, S)
-        Different patients with such a step.
-    leaving : (K, S + 1)
-        Different patients with any step from the state.
-    dispersion : (K, S + 1)
-        How much more the rates of a row vary when patients are drawn again than if all steps were
-        independent: the ratio of the sums of variances. NaN where they do not vary.
-    n_sites : int
-        The number of sites whose counts these are.
+    Row i < S of the S + 1 rows has the steps from state i, the last row the first states. `steps`
+    (K, S + 1, S) are weighted numbers of steps and of first states, `patients` the different
+    patients with such a step, and `leaving` (K, S + 1) those with any step from the state.
+    `dispersion` (K, S + 1) is how much more the rates of a row vary when patients are drawn again
+    than if all steps were independent: the ratio of the sums of variances, NaN where they do not
+    vary. `n_sites` is the number of sites whose counts these are.
     """
 
-    steps: NDArray[np.float64]
-    patients: NDArray[np.float64]
-    leaving: NDArray[np.float64]
-    dispersion: NDArray[np.float64]
+    steps: Floats
+    patients: Floats
+    leaving: Floats
+    dispersion: Floats
     n_sites: int = 1
 
     @property
-    def n(self) -> NDArray[np.float64]:
+    def n(self) -> Floats:
         """The steps of each row, (K, S + 1)."""
-        n: NDArray[np.float64] = self.steps.sum(axis=-1)
+        n: Floats = self.steps.sum(axis=-1)
         return n
 
 
 def cluster_steps(data: Sequences, codes: NDArray[np.intp], k: int) -> ClusterSteps:
-    """The steps of the patients in each of k clusters.
+    """The steps of the patients in each of k clusters, given as `codes` (n,) from 0.
 
-    Parameters
-    ----------
-    data : Sequences
-    codes : (n,)
-        The cluster of each patient, from 0.
-    k : int
-
-    Notes
-    -----
     A rate is a ratio of two sums over patients. With x the steps of a patient from a state, n their
     number and p the rates, drawing m patients again gives the rates the variances
     m/(m − 1)·Σ(x − np)² / (Σn)², up to terms of a higher order. If steps were independent, they
@@ -131,7 +115,7 @@ def together(sites: Sequence[ClusterSteps]) -> ClusterSteps:
     return ClusterSteps(steps, patients, leaving, dispersion, sum(site.n_sites for site in sites))
 
 
-def step_counts(data: Sequences, lag: int = 1) -> NDArray[np.float64]:
+def step_counts(data: Sequences, lag: int = 1) -> Floats:
     """Weighted number of steps from each state to each other one, (S, S)."""
     s = data.n_states
     patient, step = steps(data, lag)
@@ -161,7 +145,7 @@ def _different_patients(
     return np.bincount(each_once, minlength=n_events)
 
 
-def state_counts(data: Sequences) -> NDArray[np.float64]:
+def state_counts(data: Sequences) -> Floats:
     """Weighted number of patients in each state at each time, (T, S)."""
     return _by_time(data, data.weights)
 
@@ -171,7 +155,7 @@ def state_patients(data: Sequences) -> NDArray[np.intp]:
     return _by_time(data, (data.weights > 0).astype(float)).astype(np.intp)
 
 
-def _by_time(data: Sequences, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _by_time(data: Sequences, weights: Floats) -> Floats:
     table = np.empty((data.shape[1], data.n_states))
     for t, codes in enumerate(data.codes.T):
         seen = codes >= 0
@@ -179,6 +163,6 @@ def _by_time(data: Sequences, weights: NDArray[np.float64]) -> NDArray[np.float6
     return table
 
 
-def rates(count: NDArray[np.float64]) -> NDArray[np.float64]:
+def rates(count: Floats) -> Floats:
     """Counts as shares of their row; NaN in a row without any."""
     return np.where(count.sum(axis=-1, keepdims=True) > 0, probabilities(count), np.nan)

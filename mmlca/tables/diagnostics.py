@@ -24,7 +24,6 @@ from mmlca.model.outcomes import holm
 from mmlca.model.params import MarkovParams, Seed, draw_codes
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
-from mmlca.tables.cluster_chains import shared_mixture
 from mmlca.tables.disclosure import (
     add_totals,
     hidden_grid,
@@ -34,8 +33,8 @@ from mmlca.tables.disclosure import (
     hides,
     is_small,
 )
-from mmlca.tables.event_counts import Counts
 from mmlca.tables.groups import LabelsBySite, SequencesBySite
+from mmlca.tables.shared_chains import shared_mixture
 
 _LOW, _CONFUSED, _SMALL, _ALIKE = 0.7, 0.2, 0.05, 0.1
 _DOUBT = 0.05
@@ -269,25 +268,97 @@ def diagnose_clusters(
         As in `diagnose`.
     """
     mixture = shared_mixture(sequences, clusters)
-    step = em.e_step(mixture.patterns, mixture.params, mixture.run.shares)
-    posterior = step.posterior[mixture.patterns.inverse]
+    posterior = mixture.memberships()
     chains = _Chains(mixture.params, mixture.run.shares, 0.0)
     return _compare(chains, Counts(mixture.data, posterior, mixture.site), posterior, n_sim, seed)
 
 
 def add_up_tests(tests: Sequence[pd.DataFrame], drawn: Sequence[Floats]) -> pd.DataFrame:
-    """The tests of all sites together: statistics are added up, and so are those of drawn sets.
-
-    Parameters
-    ----------
-    tests : sequence of DataFrame
-        Of each site, as in `Diagnostics`.
-    drawn : sequence of array
-        Of each site, as in `Diagnostics`, as many sets at each.
-    """
+    """The tests of all sites together: statistics are added up, and so are those of drawn sets."""
     value = np.sum([table["statistic"] for table in tests], axis=0)
     events = np.sum([table["events"] for table in tests], axis=0)
     return _test_table(value, np.sum(drawn, axis=0), events)
+
+
+class Counts:
+    """Sequences and memberships (n, K), and sums of memberships over what patients do.
+
+    `site` (n,) is the site of each patient, where there are several.
+    """
+
+    def __init__(self, data: Sequences, posterior: Floats, site: NDArray[np.intp]) -> None:
+        self.data, self.codes = data, data.codes.astype(np.intp)
+        self.members = posterior * data.weights[:, None]
+        self.n_classes, self.n_states = posterior.shape[1], data.n_states
+        self.site, self.n_sites = site, int(site.max(initial=0)) + 1
+
+    def total(self, patient: NDArray[np.intp], event: NDArray[np.intp], n_events: int) -> Floats:
+        """Memberships of those with each event, (K, n_events)."""
+        return np.array(
+            [np.bincount(event, m[patient], minlength=n_events) for m in self.members.T],
+            dtype=float,  # also where there is no event at all
+        )
+
+    def different(
+        self, assigned: NDArray[np.intp], patient: NDArray[np.intp], event: NDArray[np.intp], n: int
+    ) -> NDArray[np.intp]:
+        """Different patients assigned to each class with each event, (K, n)."""
+        counts = self.data.weights[patient] > 0
+        once = np.unique(patient[counts] * n + event[counts])
+        place = assigned[once // n] * n + once % n
+        return np.bincount(place, minlength=self.n_classes * n).reshape(self.n_classes, n)
+
+    def states(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Every observed state: whose, and time · S + state."""
+        patient, time = np.nonzero(self.codes >= 0)
+        return patient, time * self.n_states + self.codes[patient, time]
+
+    def at_sites(self) -> Floats:
+        """Memberships by site, time and state, (K, sites, T, S)."""
+        n_times, s = self.data.shape[1], self.n_states
+        patient, event = self.states()
+        event = self.site[patient] * (n_times * s) + event
+        total = self.total(patient, event, self.n_sites * n_times * s)
+        return total.reshape(-1, self.n_sites, n_times, s)
+
+    def endings(self) -> Floats:
+        """Of those in a state at a time, the share not observed any more, (sites, T, S)."""
+        n_times, s = self.data.shape[1], self.n_states
+        patient, event = self.states()
+        last = np.append(patient[1:] != patient[:-1], True)[: len(patient)]
+        event = self.site[patient] * (n_times * s) + event
+        weights, n = self.data.weights[patient], self.n_sites * n_times * s
+        there = np.bincount(event, weights, minlength=n)
+        ended = np.bincount(event[last], weights[last], minlength=n)
+        share = np.divide(ended, there, out=np.zeros(n), where=there > 0)
+        return share.reshape(-1, n_times, s)
+
+    def steps(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Every step: whose, and (half · S + from) · S + to."""
+        patient, time = np.nonzero((self.codes[:, :-1] >= 0) & (self.codes[:, 1:] >= 0))
+        half = (time >= (self.codes.shape[1] - 1) / 2).astype(np.intp)
+        before, after = self.codes[patient, time], self.codes[patient, time + 1]
+        return patient, (half * self.n_states + before) * self.n_states + after
+
+    def triples(self) -> Floats:
+        """Memberships by three states in a row, (K, S, S, S)."""
+        s, c = self.n_states, self.codes
+        patient, time = np.nonzero((c[:, :-2] >= 0) & (c[:, 1:-1] >= 0) & (c[:, 2:] >= 0))
+        event = (c[patient, time] * s + c[patient, time + 1]) * s + c[patient, time + 2]
+        return self.total(patient, event, s**3).reshape(-1, s, s, s)
+
+    def durations(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+        """Every step from a stay whose beginning was seen: whose, duration · S + state, leaves?"""
+        c, n_times = self.codes, self.codes.shape[1]
+        age = np.zeros(c.shape, dtype=np.intp)  # times in the state so far; 0: not known
+        age[:, 0] = c[:, 0] >= 0
+        for t in range(1, n_times):
+            same = (c[:, t] == c[:, t - 1]) & (c[:, t] >= 0)
+            began = (c[:, t] != c[:, t - 1]) & (c[:, t] >= 0) & (c[:, t - 1] >= 0)
+            age[:, t] = np.where(same, np.where(age[:, t - 1] > 0, age[:, t - 1] + 1, 0), began)
+        patient, time = np.nonzero((age[:, :-1] > 0) & (c[:, 1:] >= 0))
+        event = (age[patient, time] - 1) * self.n_states + c[patient, time]
+        return patient, event, c[patient, time + 1] != c[patient, time]
 
 
 class _Chains(NamedTuple):

@@ -30,7 +30,7 @@ from mmlca.tables.disclosure import (
     show_counts,
 )
 from mmlca.tables.mixed_model import Curve, Floats, fit_curves, natural_spline, whole_curve_quantile
-from mmlca.tables.pooling import pool
+from mmlca.tables.pooling import Z95, pool
 
 IndexDates: TypeAlias = pd.Series | pd.DataFrame | Sequences
 Bands = Literal["pointwise", "simultaneous"]
@@ -38,9 +38,8 @@ Bands = Literal["pointwise", "simultaneous"]
 KNOTS = (-1.0, -0.4, 0.0, 0.3, 0.8, 1.6, 3.0)
 """Years around the index date; no curve begins before the first or goes on after the last."""
 
-STEPS = 81
-"""Points of each curve."""
-
+_STEPS = 81  # points of each curve over all years
+_LEVEL = 0.95  # of the bands
 _UNNAMED = "Laboratory value"
 _DAYS_A_YEAR = 365.25
 _SUPPORT = 5  # patients who must have values beyond a time for a curve to reach it
@@ -93,7 +92,7 @@ class Trend:
     label : str
         The test and its unit as the tables name them, such as "CRP (mg/L)"; "Laboratory value"
         where they do not.
-    log, level, bands, min_count
+    log, bands, min_count
         As given to `trend`.
     rounded : bool
         Whether the numbers of patients and labs are rounded.
@@ -111,7 +110,6 @@ class Trend:
     support: pd.DataFrame
     label: str = _UNNAMED
     log: bool = True
-    level: float = 0.95
     bands: Bands = "pointwise"
     min_count: int = 0
     rounded: bool = False
@@ -121,7 +119,7 @@ class Trend:
         """What the curves and bands are, and what a reader must know about the data."""
         mean = "Geometric means" if self.log else "Means"
         scale = "the logarithm of the value" if self.log else "the value"
-        percent = f"{100 * self.level:g} %"
+        percent = f"{100 * _LEVEL:g} %"
         what = {
             "pointwise": f"The bands are pointwise: at any one time the band contains the mean "
             f"in {percent} of studies, and the whole curve less often.",
@@ -174,11 +172,8 @@ def trend(
     test: str | None = None,
     knots: Sequence[float] = KNOTS,
     log: bool = True,
-    level: float = 0.95,
     bands: Bands = "pointwise",
-    steps: int = STEPS,
     min_count: int = 0,
-    rounding: Rounding | None = None,
 ) -> Trend:
     r"""Mean course of a lab in each group of patients, with bands, at each site.
 
@@ -219,20 +214,14 @@ def trend(
         In years; labs before the first or after the last are left out.
     log : bool
         Model the logarithm; the curves are then geometric means.
-    level : float
-        Of the bands.
     bands : "pointwise" or "simultaneous"
-        Pointwise bands hold the mean at any one time with the probability `level`; simultaneous
-        ones are wider and hold the whole curve of a group with it. Their width follows from the
-        length of the path of the standardised curve (the tube formula of J. Sun and C. R. Loader,
-        Annals of Statistics 22 (1994)).
-    steps : int
-        Number of points of each curve.
+        Pointwise bands hold the mean at any one time with the probability 0.95; simultaneous ones
+        are wider and hold the whole curve of a group with it. Their width follows from the length
+        of the path of the standardised curve (the tube formula of J. Sun and C. R. Loader, Annals
+        of Statistics 22 (1994)).
     min_count : int
         A group of fewer patients at a site has no curve, and numbers in `.counts` based on
         fewer are blank.
-    rounding : Rounding, optional
-        Of the groups: round all numbers in `.counts` and `.censored` instead of hiding some.
 
     Examples
     --------
@@ -248,7 +237,11 @@ def trend(
     >>> bool(result.curves["estimate"].between(14, 28).all())
     True
     """
-    check_trend(knots, level, steps, bands, min_count)
+    one_of(bands, ("pointwise", "simultaneous"), "bands")
+    check_min_count(min_count)
+    at = np.asarray(knots, dtype=float)
+    if at.ndim != 1 or len(at) < 3 or not np.isfinite(at).all() or (np.diff(at) <= 0).any():
+        raise InputError(f"knots must be three or more increasing numbers, found {knots!r}.")
     several = isinstance(labs, Mapping)
     parts = {
         site: site_labs(
@@ -258,21 +251,11 @@ def trend(
             test=test,
             knots=knots,
             log=log,
-            steps=steps,
             min_count=min_count,
         )
         for site, table in (labs.items() if isinstance(labs, Mapping) else {"": labs}.items())
     }
-    return put_together(
-        parts,
-        knots=knots,
-        log=log,
-        level=level,
-        bands=bands,
-        steps=steps,
-        min_count=min_count,
-        rounding=rounding,
-    )
+    return put_together(parts, knots=knots, log=log, bands=bands, min_count=min_count)
 
 
 class SiteLabs(NamedTuple):
@@ -299,14 +282,13 @@ def site_labs(
     test: str | None = None,
     knots: Sequence[float] = KNOTS,
     log: bool = True,
-    steps: int = STEPS,
     min_count: int = 0,
 ) -> SiteLabs:
     """The labs of one site, with exact numbers; the arguments are those of `trend`."""
     at, group = np.asarray(knots, dtype=float), _check_patients(groups, "groups")
     rows, label = _prepare_labs(labs, test, group, _index_dates(index_dates))
     rows = rows.assign(reason=_find_reasons(rows, at, log))
-    rows, ranges = _find_ranges(rows, at, np.linspace(at[0], at[-1], steps), min_count)
+    rows, ranges = _find_ranges(rows, at, np.linspace(at[0], at[-1], _STEPS), min_count)
     limits = rows.loc[rows["reason"] == _CENSORED, "who"]
     censored = pd.DataFrame({"patients": [limits.nunique()], "labs": [len(limits)]})
     used = rows[rows["reason"] == _USED]
@@ -330,40 +312,31 @@ def put_together(
     *,
     knots: Sequence[float] = KNOTS,
     log: bool = True,
-    level: float = 0.95,
     bands: Bands = "pointwise",
-    steps: int = STEPS,
     min_count: int = 0,
-    rounding: Rounding | None = None,
     rounded: bool = False,
     all_sites: bool = False,
 ) -> Trend:
-    """The labs of all sites, as they may be shown.
+    """The labs of all sites, as they may be shown; the options are those of `trend`.
 
-    Parameters
-    ----------
-    sites : {site: SiteLabs}
-    knots, log, level, bands, steps, min_count, rounding
-        As in `trend`.
-    rounded : bool
-        Whether the sites have rounded their numbers of patients and labs.
-    all_sites : bool
-        Also pool the curves of the sites.
+    `rounded`: the sites have rounded their numbers of patients and labs. `all_sites`: also pool the
+    curves of the sites.
     """
-    counts = pd.concat([p.counts.assign(site=s) for s, p in sites.items()], ignore_index=True)
+    counts, censored, support = (
+        pd.concat([getattr(p, name).assign(site=s) for s, p in sites.items()], ignore_index=True)
+        for name in ("counts", "censored", "support")
+    )
     _check_used(counts, len(knots))
     _warn_skipped(sites, counts, len(knots), min_count)
-    censored = pd.concat([p.censored.assign(site=s) for s, p in sites.items()], ignore_index=True)
     counts = counts[["site", "group", "reason", "patients", "labs"]]
     censored = censored[["site", "patients", "labs"]]
     if not rounded:
-        shown = ["reason"], ("labs", ["site"])
-        counts = show_labs(counts, min_count, rounding, *shown)
-        censored = show_labs(censored, min_count, rounding)
-    years = np.linspace(knots[0], knots[-1], steps)
+        counts = show_labs(counts, min_count, None, ["reason"], ("labs", ["site"]))
+        censored = show_labs(censored, min_count, None)
+    years = np.linspace(knots[0], knots[-1], _STEPS)
     grids = {site: _grids(part, years) for site, part in sites.items()}
     curves = [
-        _band(grid, log, level, bands).assign(site=site, group=group)
+        _band(grid, log, bands).assign(site=site, group=group)
         for site, of_site in grids.items()
         for group, grid in of_site.items()
     ]
@@ -374,9 +347,8 @@ def put_together(
         for site, part in sites.items()
         for c in part.curves
     ]
-    support = pd.concat([p.support.assign(site=s) for s, p in sites.items()], ignore_index=True)
     variances = pd.DataFrame([{"site": s, **p.variances} for s, p in sites.items() if p.variances])
-    pooled = _pooled_curves(grids, log, level, bands) if all_sites and len(sites) > 1 else None
+    pooled = _pooled_curves(grids, log, bands) if all_sites and len(sites) > 1 else None
     names = ["site", "group", "years", "estimate"]
     return Trend(
         pd.concat(curves, ignore_index=True)[[*names, "low", "high"]],
@@ -387,10 +359,9 @@ def put_together(
         support[["site", "group", "patients", "begin", "end"]],
         next(iter(sites.values())).label,
         log,
-        level,
         bands,
         min_count,
-        rounded or rounding is not None,
+        rounded,
         pooled,
     )
 
@@ -442,14 +413,12 @@ def _grids(part: SiteLabs, years: Floats) -> dict[Any, _Grid]:
     return grids
 
 
-def _band(grid: _Grid, log: bool, level: float, bands: Bands) -> pd.DataFrame:
+def _band(grid: _Grid, log: bool, bands: Bands) -> pd.DataFrame:
     """A curve and its band."""
-    from scipy.special import ndtri
-
     error = np.sqrt(np.maximum(np.diagonal(grid.covariance), 0.0))
-    reach = ndtri((1 + level) / 2)
+    reach = Z95
     if bands == "simultaneous":
-        reach = whole_curve_quantile(grid.fine, grid.spread, grid.n_free, level)
+        reach = whole_curve_quantile(grid.fine, grid.spread, grid.n_free, _LEVEL)
     lines = {
         "estimate": grid.height,
         "low": grid.height - reach * error,
@@ -460,7 +429,7 @@ def _band(grid: _Grid, log: bool, level: float, bands: Bands) -> pd.DataFrame:
 
 
 def _pooled_curves(
-    sites: Mapping[str, Mapping[Any, _Grid]], log: bool, level: float, bands: Bands
+    sites: Mapping[str, Mapping[Any, _Grid]], log: bool, bands: Bands
 ) -> pd.DataFrame:
     """Curves of all sites: at each time the sites' heights, weighted by inverse variance.
 
@@ -489,7 +458,7 @@ def _pooled_curves(
             years, found["estimate"].to_numpy(), np.asarray(covariance), every,
             np.asarray(covariance), n_free,
         )  # fmt: skip
-        curve = _band(fixed, log, level, bands)
+        curve = _band(fixed, log, bands)
         for name in ("random", "random_low", "random_high"):
             curve[name] = np.exp(found[name]) if log else found[name]
         curve.insert(0, "group", pd.Series([group] * len(curve), dtype=object))
@@ -509,21 +478,6 @@ def _check_used(counts: pd.DataFrame, n_knots: int) -> None:
 
 
 # --- what comes in ----------------------------------------------------------------------
-
-
-def check_trend(
-    knots: Sequence[float], level: float, steps: int, bands: str, min_count: int
-) -> None:
-    """Refuse options that have no meaning."""
-    one_of(bands, ("pointwise", "simultaneous"), "bands")
-    check_min_count(min_count)
-    at = np.asarray(knots, dtype=float)
-    if at.ndim != 1 or len(at) < 3 or not np.isfinite(at).all() or (np.diff(at) <= 0).any():
-        raise InputError(f"knots must be three or more increasing numbers, found {knots!r}.")
-    if not 0 < level < 1:
-        raise InputError(f"level must be between 0 and 1, such as 0.95, found {level!r}.")
-    if steps < 2:
-        raise InputError(f"steps must be at least 2, found {steps!r}.")
 
 
 def _pick_site(by_site: Any, site: str, several: bool, argument: str) -> Any:

@@ -18,8 +18,6 @@ Floats = NDArray[np.float64]
 def natural_spline(years: Floats, knots: Floats) -> Floats:
     """Natural cubic splines (n, K) that are 1 at one knot and 0 at the others; lines for two.
 
-    Examples
-    --------
     >>> basis = natural_spline(np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 3.0]))
     >>> basis[1].tolist(), basis.sum(axis=1).round(12).tolist()
     ([0.0, 1.0, 0.0], [1.0, 1.0, 1.0])
@@ -107,19 +105,9 @@ def whole_curve_quantile(basis: Floats, covariance: Floats, n_free: int, level: 
 
     .. math:: \frac{κ}{π} (1 + c^2/ν)^{-ν/2} + P(|T| > c),
 
-    nearly with equality: the tube formula.
+    nearly with equality: the tube formula. `basis` (n, K) is at many times in order, and
+    `covariance` (K, K) is that of the curve's coefficients; NaN gives NaN.
 
-    Parameters
-    ----------
-    basis : (n, K)
-        At many times in order.
-    covariance : (K, K)
-        Of the curve's coefficients; NaN gives NaN.
-    n_free : int
-    level : float
-
-    Examples
-    --------
     >>> constant = np.ones((2, 1))  # the band of a single number
     >>> round(whole_curve_quantile(constant, np.eye(1), 10**6, 0.95), 3)
     1.96
@@ -147,16 +135,9 @@ def reml_ratio(y: Floats, x: Floats, who: NDArray[np.intp]) -> tuple[float, floa
 
     With a random intercept each patient's inverse covariance is
     :math:`I - \frac{\lambda}{1 + \lambda n_i} J`, so that sums over patients are all that is
-    needed, and the rest is a search over the correlation λ/(1 + λ).
+    needed, and the rest is a search over the correlation λ/(1 + λ). The columns of `x` (n, p) are
+    independent, n > p, and `who` (n,) numbers the patients from 0.
 
-    Parameters
-    ----------
-    y : (n,)
-    x : (n, p), of full rank, n > p
-    who : (n,), patients as 0, 1, …
-
-    Examples
-    --------
     >>> reml_ratio(np.array([1.0, 1.2, 3.0, 3.3]), np.ones((4, 1)), np.array([0, 0, 1, 1]))[0] > 50
     True
     """

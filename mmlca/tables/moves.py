@@ -16,49 +16,35 @@ from mmlca.tables.disclosure import (
     is_small,
 )
 
+Floats = NDArray[np.float64]
+
 
 class Moves(NamedTuple):
     """Patients by site, published and refined cluster, as they may be shown; NaN where hidden.
 
-    Parameters
-    ----------
-    sites : list of S names
-    clusters : list of K numbers
-    published, refined : (S + 1, K)
-        Sizes of the clusters; the last row is all sites together.
-    pairs : (K + 1, K + 1)
-        Published and refined clusters at all sites together, with totals.
-    patients, movers, share : (S,)
-        Patients by site, how many of them moved, and their share.
+    `published` and `refined` are the sizes of the K `clusters` at the S `sites` and, last, at all
+    sites together (S + 1, K). `pairs` are published and refined clusters at all sites, with totals
+    (K + 1, K + 1). `patients`, `movers` and `share` (S,) are those of the sites, how many of them
+    moved, and their share.
     """
 
     sites: list[str]
     clusters: list[int]
-    published: NDArray[np.float64]
-    refined: NDArray[np.float64]
-    pairs: NDArray[np.float64]
-    patients: NDArray[np.float64]
-    movers: NDArray[np.float64]
-    share: NDArray[np.float64]
+    published: Floats
+    refined: Floats
+    pairs: Floats
+    patients: Floats
+    movers: Floats
+    share: Floats
 
 
-def count_moves(
-    sites: list[str], clusters: list[int], counts: NDArray[np.float64], min_count: int
-) -> Moves:
+def count_moves(sites: list[str], clusters: list[int], counts: Floats, min_count: int) -> Moves:
     """Who moved, and one decision for all tables about what is shown of it.
 
-    The tables are sums of the same numbers of patients by site, published and refined cluster,
-    none of which is shown by itself; hidden one by one, they would reveal each other. A refined
-    size is hidden, too, where it differs by few patients from the published one. Published sizes
-    are shown elsewhere, where they are not small.
-
-    Parameters
-    ----------
-    sites : list of S names
-    clusters : list of K numbers
-    counts : (S, K, K)
-        Patients by published and refined cluster.
-    min_count : int
+    `counts` (S, K, K) are patients by site, published and refined cluster. The tables are sums of
+    the same numbers, none of which is shown by itself; hidden one by one, they would reveal each
+    other. A refined size is hidden, too, where it differs by few patients from the published one.
+    Published sizes are shown elsewhere, where they are not small.
     """
     every = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
     published, refined, pairs = every.sum(axis=2), every.sum(axis=1), add_totals(every[-1])
@@ -74,21 +60,15 @@ def count_moves(
 def rounded_moves(
     sites: list[str],
     clusters: list[int],
-    counts: NDArray[np.float64],
+    counts: Floats,
     published: pd.DataFrame,
     refined: pd.DataFrame,
-    patients: NDArray[np.float64],
+    patients: Floats,
 ) -> Moves:
     """The same from rounded numbers, of which nothing is hidden.
 
-    Parameters
-    ----------
-    sites, clusters, counts
-        As for `count_moves`; rounded.
-    published, refined : DataFrame
-        Sizes of the clusters, with a row for "all" sites.
-    patients : (3, S)
-        The patients of each site, those who moved, and those who stayed.
+    `published` and `refined` are the sizes of the clusters, with a row for "all" sites; `patients`
+    (3, S) are the patients of each site, those who moved, and those who stayed.
     """
     places = [*sites, EVERYONE]
     before, after = (sizes.loc[places].to_numpy(dtype=float) for sizes in (published, refined))
@@ -100,7 +80,7 @@ def rounded_moves(
     return Moves(sites, clusters, before, after, pairs, n, moved, share)
 
 
-def _hidden_moves(counts: NDArray[np.float64], min_count: int) -> tuple[NDArray[np.bool_], ...]:
+def _hidden_moves(counts: Floats, min_count: int) -> tuple[NDArray[np.bool_], ...]:
     """The masks of `Moves`: small numbers, and those from which they would follow."""
     off = ~np.eye(counts.shape[1], dtype=bool)
     every = np.concatenate([counts, counts.sum(axis=0, keepdims=True)])
@@ -152,13 +132,8 @@ def _hidden_moves(counts: NDArray[np.float64], min_count: int) -> tuple[NDArray[
 def share_alike(counts: pd.DataFrame, min_count: int) -> pd.Series:
     """Share of patients with the same cluster under two rules, by site and for "all".
 
-    Missing where few patients are, or are not, in the same cluster.
-
-    Parameters
-    ----------
-    counts : DataFrame
-        One row per site: the patients with the `same` cluster, and all `patients`.
-    min_count : int
+    `counts` has a row per site: the patients with the `same` cluster, and all `patients`. Missing
+    where few patients are, or are not, in the same cluster.
     """
     counts = counts.copy()
     counts.loc[EVERYONE] = counts.sum()

@@ -1,4 +1,4 @@
-"""Norms of the differences between two sites, with what sampling adds to them.
+"""Norms of the differences between two sites, with what sampling adds to them, and in words.
 
 All is computed from what the sites count: `ClusterSteps` of each of them, which may be rounded.
 Arrays have the shape (K, R, S) for K clusters, R = S + 1 rows and S states: row i < S holds the
@@ -10,11 +10,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from mmlca.sequences.checks import listed
 from mmlca.tables.counts import ClusterSteps, rates
 
 KINDS = (("transition", "plain"), ("transition", "occupancy"), ("initial", "plain"))
+_KIND_NAMES = ("transitions", "transitions by occupancy", "first states")
+_MOST_PAIRS = 3  # that a sentence lists
 _TAILS = (0.025, 0.975)
 _RARE = 10  # patients below which their variation says little
 _FEW = 3  # units of rounding below which the rates of a row are mostly rounding
@@ -143,15 +147,9 @@ def compare_sites(
 ) -> Comparison:
     """Norms of the differences between two sites, with what sampling says about them.
 
-    Parameters
-    ----------
-    a, b : ClusterSteps
-    n : int
-        Number of samples for the limits; 0 gives none.
-    rng : Generator
-    unit : int
-        What the counts were rounded at random to multiples of. Rows that fewer than three times as
-        many patients leave at one of the sites are left out; 1: counts are exact.
+    `n` is the number of samples for the limits; 0 gives none. The counts were rounded at random to
+    multiples of `unit`: rows that fewer than three times as many patients leave at one of the sites
+    are left out; 1: counts are exact.
     """
     a, b = comparable(a, unit), comparable(b, unit)
     difference = np.nan_to_num(rates(a.steps) - rates(b.steps))
@@ -177,10 +175,11 @@ def _of_sampling(a: ClusterSteps, b: ClusterSteps) -> Floats:
     """
     m, patients = np.minimum(a.leaving, b.leaving), a.leaving + b.leaving
     rare = (m < _RARE) & (m > 0)
-    own = sum(
-        (_known(site) * _inverse(site.n))[..., None, None] * _multinomial(site.steps)
-        for site in (a, b)
-    )
+    own = np.zeros((*a.steps.shape, a.steps.shape[-1]))
+    for site in (a, b):
+        unknown = np.isnan(site.dispersion)
+        dispersion = np.where(unknown, _of_cluster(site)[:, None], site.dispersion)
+        own += (dispersion * _inverse(site.n))[..., None, None] * _multinomial(site.steps)
     common = np.fmax(_of_cluster(a), _of_cluster(b))[:, None]
     factor = common * (_inverse(a.n) + _inverse(b.n)) * patients * _inverse(patients - 1)
     pooled = factor[..., None, None] * _multinomial(a.steps + b.steps)
@@ -196,11 +195,6 @@ def _multinomial(count: Floats) -> Floats:
     """Covariances of one step from each row, (K, R, S, S)."""
     p = np.nan_to_num(rates(count))
     return p[..., None] * (np.eye(p.shape[-1]) - p[..., None, :])
-
-
-def _known(site: ClusterSteps) -> Floats:
-    """The dispersion of each row, (K, R); that of the cluster where it is not known."""
-    return np.where(np.isnan(site.dispersion), _of_cluster(site)[:, None], site.dispersion)
 
 
 def _of_cluster(site: ClusterSteps) -> Floats:
@@ -226,3 +220,89 @@ def _of_rounding(site: ClusterSteps, unit: int) -> Floats:
     varies = np.where(site.steps > 0, variance, 0.0)
     covariance: Floats = np.einsum("krst,krt,krut->krsu", away, varies, away)
     return covariance
+
+
+# --- in words ----------------------------------------------------------------------------
+
+
+def summary_of_pair(norms: pd.DataFrame) -> str:
+    """The norms of one pair of sites, what the ensemble's are lower than, and the cautions."""
+    pair = norms["sites"].iloc[0]
+    lines = [f"Differences between the sites, {pair}: norms averaged over clusters."]
+    if norms["low"].notna().any():
+        lines[0] += (
+            " In brackets: without what sampling adds, with its 95 % interval, as if the clusters "
+            "were known. Whether the sites differ is tested by shared_chain_test."
+        )
+    for name, rows in norms.groupby("membership", sort=False):
+        texts = [
+            f"{_KIND_NAMES[i]} {_norm_text(row)}" for i, (_, row) in enumerate(rows.iterrows())
+        ]
+        lines.append(f"  {name}: {'; '.join(texts)}")
+    for i in range(2):
+        lines += _ensemble_against_others(norms.iloc[i :: len(KINDS)], _KIND_NAMES[i])
+    return "\n".join([*lines, *cautions_of_pairs([norms])])
+
+
+def cautions_of_pairs(pairs: list[pd.DataFrame]) -> list[str]:
+    """Two sentences about the norms of all pairs of sites."""
+    left_out = sorted({int(norms["rows_left_out"].iloc[0]) for norms in pairs})
+    number = " to ".join(map(str, sorted({left_out[0], left_out[-1]})))
+    noun, verb = ("row", "is") if left_out == [1] else ("rows", "are")
+    each = " of each pair" if len(pairs) > 1 else ""
+    rounded = any((norms["rounding"] > 0).any() for norms in pairs)
+    who = "few patients leave" if rounded else "nobody leaves"
+    rows = (
+        f"; {number} {noun} (cluster and state) that {who} at one of the sites{each} {verb} not in "
+        "the ensemble's"
+    )
+    return [
+        _about_common_rules(pairs),
+        f"The plain norm is dominated by rarely visited states{rows if left_out[-1] else ''}.",
+    ]
+
+
+def _norm_text(row: pd.Series) -> str:
+    if np.isnan(row["low"]):
+        return "not known" if np.isnan(row["norm"]) else f"{row['norm']:.3f}"
+    return f"{row['norm']:.3f} [{row['debiased']:.3f}, {row['low']:.3f} to {row['high']:.3f}]"
+
+
+def p_text(p_value: float, n_boot: int) -> str:
+    """A p-value by simulation in words; the smallest possible one is an upper bound.
+
+    >>> p_text(0.3756, 1000), p_text(1 / 1001, 1000)
+    ('p = 0.38', 'p ≤ 0.001')
+    """
+    smallest = 1 / (n_boot + 1)
+    return f"p ≤ {smallest:.1g}" if p_value <= smallest else f"p = {p_value:.2g}"
+
+
+def _ensemble_against_others(rows: pd.DataFrame, kind: str) -> list[str]:
+    """What the ensemble's norm is lower and not lower than."""
+    own, others = rows["norm"].iloc[0], rows.iloc[1:].dropna(subset="norm")
+    if np.isnan(own):
+        return []
+    lower = others.loc[own < others["norm"], "membership"].to_list()
+    not_lower = others.loc[~(own < others["norm"]), "membership"].to_list()
+    parts = [f"less than with {listed(lower)} (as a common rule often makes them)"] if lower else []
+    parts += [f"no less than with {listed(not_lower)}"] if not_lower else []
+    return [f"With the ensemble, {kind} differ {'; '.join(parts)}."] if parts else []
+
+
+def _about_common_rules(pairs: list[pd.DataFrame]) -> str:
+    text = "A common rule often lowers the difference, because it divides the sites in the same way"
+    shown, holds = list[str](), True
+    for norms in pairs:
+        norm = norms.iloc[:: len(KINDS)].set_index("membership")["norm"]
+        everywhere = norm[norm.index.str.endswith(" everywhere")]
+        if "local" in norm.index and len(everywhere):
+            values = listed([f"{name} {value:.3f}" for name, value in everywhere.items()])
+            pair = f"{norms['sites'].iloc[0]}: " if len(pairs) > 1 else ""
+            shown.append(f"{pair}{values}, local {norm['local']:.3f}")
+            holds = holds and bool((everywhere < norm["local"]).all())
+    text += "" if holds else ", though not every one does"
+    if shown:
+        more = f"; and {len(shown) - _MOST_PAIRS} more pairs" if len(shown) > _MOST_PAIRS else ""
+        text += f" (here {'; '.join(shown[:_MOST_PAIRS])}{more})"
+    return f"{text}; a lower norm alone does not show that the clusters are better."

@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from mmlca.model.outcomes import Z95 as Z95
 
+Floats = NDArray[np.float64]
+
 POOLED = ("estimate", "se", "low", "high", "random", "random_se", "random_low", "random_high")
 """The columns of pooled estimates: with fixed effects, and with random effects."""
 HETEROGENEITY = ("tau2", "q", "df", "p_heterogeneity", "i2")
@@ -29,20 +31,10 @@ def pool(estimates: ArrayLike, errors: ArrayLike) -> pd.DataFrame:
     for k sites (DerSimonian and Laird). The weights of random effects are
     :math:`1/(v_s + \tau^2)`.
 
-    Parameters
-    ----------
-    estimates, errors : (sites, n) arrays
-        Estimates and their standard errors. One that is missing, or whose error is missing or 0, is
-        left out.
+    `estimates` and `errors` are (sites, n); one that is missing, or whose error is missing or 0, is
+    left out. The result has a row for each of the n: `sites` (how many contribute), and the columns
+    `POOLED` and `HETEROGENEITY`, which are missing with fewer than two sites.
 
-    Returns
-    -------
-    DataFrame
-        One row for each of the n: `sites` (how many contribute), and the columns `POOLED` and
-        `HETEROGENEITY`, which are missing with fewer than two sites.
-
-    Examples
-    --------
     >>> pool([[1.0], [2.0]], [[0.1], [0.2]])[["estimate", "random", "i2"]].round(2)
        estimate  random    i2
     0       1.2    1.48  0.95
@@ -73,16 +65,12 @@ def pool(estimates: ArrayLike, errors: ArrayLike) -> pd.DataFrame:
     return table
 
 
-def _mean(
-    value: NDArray[np.float64], weight: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _mean(value: Floats, weight: Floats) -> tuple[Floats, Floats]:
     total = weight.sum(axis=0)
     return (weight * value).sum(axis=0) / total, total**-0.5
 
 
-def _interval(
-    name: str, value: NDArray[np.float64], se: NDArray[np.float64]
-) -> dict[str, NDArray[np.float64]]:
+def _interval(name: str, value: Floats, se: Floats) -> dict[str, Floats]:
     prefix = f"{name}_" if name else ""
     return {
         name or "estimate": value,

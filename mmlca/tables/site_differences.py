@@ -2,14 +2,14 @@
 
 Everything is computed from counts: how often the patients of a site and cluster begin in each
 state and step from each state to each other one. `mmlca.tables.norms` has the norms of their
-differences, with intervals, and `mmlca.tables.norm_texts` puts them into words. Whether sites
-differ at all is tested in `mmlca.tables.shared_chains`, without assigning anybody to a cluster.
+differences, with intervals, and in words. Whether sites differ at all is tested in
+`mmlca.tables.shared_chains`, without assigning anybody to a cluster.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -24,8 +24,14 @@ from mmlca.tables.counts import ClusterSteps, cluster_steps, rates, together
 from mmlca.tables.disclosure import add_totals, hidden_grid, hide, hide_parts
 from mmlca.tables.groups import LabelsBySite, SequencesBySite, checked_sites
 from mmlca.tables.matching import memberships
-from mmlca.tables.norm_texts import cautions_of_pairs, summary_of_pair
-from mmlca.tables.norms import KINDS, Comparison, comparable, compare_sites
+from mmlca.tables.norms import (
+    KINDS,
+    Comparison,
+    cautions_of_pairs,
+    comparable,
+    compare_sites,
+    summary_of_pair,
+)
 
 OTHERS = "all others"
 """All other sites together, which each of many sites is compared with."""
@@ -97,8 +103,7 @@ class SiteDifferences:
 
     def cautions(self) -> list[str]:
         """What to keep in mind when reading the norms: two sentences about all pairs of sites."""
-        pairs = [rows for _, rows in self.norms.groupby("sites", sort=False)]
-        return cautions_of_pairs(pairs)
+        return cautions_of_pairs([rows for _, rows in self.norms.groupby("sites", sort=False)])
 
     def summary(self) -> str:
         """The norms in words, with what they do and do not show."""
@@ -227,38 +232,51 @@ def compare_rules(
     unit: int = 1,
     with_others: bool = False,
 ) -> SiteDifferences:
-    """The differences between sites from the steps that each of them counted.
+    """The differences between sites from the steps that each of them counted, by membership.
 
-    Parameters
-    ----------
-    rules : {membership: Counted}
-    states : list of str
-    n_boot, seed, min_support
-        As in `site_differences`.
-    unit : int
-        What the counts were rounded at random to multiples of; 1: they are exact.
-    with_others : bool
-        Compare each site with all others together, instead of all pairs of sites.
+    Counts were rounded at random to multiples of `unit`; 1: they are exact. `with_others` compares
+    each site with all others together, instead of all pairs of sites.
     """
     rng = np.random.default_rng(seed)
     pair_seed: dict[str, int] = {}
     norms, differences, matrices = [], [], []
     for name, (labels, steps) in rules.items():
-        for pair, both in _pairs(steps, with_others):
-            compared = np.all([comparable(site, unit).n > 0 for site in both], axis=0)
+        pairs = {f"{a} − {b}": (steps[a], steps[b]) for a, b in combinations(steps, 2)}
+        if with_others:
+            pairs = {
+                f"{site} − {OTHERS}": (own, together([steps[s] for s in steps if s != site]))
+                for site, own in steps.items()
+            }
+        for pair, (a, b) in pairs.items():
+            compared = np.all([comparable(site, unit).n > 0 for site in (a, b)], axis=0)
             if not compared.any() and unit == 1:
                 raise InputError(
                     f"no cluster of the membership {name!r} has patients at both of the sites "
                     f"{pair}; check that the sites' clusters have the same labels."
                 )
             draw = pair_seed.setdefault(pair, int(rng.integers(2**63)))
-            found = compare_sites(*both, n_boot, np.random.default_rng(draw), unit)
+            found = compare_sites(a, b, n_boot, np.random.default_rng(draw), unit)
             norms.append(_norm_table(name, pair, found, compared))
-            differences.append(_difference_table(name, pair, labels, *both, states, min_support))
-        matrices += [
-            _matrix_table(name, site, labels, of_site, states, min_support)
-            for site, of_site in steps.items()
-        ]
+            smaller = np.minimum(a.n, b.n)
+            values = {
+                "difference": rates(a.steps) - rates(b.steps),
+                "n_first": a.n,
+                "n_second": b.n,
+                "patients_first": a.leaving,
+                "patients_second": b.leaving,
+                "supported": (smaller >= min_support) & (smaller > 0),
+            }
+            differences.append(_long(labels, states, {"membership": name, "sites": pair}, values))
+        for site, part in steps.items():
+            values = {
+                "probability": rates(part.steps),
+                "count": part.steps,
+                "count_patients": part.patients,
+                "n": part.n,
+                "patients": part.leaving,
+                "supported": part.n >= min_support,
+            }
+            matrices.append(_long(labels, states, {"membership": name, "site": site}, values))
     return SiteDifferences(
         pd.concat(norms, ignore_index=True),
         pd.concat(matrices, ignore_index=True),
@@ -266,18 +284,6 @@ def compare_rules(
         tuple(states),
         float(min_support),
     )
-
-
-def _pairs(
-    steps: Mapping[str, ClusterSteps], with_others: bool
-) -> Iterator[tuple[str, tuple[ClusterSteps, ClusterSteps]]]:
-    """What is compared, by name."""
-    if not with_others:
-        yield from ((f"{a} − {b}", (steps[a], steps[b])) for a, b in combinations(steps, 2))
-        return
-    for site, own in steps.items():
-        others = [part for name, part in steps.items() if name != site]
-        yield f"{site} − {OTHERS}", (own, together(others))
 
 
 # --- tables ------------------------------------------------------------------------------
@@ -339,51 +345,3 @@ def _long(
         cells = array if array.ndim == 3 else array[..., None]
         frame[name] = np.broadcast_to(cells, (k, s + 1, s)).ravel()
     return frame
-
-
-def _matrix_table(
-    membership: str,
-    site: str,
-    labels: list[Any],
-    rows: ClusterSteps,
-    states: Sequence[str],
-    min_support: float,
-) -> pd.DataFrame:
-    return _long(
-        labels,
-        states,
-        {"membership": membership, "site": site},
-        {
-            "probability": rates(rows.steps),
-            "count": rows.steps,
-            "count_patients": rows.patients,
-            "n": rows.n,
-            "patients": rows.leaving,
-            "supported": rows.n >= min_support,
-        },
-    )
-
-
-def _difference_table(
-    membership: str,
-    sites: str,
-    labels: list[Any],
-    a: ClusterSteps,
-    b: ClusterSteps,
-    states: Sequence[str],
-    min_support: float,
-) -> pd.DataFrame:
-    smaller = np.minimum(a.n, b.n)
-    return _long(
-        labels,
-        states,
-        {"membership": membership, "sites": sites},
-        {
-            "difference": rates(a.steps) - rates(b.steps),
-            "n_first": a.n,
-            "n_second": b.n,
-            "patients_first": a.leaving,
-            "patients_second": b.leaving,
-            "supported": (smaller >= min_support) & (smaller > 0),
-        },
-    )

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import some
 from font.errors import InputError
+from mmlca.model.outcomes import Z95, aligned, design, holm
 from mmlca.tables.disclosure import (
     Rounding,
     add_totals,
@@ -29,9 +30,9 @@ from mmlca.tables.disclosure import (
     hides,
     is_small,
 )
-from mmlca.tables.survival_cases import Cases, after_landmark, checked_landmark, read_cases
 
-_Z95 = 1.959963984540054
+Floats = NDArray[np.float64]
+
 _COUNTS = ["at_risk", "events", "left"]
 _SHARES = ["survival", "low", "high"]
 _DIGITS = 3
@@ -219,6 +220,143 @@ def survival_by_cluster(
     )
 
 
+# --- patients -------------------------------------------------------------------------------
+
+
+class Cases(NamedTuple):
+    """Times, events (0 none, 1 the event, 2 a competing one), groups as codes, and the rest."""
+
+    time: Floats
+    event: NDArray[np.intp]
+    group: NDArray[np.intp]
+    levels: NDArray[Any]
+    strata: pd.Series | None
+    terms: list[str]
+    covariates: Floats
+    unknown: NDArray[np.intp]
+
+    def of(self, rows: NDArray[np.bool_], landmark: float) -> Cases:
+        """Some of them, with times from the landmark on."""
+        return self._replace(
+            time=self.time[rows] - landmark,
+            event=self.event[rows],
+            group=self.group[rows],
+            strata=None if self.strata is None else self.strata[rows],
+            covariates=self.covariates[rows],
+        )
+
+    def only(self, rows: NDArray[np.bool_]) -> Cases:
+        """Some of them, without groups of which there are none."""
+        part = self.of(rows, 0.0)
+        present, codes = np.unique(part.group, return_inverse=True)
+        return part._replace(group=codes, levels=self.levels[present])
+
+    def by_stratum(self) -> list[Cases]:
+        """The cases of each stratum."""
+        if self.strata is None:
+            return [self]
+        codes, _ = pd.factorize(self.strata)
+        return [self.of(codes == k, 0.0) for k in range(codes.max() + 1)]
+
+
+def read_cases(
+    time: Any, event: Any, clusters: Any, competing: Any, strata: Any, covariates: Any
+) -> Cases:
+    """All inputs for the same patients; those without a value are left out, with a warning."""
+    index = time.index if isinstance(time, pd.Series) else None
+    if index is not None and not index.is_unique:
+        raise InputError("time names a patient more than once; give one time for each.")
+    n = len(np.asarray(time))
+    values = aligned(time, n, index, "time").to_numpy(dtype=float, na_value=np.nan)
+    happened = aligned(event, n, index, "event")
+    groups = aligned(clusters, n, index, "clusters")
+    where = None if strata is None else aligned(strata, n, index, "strata")
+    terms, x = design(covariates, n, index)
+    known = ~np.isnan(values) & happened.notna().to_numpy() & groups.notna().to_numpy()
+    known &= ~np.isnan(x).any(axis=1)
+    if where is not None:
+        known &= where.notna().to_numpy()
+    if not known.all():
+        warnings.warn(
+            f"{(~known).sum():,} of {n:,} patients lack a time, an event, a cluster or a covariate "
+            "and are left out.",
+            stacklevel=3,
+        )
+    if not known.any():
+        raise InputError("no patient has a time, an event and a cluster; are the ids the same?")
+    if not (np.isfinite(values[known]) & (values[known] >= 0)).all():
+        raise InputError(f"times must be at least 0 and finite; found {np.nanmin(values):g}.")
+    codes = _event_codes(happened[known], competing)
+    kept = groups[known]
+    if isinstance(kept.dtype, pd.CategoricalDtype):
+        kept = kept.cat.remove_unused_categories()
+    level, names = pd.factorize(kept, sort=True)
+    return Cases(
+        values[known],
+        codes,
+        level,
+        np.asarray(names, dtype=object),
+        None if where is None else where[known].reset_index(drop=True),
+        terms,
+        x[known],
+        np.array([(groups[~known] == name).sum() for name in names]),
+    )
+
+
+def _event_codes(event: pd.Series, competing: Any) -> NDArray[np.intp]:
+    one = competing is None or np.isscalar(competing)
+    others = [] if competing is None else [competing] if one else list(competing)
+    rival = event.isin(others).to_numpy()
+    rest = event[~rival]
+    if not rest.isin([0, 1]).all():
+        others = rest[~rest.isin([0, 1])].unique()
+        raise InputError(
+            f"event must be 0 (none) or 1 (the event), or one of the competing events; found "
+            f"{some(others)}: name these in competing, or recode them."
+        )
+    codes = np.zeros(len(event), dtype=np.intp)
+    codes[~rival] = rest.astype(float).astype(np.intp)
+    codes[rival] = 2
+    return codes
+
+
+def checked_landmark(window: float, landmark: float | None, time: Floats) -> float:
+    """The landmark: the end of the window, or a later one."""
+    if not (np.isfinite(window) and window > 0):
+        raise InputError(f"window must be a length of time above 0, found {window!r}.")
+    at = float(window if landmark is None else landmark)
+    if at < window:
+        raise InputError(
+            f"the landmark at {at:g} lies inside the window of {window:g} that forms the clusters: "
+            "patients with the event in the window cannot be in the same clusters as the others, "
+            "which would look like an effect; set the landmark to the end of the window or later."
+        )
+    if not (time > at).any():
+        raise InputError(
+            f"nobody is followed beyond the landmark at {at:g} (the longest time is "
+            f"{time.max():g}); use a shorter window, or check the unit of time."
+        )
+    return at
+
+
+def after_landmark(cases: Cases, landmark: float) -> tuple[Cases, pd.DataFrame]:
+    """The patients who reach the landmark; and by group, those who do not, by reason."""
+    reached = cases.time > landmark
+
+    def count(rows: NDArray[np.bool_]) -> NDArray[np.intp]:
+        return np.bincount(cases.group[rows], minlength=len(cases.levels))
+
+    table = {
+        "event": count(~reached & (cases.event == 1)),
+        "competing": count(~reached & (cases.event == 2)),
+        "left": count(~reached & (cases.event == 0)),
+        "unknown": cases.unknown,
+        "included": count(reached),
+    }
+    frame = pd.DataFrame({"group": list(cases.levels), **table})
+    return cases.of(reached, landmark), frame.assign(all=frame[list(table)].sum(axis=1))
+
+
 # --- curves ---------------------------------------------------------------------------------
 
 
@@ -269,7 +407,7 @@ def pooled_curves(tables: Sequence[pd.DataFrame], groups: Iterable[Any]) -> pd.D
     return pd.concat(curves, ignore_index=True)[names] if curves else pd.DataFrame(columns=names)
 
 
-def _curve(times: NDArray[np.float64], sums: NDArray[np.float64], coarse: bool) -> pd.DataFrame:
+def _curve(times: Floats, sums: Floats, coarse: bool) -> pd.DataFrame:
     """A curve from sums (times, 4): at risk, events, competing events, and those who left."""
     at_risk, events, rivals, ended = sums.T
     incidence, variance = incidence_curve(at_risk, events, rivals)
@@ -282,7 +420,7 @@ def _curve(times: NDArray[np.float64], sums: NDArray[np.float64], coarse: bool) 
     return frame
 
 
-def _counted(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64]:
+def _counted(part: pd.DataFrame, times: Floats) -> Floats:
     """At risk just before the times, and what happens then, (times, 4)."""
     at = part["time"].to_numpy(float)
     rows = np.zeros((len(times), 4))
@@ -291,7 +429,7 @@ def _counted(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float
     return rows
 
 
-def _falls(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64]:
+def _falls(part: pd.DataFrame, times: Floats) -> Floats:
     """The same of a coarse table: so many events as would let its curve fall as it does."""
     at, share = (part[c].to_numpy(float) for c in ("time", "survival"))
     height = np.log(np.maximum(np.append(1.0, share), 1e-9))
@@ -304,15 +442,12 @@ def _falls(part: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64
 
 def incidence_curve(
     at_risk: ArrayLike, events: ArrayLike, competing: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Cumulative incidence at each time (Aalen–Johansen) and its variance (delta method).
 
     Without competing events this is 1 − Kaplan–Meier with Greenwood's variance.
 
-    Examples
-    --------
-    >>> share, _ = incidence_curve([4, 3, 1], [1, 1, 0], [0, 0, 1])
-    >>> share.tolist()
+    >>> incidence_curve([4, 3, 1], [1, 1, 0], [0, 0, 1])[0].tolist()
     [0.25, 0.5, 0.5]
     """
     n, d, r = (np.asarray(x, dtype=float) for x in (at_risk, events, competing))
@@ -331,14 +466,12 @@ def incidence_curve(
     return share, np.maximum(variance, 0)
 
 
-def _log_log(
-    survival: NDArray[np.float64], variance: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _log_log(survival: Floats, variance: Floats) -> tuple[Floats, Floats]:
     """95 % intervals by the log-log transformation; missing where the curve is at 0 or 1."""
     low, high = np.full_like(survival, np.nan), np.full_like(survival, np.nan)
     ok = (survival > 1e-12) & (survival < 1 - 1e-12)
     log = np.log(survival[ok])
-    width = _Z95 * np.sqrt(variance[ok]) / np.abs(survival[ok] * log)
+    width = Z95 * np.sqrt(variance[ok]) / np.abs(survival[ok] * log)
     low[ok], high[ok] = np.exp(log * np.exp(width)), np.exp(log * np.exp(-width))
     return low, high
 
@@ -391,19 +524,6 @@ def _round_step(longest: float) -> float:
 # --- tests and regression -------------------------------------------------------------------
 
 
-def _lifelines() -> Any:
-    try:
-        import lifelines.statistics
-    except ImportError:
-        raise ImportError(
-            "log-rank tests and Cox regression need lifelines, which is not installed; install "
-            "mmlca[survival]."
-        ) from None
-    import lifelines
-
-    return lifelines
-
-
 def log_rank_scores(cases: Cases) -> pd.DataFrame:
     """What log-rank tests of all groups of a stratum, and of each pair, are sums of.
 
@@ -436,13 +556,11 @@ def log_rank_scores(cases: Cases) -> pd.DataFrame:
 SCORES = ["first", "second", "group", "other", "excess", "covariance"]
 
 
-def _scores(
-    n: NDArray[np.float64], d: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _scores(n: Floats, d: Floats) -> tuple[Floats, Floats]:
     """Events less expected ones of each group, and their covariance; n, d: (times, groups)."""
     risk, events = n.sum(axis=1), d.sum(axis=1)
     share = n / np.maximum(risk, 1)[:, None]
-    excess: NDArray[np.float64] = (d - events[:, None] * share).sum(axis=0)
+    excess: Floats = (d - events[:, None] * share).sum(axis=0)
     weight = events * (risk - events) / np.maximum(risk - 1, 1)
     covariance = np.diag(weight @ share) - (share * weight[:, None]).T @ share
     return excess, covariance
@@ -451,8 +569,6 @@ def _scores(
 def log_rank(scores: Sequence[pd.DataFrame], groups: Iterable[Any]) -> pd.DataFrame:
     """Log-rank tests of all groups and of each pair, stratified: scores are added up."""
     from scipy.stats import chi2
-
-    from mmlca.model.outcomes import holm
 
     names = list(groups)
     pairs = list(combinations(names, 2)) if len(names) > 2 else []
@@ -496,7 +612,13 @@ def cox(cases: Cases) -> pd.DataFrame:
     `term`, `group` (None: a covariate), `estimate`, `se`, `p_proportional` (of the test that the
     ratio does not change with time), and the `events` and `others` that a term rests on.
     """
-    lifelines = _lifelines()
+    try:
+        import lifelines.statistics
+    except ImportError:
+        raise ImportError(
+            "log-rank tests and Cox regression need lifelines, which is not installed; install "
+            "mmlca[survival]."
+        ) from None
     groups: list[Hashable] = list(cases.levels)
     dummies = np.eye(len(groups))[cases.group][:, 1:]
     x = np.column_stack([dummies, cases.covariates])
@@ -543,15 +665,15 @@ def hazard_ratios(hazards: pd.DataFrame) -> pd.DataFrame:
     at = list(table).index("group") + 1
     for name, values in {
         "p_value": 2 * norm.sf(np.abs(estimate / se)),
-        "high": np.exp(estimate + _Z95 * se),
-        "low": np.exp(estimate - _Z95 * se),
+        "high": np.exp(estimate + Z95 * se),
+        "low": np.exp(estimate - Z95 * se),
         "hazard_ratio": np.exp(estimate),
     }.items():
         table.insert(at, name, values)
     return table
 
 
-def _rests_on(column: NDArray[np.float64], event: NDArray[np.bool_]) -> tuple[int, int]:
+def _rests_on(column: Floats, event: NDArray[np.bool_]) -> tuple[int, int]:
     """The fewest patients with, and without, an event among those with and without a trait."""
     levels = np.unique(column)
     if len(levels) > 2:

@@ -18,7 +18,6 @@ from font.errors import InputError
 from font.settings import change
 from mmlca.sequences.checks import match_ids
 from mmlca.sequences.type import Labels
-from mmlca.tables.comparisons import N_PERMUTATIONS
 from mmlca.tables.disclosure import Rounding, check_min_count, count_note
 from mmlca.tables.settings import TableOneSettings
 from mmlca.tables.table_one_counts import (
@@ -34,6 +33,7 @@ from mmlca.tables.table_one_counts import (
 from mmlca.tables.table_one_site import (
     KNOWN,
     LEVEL,
+    N_PERMUTATIONS,
     Tables,
     chosen_columns,
     coarse,
@@ -231,20 +231,11 @@ def put_together(
     rounded: bool = False,
     all_sites: bool = False,
 ) -> TableOne:
-    """Table 1 of the numbers of each site.
+    """Table 1 of the numbers of each site, see `site_tables`.
 
-    Parameters
-    ----------
-    tables : {site: tables of `mmlca.tables.table_one_site.site_tables`}
-        Exact or rounded; only exact numbers are hidden.
-    settings : TableOneSettings
-    names : {cluster: name}, optional
-    descriptions, min_count, together
-        See `table_one`; the clusters of `descriptions` have their names.
-    rounded : bool
-        Whether the numbers are rounded.
-    all_sites : bool
-        Add columns of all sites together, if there are several.
+    Only exact numbers are hidden, not `rounded` ones. `names` are those of the clusters, which the
+    `descriptions` use; `all_sites` adds columns of all sites together, if there are several. Other
+    arguments are those of `table_one`.
     """
     variables, alike = variables_of(tables, settings.variables)
     sites = {site: read_site(part, variables) for site, part in alike.items()}

@@ -69,7 +69,8 @@ def _common_values(column: Any, sites: Mapping[str, Values]) -> Values:
     every = list(dict.fromkeys(level for levels in lists for level in levels))
     if not text and numbers:
         decimals = any(sites[site].kind == "number" for site in numbers)
-        levels = tuple(map(str, sorted({_number(level, decimals) for level in every})))
+        number: type[float] = float if decimals else int
+        levels = tuple(map(str, sorted({number(level) for level in every})))
         continuous = len(lists) < len(sites) or len(levels) > 2
         return Values("number" if decimals else "whole", None if continuous else levels)
     if len(lists) < len(sites):
@@ -83,10 +84,6 @@ def _common_values(column: Any, sites: Mapping[str, Values]) -> Values:
     if all(list(levels) == sorted(levels) for levels in lists):
         every = sorted(every)
     return Values("text" if every else None, tuple(every))
-
-
-def _number(level: str, decimals: bool) -> float | int:
-    return float(level) if decimals else int(level)
 
 
 def variables_of(
@@ -104,11 +101,14 @@ def variables_of(
         levels = counts["level"].where(~rows, counts["level"][rows].map(lambda x: str(float(x))))
         alike[site] = tables | {"counts": counts.assign(level=levels)}
     for column, part in common.items():
-        variables[column] = Variable(
-            labels.get(column, str(column).replace("_", " ")),
-            None if part.levels is None else list(part.levels),
-            any(_has_missing(tables["counts"], column) for tables in sites.values()),
-        )
+        missing = False
+        for tables in sites.values():
+            mine = tables["counts"][tables["counts"]["variable"] == column]
+            of_all = mine[(mine["row"] == MISSING) & mine["group"].isna()]
+            missing |= mine.empty or bool((of_all["count"] > 0).any())
+        label = labels.get(column, str(column).replace("_", " "))
+        levels = None if part.levels is None else list(part.levels)
+        variables[column] = Variable(label, levels, missing)
     return variables, alike
 
 
@@ -121,12 +121,6 @@ def _values_at(tables: Tables) -> dict[Any, Values]:
     return values
 
 
-def _has_missing(counts: pd.DataFrame, column: Any) -> bool:
-    mine = counts[counts["variable"] == column]
-    missing = mine.loc[(mine["row"] == MISSING) & mine["group"].isna(), "count"]
-    return mine.empty or bool((missing > 0).any())
-
-
 # --- the numbers of a site ----------------------------------------------------------------
 
 
@@ -134,17 +128,11 @@ def _has_missing(counts: pd.DataFrame, column: Any) -> bool:
 class SiteNumbers:
     """The numbers of one site, or of all sites together.
 
-    Parameters
-    ----------
-    groups : list
-        The clusters and, last, None: all of them.
-    sizes : (groups,)
-    counts : {variable: (rows, groups)}
-        Patients by `Variable.rows` and group.
-    summaries : {variable: {group: means and quartiles by name}}
-    comparisons : {(variable, `LEVEL` or `KNOWN`, comparison): (value, whether it is permuted)}
-    hidden_sizes, hidden : masks like `sizes` and `counts`
-        Which numbers may not be shown.
+    `groups` are the clusters and, last, None: all of them; `sizes` are theirs. `counts` of a
+    variable are (rows, groups), by `Variable.rows`; `summaries` of a variable and group are means
+    and quartiles by name; `comparisons` of a variable, `LEVEL` or `KNOWN`, and a name are a value,
+    and whether it is permuted. `hidden_sizes` and `hidden` are masks like `sizes` and `counts`:
+    what may not be shown.
     """
 
     groups: list[Any]
@@ -298,20 +286,9 @@ def hide_numbers(
     sizes must not follow from those either. Which sizes show does not depend on the variables: it
     is the same in every table of the same clusters (`mmlca.tables.clusters.hidden_sizes`).
 
-    Parameters
-    ----------
-    sites : {site: SiteNumbers}
-    variables : {column: Variable}
-    min_count : int
-    together : columns with levels whose numbers at all sites together are shown elsewhere
-    pooled : SiteNumbers, optional
-        Those of `pool_sites`, if they are shown beside the sites.
-
-    Returns
-    -------
-    dict
-        For each column of `together`: which numbers at all sites together may not be shown, by
-        level and group.
+    The numbers of the columns `together` at all sites together are shown elsewhere; the result says
+    for each of them which may not be shown, by level and group. `pooled` are the numbers of
+    `pool_sites`, if they are shown beside the sites.
     """
     groups = all_groups(sites)
     sizes = _sizes(sites, groups)
@@ -383,15 +360,9 @@ def _hidden_counts(
 ) -> Mask:
     """Which counts of a variable may not be shown, beside the sizes that show.
 
-    Parameters
-    ----------
-    cells : (…, rows + 1, groups + 1)
-        The last row has the sizes of the groups, the last group is all of them. With several
-        sites there is one such table for each and, last, one for all sites together.
-    hidden_sizes : (…, groups + 1)
-    min_count : int
-    known : (…, rows, groups + 1), optional
-        Counts that are shown in any case.
+    Of the `cells` (…, rows + 1, groups + 1) the last row has the sizes of the groups, and the last
+    group is all of them. With several sites there is one such table for each and, last, one for all
+    sites together. Counts that are `known` (…, rows, groups + 1) are shown in any case.
     """
     small, shown = is_small(cells, min_count), np.zeros(cells.shape, dtype=bool)
     if known is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -49,15 +47,6 @@ def collect_sizes(out: Path) -> Sizes:
         if group != "all":
             n = count_of(one.loc[0, column])
             sizes[site, number(group)]["Table 1"] = n
-    for kind, site in re.findall(
-        r'class="pick"[^>]*>([^<]*(?:<[^b/][^<]*)*)</button><span>([^<]*)</span>',
-        (out / "report.html").read_text(encoding="utf-8").split('data-view="local"')[0],
-    ):
-        title = html.unescape(re.sub("<[^>]*>", "", kind))
-        found = re.search(r"n [=≈] ([0-9,]+)", html.unescape(site))
-        place, group = title.split(", ", 1)
-        n = np.nan if found is None else float(found[1].replace(",", ""))
-        sizes[place, number(group)]["chart"] = n
     _of_several(out, sizes, view, sites)
     return dict(sizes)
 

@@ -32,8 +32,6 @@ class Item:
         The figure in words, for those who do not see it.
     view : "ensemble", "local", "refined" or None
         The membership it shows, where the report can switch between several.
-    chart : function, optional
-        The figure as HTML with SVG, which the page shows instead of the picture.
     note : str
         What is hidden or rounded; it ends the caption.
     section : str
@@ -48,7 +46,6 @@ class Item:
     draw: Callable[[], Any] | None = None
     alt: str = ""
     view: str | None = None
-    chart: Callable[[], str] | None = None
     note: str = ""
     section: str = ""
 

@@ -36,28 +36,19 @@ def render_report(
     provenance: Mapping[str, Any],
     sections: Sections | None = None,
 ) -> str:
-    """The page of a finished study.
+    """The page of a finished study: HTML with its pictures, style and script inside.
 
-    Parameters
-    ----------
-    report : Report
-    pictures : {name of an item: WebP file}
-        Of the figures that are not charts.
-    provenance : mapping
-        The content of `provenance.json`.
-    sections : list, optional
-        From `lay_out_sections`, if that was done before.
-
-    Returns
-    -------
-    str
-        A page of HTML with its pictures, style and script inside. It asks no network for
-        anything, and its policy forbids it to.
+    It asks no network for anything, and its policy forbids it to. `pictures` are WebP files by the
+    name of the figure, `provenance` is the content of `provenance.json`, and `sections` come from
+    `lay_out_sections`, if that was done before.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    style, script = (_static(name) for name in ("report.css", "report.js"))
+    style, script = (
+        (files("mmlca.study.report") / name).read_text(encoding="utf-8")
+        for name in ("report.css", "report.js")
+    )
     sections = lay_out_sections(report) if sections is None else sections
     dpi = provenance["settings"]["outputs"]["dpi"]
     n_results = sum(section["id"] in report.results for section in sections)
@@ -96,10 +87,6 @@ def _date(text: str) -> str:
     return f"{time.day} {time:%B %Y, %H:%M} UTC"
 
 
-def _static(name: str) -> str:
-    return (files("mmlca.study.report") / name).read_text(encoding="utf-8")
-
-
 # --- sections -----------------------------------------------------------------------------
 
 
@@ -110,8 +97,6 @@ def lay_out_sections(report: Report) -> Sections:
 
     A figure of another view has the number of its twin in the first, with a letter before it.
     """
-    from markupsafe import Markup
-
     first, *others = report.views
     numbers: dict[tuple[str, str, str], int] = {}
     counts = {"figure": 0, "table": 0}
@@ -130,14 +115,14 @@ def lay_out_sections(report: Report) -> Sections:
         groups: dict[str | None, list[dict[str, Any]]] = {}
         for item in items:
             table = lay_out(item.table, item.layout, item.title, item.data_file, report.min_count)
-            drawn = report.pictured(item)
+            text = table_text(item.table)
             shown = {
                 "item": item,
                 "number": numbered(item),
                 "table": table,
-                "drawn": drawn,
-                "chart": Markup(item.chart()) if drawn and item.chart else None,
-                "csv": _packed(table_text(item.table)),
+                "drawn": report.pictured(item),
+                # for an attribute of the page, from which the script makes the file again
+                "csv": base64.b64encode(compress(text.encode(), mtime=0)).decode(),
             }
             groups.setdefault(item.view, []).append(shown)
         order = [None, *(view for view in (first, *others) if view is not None)]
@@ -146,11 +131,6 @@ def lay_out_sections(report: Report) -> Sections:
         switch = choices if len(choices) > 1 else []
         sections.append({"id": name, "title": title, "groups": ordered, "switch": switch})
     return sections
-
-
-def _packed(text: str) -> str:
-    """A text for an attribute of the page, from which the script makes the file again."""
-    return base64.b64encode(compress(text.encode(), mtime=0)).decode()
 
 
 def _picture(content: bytes, dpi: int) -> dict[str, Any]:

@@ -43,12 +43,10 @@ def _place(figure: Figure) -> None:
         figure.set_layout_engine(None)
 
 
-def draw_figure(
-    draw: Callable[[], Any], dpi: int, formats: Collection[str], on_page: bool
-) -> Pictures:
-    """The pictures of `to_pictures` and, if it is shown as a picture, the one for the page."""
+def draw_figure(draw: Callable[[], Any], dpi: int, formats: Collection[str]) -> Pictures:
+    """The pictures of `to_pictures` and the one for the page."""
     pictures = to_pictures(draw, dpi, formats)
-    return pictures | {"webp": for_page(pictures["png"])} if on_page else pictures
+    return pictures | {"webp": for_page(pictures["png"])}
 
 
 def for_page(content: bytes) -> bytes:
@@ -57,6 +55,6 @@ def for_page(content: bytes) -> bytes:
 
     buffer = BytesIO()
     with Image.open(BytesIO(content)) as picture:
-        few = picture.convert("RGB").quantize(96, Image.Quantize.MAXCOVERAGE)
+        few = picture.convert("RGB").quantize(96, Image.Quantize.MAXCOVERAGE, kmeans=1)
         few.convert("RGB").save(buffer, "webp", lossless=True, quality=30, method=1)
     return buffer.getvalue()

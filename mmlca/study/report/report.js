@@ -52,9 +52,6 @@
     readout.hidden = true;
   };
   const wording = (cell) => {
-    if (!cell.matches("td")) {
-      return `${cell.closest(".panel").querySelector(".pick").textContent}, ${cell.dataset.more}`;
-    }
     const header = cell.closest("table").tHead.rows[0].cells[cell.cellIndex];
     const names = [...all("th", cell.parentElement), header].map((part) => part.textContent.trim());
     return `${names.join(", ")}: ${cell.dataset.more ?? cell.dataset.value.replace("-", "−")}`;
@@ -67,32 +64,28 @@
     readout.style.left = `${Math.max(8, Math.min(box.left, room))}px`;
     readout.style.top = `${box.top > tip.height + 8 ? box.top - tip.height - 4 : box.bottom + 4}px`;
   };
-  const told = "td[data-more], td[data-value]";
-  const explained = (event) => event.target.closest?.(`.mark, ${told}`);
-  document.addEventListener("pointerover", (event) => {
-    const cell = explained(event);
+  const explained = "td[data-more], td[data-value]";
+  const showOrHide = (event) => {
+    const cell = event.target.closest?.(explained);
     if (cell) show(cell);
     else hide();
-  });
-  document.addEventListener("focusin", (event) => {
-    const cell = explained(event);
-    if (cell) show(cell);
-    else hide();
-  });
+  };
+  document.addEventListener("pointerover", showOrHide);
+  document.addEventListener("focusin", showOrHide);
   document.addEventListener("scroll", hide, { capture: true, passive: true });
   for (const table of all("table")) {
-    const first = table.querySelector(told);
+    const first = table.querySelector(explained);
     if (first) first.tabIndex = 0;
   }
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") hide();
-    const cell = document.activeElement?.closest(told);
+    const cell = document.activeElement?.closest(explained);
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (!cell || !step) return;
     event.preventDefault();
     const rows = cell.closest("tbody").rows;
     let [r, c] = [cell.parentElement.sectionRowIndex + step[0], cell.cellIndex + step[1]];
-    while (rows[r]?.cells[c] && !rows[r].cells[c].matches(told)) {
+    while (rows[r]?.cells[c] && !rows[r].cells[c].matches(explained)) {
       r += step[0];
       c += step[1];
     }
@@ -105,38 +98,6 @@
     next.scrollIntoView({ block: "nearest", inline: "nearest" });
     next.focus({ preventScroll: true });
     requestAnimationFrame(() => requestAnimationFrame(() => show(next)));
-  });
-
-  // A state or a group, chosen by a click, stands out in all charts and tables until it is
-  // clicked again.
-  const chosen = { state: null, group: null };
-  const highlight = () => {
-    for (const mark of all(".mark")) {
-      const { state } = mark.dataset;
-      mark.classList.toggle("dim", chosen.state !== null && state !== chosen.state);
-    }
-    for (const panel of all(".panel")) {
-      panel.classList.toggle("dim", chosen.group !== null && panel.dataset.group !== chosen.group);
-    }
-    for (const row of all("tbody tr, thead th")) {
-      const names = row.matches("th") ? [row] : all("th", row);
-      const text = names.map((name) => name.textContent.trim()).join(": ");
-      const group = chosen.group !== null && text.includes(chosen.group);
-      const state = names.some((name) => name.textContent.trim() === chosen.state);
-      row.classList.toggle("lit", group || state);
-    }
-    for (const [kind, value] of Object.entries(chosen)) {
-      for (const button of all(`button[data-${kind}]`)) {
-        button.setAttribute("aria-pressed", String(button.dataset[kind] === value));
-      }
-    }
-  };
-  document.addEventListener("click", (event) => {
-    const part = event.target.closest?.("button[data-state], button[data-group], .mark[data-state]");
-    if (!part) return;
-    const kind = "state" in part.dataset ? "state" : "group";
-    chosen[kind] = chosen[kind] === part.dataset[kind] ? null : part.dataset[kind];
-    highlight();
   });
 
   // One choice of view for the whole page; a section that lacks it shows its first one.
@@ -174,108 +135,53 @@
   document.addEventListener("toggle", stops, true);
   document.addEventListener("change", stops);
 
-  // On a phone a picture is as wide as the screen; a tap makes it larger.
-  for (const picture of all(".picture")) {
-    picture.classList.add("grows");
+  // On a phone a picture is larger than the screen; a tap makes it as wide as the screen.
+  const isCut = (box) => Number(box.querySelector("img").getAttribute("width")) > innerWidth;
+  for (const picture of all(".picture").filter(isCut)) {
+    const hint = () => {
+      const whole = picture.classList.contains("whole");
+      picture.dataset.hint = whole ? "Tap to enlarge" : "Swipe to see the rest; tap to see it whole";
+    };
+    hint();
     picture.addEventListener("click", () => {
-      picture.classList.toggle("large");
+      picture.classList.toggle("whole");
+      hint();
       stops();
     });
   }
 
-  // Files: the table behind an item, unpacked; its picture; its charts as one drawing.
+  // Files: the table behind an item, unpacked, and its picture.
   const save = (name, address) => {
     const link = document.createElement("a");
     link.download = name;
     link.href = address;
     link.click();
   };
-  const saveText = (name, type, content) => {
-    const address = URL.createObjectURL(new Blob([content], { type }));
-    save(name, address);
-    setTimeout(() => URL.revokeObjectURL(address), 60000);
-  };
   const unpacked = (text) => {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   };
-  const drawing = (figure) => {
-    const space = "http://www.w3.org/2000/svg";
-    const make = (name, values, text = "") => {
-      const element = document.createElementNS(space, name);
-      for (const [key, value] of Object.entries(values)) element.setAttribute(key, value);
-      element.textContent = text;
-      return element;
-    };
-    const root = make("svg", { xmlns: space });
-    const [wide, gap] = [220, 20];
-    const grids = all(".panels", figure);
-    const columns = Math.max(...grids.map((grid) => Number(grid.className.match(/columns-(\d+)/)[1])));
-    const width = columns * (wide + gap) + gap;
-    let [x, y] = [gap, gap];
-    for (const key of all(".key", figure)) {
-      const name = key.textContent.trim();
-      const room = 30 + 6.5 * name.length;
-      if (x + room > width && x > gap) [x, y] = [gap, y + 16];
-      const fill = key.querySelector("rect").getAttribute("fill");
-      root.append(make("rect", { x, y: y - 9, width: 10, height: 10, fill }));
-      root.append(make("text", { x: x + 15, y }, name));
-      x += room;
-    }
-    for (const grid of grids) {
-      const panels = all(".panel", grid);
-      for (let i = 0; i < panels.length; i += columns) {
-        let highest = 0;
-        panels.slice(i, i + columns).forEach((panel, k) => {
-          const left = gap + k * (wide + gap);
-          const title = panel.querySelector(".pick").textContent;
-          const long = title.length > 34 ? { textLength: wide, lengthAdjust: "spacingAndGlyphs" } : {};
-          root.append(make("text", { x: left, y: y + 24, class: "title", ...long }, title));
-          root.append(make("text", { x: left, y: y + 38 }, panel.querySelector("p > span").textContent));
-          const chart = panel.querySelector("svg").cloneNode(true);
-          const { height } = panel.querySelector("svg").viewBox.baseVal;
-          const place = { x: left, y: y + 44, width: wide, height };
-          for (const [key, value] of Object.entries(place)) chart.setAttribute(key, value);
-          root.append(chart);
-          highest = Math.max(highest, height);
-        });
-        y += highest + 52;
-      }
-    }
-    const height = y + gap;
-    const look =
-      "text{font:10px sans-serif;fill:#444}.title{font:bold 11px sans-serif;fill:#000}" +
-      ".node{font-size:9px;fill:#000;stroke:#fff;stroke-width:2px;paint-order:stroke}" +
-      ".slice{stroke:#fff;stroke-width:.7}";
-    root.prepend(make("style", {}, look), make("rect", { width, height, fill: "#fff" }));
-    root.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    root.setAttribute("width", width);
-    root.setAttribute("height", height);
-    return new XMLSerializer().serializeToString(root);
-  };
-  for (const part of all(".get")) part.hidden = false;
-  document.addEventListener("click", async (event) => {
-    const button = event.target.closest?.("button[data-csv], button[data-figure]");
-    if (!button) return;
-    if ("csv" in button.dataset) {
-      saveText(button.dataset.file, "text/csv", await unpacked(button.dataset.csv));
-      return;
-    }
-    const figure = button.closest("figure");
-    const picture = figure.querySelector("img");
-    if (picture) save(`${button.dataset.figure}.png`, asPng(picture));
-    else saveText(`${button.dataset.figure}.svg`, "image/svg+xml", drawing(figure));
-  });
-
-  // The page holds pictures in the smaller format WebP; journals take PNG.
-  function asPng(picture) {
+  const asPng = (picture) => { // the page has the smaller format WebP; journals take PNG
     const canvas = document.createElement("canvas");
     canvas.width = picture.naturalWidth;
     canvas.height = picture.naturalHeight;
     canvas.getContext("2d").drawImage(picture, 0, 0);
     return canvas.toDataURL("image/png");
-  }
+  };
+  for (const part of all(".get")) part.hidden = false;
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest?.("button[data-csv], button[data-figure]");
+    if (!button) return;
+    if ("figure" in button.dataset) {
+      save(`${button.dataset.figure}.png`, asPng(button.closest("figure").querySelector("img")));
+      return;
+    }
+    const table = new Blob([await unpacked(button.dataset.csv)], { type: "text/csv" });
+    const address = URL.createObjectURL(table);
+    save(button.dataset.file, address);
+    setTimeout(() => URL.revokeObjectURL(address), 60000);
+  });
 
   // Copy a text.
   for (const button of all("[data-copy]")) {

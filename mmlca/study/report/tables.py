@@ -64,72 +64,40 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Plain:
-    """A table shown as it is, one row per row of the DataFrame.
+    """A table shown as it is, one row per row of the DataFrame."""
 
-    Parameters
-    ----------
-    shares : names of the columns that are shown in percent
-    columns : names of the columns that are shown, optional
-        Default: all.
-    n_keys : int
-        How many columns at the left name the row.
-    sortable : bool
-    empty : {column: text}
-        Written where the column is missing; elsewhere a dash.
-    left_out : name of a column, optional
-        Rows in which it is hidden are left out, and a note says how many.
-    unit : name of a column, optional
-        The unit of each row's numbers: "share", "count" or "index".
-    figures : names of text columns that hold numbers, such as "12 (3.4)", and stand at the right
-    digits : {column: number of decimals}
-        Elsewhere fewer the larger the numbers of a column are.
-    labels : {column: what the page calls it}
-    shown : DataFrame, optional
-        What the page shows instead of the table in the file, with the same numbers.
-    """
-
-    shares: tuple[str, ...] = ()
-    columns: tuple[str, ...] | None = None
-    n_keys: int = 1
+    shares: tuple[str, ...] = ()  # columns in percent
+    columns: tuple[str, ...] | None = None  # those that are shown; default: all
+    n_keys: int = 1  # how many columns at the left name the row
     sortable: bool = True
     empty: Mapping[str, str] = field(default_factory=dict)
+    """Written where a column is missing; elsewhere a dash."""
     left_out: str | None = None
-    unit: str | None = None
+    """Rows in which this column is hidden are left out, and a note says how many."""
+    unit: str | None = None  # the column with the unit of each row: "share", "count" or "index"
     figures: tuple[str, ...] = ()
+    """Text columns that hold numbers, such as "12 (3.4)", and stand at the right."""
     digits: Mapping[str, int] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    """Numbers of decimals; elsewhere fewer the larger the numbers of a column are."""
+    labels: Mapping[str, str] = field(default_factory=dict)  # what the page calls columns
     shown: pd.DataFrame | None = None
+    """What the page shows instead of the table in the file, with the same numbers."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A long table laid out in rows and columns.
+    """A long table laid out in rows and columns."""
 
-    Parameters
-    ----------
-    keys : names of the columns that name a row of the grid
-        Those that are the same everywhere are left out.
-    across : name of the column whose values become the columns of the grid
-    value : name of the column that fills the grid
-    counts : names of the columns that the value rests on
-        Where one is 0 there is nobody, and the value is missing for that reason.
-    note : function of a row of the DataFrame
-        What the value rests on, shown on hovering.
-    kind : "share" (in percent), "difference" (signed) or "level"
-    step : float, optional
-        Only multiples of it become columns.
-    text : str
-        A note below the grid.
-    """
-
-    keys: tuple[str, ...]
-    across: str
-    value: str
+    keys: tuple[str, ...]  # they name a row of the grid, unless they are the same everywhere
+    across: str  # its values become the columns of the grid
+    value: str  # fills the grid
     counts: tuple[str, ...]
+    """What the value rests on; where one is 0 there is nobody, and the value is missing."""
     note: Callable[[Mapping[str, Any]], str]
-    kind: Literal["share", "difference", "level"] = "share"
-    step: float | None = None
-    text: str = ""
+    """What the value of a row of the DataFrame rests on, shown on hovering."""
+    kind: Literal["share", "difference", "level"] = "share"  # in percent, signed, or plain
+    step: float | None = None  # only multiples of it become columns
+    text: str = ""  # a note below the grid
 
 
 Layout = Plain | Grid
@@ -154,7 +122,7 @@ class Cell:
             return None
         digits = f"{self.value:.6g}"
         same = self.value == round(self.value) and "%" not in self.text
-        return None if same or digits == _bare(self.text) else digits
+        return None if same or digits == self.text.replace(",", "").replace("−", "-") else digits
 
 
 @dataclass(frozen=True)
@@ -243,14 +211,6 @@ def unbroken(text: str) -> Markup:
     text = re.sub(r"(?<=\d) %", "\u00a0%", text)
     text = str(escape(text)).replace("+", "+<wbr>")
     return Markup(_HYPHENED.sub(r'<span class="together">\g<0></span>', text))
-
-
-def _bare(text: str) -> str:
-    return text.replace(",", "").replace("−", "-")
-
-
-def _exact(value: float) -> str:
-    return f"{value:.6g}".replace("-", "−")
 
 
 # --- plain tables -------------------------------------------------------------------------
@@ -354,7 +314,8 @@ def _grid_cell(grid: Grid, row: Mapping[Any, Any], largest: float, min_count: in
     if pd.isna(value):
         nobody = any(row[name] == 0 for name in grid.counts)
         return Cell(MISSING, None, "nobody" if nobody else _few(min_count))
-    note = f"{_exact(value)}, {grid.note(row)}"
+    exact = f"{value:.6g}".replace("-", "−")
+    note = f"{exact}, {grid.note(row)}"
     if grid.kind == "level":
         return Cell(number(value, 1), value, note)
     if grid.kind == "difference":

@@ -15,16 +15,17 @@ from mmlca.study import site_data
 from mmlca.study.log import report_warnings
 from mmlca.study.results.part import Column, Part
 from mmlca.study.results.patients import ONLY
-from mmlca.tables.cluster_chains import cluster_chains
 from mmlca.tables.cluster_effects import (
     Members,
     hide_effects,
     one_step_effects,
     rounded_effects,
+    rounded_outcome,
     site_effects,
     site_members,
+    site_outcome,
 )
-from mmlca.tables.cluster_outcomes import rounded_outcome, site_outcome
+from mmlca.tables.shared_chains import cluster_chains
 
 if TYPE_CHECKING:
     from mmlca.study.results.patients import SitePatients

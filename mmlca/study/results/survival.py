@@ -15,15 +15,17 @@ from mmlca.study.results.part import Column, Part
 from mmlca.study.words import groups_word
 from mmlca.tables.disclosure import few_digits
 from mmlca.tables.survival import (
+    Cases,
     Survival,
+    after_landmark,
     cox,
     hazard_ratios,
     log_rank,
     log_rank_scores,
     pooled_curves,
+    read_cases,
     risk_table,
 )
-from mmlca.tables.survival_cases import Cases, after_landmark, read_cases
 
 if TYPE_CHECKING:
     from mmlca.study.results.patients import SitePatients

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mmlca.figures.colours import MISSING, PALE, state_colours
 from mmlca.figures.courses import plot_frequencies, plot_representatives
 from mmlca.figures.transitions import plot_transitions
 from mmlca.figures.treatment_lines import plot_lines
 from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note
-from mmlca.study.report.charts import legend, sankey, sunburst
 from mmlca.study.report.content import Item
 from mmlca.study.report.tables import Grid, Plain
 from mmlca.study.results.courses import (
@@ -233,11 +231,7 @@ def _with_rows(view: GroupCourses, table: pd.DataFrame) -> tuple[list[GroupInfo]
 
 
 def _lines(study: Study, findings: Findings, view: GroupCourses) -> Item:
-    states, paths = findings.states, view.tables.shown("paths")
-    rest = dict(zip(branch_names(states)[-2:], (PALE, MISSING), strict=True))
-    drawn = set(paths["state"])
-    branches = state_colours(states) | rest
-    branches = {name: shade for name, shade in branches.items() if name in drawn}
+    paths = view.tables.shown("paths")
     pooled = (
         "“Others”: branches of few patients, combined with the next smallest one so that their "
         "number cannot be worked out."
@@ -250,15 +244,13 @@ def _lines(study: Study, findings: Findings, view: GroupCourses) -> Item:
         sentences(
             "From the first drug class to the next ones; the height of a block is the share of "
             "patients who had that class as that line. “No further”: the previous line was the "
-            "last during follow-up. The rings show the same, with the first line inside and later "
-            "lines outside.",
-            pooled if list(rest)[1] in drawn else "",
+            "last during follow-up. The table has every path.",
+            pooled if branch_names(findings.states)[-1] in set(paths["state"]) else "",
         ),
         paths,
         Plain(shares=("share",), columns=("site", "group", "line", "path", "count", "share")),
         lambda: plot_lines(view.infos, table=view.tables.paths, min_count=study.privacy.min_count),
         f"Flow diagram from the first treatment line to the following ones, by {group_word(study)}",
-        lambda: legend(branches) + sankey(paths, branches) + sunburst(paths, branches),
     )
 
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mmlca.figures.colours import state_colours
 from mmlca.figures.courses import plot_index
 from mmlca.figures.distribution import plot_state_distribution
-from mmlca.study.report.charts import legend, stacked_bars
 from mmlca.study.report.tables import Grid
 from mmlca.study.sections.section import Section
 from mmlca.study.sections.views import item_of_view, rests_on, shown_views
@@ -39,10 +37,6 @@ def _state_distribution(study: Study, findings: Findings, view: GroupCourses) ->
     courses, min_count = view.tables, study.privacy.min_count
     window, group = window_name(study), group_word(study)
     shares = courses.shown("distribution")
-    drawn_as = shares["share"].fillna(shares.get("at_least", 0.0))
-    occur = set(shares.loc[drawn_as > 0, "state"])
-    colours = state_colours(findings.states)
-    seen = {name: shade for name, shade in colours.items() if name in occur}
     each = f"{group} and site" if len(view.sites) > 1 else group
     grey = (
         f"Grey: drug classes of fewer than {min_count} patients; where their number would follow "
@@ -75,7 +69,6 @@ def _state_distribution(study: Study, findings: Findings, view: GroupCourses) ->
             xlabel=window.capitalize(),
         ),
         f"Stacked bars of the drug classes by {window}, one panel for each {group}",
-        lambda: legend(seen) + stacked_bars(shares, colours, window),
     )
 
 

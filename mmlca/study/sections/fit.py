@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from mmlca.figures.diagnostics import plot_residuals, plot_stays
+from mmlca.figures.models import plot_residuals, plot_stays
 from mmlca.figures.transitions import plot_estimate_table
 from mmlca.model.criteria import OVERLAP
 from mmlca.sequences.checks import listed

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def items(study: Study, findings: Findings) -> Iterator[Item]:
     """One figure per membership."""
-    from mmlca.figures.lab_trends import plot_trend
+    from mmlca.figures.curves import plot_trend
 
     for view, trend in findings.trends.items():
         name = study.outputs.lab_label or trend.label

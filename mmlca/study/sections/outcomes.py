@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mmlca.figures.survival import plot_survival
+from mmlca.figures.curves import plot_survival
 from mmlca.sequences.checks import listed
 from mmlca.study.outcomes import ALL_SITES
 from mmlca.study.release import count_note

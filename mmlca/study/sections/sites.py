@@ -16,7 +16,7 @@ from mmlca.study.results.shown_sites import MOST_SITES
 from mmlca.study.results.site import is_rounded
 from mmlca.study.sections.section import Section
 from mmlca.study.words import number_word, sentences, window_name
-from mmlca.tables.norm_texts import p_text
+from mmlca.tables.norms import p_text
 
 if TYPE_CHECKING:
     from mmlca.study.findings import Findings

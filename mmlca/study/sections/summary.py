@@ -32,7 +32,7 @@ from mmlca.tables.clusters import (
     percent_text,
     rate_text,
 )
-from mmlca.tables.norm_texts import p_text
+from mmlca.tables.norms import p_text
 
 if TYPE_CHECKING:
     from mmlca.study.findings import Findings

@@ -46,7 +46,6 @@ def item_of_view(
     layout: Layout,
     draw: Callable[[], Any],
     alt: str,
-    chart: Callable[[], str] | None = None,
 ) -> Item:
     """A figure of one membership; its caption says which one it shows."""
     return Item(
@@ -58,7 +57,6 @@ def item_of_view(
         draw,
         f"{alt} at {listed(view.sites)}.",
         view.name,
-        chart,
         note=count_note(study),
     )
 

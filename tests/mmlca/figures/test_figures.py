@@ -19,6 +19,7 @@ from paths import ROOT
 import ehr_prep
 import mmlca
 from mmlca import Sequences
+from mmlca.figures.canvas import decimal_text
 from mmlca.figures.colours import MISSING, PALE, own_colours
 from mmlca.tables.course_tables import courses_by_group, rounded_frequencies
 from mmlca.tables.describe import frequency_spells
@@ -348,6 +349,8 @@ def test_a_model_in_place_of_sequences_or_groups(many: Sequences) -> None:
     for option in ({"lag": 2}, {"min_count": 11}):
         with pytest.raises(ValueError, match="lag and min_count belong to sequences"):
             mmlca.plot_transitions(model, **option)
+    with pytest.raises(ValueError, match="a model gets a figure of its own"):
+        mmlca.plot_transitions(model, figure=figure)
     by_class = mmlca.state_distribution(many, model)
     named = pd.Categorical([f"class {code + 1}" for code in model.predict(many)])
     same = mmlca.state_distribution(many, named)
@@ -830,3 +833,8 @@ def test_an_axis_of_numbers_observed_says_that_the_dead_are_among_them() -> None
     draw = mmlca.plot_state_distribution
     assert draw(data.absorb("dead"), xlabel="Quarter").get_xlabel() == label
     assert draw(data, xlabel="Quarter").get_xlabel() == "Quarter (below: number observed)"
+
+
+def test_decimals_without_the_leading_zero() -> None:
+    values = [0.0, -0.004, 0.123, -0.5, 1.0, -1.0, 0.996]
+    assert [decimal_text(v) for v in values] == ["0", "0", ".12", "−.50", "1", "−1", "1"]

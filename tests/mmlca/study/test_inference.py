@@ -20,9 +20,9 @@ from mmlca.study.results.models import fit_table
 from mmlca.study.results.shown_fits import Fits
 from mmlca.study.sections import covariates, fit, outcomes, registry
 from mmlca.study.site_data import event_times
-from mmlca.tables.cluster_chains import cluster_chains
 from mmlca.tables.cluster_effects import one_step_effects
 from mmlca.tables.disclosure import is_small
+from mmlca.tables.shared_chains import cluster_chains
 
 SETTINGS = """
 [rules]

@@ -8,19 +8,19 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import mmlca
-from mmlca.tables.cluster_chains import cluster_chains
 from mmlca.tables.cluster_effects import (
     ERRORS,
     Members,
     hide_effects,
+    hide_outcomes,
     one_step_effects,
     rounded_effects,
     site_effects,
     support,
 )
-from mmlca.tables.cluster_outcomes import hide_outcomes
 from mmlca.tables.disclosure import is_small
 from mmlca.tables.pooling import inverse_variance
+from mmlca.tables.shared_chains import cluster_chains
 
 CHAINS = mmlca.MarkovParams(
     [0.6, 0.4],

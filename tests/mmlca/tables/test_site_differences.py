@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 import mmlca
 from mmlca import MarkovParams, Sequences
-from mmlca.figures.sites import difference_text
 from mmlca.tables.site_differences import SiteDifferences
 
 # steps: A→A 1, A→B 1, B→B 2 | A→B 1, B→B 3
@@ -395,7 +394,7 @@ def shown(ax: object) -> list[str]:
 
 def test_the_figure_shows_the_differences() -> None:
     found = mmlca.site_differences(SITES, ONE, n_boot=0, min_support=2)
-    figure = mmlca.plot_site_differences(found, Figure(layout="constrained"))
+    figure = mmlca.plot_site_differences(found)
     assert isinstance(figure, Figure)
     transitions, first, text, scale, _ = figure.axes
     assert shown(transitions) == [".50", "−.50", "0", "0"]
@@ -414,7 +413,7 @@ def test_the_figure_shows_the_differences() -> None:
 
 def test_never_visited_rows_are_grey_and_bare() -> None:
     found = mmlca.site_differences(SITES, {"MGB": [1, 2], "VA": [1, 1]}, n_boot=0, min_support=0)
-    figure = mmlca.plot_site_differences(found, Figure())
+    figure = mmlca.plot_site_differences(found)
     one, two, first = figure.axes[:3]
     assert shown(one) == [".50", "−.50"]
     assert shown(two) == []
@@ -429,12 +428,12 @@ def test_rows_of_few_patients_are_grey_too() -> None:
     found = mmlca.site_differences(sites, clusters, n_boot=0)
     table = found.differences
     assert table["patients_first"].tolist() == [15, 15, 3, 3, 15, 15]
-    figure = mmlca.plot_site_differences(found, Figure(), min_count=11)
+    figure = mmlca.plot_site_differences(found, min_count=11)
     assert figure.axes[0].images[0].get_array().mask.tolist() == [[False] * 2, [True] * 2]
     assert figure.axes[0].get_title() == "Cluster 1\nn = 15 and 15"
     key = figure.axes[-1].get_legend().get_texts()[-1].get_text()
     assert key == "nobody at a site, not in the norm; or fewer than 11 patients"
-    few = mmlca.plot_site_differences(found, Figure(), min_count=16)
+    few = mmlca.plot_site_differences(found, min_count=16)
     assert few.axes[0].get_title() == "Cluster 1\nn = few and few"
 
 
@@ -478,10 +477,10 @@ def test_figure_by_default_and_its_choices(with_models: SiteDifferences) -> None
     )
     plt.close(figure)
     chosen = mmlca.plot_site_differences(
-        with_models, Figure(), sites="MGB − VA", memberships=["VA everywhere"]
+        with_models, sites="MGB − VA", memberships=["VA everywhere"]
     )
     assert shown(chosen.axes[3])[0].startswith("VA everywhere: ")
-    one = mmlca.plot_site_differences(with_models, Figure(), memberships="local")
+    one = mmlca.plot_site_differences(with_models, memberships="local")
     assert shown(one.axes[3])[0].startswith("Local: ")
     with pytest.raises(ValueError, match="sites must be one of 'MGB − VA', found 'VA − MGB'"):
         mmlca.plot_site_differences(with_models, sites="VA − MGB")
@@ -495,12 +494,7 @@ def test_many_states_and_an_unmatched_class_can_be_drawn() -> None:
     half, thirds = np.arange(60) % 2, np.arange(60) % 3
     sites, clusters = {"x": data, "y": data}, {"x": half, "y": half}
     found = mmlca.site_differences(sites, clusters, local={"x": half, "y": thirds}, n_boot=0)
-    figure = mmlca.plot_site_differences(found, Figure(layout="constrained"))
+    figure = mmlca.plot_site_differences(found)
     figure.draw_without_rendering()
     assert shown(figure.axes[0]) == []
     assert len(figure.axes) == 2 * (4 + 1) + 2
-
-
-def test_difference_text() -> None:
-    values = [0.0, -0.004, 0.123, -0.5, 1.0, -1.0, 0.996]
-    assert [difference_text(v) for v in values] == ["0", "0", ".12", "−.50", "1", "−1", "1"]
