@@ -198,7 +198,7 @@ def pool_outcome(sites: Mapping[str, Outcome], names: Mapping[Any, str]) -> Outc
     )
     shown = np.array([continuous or len(levels) == 1 or level != levels[0] for _, level in cells])
     known = shown & (total > 0)
-    rows = [Row(0, r["class"], r["term"], 0) for r in frame[known].to_dict("records")]
+    rows = [Row(r["class"], r["term"], 0) for r in frame[known].to_dict("records")]
     tests = wald_tests(rows, frame["estimate"][known].to_numpy(), covariance[np.ix_(known, known)])
     frame = _with_intervals(frame[shown].reset_index(drop=True), not continuous)
     return Outcomes(
