@@ -10,6 +10,7 @@ import html
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -23,8 +24,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from font.checks import check_sums, memberships, one_of
 from font.errors import InputError, ReportWarning, option
-from font.probabilities import PRIOR_OF_FITS
-from mmlca.model import em, expected, inference, store
+from font.probabilities import PRIOR_OF_FITS, log_prior
+from mmlca.model import em, inference, store
 from mmlca.model.checks import (
     AnySequences,
     as_sequences,
@@ -48,7 +49,6 @@ from mmlca.model.criteria import (
     membership_table,
     r_squared,
 )
-from mmlca.model.expected import Visits
 from mmlca.model.inference import Patients
 from mmlca.model.information import Kind
 from mmlca.model.membership import Rows, fit_membership, make_rows
@@ -497,7 +497,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         average = np.log(self.params_.weights)
         joint = np.tile(average, (len(data), 1))
         joint[known] = log_softmax(matrix[known] @ self.coefficients_.to_numpy(), axis=1)
-        joint += Visits(data.patterns).logliks(em.cells_of(self.params_))[data.patterns.inverse]
+        joint += self.log_likelihoods(data)
         logs = logsumexp(joint, axis=1)
         joint[np.isneginf(logs)] = average
         return np.exp(log_softmax(joint, axis=1)), logs, np.arange(len(data))
@@ -808,7 +808,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         data = self._conform(sequences)
         table = memberships(membership, len(data), self.params_.n_classes)
-        return expected.sums_of_patients(data, table, self.params_)
+        weighted = table * data.weights[:, None]
+        patterns = data.patterns
+        members = em.sum_by_pattern(patterns.inverse, weighted, len(patterns))
+        return em.sums_by_class(patterns, members, self.params_)
 
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all patients give, as many classes as rows; see `statistics`.
@@ -821,9 +824,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         table = check_sums(total, 1 + s + s * s, counts=True)
         zeros = self._zero_cells()
         model = type(self)(**(self.get_params() | {"n_classes": len(table), "init": None}))
-        model._set_params_(
-            expected.params_from_sums(table, s, float(self.prior), zeros), self.states_
-        )
+        model._set_params_(em.params_from_sums(table, s, float(self.prior), zeros), self.states_)
         model._forbidden = zeros
         model.n_sequences_ = float(table[:, 0].sum())
         return model
@@ -831,16 +832,22 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def log_likelihoods(self, sequences: AnySequences) -> Floats:
         """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
         data = self._conform(sequences)
-        return expected.log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
+        logs = em.Visits(data.patterns).logliks(em.cells_of(self.params_))
+        return np.asarray(logs[data.patterns.inverse])
 
     def log_penalty(self) -> float:
         """What the prior adds to the log-likelihood for the chains, without the proportions."""
         check_is_fitted(self)
-        return expected.log_penalty(self.params_, float(self.prior), self._zero_cells())
+        prior = np.where(self._zero_cells(), 0.0, float(self.prior))
+        return log_prior(em.cells_of(self.params_), prior)
 
     def distinct(self, sequences: AnySequences) -> Sequences:
         """One patient per transition pattern, with the summed weight of all who share it."""
-        return expected.one_per_pattern(self._conform(sequences))
+        data = self._conform(sequences)
+        patterns = data.patterns
+        first = np.empty(len(patterns), dtype=np.intp)
+        first[patterns.inverse[::-1]] = np.arange(len(data))[::-1]
+        return replace(data, account=None)[first].reweight(patterns.weights)
 
     def _zero_cells(self) -> NDArray[np.bool_]:
         """The steps that are impossible: of the fit, or else those of `zeros`."""

@@ -22,7 +22,6 @@ from mmlca.model import em
 from mmlca.model.checks import count_patients, forbidden_cells
 from mmlca.model.covariates import Design
 from mmlca.model.criteria import OVERLAP, entropy_r_squared
-from mmlca.model.expected import Visits
 from mmlca.model.information import (
     FEW,
     Kind,
@@ -158,7 +157,7 @@ def point_at(model: MixtureMarkov, patients: Patients) -> Point:
         rows = make_rows(data.patterns, data.weights, design.standardised(patients.matrix))
         coefficients = np.linalg.solve(design.back, model.coefficients_.to_numpy())
         of_classes = 0.0  # coefficients of covariates have no prior
-    visits = Visits(data.patterns)
+    visits = em.Visits(data.patterns)
     point = point_of(visits, rows, model.params_, coefficients, float(model.prior), of_classes)
     if not np.isfinite(point.posterior[rows.weights > 0]).all():
         raise InputError("some patients are impossible under the model; give those of the fit.")

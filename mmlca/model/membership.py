@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
 from font.probabilities import log_prior, probabilities
-from mmlca.model.em import Settings, cells_of, params_of
-from mmlca.model.expected import Visits
+from mmlca.model.em import Settings, Visits, cells_of, params_of, sum_by_pattern
 from mmlca.model.params import Floats, MarkovParams
 from mmlca.model.search import Fit, start_row
 from mmlca.model.starts import reassigned
@@ -174,9 +173,7 @@ class Mixture:
 
 def by_pattern(rows: Rows, posterior: Floats, visits: Visits) -> Floats:
     """Class probabilities of rows (R, K), weighted and summed by pattern (U, K)."""
-    n_patterns = visits.plain.shape[0]
-    weighted = (posterior * rows.weights[:, None]).T
-    return np.array([np.bincount(rows.pattern, w, n_patterns) for w in weighted], dtype=float).T
+    return sum_by_pattern(rows.pattern, posterior * rows.weights[:, None], len(visits.patterns))
 
 
 def class_joint(visits: Visits, rows: Rows, cells: Floats, coefficients: Floats) -> Floats:

@@ -460,9 +460,7 @@ def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Fl
     inverse, total = data.patterns.inverse, case.sum()
     n_patterns = len(data.patterns)
     weight = np.bincount(inverse, weights=case, minlength=n_patterns)
-    given = np.column_stack(  # cases of each pattern by assigned class
-        [np.bincount(inverse, weights=case * w, minlength=n_patterns) for w in assigned.T]
-    )
+    given = em.sum_by_pattern(inverse, assigned * case[:, None], n_patterns)
     base = em.e_step(data.patterns, params)
     table = base.posterior.T @ given / total
     share = base.posterior.T @ weight / total

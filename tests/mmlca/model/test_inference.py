@@ -14,8 +14,7 @@ from scipy.special import softmax
 
 import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
-from mmlca.model.em import Settings, cells_of, params_of
-from mmlca.model.expected import Visits, passes, sum_over_gaps
+from mmlca.model.em import Settings, Visits, cells_of, params_of, passes, sum_over_gaps
 from mmlca.model.inference import OverlapWarning
 from mmlca.model.information import Point, covariance, information, point_of
 from mmlca.model.membership import Mixture, make_rows

@@ -10,7 +10,6 @@ import pytest
 from font.probabilities import probabilities
 from mmlca import MarkovParams, Sequences, simulate
 from mmlca.model import em
-from mmlca.model.expected import params_from_sums, sums_by_class
 
 
 def drawn(n_classes: int, n_states: int, seed: int) -> MarkovParams:
@@ -66,7 +65,7 @@ def test_sums_of_patients_give_the_same_update() -> None:
         data.patterns, em.cells_of(start), start.weights, em.Settings(0.5, zeros, 1, 0.0, False)
     )
     step = em.e_step(data.patterns, start)
-    total = sums_by_class(data.patterns, step.posterior * data.patterns.weights[:, None], start)
-    params = params_from_sums(total, 4, 0.5, zeros)
+    total = em.sums_by_class(data.patterns, step.posterior * data.patterns.weights[:, None], start)
+    params = em.params_from_sums(total, 4, 0.5, zeros)
     np.testing.assert_allclose(em.cells_of(params), found.cells, rtol=1e-12)
     np.testing.assert_allclose(params.weights, found.shares[0], rtol=1e-12)
