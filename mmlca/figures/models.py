@@ -19,7 +19,7 @@ from mmlca.figures.canvas import (
     new_axes,
 )
 from mmlca.figures.colours import INK, group_colour, state_colours
-from mmlca.model.criteria import CRITERIA
+from mmlca.model.settings import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.tables.clusters import percent_text
 

@@ -1,4 +1,4 @@
-"""How certain the parameters are: standard errors, intervals, and tests of covariates.
+"""How certain the parameters are, and how well a model fits: errors, tests, tables and criteria.
 
 `MixtureMarkov` documents what these functions compute. They take a fitted mixture and the
 patients of its fit: sequences in the mixture's states, with the columns of their covariates or the
@@ -19,9 +19,7 @@ from scipy.stats import chi2, norm
 from font.checks import one_of
 from font.errors import InputError, ReportWarning
 from mmlca.model import em
-from mmlca.model.checks import count_patients, forbidden_cells
 from mmlca.model.covariates import Design
-from mmlca.model.criteria import OVERLAP, entropy_r_squared
 from mmlca.model.information import (
     FEW,
     Kind,
@@ -32,11 +30,14 @@ from mmlca.model.information import (
     point_of,
 )
 from mmlca.model.membership import Mixture, make_rows
-from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.params import Floats, MarkovParams, count_patients, forbidden_cells
 from mmlca.sequences.type import Sequences
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
+
+
+OVERLAP = 0.7  # entropy R² below which intervals were seen to cover less than they say
 
 
 class OverlapWarning(ReportWarning):
@@ -166,10 +167,10 @@ def point_at(model: MixtureMarkov, patients: Patients) -> Point:
 
 def _covariance(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
     one_of(kind, get_args(Kind), "information")
-    clarity = entropy_r_squared(point.posterior, point.rows.weights)
-    if clarity < OVERLAP:
+    separation = clarity(point.posterior, point.rows.weights)
+    if separation < OVERLAP:
         warnings.warn(
-            f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so that "
+            f"the classes overlap (entropy R² {separation:.2f}, below {OVERLAP:g}), so that "
             "intervals from standard errors may be too narrow; bootstrap intervals are "
             "safer (mmlca.bootstrap, or --bootstrap 500 of `mmlca fit`).",
             OverlapWarning,
@@ -387,3 +388,109 @@ def _cell_errors(
             errors[k, columns] = _delta_errors(slopes, block[np.ix_(mine, mine)])
             unknown[k, columns] = gone[mine].any()
     return errors, unknown & point.inside
+
+
+# --- criteria, and how clearly classes are separated ------------------------------------
+
+
+def information_criteria(loglik: Any, n_parameters: Any, n: Any, entropy: Any) -> dict[str, Any]:
+    """The criteria by name from numbers or arrays of them; smaller is better.
+
+    With p parameters and n sequences, BIC = −2 log L + p log n, AIC = −2 log L + 2p, SABIC is BIC
+    with (n + 2) / 24 instead of n (Sclove 1987), CAIC = BIC + p (Bozdogan 1987), and ICL = BIC +
+    2·entropy of the memberships (Biernacki et al. 2000).
+
+    Examples
+    --------
+    >>> criteria = information_criteria(-100.0, 3, 50, 2.0)
+    >>> {name: round(float(value), 1) for name, value in criteria.items()}
+    {'bic': 211.7, 'aic': 206.0, 'sabic': 202.3, 'caic': 214.7, 'icl': 215.7}
+    """
+    misfit = -2 * loglik
+    bic = misfit + n_parameters * np.log(n)
+    return {
+        "bic": bic,
+        "aic": misfit + 2 * n_parameters,
+        "sabic": misfit + n_parameters * np.log((n + 2) / 24),
+        "caic": bic + n_parameters,
+        "icl": bic + 2 * entropy,
+    }
+
+
+def classification_entropy(posterior: Floats, weights: Floats) -> float:
+    """−Σᵢ wᵢ Σₖ pᵢₖ log pᵢₖ: how uncertain the patterns' classes are altogether."""
+    logs = np.log(posterior, out=np.zeros_like(posterior), where=posterior > 0)
+    return float(-(weights @ (posterior * logs).sum(axis=1))) + 0.0
+
+
+def entropy_r_squared(entropy: float, n: float, n_classes: int) -> float:
+    """The entropy R² of Ramaswamy et al. (1993), 1 − entropy / (n log K); 1 for one class."""
+    return 1.0 if n_classes == 1 else 1 - entropy / (n * float(np.log(n_classes)))
+
+
+def clarity(posterior: Floats, weights: Floats) -> float:
+    """The entropy R² of memberships (n, K)."""
+    entropy = classification_entropy(posterior, weights)
+    return entropy_r_squared(entropy, float(weights.sum()), posterior.shape[1])
+
+
+def count_parameters(
+    params: MarkovParams, zeros: NDArray[np.bool_], init: MarkovParams | None, n_groups: int = 1
+) -> int:
+    """G(K − 1) + K(S − 1) + K·S(S − 1), less the cells that must be zero."""
+    k, s = params.n_classes, params.n_states
+    fixed = np.broadcast_to(zeros, (k, len(zeros)))
+    if init is not None:
+        fixed = fixed | (em.cells_of(init) == 0)
+    return n_groups * (k - 1) + k * (s - 1) + k * s * (s - 1) - int(fixed.sum())
+
+
+# --- the table of the classes -------------------------------------------------------------
+
+
+def class_table(
+    model: MixtureMarkov, patients: Floats, intervals: pd.DataFrame | None
+) -> pd.DataFrame:
+    """One row per class, see `MixtureMarkov.summary`; `patients` (n,) are weights."""
+    params, states, posterior = model.params_, model.states_, model.posterior_
+    table = posterior.assign(patients=patients, sure=posterior["probability"] * patients)
+    classes = np.arange(1, params.n_classes + 1)
+    sums = table.groupby("class")[["patients", "sure"]].sum().reindex(classes, fill_value=0.0)
+    each, first = np.arange(params.n_classes), params.initial.argmax(axis=1)
+    moves = params.transition[each, first]
+    stays = moves[each, first]
+    moves[each, first] = 0
+    target = moves.argmax(axis=1)
+    return pd.DataFrame(
+        {
+            "weight": params.weights,
+            **_limits(intervals, "weight", each),
+            **{f"weight in {name}": row for name, row in model.group_weights_.iterrows()},
+            "patients": sums["patients"],
+            "certainty": sums["sure"] / sums["patients"],
+            "starts with": [
+                f"{states[i]} ({params.initial[k, i]:.2f})" for k, i in enumerate(first)
+            ],
+            "stays": stays,
+            **_limits(intervals, "stays", _place_of_stays(params, first)),
+            "mostly moves to": [
+                f"{states[j]} ({moves[k, j]:.3f})" if moves[k, j] > 0 else "–"
+                for k, j in enumerate(target)
+            ],
+        },
+        index=pd.Index(classes, name="class"),
+    )
+
+
+def _place_of_stays(params: MarkovParams, first: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Rows of the table of intervals that hold the steps from each class's first state to it."""
+    k, s = params.n_classes, params.n_states
+    place: NDArray[np.intp] = k + k * s + np.arange(k) * s * s + first * s + first
+    return place
+
+
+def _limits(intervals: pd.DataFrame | None, name: str, rows: NDArray[np.intp]) -> dict[str, Floats]:
+    """The columns "… low" and "… high" of these rows; no columns without intervals."""
+    if intervals is None:
+        return {}
+    return {f"{name} {end}": intervals[end].to_numpy()[rows] for end in ("low", "high")}

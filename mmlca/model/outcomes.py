@@ -20,11 +20,10 @@ from scipy.stats import chi2
 
 from font.checks import case_weights, listed, one_of, some
 from font.errors import InputError, ReportWarning
-from mmlca.model.checks import AnySequences, in_states
 from mmlca.model.covariates import complete, learn, separation
-from mmlca.model.criteria import OVERLAP, entropy_r_squared
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.params import Floats
+from mmlca.model.inference import OVERLAP, clarity
+from mmlca.model.params import AnySequences, Floats, in_states
 from mmlca.model.settings import Correction as Correction
 from mmlca.model.third_step import (
     Logit,
@@ -184,10 +183,9 @@ def three_step(
         slopes = theta[0].reshape(len(labels) - 1, -1).T
         if warning := separation(parts[0].x[used], ["", *terms], slopes):
             warnings.warn(warning, ReportWarning, stacklevel=2)
-    clarity = 1.0 if correction is None else entropy_r_squared(p, case)
-    if clarity < OVERLAP:
+    if correction is not None and (entropy := clarity(p, case)) < OVERLAP:
         warnings.warn(
-            f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so corrected "
+            f"the classes overlap (entropy R² {entropy:.2f}, below {OVERLAP:g}), so corrected "
             "estimates are biased towards each other and their intervals are too narrow in small "
             "samples; read small differences with caution, or use fewer classes.",
             ReportWarning,

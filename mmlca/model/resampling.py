@@ -8,10 +8,8 @@ the model's by the patients they share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from os import cpu_count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +23,6 @@ from font.checks import whole_number
 from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.model import em
-from mmlca.model.checks import AnySequences, forbidden_cells, in_states
 from mmlca.model.covariates import AnyCovariates, Design
 from mmlca.model.inference import (
     check_level,
@@ -37,7 +34,8 @@ from mmlca.model.inference import (
 )
 from mmlca.model.information import Point
 from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
-from mmlca.model.params import Floats, MarkovParams, Seed
+from mmlca.model.params import AnySequences, Floats, MarkovParams, Seed, forbidden_cells, in_states
+from mmlca.model.search import in_threads
 from mmlca.model.starts import reassigned
 from mmlca.sequences.type import Labels
 
@@ -148,12 +146,11 @@ def bootstrap(
     refit = partial(_refit, point, _group_alike(point), settings, zeros, n_fresh)
     ends = []
     rngs = np.random.default_rng(seed).spawn(n)
-    with ThreadPoolExecutor(n_jobs if n_jobs > 0 else cpu_count() or 1) as pool:
-        for done, end in enumerate(pool.map(refit, rngs) if n_jobs != 1 else map(refit, rngs), 1):
-            if end is not None:
-                ends.append(end)
-            if progress is not None:
-                progress(done, n)
+    for done, end in enumerate(in_threads(refit, rngs, n_jobs), 1):
+        if end is not None:
+            ends.append(end)
+        if progress is not None:
+            progress(done, n)
     if len(ends) < 2:
         raise InputError(
             f"{n - len(ends)} of {n} refits lost a class, so too few are left to summarise; ask "

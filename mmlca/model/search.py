@@ -9,10 +9,11 @@ because they were tuned together and share the constants below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from os import cpu_count
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -23,8 +24,9 @@ from mmlca.model.params import Floats, MarkovParams
 from mmlca.model.starts import KICKS, KINDS, Place, Start, Starter
 from mmlca.sequences.patterns import Patterns
 
-SearchKind = Literal["default", "thorough"]
 Spread = Callable[[Callable[[Any], Run], Iterable[Any]], list[Run]]  # map, on several threads
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 # Chosen by measurement on three data sets with K = 4 … 6 (tests/bench/test_bench_em.py).
 _SAME, _EQUAL = 0.01, 0.001  # two maxima this close count as the same; are kept as one
@@ -91,6 +93,17 @@ def is_confirmed(n_replicated: int, n_searches: int) -> bool:
     return n_replicated >= max(2, n_searches / 2)
 
 
+def in_threads(
+    call: Callable[[Item], Result], items: Iterable[Item], n_jobs: int
+) -> Iterator[Result]:
+    """Results in the order of the items, on `n_jobs` threads (−1: one per processor)."""
+    if n_jobs == 1:
+        yield from map(call, items)
+        return
+    with ThreadPoolExecutor(n_jobs if n_jobs > 0 else cpu_count() or 1) as pool:
+        yield from pool.map(call, items)  # who stops early cancels the others
+
+
 def fit_from(patterns: Patterns, init: MarkovParams, settings: Settings) -> Fit:
     """One EM run from exactly the given parameters; their zeros stay zero."""
     run = run_em(patterns, cells_of(init), init.weights, settings, zeros=cells_of(init) == 0)
@@ -130,19 +143,18 @@ def fit_search(
         run = run_em(patterns, *start, settings)
         return _finish(patterns, run, [start_row("pooled", run)], 1, 1)
     sample = _sample_patients(patterns, rng)
-    with ThreadPoolExecutor(n_jobs) as pool:
 
-        def spread(call: Callable[[Any], Run], items: Iterable[Any]) -> list[Run]:
-            return list(pool.map(call, items) if n_jobs > 1 else map(call, items))
+    def spread(call: Callable[[Any], Run], items: Iterable[Any]) -> list[Run]:
+        return list(in_threads(call, items, n_jobs))
 
-        outcome = _find_maxima(sample, n_classes, settings, n_init, rng, spread, thorough)
-        maxima, record, n_replicated, n_searches = outcome
-        same = sample is patterns
-        finals = [maximum.run for maximum in maxima[: 1 if same else 3]]
-        ends = spread(partial(_continue_run, patterns, settings=settings, same=same), finals)
-        best = max(ends, key=lambda run: run.value)
-        if same and len(maxima) > 1 and settings.tol > 0:
-            best = _settle(patterns, best, settings, rng, spread)
+    outcome = _find_maxima(sample, n_classes, settings, n_init, rng, spread, thorough)
+    maxima, record, n_replicated, n_searches = outcome
+    same = sample is patterns
+    finals = [maximum.run for maximum in maxima[: 1 if same else 3]]
+    ends = spread(partial(_continue_run, patterns, settings=settings, same=same), finals)
+    best = max(ends, key=lambda run: run.value)
+    if same and len(maxima) > 1 and settings.tol > 0:
+        best = _settle(patterns, best, settings, rng, spread)
     return _finish(patterns, best, record, n_replicated, n_searches)
 
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from font.probabilities import PRIOR_OF_ASSIGNED, probabilities
 from mmlca.model import em
-from mmlca.model.checks import forbidden_cells
-from mmlca.model.params import MarkovParams
+from mmlca.model.params import MarkovParams, forbidden_cells
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Sequences
 from mmlca.tables.counts import cluster_steps
