@@ -36,37 +36,22 @@ class Settings(NamedTuple):
 
 
 @dataclass(eq=False)
-class Run:
-    """One EM run: its last parameters, and the path of the log-likelihood that led there.
-
-    `shares` (H, K) are the proportions of the classes in each group of patients, `members` (K,)
-    the expected patients of each class.
-    """
+class RunEnd:
+    """Where a run ended: cells (K, C), and the path there: log-likelihood, and penalised."""
 
     cells: Floats
-    shares: Floats
     path: Floats
     converged: bool
-    members: Floats = field(repr=False)
+
+    @property
+    def failed(self) -> str:
+        """Reason for failure, or ""."""
+        return "" if np.isfinite(self.path[-1, 1]) else "impossible data"
 
     @cached_property
     def value(self) -> float:
         """The penalised log-likelihood; −inf for a run that failed."""
         return -np.inf if self.failed else float(self.path[-1, 1])
-
-    @cached_property
-    def failed(self) -> str:
-        """Reason for failure, or ""."""
-        if not np.isfinite(self.path[-1, 1]):
-            return "impossible data"
-        return "a class emptied" if (self.members < 1e-6).any() else ""
-
-    @cached_property
-    def overall(self) -> Floats:
-        """The proportions of the classes among all patients, (K,)."""
-        members = np.maximum(self.members, 0)
-        overall: Floats = members / members.sum() if members.any() else members
-        return self.shares[0].copy() if len(self.shares) == 1 else overall
 
     @property
     def status(self) -> str:
@@ -74,6 +59,30 @@ class Run:
         if self.failed:
             return f"failed: {self.failed}"
         return "converged" if self.converged else "stopped at max_iter"
+
+
+@dataclass(eq=False)
+class Run(RunEnd):
+    """A run of the kernels.
+
+    `shares` (H, K) are the proportions of the classes in each group of patients, `members` (K,)
+    the expected patients of each class.
+    """
+
+    shares: Floats
+    members: Floats = field(repr=False)
+
+    @property
+    def failed(self) -> str:
+        """Reason for failure, or ""."""
+        return super().failed or ("a class emptied" if (self.members < 1e-6).any() else "")
+
+    @cached_property
+    def overall(self) -> Floats:
+        """The proportions of the classes among all patients, (K,)."""
+        members = np.maximum(self.members, 0)
+        overall: Floats = members / members.sum() if members.any() else members
+        return self.shares[0].copy() if len(self.shares) == 1 else overall
 
 
 class EStep(NamedTuple):
@@ -117,9 +126,9 @@ def run_em(
     members = shares * (size + n_classes * settings.prior) - settings.prior
     return Run(
         found[:, :n_cells].copy(),
-        shares,
         path[: n_done + 1] * unit,
         converged,
+        shares,
         members.sum(axis=0),
     )
 

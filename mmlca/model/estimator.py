@@ -25,7 +25,16 @@ from font.checks import check_sums, memberships, one_of, whole_number
 from font.errors import InputError, ReportWarning, option
 from font.probabilities import PRIOR_OF_FITS, log_prior
 from mmlca.model import em, inference, store
-from mmlca.model.covariates import AnyCovariates, Design, matrix_of, read_covariates, separation
+from mmlca.model.covariates import (
+    AnyCovariates,
+    Design,
+    Rows,
+    fit_membership,
+    make_rows,
+    matrix_of,
+    read_covariates,
+    separation,
+)
 from mmlca.model.inference import (
     Patients,
     classification_entropy,
@@ -34,7 +43,6 @@ from mmlca.model.inference import (
     information_criteria,
 )
 from mmlca.model.information import Kind
-from mmlca.model.membership import Rows, fit_membership, make_rows
 from mmlca.model.params import (
     AnySequences,
     Floats,

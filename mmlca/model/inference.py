@@ -19,7 +19,7 @@ from scipy.stats import chi2, norm
 from font.checks import one_of
 from font.errors import InputError, ReportWarning
 from mmlca.model import em
-from mmlca.model.covariates import Design
+from mmlca.model.covariates import Design, Mixture, make_rows
 from mmlca.model.information import (
     FEW,
     Kind,
@@ -29,7 +29,6 @@ from mmlca.model.information import (
     information,
     point_of,
 )
-from mmlca.model.membership import Mixture, make_rows
 from mmlca.model.params import Floats, MarkovParams, count_patients, forbidden_cells
 from mmlca.sequences.type import Sequences
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
 from font.errors import InputError
+from mmlca.model.covariates import Rows, by_pattern, class_joint, logit_information
 from mmlca.model.em import Gaps, Visits, cells_of, passes, sum_over_gaps
-from mmlca.model.membership import Rows, by_pattern, class_joint, logit_information
 from mmlca.model.params import Floats, MarkovParams
 
 Kind = Literal["observed", "opg", "sandwich"]

@@ -23,7 +23,7 @@ from font.checks import whole_number
 from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.model import em
-from mmlca.model.covariates import AnyCovariates, Design
+from mmlca.model.covariates import AnyCovariates, Design, Mixture, Rows, by_pattern, class_joint
 from mmlca.model.inference import (
     check_level,
     group_names,
@@ -33,10 +33,8 @@ from mmlca.model.inference import (
     point_at,
 )
 from mmlca.model.information import Point
-from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
 from mmlca.model.params import AnySequences, Floats, MarkovParams, Seed, forbidden_cells, in_states
-from mmlca.model.search import in_threads
-from mmlca.model.starts import reassigned
+from mmlca.model.search import in_threads, reassigned
 from mmlca.sequences.type import Labels
 
 if TYPE_CHECKING:

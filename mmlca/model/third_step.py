@@ -18,7 +18,7 @@ from scipy.special import log_softmax
 
 from font.errors import InputError, ReportWarning, option
 from mmlca.model import em
-from mmlca.model.membership import logit_information
+from mmlca.model.covariates import logit_information
 from mmlca.model.params import Floats, MarkovParams
 from mmlca.model.settings import Correction
 from mmlca.sequences.type import Sequences

@@ -14,10 +14,10 @@ from scipy.special import softmax
 
 import mmlca
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
+from mmlca.model.covariates import Mixture, make_rows
 from mmlca.model.em import Settings, Visits, cells_of, params_of, passes, sum_over_gaps
 from mmlca.model.inference import OverlapWarning
 from mmlca.model.information import Point, covariance, information, point_of
-from mmlca.model.membership import Mixture, make_rows
 
 TWO = MarkovParams(
     [0.6, 0.4], [[0.8, 0.2], [0.3, 0.7]], [[[0.85, 0.15], [0.4, 0.6]], [[0.5, 0.5], [0.2, 0.8]]]
