@@ -410,19 +410,30 @@ def separation(matrix: Floats, columns: list[str], coefficients: Floats) -> str:
 
 
 class Rows(NamedTuple):
-    """Distinct pairs of pattern and covariates.
+    """Distinct pairs of pattern and covariates: the data of a fit with a logit.
 
-    `pattern` (R,); `design` (R, P), its first column ones; summed `weights`, and summed `squares`
-    of weights as parts of the largest (R,); `inverse` and `each` (n,): the row and the weight of
-    each patient.
+    `visits` are those of the patterns; `pattern` (R,); `design` (R, P), its first column ones;
+    summed `weights`, and summed `squares` of weights as parts of the largest (R,); `inverse` and
+    `each` (n,): the row and the weight of each patient.
     """
 
+    visits: Visits
     pattern: NDArray[np.intp]
     design: Floats
     weights: Floats
     squares: Floats
     inverse: NDArray[np.intp]
     each: Floats
+
+    def joint(self, cells: Floats, coefficients: Floats) -> Floats:
+        """Log of class probability times likelihood, for each row and class (R, K)."""
+        shares: Floats = log_softmax(self.design @ coefficients, axis=1)
+        return shares + self.visits.logliks(cells)[self.pattern]
+
+    def by_pattern(self, posterior: Floats) -> Floats:
+        """Class probabilities of rows (R, K), weighted and summed by pattern (U, K)."""
+        weighted = posterior * self.weights[:, None]
+        return sum_by_pattern(self.pattern, weighted, len(self.visits.patterns))
 
 
 def make_rows(patterns: Patterns, weights: Floats, design: Floats | None = None) -> Rows:
@@ -436,16 +447,11 @@ def make_rows(patterns: Patterns, weights: Floats, design: Floats | None = None)
         number = keys.groupby(list(keys.columns), sort=True).ngroup().to_numpy()
         first = np.unique(number, return_index=True)[1]
         pattern, kept = inverse[first], design[first]
-    size = len(pattern)
     parts = weights / weights.max(initial=1e-300)
-    return Rows(
-        pattern,
-        kept,
-        np.bincount(number, weights, size).astype(float),
-        np.bincount(number, parts**2, size).astype(float),
-        number,
-        weights,
+    summed, squares = (
+        np.bincount(number, w, len(pattern)).astype(float) for w in (weights, parts**2)
     )
+    return Rows(Visits(patterns), pattern, kept, summed, squares, number, weights)
 
 
 @dataclass(eq=False)
@@ -465,16 +471,13 @@ class _Step(NamedTuple):
 class Mixture:
     """The data of a fit with covariates, and one EM update."""
 
-    def __init__(
-        self, visits: Visits, rows: Rows, settings: Settings, zeros: NDArray[np.bool_]
-    ) -> None:
-        self.visits, self.rows, self.settings = visits, rows, settings
-        self.prior = np.where(zeros | settings.zeros, 0.0, settings.prior)
-        self.open = ~(zeros | settings.zeros)
+    def __init__(self, rows: Rows, settings: Settings, zeros: NDArray[np.bool_]) -> None:
+        self.rows, self.open = rows, ~(zeros | settings.zeros)
+        self.prior = np.where(self.open, settings.prior, 0.0)
 
     def e_step(self, cells: Floats, coefficients: Floats) -> _Step:
         """Log-likelihood, penalised log-likelihood, and class probabilities of each row (R, K)."""
-        joint = class_joint(self.visits, self.rows, cells, coefficients)
+        joint = self.rows.joint(cells, coefficients)
         logs = logsumexp(joint, axis=1)
         counted = self.rows.weights > 0
         loglik = float(self.rows.weights[counted] @ logs[counted])
@@ -486,9 +489,9 @@ class Mixture:
         self, cells: Floats, coefficients: Floats, posterior: Floats
     ) -> tuple[Floats, Floats]:
         """New cells and coefficients."""
-        memberships = by_pattern(self.rows, posterior, self.visits)
-        expected = self.visits.expected(cells, memberships)
-        new = probabilities(*map(self.visits.rows, (expected, self.prior, self.open)))
+        visits = self.rows.visits
+        expected = visits.expected(cells, self.rows.by_pattern(posterior))
+        new = probabilities(*map(visits.rows, (expected, self.prior, self.open)))
         members = posterior * self.rows.weights[:, None]
         return new.reshape(cells.shape), fit_logit(self.rows.design, members, coefficients)
 
@@ -520,7 +523,7 @@ class Mixture:
                 converged = True
                 break
             if accelerate and len(history) == 3 and len(path) <= max_iter and not n_passed:
-                leap = _extrapolate(history, self.visits)
+                leap = _extrapolate(history, self.rows.visits)
                 ahead = self.e_step(*leap)
                 if ahead.value >= step.value:
                     here, step, gain_before = leap, ahead, np.inf
@@ -528,17 +531,6 @@ class Mixture:
             if len(history) >= 3:
                 history = [here]
         return MembershipRun(here[0], np.array(path), converged, here[1], step.posterior)
-
-
-def by_pattern(rows: Rows, posterior: Floats, visits: Visits) -> Floats:
-    """Class probabilities of rows (R, K), weighted and summed by pattern (U, K)."""
-    return sum_by_pattern(rows.pattern, posterior * rows.weights[:, None], len(visits.patterns))
-
-
-def class_joint(visits: Visits, rows: Rows, cells: Floats, coefficients: Floats) -> Floats:
-    """Log of class probability times likelihood, for each row and class (R, K)."""
-    shares: Floats = log_softmax(rows.design @ coefficients, axis=1)
-    return shares + visits.logliks(cells)[rows.pattern]
 
 
 def fit_logit(design: Floats, members: Floats, coefficients: Floats) -> Floats:
@@ -613,7 +605,6 @@ def _extrapolate(history: list[tuple[Floats, Floats]], visits: Visits) -> tuple[
 
 
 def fit_membership(
-    patterns: Patterns,
     rows: Rows,
     first: MarkovParams,
     settings: Settings,
@@ -627,8 +618,7 @@ def fit_membership(
     followed; again from there if that was a gain. Returns the fit, its `posterior` by row, and the
     coefficients (P, K) of the rows' design, the largest class the reference.
     """
-    visits = Visits(patterns)
-    mixture = Mixture(visits, rows, settings, zeros)
+    mixture = Mixture(rows, settings, zeros)
     cells, none = cells_of(first), np.zeros((rows.design.shape[1], first.n_classes))
     shares = np.maximum(first.weights, 1e-12)
     none[0] = np.log(shares / shares[0])
@@ -657,8 +647,8 @@ def fit_membership(
     average = rows.weights @ shares / rows.weights.sum()
     order = np.argsort(-average, kind="stable")
     coefficients = best.coefficients[:, order] - best.coefficients[:, order[:1]]
-    memberships = by_pattern(rows, best.posterior, visits)
-    expected = visits.rows(visits.expected(best.cells, memberships)[order])
+    visits = rows.visits
+    expected = visits.rows(visits.expected(best.cells, rows.by_pattern(best.posterior))[order])
     fit = Fit(
         params_of(best.cells[order], average[order]),
         average[order][None],

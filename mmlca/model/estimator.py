@@ -80,13 +80,11 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Number of starts, and the measure of patience: the more starts, the longer the best
         maxima are perturbed without gain before the search ends. An easy problem ends sooner.
     search : "default" or "thorough"
-        A thorough search takes several times as long: unless all starts that are followed end at
-        the same maximum, it makes six independent searches instead of three, each with twice the
-        patience, and joins them with twelve times the patience. The default is enough where most
-        independent searches agree (`n_replicated_`). It often is not where many classes are fitted
-        to few patients or to overlapping groups: then maxima that lie apart differ little in
-        log-likelihood. Use the thorough search there, and for a result that will be published. No
-        search can be sure to have seen the best maximum.
+        A thorough search takes several times as long and misses the best maximum less often. The
+        default is enough where most independent searches agree (`n_replicated_`). It often is not
+        where many classes are fitted to few patients or to overlapping groups: then maxima that
+        lie apart differ little in log-likelihood. Use the thorough search there, and for a result
+        that will be published. No search can be sure to have seen the best maximum.
     init : MarkovParams, optional
         Starting values: one run from exactly there. Their zeros stay zero.
     prior : float
@@ -131,12 +129,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     n_replicated_, n_searches_ : int
         `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half (in a
         thorough search: all) of the starts that were followed end there, each of them counts as a
-        search. Otherwise there are three searches (six if thorough), two in three from random
-        starts and the others from solutions with one class fewer; none knows what another reached,
-        and what they reach together afterwards does not count, so that `n_replicated_` may be 0. A
-        high share is evidence that no better maximum exists, not proof: a maximum that attracts
-        most starts need not be the best. The fit warns where fewer than two of the searches, or
-        fewer than half of them, reached it: two of six may agree on a lower maximum.
+        search. Otherwise there are three searches (six if thorough), and what they reach together
+        afterwards does not count, so that `n_replicated_` may be 0. A high share is evidence that
+        no better maximum exists, not proof. The fit warns where fewer than two of the searches, or
+        fewer than half of them, reached it.
     coefficients_ : DataFrame
         Only with covariates: terms × classes, log-odds of each class against the first.
     n_dropped_ : int
@@ -148,11 +144,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     -----
     Classes are ordered by decreasing size. Tables with labels count them from 1; arrays
     (`params_`, `labels_`, `predict`, `predict_proba`) from 0.
-
-    As a scikit-learn estimator it passes `check_estimator`, but for the checks that give labels
-    as second argument of `fit` (it is the weights here), that need continuous or arbitrary
-    negative data (states are whole numbers from 0, −1 is missing), that forbid another number of
-    columns in `predict` (new sequences may be longer or shorter), or that fit a single patient.
 
     Examples
     --------
@@ -236,13 +227,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         patterns = counted.patterns
         if patients.groups is not None:
             patterns = patterns.by_group(patients.groups, len(names), counted.weights)
-        settings = em.Settings(
-            float(self.prior),
-            forbidden_cells(self.zeros, data),
-            int(self.max_iter),
-            float(self.tol),
-            bool(self.accelerate),
-        )
+        zeros = forbidden_cells(self.zeros, data)
+        settings = em.Settings(self.prior, zeros, self.max_iter, self.tol, self.accelerate)
         if self.init is None:
             _check_distinct(data, self.n_classes)
             rng, thorough = np.random.default_rng(self.seed), self.search == "thorough"
@@ -314,7 +300,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         start = first.params if self.init is None else self.init
         zeros = settings.zeros[None] if self.init is None else em.cells_of(self.init) == 0
         result, coefficients = fit_membership(
-            data.patterns,
             rows,
             start,
             settings,

@@ -27,7 +27,6 @@ from mmlca.model.information import (
     conditional_covariance,
     covariance,
     information,
-    point_of,
 )
 from mmlca.model.params import Floats, MarkovParams, count_patients, forbidden_cells
 from mmlca.sequences.type import Sequences
@@ -157,8 +156,7 @@ def point_at(model: MixtureMarkov, patients: Patients) -> Point:
         rows = make_rows(data.patterns, data.weights, design.standardised(patients.matrix))
         coefficients = np.linalg.solve(design.back, model.coefficients_.to_numpy())
         of_classes = 0.0  # coefficients of covariates have no prior
-    visits = em.Visits(data.patterns)
-    point = point_of(visits, rows, model.params_, coefficients, float(model.prior), of_classes)
+    point = Point(rows, model.params_, coefficients, float(model.prior), of_classes)
     if not np.isfinite(point.posterior[rows.weights > 0]).all():
         raise InputError("some patients are impossible under the model; give those of the fit.")
     return point
@@ -210,7 +208,7 @@ def _likelihood_ratio(point: Point, columns: NDArray[np.intp], prior: float) -> 
     values = []
     for used in (np.arange(len(point.coefficients)), kept):
         rows = point.rows._replace(design=point.rows.design[:, used])
-        run = Mixture(point.visits, rows, settings, point.cells == 0).run(
+        run = Mixture(rows, settings, point.cells == 0).run(
             point.cells, point.coefficients[used], settings.max_iter, settings.tol, True
         )
         values.append(run.value)

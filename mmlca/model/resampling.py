@@ -23,7 +23,7 @@ from font.checks import whole_number
 from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.model import em
-from mmlca.model.covariates import AnyCovariates, Design, Mixture, Rows, by_pattern, class_joint
+from mmlca.model.covariates import AnyCovariates, Design, Mixture, Rows
 from mmlca.model.inference import (
     check_level,
     group_names,
@@ -215,8 +215,7 @@ def _refit(
         return None
     cells, coefficients = best
     with np.errstate(invalid="ignore"):  # patients who were not drawn may be impossible now
-        joint = class_joint(point.visits, point.rows, cells, coefficients)
-        posterior = np.nan_to_num(softmax(joint, axis=1))
+        posterior = np.nan_to_num(softmax(point.rows.joint(cells, coefficients), axis=1))
     overlap = (point.posterior * point.rows.weights[:, None]).T @ posterior
     order = linear_sum_assignment(-overlap)[1]
     return _End(
@@ -260,7 +259,7 @@ def _fit_covariates(
     rows = rows._replace(
         pattern=rows.pattern[used], design=rows.design[used], weights=rows.weights[used]
     )
-    mixture = Mixture(point.visits, rows, settings, zeros)
+    mixture = Mixture(rows, settings, zeros)
     best = None
     for memberships in starts:
         start = _starting_values(point, rows, memberships[used])[0], point.coefficients
@@ -279,7 +278,7 @@ def _fit_covariates(
 def _starting_values(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Floats]:
     """Chains and shares of given memberships, smoothed so that no cell is zero."""
     visits = point.visits
-    weighted = by_pattern(rows, memberships, visits)
+    weighted = rows.by_pattern(memberships)
     pooled = probabilities(visits.rows(weighted.sum(axis=1) @ visits.plain), 0.5)
     cells = probabilities(visits.rows(visits.expected(point.cells, weighted)), _SMOOTH * pooled)
     shares = probabilities(weighted.sum(axis=0), _SMOOTH)

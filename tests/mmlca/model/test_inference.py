@@ -17,7 +17,7 @@ from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.model.covariates import Mixture, make_rows
 from mmlca.model.em import Settings, Visits, cells_of, params_of, passes, sum_over_gaps
 from mmlca.model.inference import OverlapWarning
-from mmlca.model.information import Point, covariance, information, point_of
+from mmlca.model.information import Point, covariance, information
 
 TWO = MarkovParams(
     [0.6, 0.4], [[0.8, 0.2], [0.3, 0.7]], [[[0.85, 0.15], [0.4, 0.6]], [[0.5, 0.5], [0.2, 0.8]]]
@@ -40,7 +40,7 @@ def with_gaps(n: int, seed: int, n_states: int = 2) -> tuple[Sequences, MarkovPa
 def point_at(data: Sequences, params: MarkovParams, prior: float = 0.0) -> Point:
     logits = np.log(params.weights / params.weights[0])[None]
     rows = make_rows(data.patterns, data.weights)
-    return point_of(Visits(data.patterns), rows, params, logits, prior, prior)
+    return Point(rows, params, logits, prior, prior)
 
 
 def moved(point: Point, step: np.ndarray) -> MarkovParams:
@@ -286,7 +286,6 @@ def test_updates_of_seqhmm_with_covariates() -> None:
     start = MarkovParams(*(case["start"][n] for n in ("weights", "initial", "transition")))
     settings = Settings(0.0, np.zeros(72, dtype=bool), 5, 0.0, False)
     mixture = Mixture(
-        Visits(data.patterns),
         make_rows(data.patterns, data.weights, design.astype(float)),
         settings,
         np.zeros((3, 72), dtype=bool),
