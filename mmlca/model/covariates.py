@@ -32,9 +32,11 @@ from mmlca.model.params import Floats, MarkovParams
 from mmlca.model.search import Fit, reassigned, start_row
 from mmlca.sequences.checks import some
 from mmlca.sequences.patterns import Patterns
-from mmlca.sequences.type import Sequences
+from mmlca.sequences.type import Labels, Sequences
 
 AnyCovariates: TypeAlias = pd.DataFrame | pd.Series | Mapping[str, Any] | ArrayLike
+Covariates: TypeAlias = AnyCovariates | None
+Groups: TypeAlias = Labels | None
 
 INTERCEPT = "(Intercept)"
 _MANY_LEVELS = 30
@@ -460,6 +462,11 @@ class MembershipRun(RunEnd):
 
     coefficients: Floats
     posterior: Floats
+
+    @property
+    def place(self) -> tuple[Floats, Floats]:
+        """Where another run may go on."""
+        return self.cells, self.coefficients
 
 
 class _Step(NamedTuple):

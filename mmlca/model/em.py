@@ -77,6 +77,11 @@ class Run(RunEnd):
         """Reason for failure, or ""."""
         return super().failed or ("a class emptied" if (self.members < 1e-6).any() else "")
 
+    @property
+    def place(self) -> tuple[Floats, Floats]:
+        """Where another run may go on."""
+        return self.cells, self.shares
+
     @cached_property
     def overall(self) -> Floats:
         """The proportions of the classes among all patients, (K,)."""

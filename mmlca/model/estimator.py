@@ -27,7 +27,9 @@ from font.probabilities import PRIOR_OF_FITS, log_prior
 from mmlca.model import em, inference, store
 from mmlca.model.covariates import (
     AnyCovariates,
+    Covariates,
     Design,
+    Groups,
     Rows,
     fit_membership,
     make_rows,
@@ -192,8 +194,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self,
         sequences: AnySequences,
         weights: ArrayLike | None = None,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        covariates: Covariates = None,
+        groups: Groups = None,
         formula: str | None = None,
     ) -> Self:
         """Find the classes.
@@ -261,11 +263,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return labels
 
     def _read_patients(
-        self,
-        data: Sequences,
-        covariates: AnyCovariates | None,
-        groups: Labels | None,
-        formula: str | None,
+        self, data: Sequences, covariates: Covariates, groups: Groups, formula: str | None
     ) -> tuple[Patients, Names]:
         """The patients of a fit, less those who lack a covariate, and the names of the groups."""
         if groups is not None and covariates is not None:
@@ -391,10 +389,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     # --- using the model --------------------------------------------------------------
 
     def predict_proba(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        self, sequences: AnySequences, covariates: Covariates = None, groups: Groups = None
     ) -> Floats:
         """Probability of each class for each patient, (n, K).
 
@@ -406,20 +401,14 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return each
 
     def predict(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        self, sequences: AnySequences, covariates: Covariates = None, groups: Groups = None
     ) -> NDArray[np.intp]:
         """The most probable class of each patient, 0 … K − 1; `groups` as in `predict_proba`."""
         best: NDArray[np.intp] = self.predict_proba(sequences, covariates, groups).argmax(axis=1)
         return best
 
     def score_samples(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        self, sequences: AnySequences, covariates: Covariates = None, groups: Groups = None
     ) -> Floats:
         """Log-likelihood of each sequence; `groups` as in `predict_proba`."""
         _, logs, inverse = self._memberships(self._conform(sequences), covariates, groups)
@@ -430,8 +419,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self,
         sequences: AnySequences,
         y: None = None,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        covariates: Covariates = None,
+        groups: Groups = None,
     ) -> float:
         """Mean log-likelihood of a sequence, weighted; `groups` as in `predict_proba`."""
         data = self._conform(sequences)
@@ -454,7 +443,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return number
 
     def _memberships(
-        self, data: Sequences, covariates: AnyCovariates | None, groups: Labels | None = None
+        self, data: Sequences, covariates: Covariates, groups: Groups = None
     ) -> tuple[Floats, Floats, NDArray[Any]]:
         """Class probabilities and log-likelihoods of patterns or patients, and each patient's row.
 
@@ -480,7 +469,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         joint[np.isneginf(logs)] = average
         return np.exp(log_softmax(joint, axis=1)), logs, np.arange(len(data))
 
-    def _check_covariates(self, covariates: AnyCovariates | None) -> None:
+    def _check_covariates(self, covariates: Covariates) -> None:
         """Covariates belong to a model that was fitted with them, and to no other."""
         if covariates is None and self._design.terms:
             raise InputError(
@@ -620,8 +609,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def standard_errors(
         self,
         sequences: AnySequences,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        covariates: Covariates = None,
+        groups: Groups = None,
         *,
         information: Kind = "sandwich",
         level: float = 0.95,
@@ -677,7 +666,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         covariates: AnyCovariates,
         *,
         information: Kind = "sandwich",
-        conditional: bool = False,
         level: float = 0.95,
     ) -> pd.DataFrame:
         """Effects of covariates on membership, with standard errors and odds ratios.
@@ -687,8 +675,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         sequences, covariates : those of the fit
         information : as in `standard_errors`
             Other programs report "observed".
-        conditional : bool
-            Take the classes as known, as some programs do; such standard errors are too small.
         level : of the intervals
 
         Returns
@@ -698,14 +684,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             the first class), `se`, `z`, `p`, `low`, `high`, `odds_ratio`, `or_low`, `or_high`.
         """
         patients = self._patients_of(sequences, covariates)
-        return inference.coefficient_table(self, patients, information, conditional, level)
+        return inference.coefficient_table(self, patients, information, level)
 
     def coefficient_covariance(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates,
-        *,
-        information: Kind = "sandwich",
+        self, sequences: AnySequences, covariates: AnyCovariates, *, information: Kind = "sandwich"
     ) -> pd.DataFrame:
         """Covariance of the coefficients, (class, term) × (class, term), classes from 2.
 
@@ -744,10 +726,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return inference.term_tests(self, patients, test, information)
 
     def _patients_of(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates | None,
-        groups: Labels | None = None,
+        self, sequences: AnySequences, covariates: Covariates, groups: Groups = None
     ) -> Patients:
         """The patients of the fit, given again."""
         data = self._conform(sequences)

@@ -24,7 +24,6 @@ from mmlca.model.information import (
     FEW,
     Kind,
     Point,
-    conditional_covariance,
     covariance,
     information,
 )
@@ -71,12 +70,12 @@ def intervals(model: MixtureMarkov, patients: Patients, kind: Kind, level: float
 
 
 def coefficient_table(
-    model: MixtureMarkov, patients: Patients, kind: Kind, conditional: bool, level: float
+    model: MixtureMarkov, patients: Patients, kind: Kind, level: float
 ) -> pd.DataFrame:
     """Effects of covariates on membership, with standard errors and odds ratios."""
     check_level(level)
     point, design = point_at(model, patients), model._design
-    spread, lost = _coefficient_covariance(point, design, kind, conditional)
+    spread, lost = _coefficient_covariance(point, design, kind)
     n_classes = model.params_.n_classes
     estimate = model.coefficients_.to_numpy()[:, 1:].T.ravel()
     se = np.where(lost, np.nan, np.sqrt(np.diagonal(spread)))
@@ -103,7 +102,7 @@ def coefficient_table(
 def coefficient_covariance(model: MixtureMarkov, patients: Patients, kind: Kind) -> pd.DataFrame:
     """Covariance of the coefficients, (class, term) × (class, term), classes from 2."""
     design = model._design
-    spread, _ = _coefficient_covariance(point_at(model, patients), design, kind, False)
+    spread, _ = _coefficient_covariance(point_at(model, patients), design, kind)
     classes = range(2, model.params_.n_classes + 1)
     index = pd.MultiIndex.from_product([classes, design.columns], names=["class", "term"])
     return pd.DataFrame(spread, index, index)
@@ -118,7 +117,7 @@ def term_tests(
     k = model.params_.n_classes
     spread = np.empty((0, 0))
     if test == "wald":
-        spread, _ = _coefficient_covariance(point, design, kind, False)
+        spread, _ = _coefficient_covariance(point, design, kind)
     rows = []
     for term in dict.fromkeys(design.term_of[1:]):
         columns = np.flatnonzero([name == term for name in design.term_of])
@@ -185,19 +184,15 @@ def _covariance(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def _coefficient_covariance(
-    point: Point, design: Design, kind: Kind, conditional: bool
+    point: Point, design: Design, kind: Kind
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Of the coefficients as reported, by class and term; and which the data do not determine."""
     if not design.terms:
         raise InputError("the model was fitted without covariates, so it has no coefficients.")
     n = point.n_coefficients
-    if conditional:
-        spread, lost = conditional_covariance(point), np.zeros(n, dtype=bool)
-    else:
-        whole, all_lost = _covariance(point, kind)
-        spread, lost = whole[:n, :n], all_lost[:n]
+    spread, lost = _covariance(point, kind)
     back = np.kron(np.eye(len(point.cells) - 1), design.back)
-    return back @ spread @ back.T, lost
+    return back @ spread[:n, :n] @ back.T, lost[:n]
 
 
 def _likelihood_ratio(point: Point, columns: NDArray[np.intp], prior: float) -> float:

@@ -177,12 +177,6 @@ def covariance(parts: Information, kind: Kind) -> tuple[Floats, NDArray[np.bool_
     return np.nan_to_num(spread, posinf=0.0, neginf=0.0), lost
 
 
-def conditional_covariance(point: Point) -> Floats:
-    """Covariance of the coefficients as if classes were known; it takes the chains as given."""
-    known = logit_information(point.rows.design, point.rows.weights, point.shares[:, 1:])
-    return np.asarray(np.linalg.inv(known), dtype=float)
-
-
 # --- pieces ------------------------------------------------------------------------------
 
 

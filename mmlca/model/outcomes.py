@@ -74,7 +74,6 @@ def three_step(
     *,
     weights: ArrayLike | None = None,
     sequences: AnySequences | None = None,
-    names: Sequence[Hashable] | None = None,
 ) -> ThreeStep:
     """Compare the classes in an outcome, or see how membership depends on covariates.
 
@@ -108,8 +107,6 @@ def three_step(
         Case weights; default: those of the sequences, or 1.
     sequences : Sequences, optional
         The patients that the model was fitted to, where `posterior` is a model.
-    names : list of K names, optional
-        What the classes are called, instead of the columns of `posterior`.
 
     Returns
     -------
@@ -152,7 +149,7 @@ def three_step(
         classes = range(1, model.params_.n_classes + 1)
         posterior = pd.DataFrame(model.predict_proba(data), data.ids, classes)
         weights = data.weights if weights is None else weights
-    p, labels, index = _read_posterior(posterior, names)
+    p, labels, index = _read_posterior(posterior)
     n = len(p)
     case = case_weights(weights, n)
     case = case / (case.max() or 1.0)  # only ratios matter, and squares of huge weights overflow
@@ -238,9 +235,7 @@ _SUM_TOLERANCE = 1e-3
 _FEWEST = 2
 
 
-def _read_posterior(
-    posterior: Any, names: Sequence[Hashable] | None
-) -> tuple[Floats, list[Hashable], pd.Index | None]:
+def _read_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index | None]:
     """Probabilities (n, K) that add up to 1, the names of the classes, and ids if there are any."""
     index = labels = None
     if isinstance(posterior, pd.DataFrame):
@@ -267,16 +262,7 @@ def _read_posterior(
             f"posterior must hold probabilities that add up to 1 for each patient; in {bad.sum():,}"
             f" of {len(values):,} rows they do not (sums {some(sums[bad].round(4))})."
         )
-    n_classes = values.shape[1]
-    if names is not None:
-        labels = list(names)
-    elif labels is None:
-        labels = list(range(1, n_classes + 1))
-    if names is not None and not len(labels) == len(set(labels)) == n_classes:
-        raise InputError(
-            f"names must be {n_classes} different names, one per class; found {some(labels)}."
-        )
-    return values / sums[:, None], labels, index
+    return values / sums[:, None], labels or list(range(1, values.shape[1] + 1)), index
 
 
 def _read_assignment(

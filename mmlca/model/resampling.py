@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from font.checks import whole_number
 from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.model import em
-from mmlca.model.covariates import AnyCovariates, Design, Mixture, Rows
+from mmlca.model.covariates import AnyCovariates, Design, MembershipRun, Mixture, Rows
 from mmlca.model.inference import (
     check_level,
     group_names,
@@ -34,11 +34,13 @@ from mmlca.model.inference import (
 )
 from mmlca.model.information import Point
 from mmlca.model.params import AnySequences, Floats, MarkovParams, Seed, forbidden_cells, in_states
-from mmlca.model.search import in_threads, reassigned
+from mmlca.model.search import Start, in_threads, reassigned
 from mmlca.sequences.type import Labels
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
+
+End = TypeVar("End", em.Run, MembershipRun)
 
 STABLE, DISSOLVED = 0.75, 0.5  # Jaccard similarities of Hennig (2007)
 _MAX_ITER, _TOL = 500, 1e-4  # of a refit; what is left of the log-likelihood is far below its noise
@@ -235,16 +237,13 @@ def _fit_plain(
     """The best of EM runs without covariates, where rows are patterns; chains and log-shares."""
     used = np.flatnonzero(rows.weights)
     patterns = point.visits.patterns.take(used, rows.weights[used])
-    begin = [_starting_values(point, rows, memberships) for memberships in starts]
-    run = em.run_em(patterns, *begin[0], settings, zeros)
-    for start in begin[1:]:
-        other = em.run_em(patterns, *start, settings._replace(max_iter=_TRY, tol=0.0), zeros)
-        if other.value > run.value - _BEHIND:
-            other = em.run_em(patterns, other.cells, other.shares, settings, zeros)
-            run = max(run, other, key=lambda one: one.value)
-    if run.failed:
-        return None
-    return run.cells, np.log(run.overall / run.overall[0])[None]
+
+    def run(start: Start, n_try: int | None) -> em.Run:
+        short = settings._replace(max_iter=n_try, tol=0.0) if n_try else settings
+        return em.run_em(patterns, *start, short, zeros)
+
+    best = _best_end(run, [_starting_values(point, rows, each) for each in starts])
+    return None if best.failed else (best.cells, np.log(best.overall / best.overall[0])[None])
 
 
 def _fit_covariates(
@@ -260,19 +259,24 @@ def _fit_covariates(
         pattern=rows.pattern[used], design=rows.design[used], weights=rows.weights[used]
     )
     mixture = Mixture(rows, settings, zeros)
-    best = None
-    for memberships in starts:
-        start = _starting_values(point, rows, memberships[used])[0], point.coefficients
-        run = mixture.run(*start, _TRY if best else settings.max_iter, settings.tol, True)
-        if best is None:
-            best = run
-        elif run.value > best.value - _BEHIND:
-            again = mixture.run(run.cells, run.coefficients, settings.max_iter, settings.tol, True)
-            best = max(best, again, key=lambda one: one.value)
-    if best is None or not np.isfinite(best.value):
-        return None
-    lost = (best.posterior * rows.weights[:, None]).sum(axis=0) < 1e-6
-    return None if lost.any() else (best.cells, best.coefficients)
+
+    def run(start: Start, n_try: int | None) -> MembershipRun:
+        return mixture.run(*start, n_try or settings.max_iter, settings.tol, True)
+
+    chains = [_starting_values(point, rows, memberships[used])[0] for memberships in starts]
+    best = _best_end(run, [(cells, point.coefficients) for cells in chains])
+    lost = best.failed or ((best.posterior * rows.weights[:, None]).sum(axis=0) < 1e-6).any()
+    return None if lost else best.place
+
+
+def _best_end(run: Callable[[Start, int | None], End], starts: list[Start]) -> End:
+    """The best of the runs: that from the first start, and those from others that come near it."""
+    best = run(starts[0], None)
+    for start in starts[1:]:
+        tried = run(start, _TRY)
+        if tried.value > best.value - _BEHIND:
+            best = max(best, run(tried.place, None), key=lambda end: end.value)
+    return best
 
 
 def _starting_values(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Floats]:

@@ -140,14 +140,8 @@ def third_step(
     """
     labels = members.clusters
     if isinstance(members.posterior, MixtureMarkov):
-        return three_step(
-            members.posterior,
-            outcome,
-            covariates,
-            correction,
-            sequences=members.sequences,
-            names=[int(label) for label in members.posterior.weights_.index],
-        )
+        data = members.sequences
+        return three_step(members.posterior, outcome, covariates, correction, sequences=data)
     known = pd.Series(True, labels.index)
     for values in (outcome, covariates):
         if values is not None:
