@@ -27,7 +27,7 @@ from scipy.special import log_softmax, logsumexp
 
 from font.errors import InputError, option
 from font.probabilities import log_prior, probabilities
-from mmlca.model.em import RunEnd, Settings, Visits, cells_of, params_of, sum_by_pattern
+from mmlca.model.em import RunEnd, Settings, Visits, cells_of, params_of, rows_of, sum_by_pattern
 from mmlca.model.params import Floats, MarkovParams
 from mmlca.model.search import Fit, reassigned, start_row
 from mmlca.sequences.checks import some
@@ -498,7 +498,7 @@ class Mixture:
         """New cells and coefficients."""
         visits = self.rows.visits
         expected = visits.expected(cells, self.rows.by_pattern(posterior))
-        new = probabilities(*map(visits.rows, (expected, self.prior, self.open)))
+        new = probabilities(*map(rows_of, (expected, self.prior, self.open)))
         members = posterior * self.rows.weights[:, None]
         return new.reshape(cells.shape), fit_logit(self.rows.design, members, coefficients)
 
@@ -603,7 +603,7 @@ def _extrapolate(history: list[tuple[Floats, Floats]], visits: Visits) -> tuple[
         zero - 2 * step * r + step * step * v
         for zero, r, v in zip(history[0], first, second, strict=True)
     )
-    rows = visits.rows(np.maximum(cells, 0.01 * history[2][0]))
+    rows = rows_of(np.maximum(cells, 0.01 * history[2][0]))
     sums = rows.sum(axis=-1, keepdims=True)
     return np.divide(rows, sums, out=rows, where=sums > 0).reshape(cells.shape), coefficients
 
@@ -655,7 +655,7 @@ def fit_membership(
     order = np.argsort(-average, kind="stable")
     coefficients = best.coefficients[:, order] - best.coefficients[:, order[:1]]
     visits = rows.visits
-    expected = visits.rows(visits.expected(best.cells, rows.by_pattern(best.posterior))[order])
+    expected = rows_of(visits.expected(best.cells, rows.by_pattern(best.posterior))[order])
     fit = Fit(
         params_of(best.cells[order], average[order]),
         average[order][None],

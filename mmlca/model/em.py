@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,7 +112,7 @@ def run_em(
     """EM from cells (K, C) and shares (K,) or (H, K); cells in `zeros` (K, C) stay zero."""
     n_classes, n_cells = cells.shape
     if settings.zeros.any():
-        table = np.where(settings.zeros, 0, cells).reshape(n_classes, -1, patterns.n_states)
+        table = rows_of(np.where(settings.zeros, 0, cells))
         sums = table.sum(axis=-1, keepdims=True)
         cells = np.divide(table, sums, out=table, where=sums > 0).reshape(cells.shape)
     forbidden = np.broadcast_to(settings.zeros, cells.shape)
@@ -177,8 +178,14 @@ def params_of(cells: Floats, shares: Floats) -> MarkovParams:
 
 def split_cells(cells: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Of what there is for each cell (K, C): first states (K, S), and steps (K, S, S)."""
-    s = round(np.sqrt(cells.shape[1] + 0.25) - 0.5)
-    return cells[:, s * s :], cells[:, : s * s].reshape(-1, s, s)
+    rows = rows_of(cells)
+    return rows[:, -1], rows[:, :-1]
+
+
+def rows_of(cells: NDArray[Any]) -> NDArray[Any]:
+    """Cells (…, C) as rows of states (…, S + 1, S); the last row is the beginning."""
+    s = isqrt(cells.shape[-1])
+    return cells.reshape(*cells.shape[:-1], s + 1, s)
 
 
 # --- pattern by pattern ------------------------------------------------------------------
@@ -208,14 +215,10 @@ class Visits:
         self._all = patterns.token_counts
         self.plain, self.over = self._all[:, : self.n_cells], self._all[:, self.n_cells :]
 
-    def rows(self, cells: NDArray[Any]) -> NDArray[Any]:
-        """Cells (…, C) as rows of states (…, S + 1, S); the last row is the beginning."""
-        return cells.reshape(*cells.shape[:-1], self.n_states + 1, self.n_states)
-
     def logliks(self, cells: Floats) -> Floats:
         """Log-likelihood of each pattern in each class, (U, K), from cells (K, C)."""
         if len(self.gaps):
-            cells = np.hstack([cells, gap_chances(self.gaps, self.rows(cells))])
+            cells = np.hstack([cells, gap_chances(self.gaps, rows_of(cells))])
         with np.errstate(divide="ignore"):
             logs: Floats = self._all @ np.log(cells).T
         return logs
@@ -225,7 +228,7 @@ class Visits:
         visits: Floats = (self.plain.T @ memberships).T
         if len(self.gaps):
             passed = (self.over.T @ memberships).T
-            visits += sum_over_gaps(self.gaps, passed, self.rows(cells)).reshape(cells.shape)
+            visits += sum_over_gaps(self.gaps, passed, rows_of(cells)).reshape(cells.shape)
         return visits
 
 
@@ -305,25 +308,22 @@ def sums_by_class(patterns: Patterns, membership: Floats, params: MarkovParams) 
     Steps inside gaps of missing times count where class k of `params` expects them; if `params`
     has one class, its chain is used for all.
     """
-    n_classes, s = membership.shape[1], patterns.n_states
+    n_classes = membership.shape[1]
     cells = np.broadcast_to(cells_of(params), (n_classes, patterns.n_cells))
-    filled = Visits(patterns).expected(cells, membership)
+    initial, steps = split_cells(Visits(patterns).expected(cells, membership))
     members = np.ascontiguousarray(membership).sum(axis=0)  # layouts of memory round differently
-    return np.hstack([members[:, None], filled[:, s * s :], filled[:, : s * s]])
+    return np.hstack([members[:, None], initial, steps.reshape(n_classes, -1)])
 
 
-def params_from_sums(total: Floats, n_states: int, prior: float, zeros: Any) -> MarkovParams:
+def params_from_sums(total: Floats, prior: float, zeros: NDArray[np.bool_]) -> MarkovParams:
     """Parameters (K classes) from the sums of all patients: the M-step of EM.
 
     `prior` is the pseudo-count of every class and of every cell that `zeros` (S·(S + 1),) allows.
     """
-    s = n_states
-    allowed = ~np.asarray(zeros).reshape(s + 1, s)
-    return MarkovParams(
-        probabilities(total[:, 0], prior),
-        probabilities(total[:, 1 : 1 + s], prior, allowed[s]),
-        probabilities(total[:, 1 + s :].reshape(-1, s, s), prior, allowed[:s]),
-    )
+    s = isqrt(zeros.size)
+    counts = np.hstack([total[:, 1 + s :], total[:, 1 : 1 + s]])  # steps, then beginnings
+    cells = probabilities(rows_of(counts), prior, ~rows_of(zeros)).reshape(counts.shape)
+    return params_of(cells, probabilities(total[:, 0], prior))
 
 
 # --- the layout of the kernels ---------------------------------------------------------

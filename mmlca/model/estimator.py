@@ -785,7 +785,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         table = check_sums(total, 1 + s + s * s, counts=True)
         zeros = self._zero_cells()
         model = type(self)(**(self.get_params() | {"n_classes": len(table), "init": None}))
-        model._set_params_(em.params_from_sums(table, s, float(self.prior), zeros), self.states_)
+        model._set_params_(em.params_from_sums(table, float(self.prior), zeros), self.states_)
         model._forbidden = zeros
         model.n_sequences_ = float(table[:, 0].sum())
         return model

@@ -283,8 +283,8 @@ def _starting_values(point: Point, rows: Rows, memberships: Floats) -> tuple[Flo
     """Chains and shares of given memberships, smoothed so that no cell is zero."""
     visits = point.visits
     weighted = rows.by_pattern(memberships)
-    pooled = probabilities(visits.rows(weighted.sum(axis=1) @ visits.plain), 0.5)
-    cells = probabilities(visits.rows(visits.expected(point.cells, weighted)), _SMOOTH * pooled)
+    pooled = probabilities(em.rows_of(weighted.sum(axis=1) @ visits.plain), 0.5)
+    cells = probabilities(em.rows_of(visits.expected(point.cells, weighted)), _SMOOTH * pooled)
     shares = probabilities(weighted.sum(axis=0), _SMOOTH)
     return cells.reshape(point.cells.shape), shares
 

@@ -22,7 +22,7 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 from font.probabilities import probabilities
-from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, run_em
+from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, rows_of, run_em
 from mmlca.model.params import Floats, MarkovParams
 from mmlca.sequences.patterns import Patterns
 
@@ -279,7 +279,7 @@ class Maximum:
         self.run, self.n_kicks = run, 0
         step = e_step(patterns, params_of(run.cells, run.overall), run.shares)
         self.place = Place(run.cells, run.shares, step.posterior)
-        rows = step.visits.reshape(len(run.cells), -1, patterns.n_states)
+        rows = rows_of(step.visits)
         supported = np.broadcast_to(rows.sum(axis=-1, keepdims=True) > 0.5, rows.shape)
         self._compared = supported.reshape(run.cells.shape) & (run.cells > 0.01)
 
@@ -424,11 +424,10 @@ def _finish(
     patterns: Patterns, run: Run, record: list[dict[str, Any]], n_replicated: int, n_searches: int
 ) -> Fit:
     """Order the classes by size, mark rows without support, and make the final E-step."""
-    s = patterns.n_states
     order = np.argsort(-run.overall, kind="stable")
     params, shares = params_of(run.cells[order], run.overall[order]), run.shares[:, order]
     last = e_step(patterns, params, shares)
-    visits = last.visits.reshape(len(order), s + 1, s).sum(axis=-1)[:, :s]
+    visits = rows_of(last.visits)[:, :-1].sum(axis=-1)
     return Fit(
         params,
         shares,
@@ -573,7 +572,6 @@ class Starter:
 
     def _mix(self, here: Place, other: Place, kind: str) -> Start:
         """Half of the classes, or of the states' rows, from another maximum."""
-        rows = (self.n_classes, self.n_states + 1, self.n_states)
         if kind == "classes":
             taken = self.rng.random(self.n_classes) < 0.5
             shares = np.where(taken, other.shares, here.shares)
@@ -581,7 +579,7 @@ class Starter:
         else:
             shares = here.shares
             chosen = (self.rng.random(self.n_states + 1) < 0.4)[:, None]
-        cells = np.where(chosen, other.cells.reshape(rows), here.cells.reshape(rows))
+        cells = np.where(chosen, rows_of(other.cells), rows_of(here.cells))
         shares = shares / shares.sum(axis=-1, keepdims=True)
         return self._rows(cells.reshape(here.cells.shape), 1e-6), shares
 
@@ -647,5 +645,4 @@ class Starter:
 
     def _rows(self, cells: Floats, prior: Floats | float = 0.0) -> Floats:
         """Cells made to sum to one in each row of states."""
-        table = (cells + prior).reshape(*cells.shape[:-1], self.n_states + 1, self.n_states)
-        return probabilities(table).reshape(cells.shape)
+        return probabilities(rows_of(cells + prior)).reshape(cells.shape)

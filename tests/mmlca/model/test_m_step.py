@@ -66,6 +66,6 @@ def test_sums_of_patients_give_the_same_update() -> None:
     )
     step = em.e_step(data.patterns, start)
     total = em.sums_by_class(data.patterns, step.posterior * data.patterns.weights[:, None], start)
-    params = em.params_from_sums(total, 4, 0.5, zeros)
+    params = em.params_from_sums(total, 0.5, zeros)
     np.testing.assert_allclose(em.cells_of(params), found.cells, rtol=1e-12)
     np.testing.assert_allclose(params.weights, found.shares[0], rtol=1e-12)
