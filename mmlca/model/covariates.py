@@ -464,7 +464,7 @@ class MembershipRun(RunEnd):
     posterior: Floats
 
     @property
-    def place(self) -> tuple[Floats, Floats]:
+    def end(self) -> tuple[Floats, Floats]:
         """Where another run may go on."""
         return self.cells, self.coefficients
 
@@ -640,7 +640,7 @@ def fit_membership(
         tried = [mixture.run(*s, min(_TRY, settings.max_iter), 0.0, True) for s in starts]
         tried.sort(key=lambda one: -one.value)
         followed = [
-            mixture.run(one.cells, one.coefficients, settings.max_iter, settings.tol, True)
+            mixture.run(*one.end, settings.max_iter, settings.tol, True)
             for one in tried[:_FOLLOWED]
         ]
         record += [start_row("kick", one) for one in followed]

@@ -79,7 +79,7 @@ class Run(RunEnd):
         return super().failed or ("a class emptied" if (self.members < 1e-6).any() else "")
 
     @property
-    def place(self) -> tuple[Floats, Floats]:
+    def end(self) -> tuple[Floats, Floats]:
         """Where another run may go on."""
         return self.cells, self.shares
 

@@ -248,7 +248,7 @@ def named(parameter: str, classes: Any, before: Any, after: Any) -> pd.DataFrame
 
 def parameter_values(params: MarkovParams) -> Floats:
     """The probabilities in the order of `parameter_names`."""
-    return np.concatenate([params.weights, params.initial.ravel(), params.transition.ravel()])
+    return _as_values(params.weights, em.cells_of(params))
 
 
 def _as_values(weights: NDArray[Any], cells: NDArray[Any]) -> NDArray[Any]:
@@ -453,10 +453,20 @@ def class_table(
     stays = moves[each, first]
     moves[each, first] = 0
     target = moves.argmax(axis=1)
+    most = [states[i] for i in first]
+
+    def limits(name: str, parameter: str, before: Sequence[str]) -> dict[str, Any]:
+        """The columns "… low" and "… high" of a parameter by class; none without intervals."""
+        if intervals is None:
+            return {}
+        rows = intervals.set_index(["parameter", "class", "from", "to"])
+        keys = [(parameter, k, state, state) for k, state in zip(classes, before, strict=True)]
+        return {f"{name} {end}": rows[end].loc[keys].to_numpy() for end in ("low", "high")}
+
     return pd.DataFrame(
         {
             "weight": params.weights,
-            **_limits(intervals, "weight", each),
+            **limits("weight", "weight", [""] * len(each)),
             **{f"weight in {name}": row for name, row in model.group_weights_.iterrows()},
             "patients": sums["patients"],
             "certainty": sums["sure"] / sums["patients"],
@@ -464,7 +474,7 @@ def class_table(
                 f"{states[i]} ({params.initial[k, i]:.2f})" for k, i in enumerate(first)
             ],
             "stays": stays,
-            **_limits(intervals, "stays", _place_of_stays(params, first)),
+            **limits("stays", "transition", most),
             "mostly moves to": [
                 f"{states[j]} ({moves[k, j]:.3f})" if moves[k, j] > 0 else "–"
                 for k, j in enumerate(target)
@@ -472,17 +482,3 @@ def class_table(
         },
         index=pd.Index(classes, name="class"),
     )
-
-
-def _place_of_stays(params: MarkovParams, first: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Rows of the table of intervals that hold the steps from each class's first state to it."""
-    k, s = params.n_classes, params.n_states
-    place: NDArray[np.intp] = k + k * s + np.arange(k) * s * s + first * s + first
-    return place
-
-
-def _limits(intervals: pd.DataFrame | None, name: str, rows: NDArray[np.intp]) -> dict[str, Floats]:
-    """The columns "… low" and "… high" of these rows; no columns without intervals."""
-    if intervals is None:
-        return {}
-    return {f"{name} {end}": intervals[end].to_numpy()[rows] for end in ("low", "high")}

@@ -37,14 +37,9 @@ _ROUNDING = 1e-7  # information below this part of that of known classes may be 
 class Point:
     """Where the information is computed: data, parameters, and which of them are free.
 
-    Parameters
-    ----------
-    rows : Rows
-    params : MarkovParams
-    coefficients : (P, K), those of `rows.design`, which is standardised
-    prior : pseudo-count of each cell, (K, C); cells that must be zero get none
-    class_prior : pseudo-count of each class
-        In each group of patients if the design distinguishes groups; 0 with covariates.
+    `coefficients` (P, K) are those of `rows.design`, which is standardised; `prior` is the
+    pseudo-count of each cell, but of those that are zero, and `class_prior` that of each class (in
+    each group of patients if the design distinguishes groups; 0 with covariates).
     """
 
     def __init__(

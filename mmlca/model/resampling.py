@@ -266,7 +266,7 @@ def _fit_covariates(
     chains = [_starting_values(point, rows, memberships[used])[0] for memberships in starts]
     best = _best_end(run, [(cells, point.coefficients) for cells in chains])
     lost = best.failed or ((best.posterior * rows.weights[:, None]).sum(axis=0) < 1e-6).any()
-    return None if lost else best.place
+    return None if lost else best.end
 
 
 def _best_end(run: Callable[[Start, int | None], End], starts: list[Start]) -> End:
@@ -275,7 +275,7 @@ def _best_end(run: Callable[[Start, int | None], End], starts: list[Start]) -> E
     for start in starts[1:]:
         tried = run(start, _TRY)
         if tried.value > best.value - _BEHIND:
-            best = max(best, run(tried.place, None), key=lambda end: end.value)
+            best = max(best, run(tried.end, None), key=lambda end: end.value)
     return best
 
 

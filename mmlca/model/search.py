@@ -414,7 +414,7 @@ def _settle(
 
 def _continue_run(patterns: Patterns, run: Run, settings: Settings, same: bool = True) -> Run:
     """Continue a run, and its path too if it was made on the same patterns."""
-    further = run_em(patterns, run.cells, run.shares, settings)
+    further = run_em(patterns, *run.end, settings)
     if same:
         further.path = np.concatenate([run.path[:-1], further.path])
     return further
