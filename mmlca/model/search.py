@@ -26,7 +26,6 @@ from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, rows_of, 
 from mmlca.model.params import Floats, MarkovParams
 from mmlca.sequences.patterns import Patterns
 
-Spread = Callable[[Callable[[Any], Run], Iterable[Any]], list[Run]]  # map, on several threads
 Start = tuple[Floats, Floats]  # cells (K, C), shares (K,) or (H, K)
 Memberships = Floats  # (U, K): each pattern's class probabilities
 Item = TypeVar("Item")
@@ -151,45 +150,32 @@ def fit_search(
         start = (Starter(patterns, 1, rng).pooled[None], np.ones(1))
         run = run_em(patterns, *start, settings)
         return _finish(patterns, run, [start_row("pooled", run)], 1, 1)
-    sample = _sample_patients(patterns, rng)
-
-    def spread(call: Callable[[Any], Run], items: Iterable[Any]) -> list[Run]:
-        return list(in_threads(call, items, n_jobs))
-
-    outcome = _find_maxima(sample, n_classes, settings, n_init, rng, spread, thorough)
-    maxima, record, n_replicated, n_searches = outcome
-    same = sample is patterns
+    runs = Runs(_sample_patients(patterns, rng), settings, n_jobs, rng)
+    maxima, record, n_replicated, n_searches = _find_maxima(runs, n_classes, n_init, thorough)
+    same = runs.patterns is patterns
     finals = [maximum.run for maximum in maxima[: 1 if same else 3]]
-    ends = spread(partial(_continue_run, patterns, settings=settings, same=same), finals)
+    ends = runs.map(partial(_continue_run, patterns, settings=settings, same=same), finals)
     best = max(ends, key=lambda run: run.value)
     if same and len(maxima) > 1 and settings.tol > 0:
-        best = _settle(patterns, best, settings, rng, spread)
+        best = _settle(runs, best, settings)
     return _finish(patterns, best, record, n_replicated, n_searches)
 
 
 def _find_maxima(
-    patterns: Patterns,
-    n_classes: int,
-    settings: Settings,
-    n_init: int,
-    rng: np.random.Generator,
-    spread: Spread,
-    thorough: bool,
+    runs: Runs, n_classes: int, n_init: int, thorough: bool
 ) -> tuple[list[Maximum], list[dict[str, Any]], int, int]:
     """Steps 1 to 3 of `fit_search`: maxima, the best first; record; searches that reached it."""
-    starter = Starter(patterns, n_classes, rng)
-    runs = Runs(patterns, settings, spread)
+    starter = runs.starter(n_classes)
     searches: list[Search] = []
     record: list[dict[str, Any]] = []
     more = _MORE if thorough else 1
     for i in range(more * _SEARCHES):
-        kinds = [KINDS[j % len(KINDS)] for j in range(n_init)]
         if i % _SEARCHES >= _PLAIN and n_classes > 2:
             kinds = ["grown"] * n_init
-            fewer = _search_one_class_fewer(patterns, n_classes - 1, runs, n_init, more, rng)
+            fewer = _search_one_class_fewer(runs, n_classes - 1, n_init, more)
             starts = [starter.grow(fewer[j % len(fewer)].place.posterior) for j in range(n_init)]
         else:
-            starts = [starter.draw(kind) for kind in kinds]
+            kinds, starts = starter.draw_all(n_init)
         search, followed, rows = _start_search(starter, runs, kinds, starts)
         record += rows
         n_there = sum(run.value > search.best - _SAME for run in followed)
@@ -202,7 +188,7 @@ def _find_maxima(
         searches.append(search)
     searches = [search for search in searches if search.maxima]
     if not searches:  # every run failed; the best of them says why
-        return [runs.maximum(followed[0])], record, 0, i + 1
+        return [Maximum(followed[0], runs.patterns)], record, 0, i + 1
     _kick_until_no_gain(searches, more * _ALONE * n_init)
     record += [start_row("search", s.maxima[0].run, n_kicks=s.n_kicks) for s in searches]
     together = Search(starter, runs, [m for search in searches for m in search.maxima])
@@ -227,22 +213,12 @@ def _start_search(
     return search, followed, rows
 
 
-def _search_one_class_fewer(
-    patterns: Patterns,
-    n_classes: int,
-    runs: Runs,
-    n_init: int,
-    more: int,
-    rng: np.random.Generator,
-) -> list[Maximum]:
+def _search_one_class_fewer(runs: Runs, n_classes: int, n_init: int, more: int) -> list[Maximum]:
     """The best maxima of a short search with one class fewer."""
-    starter = Starter(patterns, n_classes, rng)
-    kinds = [KINDS[i % len(KINDS)] for i in range(n_init)]
-    search, followed, _ = _start_search(
-        starter, runs, kinds, [starter.draw(kind) for kind in kinds]
-    )
+    starter = runs.starter(n_classes)
+    search, followed, _ = _start_search(starter, runs, *starter.draw_all(n_init))
     if not search.maxima:
-        return [runs.maximum(followed[0])]
+        return [Maximum(followed[0], runs.patterns)]
     _kick_until_no_gain([search], more * _FEWER * n_init)
     return search.maxima[:_GROWN]
 
@@ -250,26 +226,30 @@ def _search_one_class_fewer(
 class Runs:
     """EM runs of a search, several at a time."""
 
-    def __init__(self, patterns: Patterns, settings: Settings, spread: Spread) -> None:
-        self.patterns, self.spread = patterns, spread
+    def __init__(
+        self, patterns: Patterns, settings: Settings, n_jobs: int, rng: np.random.Generator
+    ) -> None:
+        self.patterns, self.n_jobs, self.rng = patterns, n_jobs, rng
         self.max_iter = settings.max_iter
         self.settings = settings._replace(tol=_ROUGH, accelerate=True, n_confirm=2)
+
+    def starter(self, n_classes: int) -> Starter:
+        """What draws starting values for so many classes."""
+        return Starter(self.patterns, n_classes, self.rng)
+
+    def map(self, call: Callable[[Item], Run], items: Iterable[Item]) -> list[Run]:
+        """Runs in the order of the items."""
+        return list(in_threads(call, items, self.n_jobs))
 
     def begin(self, starts: list[Start], n_updates: int) -> list[Run]:
         """Runs from starting values."""
         settings = self.settings._replace(max_iter=min(n_updates, self.max_iter), tol=0)
-        return self.spread(
-            lambda start: run_em(self.patterns, start[0], start[1], settings), starts
-        )
+        return self.map(lambda start: run_em(self.patterns, *start, settings), starts)
 
     def follow(self, runs: list[Run], n_updates: int) -> list[Run]:
         """The same runs taken further."""
         settings = self.settings._replace(max_iter=min(n_updates, self.max_iter))
-        return self.spread(partial(_continue_run, self.patterns, settings=settings), runs)
-
-    def maximum(self, run: Run) -> Maximum:
-        """Where a run ended."""
-        return Maximum(run, self.patterns)
+        return self.map(partial(_continue_run, self.patterns, settings=settings), runs)
 
 
 class Maximum:
@@ -309,7 +289,7 @@ class Search:
         """Keep a run's maximum if it is new and not far below the best; returns whether it is."""
         new = run.value > self.best - _NEAR and self._is_new(run)
         if new:
-            self._keep(self.runs.maximum(run))
+            self._keep(Maximum(run, self.runs.patterns))
         return new
 
     def knows(self, run: Run) -> bool:
@@ -395,16 +375,13 @@ def _kick_until_no_gain(searches: list[Search], patience: float) -> None:
                 search.n_fruitless = 0
 
 
-def _settle(
-    patterns: Patterns, run: Run, settings: Settings, rng: np.random.Generator, spread: Spread
-) -> Run:
+def _settle(runs: Runs, run: Run, settings: Settings) -> Run:
     """Kick a converged run until no kick leads to a better end, however little better."""
-    starter = Starter(patterns, len(run.cells), rng)
+    starter = runs.starter(len(run.cells))
     for _ in range(_SETTLED):
-        place = Maximum(run, patterns).place
-        kinds = ("reassign",) * _KICKED
-        starts = [starter.kick(kind, place, []) for kind in kinds]
-        ends = spread(lambda start: run_em(patterns, start[0], start[1], settings), starts)
+        place = Maximum(run, runs.patterns).place
+        starts = [starter.kick("reassign", place, []) for _ in range(_KICKED)]
+        ends = runs.map(lambda start: run_em(runs.patterns, *start, settings), starts)
         best = max(ends, key=lambda end: end.value)
         if best.value <= run.value + settings.tol:
             break
@@ -503,6 +480,11 @@ class Starter:
         self.common = np.clip(share, 1e-9, 1 - 1e-9)
 
     # --- starts -----------------------------------------------------------------------
+
+    def draw_all(self, n: int) -> tuple[list[str], list[Start]]:
+        """Starts of all kinds in turn, and their kinds."""
+        kinds = [KINDS[i % len(KINDS)] for i in range(n)]
+        return kinds, [self.draw(kind) for kind in kinds]
 
     def draw(self, kind: str) -> Start:
         """A start of the given kind: "seeded", "random" or "partition"."""
