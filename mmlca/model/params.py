@@ -232,7 +232,7 @@ def forbidden_cells(zeros: Iterable[tuple[Any, Any]] | None, data: Sequences) ->
     No patient may use them.
     """
     leaving = [(a, b) for a in data.absorbing for b in data.states if a != b]
-    mask = zero_cells((*(zeros or ()), *leaving), data.states)
+    mask = zero_cells([*(zeros or ()), *leaving], data.states)
     seen = data.patterns.cell[data.patterns.cell < mask.size]
     broken = np.unique(seen[mask[seen]])
     if len(broken):

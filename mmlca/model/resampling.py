@@ -143,10 +143,10 @@ def bootstrap(
     if model.init is not None:
         zeros = zeros | (point.cells == 0)
     settings = em.Settings(float(model.prior), zeros[0] & False, _MAX_ITER, _TOL, True, 2)
-    refit = partial(_refit, point, _group_alike(point), settings, zeros, n_fresh)
+    refits = _Refits(point, _group_alike(point), settings, zeros, n_fresh)
     ends = []
     rngs = np.random.default_rng(seed).spawn(n)
-    for done, end in enumerate(in_threads(refit, rngs, n_jobs), 1):
+    for done, end in enumerate(in_threads(refits.draw, rngs, n_jobs), 1):
         if end is not None:
             ends.append(end)
         if progress is not None:
@@ -195,78 +195,74 @@ class _End(NamedTuple):
     jaccard: Floats
 
 
-def _refit(
-    point: Point,
-    alike: _Alike,
-    settings: em.Settings,
-    zeros: NDArray[np.bool_],
-    n_fresh: int,
-    rng: np.random.Generator,
-) -> _End | None:
-    """One replicate, its classes paired with those of the model; None if a class was lost."""
-    total = int(alike.size.sum())
-    times = rng.multinomial(total, alike.size / total)
-    drawn = np.bincount(alike.row, times * alike.weight, len(point.rows.weights)).astype(float)
-    starts = [
-        point.posterior,
-        *(reassigned(point.posterior, [0.15, 0.3], rng) for _ in range(n_fresh)),
-    ]
-    fit = _fit_covariates if point.rows.design.shape[1] > 1 else _fit_plain
-    best = fit(point, point.rows._replace(weights=drawn), settings, zeros, starts)
-    if best is None:
-        return None
-    cells, coefficients = best
-    with np.errstate(invalid="ignore"):  # patients who were not drawn may be impossible now
-        posterior = np.nan_to_num(softmax(point.rows.joint(cells, coefficients), axis=1))
-    overlap = (point.posterior * point.rows.weights[:, None]).T @ posterior
-    order = linear_sum_assignment(-overlap)[1]
-    return _End(
-        cells[order],
-        coefficients[:, order] - coefficients[:, order[:1]],
-        _jaccard(point, posterior[:, order]),
-    )
+class _Refits(NamedTuple):
+    """Fits to resampled patients, from the model's classes and `n_fresh` perturbations of them."""
 
+    point: Point
+    alike: _Alike
+    settings: em.Settings
+    zeros: NDArray[np.bool_]
+    n_fresh: int
 
-def _fit_plain(
-    point: Point,
-    rows: Rows,
-    settings: em.Settings,
-    zeros: NDArray[np.bool_],
-    starts: list[Floats],
-) -> tuple[Floats, Floats] | None:
-    """The best of EM runs without covariates, where rows are patterns; chains and log-shares."""
-    used = np.flatnonzero(rows.weights)
-    patterns = point.visits.patterns.take(used, rows.weights[used])
+    def draw(self, rng: np.random.Generator) -> _End | None:
+        """One replicate, its classes paired with those of the model; None if a class was lost."""
+        point, alike = self.point, self.alike
+        total = int(alike.size.sum())
+        times = rng.multinomial(total, alike.size / total)
+        drawn = np.bincount(alike.row, times * alike.weight, len(point.rows.weights)).astype(float)
+        fresh = [reassigned(point.posterior, [0.15, 0.3], rng) for _ in range(self.n_fresh)]
+        fit = self._fit_covariates if point.rows.design.shape[1] > 1 else self._fit_plain
+        best = fit(point.rows._replace(weights=drawn), [point.posterior, *fresh])
+        if best is None:
+            return None
+        cells, coefficients = best
+        with np.errstate(invalid="ignore"):  # patients who were not drawn may be impossible now
+            posterior = np.nan_to_num(softmax(point.rows.joint(cells, coefficients), axis=1))
+        overlap = (point.posterior * point.rows.weights[:, None]).T @ posterior
+        order = linear_sum_assignment(-overlap)[1]
+        return _End(
+            cells[order],
+            coefficients[:, order] - coefficients[:, order[:1]],
+            _jaccard(point, posterior[:, order]),
+        )
 
-    def run(start: Start, n_try: int | None) -> em.Run:
-        short = settings._replace(max_iter=n_try, tol=0.0) if n_try else settings
-        return em.run_em(patterns, *start, short, zeros)
+    def _fit_plain(self, rows: Rows, starts: list[Floats]) -> tuple[Floats, Floats] | None:
+        """Without covariates, where rows are patterns; chains and log-shares."""
+        used = np.flatnonzero(rows.weights)
+        patterns = rows.visits.patterns.take(used, rows.weights[used])
 
-    best = _best_end(run, [_starting_values(point, rows, each) for each in starts])
-    return None if best.failed else (best.cells, np.log(best.overall / best.overall[0])[None])
+        def run(start: Start, n_try: int | None) -> em.Run:
+            settings = self.settings
+            short = settings._replace(max_iter=n_try, tol=0.0) if n_try else settings
+            return em.run_em(patterns, *start, short, self.zeros)
 
+        best = _best_end(run, [self._begin(rows, each) for each in starts])
+        return None if best.failed else (best.cells, np.log(best.overall / best.overall[0])[None])
 
-def _fit_covariates(
-    point: Point,
-    rows: Rows,
-    settings: em.Settings,
-    zeros: NDArray[np.bool_],
-    starts: list[Floats],
-) -> tuple[Floats, Floats] | None:
-    """The best of EM runs with covariates."""
-    used = np.flatnonzero(rows.weights)
-    rows = rows._replace(
-        pattern=rows.pattern[used], design=rows.design[used], weights=rows.weights[used]
-    )
-    mixture = Mixture(rows, settings, zeros)
+    def _fit_covariates(self, rows: Rows, starts: list[Floats]) -> tuple[Floats, Floats] | None:
+        """With covariates; chains and coefficients."""
+        used = np.flatnonzero(rows.weights)
+        rows = rows._replace(
+            pattern=rows.pattern[used], design=rows.design[used], weights=rows.weights[used]
+        )
+        mixture = Mixture(rows, self.settings, self.zeros)
 
-    def run(start: Start, n_try: int | None) -> MembershipRun:
-        return mixture.run(*start, n_try or settings.max_iter, settings.tol, True)
+        def run(start: Start, n_try: int | None) -> MembershipRun:
+            limit = n_try or self.settings.max_iter
+            return mixture.run(*start, limit, self.settings.tol, True)
 
-    chains = [_starting_values(point, rows, memberships[used])[0] for memberships in starts]
-    best = _best_end(run, [(cells, point.coefficients) for cells in chains])
-    lost = best.failed or ((best.posterior * rows.weights[:, None]).sum(axis=0) < 1e-6).any()
-    return None if lost else best.end
+        chains = [self._begin(rows, memberships[used])[0] for memberships in starts]
+        best = _best_end(run, [(cells, self.point.coefficients) for cells in chains])
+        lost = best.failed or ((best.posterior * rows.weights[:, None]).sum(axis=0) < 1e-6).any()
+        return None if lost else best.end
+
+    def _begin(self, rows: Rows, memberships: Floats) -> Start:
+        """Chains and shares of given memberships, smoothed so that no cell is zero."""
+        visits, model = rows.visits, self.point.cells
+        weighted = rows.by_pattern(memberships)
+        pooled = probabilities(em.rows_of(weighted.sum(axis=1) @ visits.plain), 0.5)
+        cells = probabilities(em.rows_of(visits.expected(model, weighted)), _SMOOTH * pooled)
+        return cells.reshape(model.shape), probabilities(weighted.sum(axis=0), _SMOOTH)
 
 
 def _best_end(run: Callable[[Start, int | None], End], starts: list[Start]) -> End:
@@ -277,16 +273,6 @@ def _best_end(run: Callable[[Start, int | None], End], starts: list[Start]) -> E
         if tried.value > best.value - _BEHIND:
             best = max(best, run(tried.end, None), key=lambda end: end.value)
     return best
-
-
-def _starting_values(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Floats]:
-    """Chains and shares of given memberships, smoothed so that no cell is zero."""
-    visits = point.visits
-    weighted = rows.by_pattern(memberships)
-    pooled = probabilities(em.rows_of(weighted.sum(axis=1) @ visits.plain), 0.5)
-    cells = probabilities(em.rows_of(visits.expected(point.cells, weighted)), _SMOOTH * pooled)
-    shares = probabilities(weighted.sum(axis=0), _SMOOTH)
-    return cells.reshape(point.cells.shape), shares
 
 
 # --- what is reported ----------------------------------------------------------------------
