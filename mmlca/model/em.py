@@ -122,16 +122,13 @@ def run_em(
     chances = _kernel_arrays(patterns, cells, shares)
     limits = (settings.max_iter, settings.tol / unit, settings.accelerate, settings.n_confirm)
     path = np.empty((settings.max_iter + 1, 2))
-    no_classes = np.empty((len(chances[0]), 0, 4)), np.empty(0)
-    n_done, converged, _ = _call_kernel(
-        patterns, _lanes(prior, -1.0), chances, limits, path, no_classes
-    )
-    found = _unlanes(chances[3], n_classes)
-    shares = found[:, n_cells + len(patterns.gaps) :].T.copy()
+    n_done, converged, _ = _call_kernel(patterns, chances, _lanes(prior, -1.0), limits, path)
+    last = _unlanes(chances[3], n_classes)
+    shares = last[:, n_cells + len(patterns.gaps) :].T.copy()
     size = group_sizes(patterns)[:, None]
     members = shares * (size + n_classes * settings.prior) - settings.prior
     return Run(
-        found[:, :n_cells].copy(),
+        last[:, :n_cells].copy(),
         path[: n_done + 1] * unit,
         converged,
         shares,
@@ -147,12 +144,8 @@ def e_step(patterns: Patterns, params: MarkovParams, shares: Floats | None = Non
     n_classes, n_cells = params.n_classes, patterns.n_cells
     proportions = params.weights if shares is None else shares
     chances = _kernel_arrays(patterns, cells_of(params), proportions)
-    n_lanes = len(chances[0])
-    posterior, logs = np.empty((n_lanes, len(patterns), 4)), np.empty(len(patterns))
-    no_prior, no_updates = np.zeros((n_lanes, n_cells + 1, 4)), (0, 0.0, False, 0)
-    _, _, visits = _call_kernel(
-        patterns, no_prior, chances, no_updates, np.empty((1, 2)), (posterior, logs)
-    )
+    posterior, logs = np.empty((chances.shape[1], len(patterns), 4)), np.empty(len(patterns))
+    _, _, visits = _call_kernel(patterns, chances, classes=(posterior, logs))
     of_pattern = posterior.transpose(1, 0, 2).reshape(len(patterns), -1)[:, :n_classes]
     expected = _unlanes(visits, n_classes)[:, :n_cells]
     return EStep(logs, of_pattern, expected * _unit(patterns))
@@ -346,16 +339,22 @@ def _kernel_arrays(patterns: Patterns, cells: Floats, shares: Floats) -> Floats:
 
 def _call_kernel(
     patterns: Patterns,
-    prior: Floats,
     chances: Floats,
-    limits: tuple[int, float, bool, int],
-    path: Floats,
-    classes: tuple[Floats, Floats],
+    prior: Floats | None = None,
+    limits: tuple[int, float, bool, int] = (0, 0.0, False, 0),
+    path: Floats | None = None,
+    classes: tuple[Floats, Floats] | None = None,
 ) -> tuple[int, bool, Floats]:
-    """Call `_kernels.em` with room to work in: the updates, if converged, and what is expected."""
+    """Call `_kernels.em` with room to work in: the updates, if converged, and what is expected.
+
+    By default it makes an E-step alone, and does not keep the patterns' classes.
+    """
     from mmlca.model import _kernels
 
-    n_lanes, n_tokens, s = len(prior), len(patterns.cell), patterns.n_states
+    n_lanes, n_tokens, s = chances.shape[1], len(patterns.cell), patterns.n_states
+    prior = np.zeros((n_lanes, patterns.n_cells + 1, 4)) if prior is None else prior
+    path = np.empty((1, 2)) if path is None else path
+    classes = classes or (np.empty((n_lanes, 0, 4)), np.empty(0))
     table = (
         s,
         patterns.indptr,

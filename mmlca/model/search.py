@@ -109,7 +109,7 @@ def in_threads(
         yield from map(call, items)
         return
     with ThreadPoolExecutor(n_jobs if n_jobs > 0 else cpu_count() or 1) as pool:
-        yield from pool.map(call, items)  # who stops early cancels the others
+        yield from pool.map(call, items)  # if the caller stops early, what waits is cancelled
 
 
 def fit_from(patterns: Patterns, init: MarkovParams, settings: Settings) -> Fit:

@@ -46,15 +46,12 @@ class Part(Protocol):
 
     def update(self, members: Floats, theta: Floats | None) -> Floats:
         """The solution of the part's equations for W; `theta` is where to begin."""
-        ...
 
     def log_density(self, theta: Floats) -> Floats:
         """What the part adds to the log-likelihood of a patient in each class, (n, K)."""
-        ...
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
         """The patients' terms of the equations that θ solves, (n, p)."""
-        ...
 
 
 class NewtonPart(Part, Protocol):
@@ -62,7 +59,6 @@ class NewtonPart(Part, Protocol):
 
     def curvature(self, theta: Floats, members: Floats) -> Floats:
         """Minus the derivatives of the sums of the equations, (p, p)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
