@@ -498,7 +498,10 @@ class Mixture:
         """New cells and coefficients."""
         visits = self.rows.visits
         expected = visits.expected(cells, self.rows.by_pattern(posterior))
-        new = probabilities(*map(rows_of, (expected, self.prior, self.open)))
+        counts, prior, allowed = (
+            rows_of(table, visits.n_states) for table in (expected, self.prior, self.open)
+        )
+        new = probabilities(counts, prior, allowed)
         members = posterior * self.rows.weights[:, None]
         return new.reshape(cells.shape), fit_logit(self.rows.design, members, coefficients)
 
@@ -530,7 +533,7 @@ class Mixture:
                 converged = True
                 break
             if accelerate and len(history) == 3 and len(path) <= max_iter and not n_passed:
-                leap = _extrapolate(history, self.rows.visits)
+                leap = _extrapolate(history, self.rows.visits.n_states)
                 ahead = self.e_step(*leap)
                 if ahead.value >= step.value:
                     here, step, gain_before = leap, ahead, np.inf
@@ -590,7 +593,7 @@ def logit_information(design: Floats, total: Floats, shares: Floats) -> Floats:
     return information.reshape(k * p, k * p)
 
 
-def _extrapolate(history: list[tuple[Floats, Floats]], visits: Visits) -> tuple[Floats, Floats]:
+def _extrapolate(history: list[tuple[Floats, Floats]], n_states: int) -> tuple[Floats, Floats]:
     """The squared step from three successive points, cells made positive and normalised."""
     first = [one - zero for zero, one in zip(history[0], history[1], strict=True)]
     second = [
@@ -603,7 +606,7 @@ def _extrapolate(history: list[tuple[Floats, Floats]], visits: Visits) -> tuple[
         zero - 2 * step * r + step * step * v
         for zero, r, v in zip(history[0], first, second, strict=True)
     )
-    rows = rows_of(np.maximum(cells, 0.01 * history[2][0]))
+    rows = rows_of(np.maximum(cells, 0.01 * history[2][0]), n_states)
     sums = rows.sum(axis=-1, keepdims=True)
     return np.divide(rows, sums, out=rows, where=sums > 0).reshape(cells.shape), coefficients
 
@@ -655,14 +658,14 @@ def fit_membership(
     order = np.argsort(-average, kind="stable")
     coefficients = best.coefficients[:, order] - best.coefficients[:, order[:1]]
     visits = rows.visits
-    expected = rows_of(visits.expected(best.cells, rows.by_pattern(best.posterior))[order])
+    expected = visits.expected(best.cells, rows.by_pattern(best.posterior))[order]
     fit = Fit(
         params_of(best.cells[order], average[order]),
         average[order][None],
         best.path,
         best.converged,
         best.posterior[:, order],
-        expected.sum(axis=-1)[:, :-1] < 1e-6,
+        rows_of(expected, visits.n_states).sum(axis=-1)[:, :-1] < 1e-6,
         pd.DataFrame(record),
         n_there,
         len(ends),

@@ -112,7 +112,7 @@ def run_em(
     """EM from cells (K, C) and shares (K,) or (H, K); cells in `zeros` (K, C) stay zero."""
     n_classes, n_cells = cells.shape
     if settings.zeros.any():
-        table = rows_of(np.where(settings.zeros, 0, cells))
+        table = rows_of(np.where(settings.zeros, 0, cells), patterns.n_states)
         sums = table.sum(axis=-1, keepdims=True)
         cells = np.divide(table, sums, out=table, where=sums > 0).reshape(cells.shape)
     forbidden = np.broadcast_to(settings.zeros, cells.shape)
@@ -171,14 +171,13 @@ def params_of(cells: Floats, shares: Floats) -> MarkovParams:
 
 def split_cells(cells: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Of what there is for each cell (K, C): first states (K, S), and steps (K, S, S)."""
-    rows = rows_of(cells)
+    rows = rows_of(cells, isqrt(cells.shape[1]))  # C = S·(S + 1)
     return rows[:, -1], rows[:, :-1]
 
 
-def rows_of(cells: NDArray[Any]) -> NDArray[Any]:
+def rows_of(cells: NDArray[Any], n_states: int) -> NDArray[Any]:
     """Cells (…, C) as rows of states (…, S + 1, S); the last row is the beginning."""
-    s = isqrt(cells.shape[-1])
-    return cells.reshape(*cells.shape[:-1], s + 1, s)
+    return cells.reshape(*cells.shape[:-1], -1, n_states)
 
 
 # --- pattern by pattern ------------------------------------------------------------------
@@ -211,7 +210,7 @@ class Visits:
     def logliks(self, cells: Floats) -> Floats:
         """Log-likelihood of each pattern in each class, (U, K), from cells (K, C)."""
         if len(self.gaps):
-            cells = np.hstack([cells, gap_chances(self.gaps, rows_of(cells))])
+            cells = np.hstack([cells, gap_chances(self.gaps, rows_of(cells, self.n_states))])
         with np.errstate(divide="ignore"):
             logs: Floats = self._all @ np.log(cells).T
         return logs
@@ -221,7 +220,8 @@ class Visits:
         visits: Floats = (self.plain.T @ memberships).T
         if len(self.gaps):
             passed = (self.over.T @ memberships).T
-            visits += sum_over_gaps(self.gaps, passed, rows_of(cells)).reshape(cells.shape)
+            rows = rows_of(cells, self.n_states)
+            visits += sum_over_gaps(self.gaps, passed, rows).reshape(cells.shape)
         return visits
 
 
@@ -315,8 +315,8 @@ def params_from_sums(total: Floats, prior: float, zeros: NDArray[np.bool_]) -> M
     """
     s = isqrt(zeros.size)
     counts = np.hstack([total[:, 1 + s :], total[:, 1 : 1 + s]])  # steps, then beginnings
-    cells = probabilities(rows_of(counts), prior, ~rows_of(zeros)).reshape(counts.shape)
-    return params_of(cells, probabilities(total[:, 0], prior))
+    rows = probabilities(rows_of(counts, s), prior, ~rows_of(zeros, s))
+    return params_of(rows.reshape(counts.shape), probabilities(total[:, 0], prior))
 
 
 # --- the layout of the kernels ---------------------------------------------------------

@@ -271,7 +271,7 @@ def _chain_errors(
     k, s = params.n_classes, params.n_states
     weight_se, weight_lost = _weight_errors(point, spread, lost)
     cell_se, cell_lost = _cell_errors(point, spread, lost)
-    visits = em.rows_of(point.expected).sum(axis=-1)
+    visits = em.rows_of(point.expected, s).sum(axis=-1)
     total = point.rows.weights.sum()
     patients = params.weights * total
     se = _as_values(weight_se, cell_se)

@@ -62,8 +62,9 @@ class Point:
         self.shares: Floats = np.exp(log_softmax(rows.design @ coefficients, axis=1))
         self.memberships = rows.by_pattern(self.posterior)
         self.expected = self.visits.expected(self.cells, self.memberships)
-        visited = rows_of(self.expected)
-        inside = (visited >= FEW) & (rows_of(self.cells) > 0)
+        n_states = rows.visits.n_states
+        visited = rows_of(self.expected, n_states)
+        inside = (visited >= FEW) & (rows_of(self.cells, n_states) > 0)
         inside &= inside.sum(axis=-1, keepdims=True) > 1
         largest = np.where(inside, visited, -1).argmax(axis=-1)[..., None]
         free = inside & (largest != np.arange(visited.shape[-1]))
@@ -197,8 +198,8 @@ def _score_table(point: Point, k: int, tokens: NDArray[np.int32]) -> Floats:
     n_block = max(1, _CELLS // visits.n_cells)
     for begin in range(0, len(gaps), n_block):
         numbers = gaps[begin : begin + n_block] - visits.n_cells
-        through = passes(Gaps(visits.patterns.gaps[numbers]), rows_of(cells))
-        left = rows_of(through).sum(axis=-1)  # visits of each row of the chain
+        through = passes(Gaps(visits.patterns.gaps[numbers]), rows_of(cells, s))
+        left = rows_of(through, s).sum(axis=-1)  # visits of each row of the chain
         place = slice(len(plain) + begin, len(plain) + begin + len(numbers))
         table[place] = through[:, free] - cells[free] * left[:, free // s]
     return table
@@ -216,7 +217,7 @@ def _complete(point: Point, expected: Floats, weights: Floats) -> Floats:
     for k in range(len(point.cells)):
         free = np.flatnonzero(point.free[k])
         row, cells = free // s, point.cells[k, free]
-        totals = rows_of(expected[k]).sum(axis=-1)[row]
+        totals = rows_of(expected[k], s).sum(axis=-1)[row]
         block = -np.outer(cells * totals, cells) * (row[:, None] == row)
         block[np.diag_indices(len(free))] += cells * totals
         result[point.place(k), point.place(k)] = block
@@ -233,7 +234,7 @@ def _gap_curvature(point: Point, k: int) -> Floats:
     if not len(free):
         return np.zeros((0, 0))
     passed = point.visits.over.T @ point.memberships[:, k]
-    chain = rows_of(point.cells[k])
+    chain = rows_of(point.cells[k], visits.n_states)
     curvature = np.empty((len(free), len(free)))
     n_block = max(1, _CELLS // visits.n_cells)
     for begin in range(0, len(free), n_block):

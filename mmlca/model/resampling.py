@@ -259,9 +259,10 @@ class _Refits(NamedTuple):
     def _begin(self, rows: Rows, memberships: Floats) -> Start:
         """Chains and shares of given memberships, smoothed so that no cell is zero."""
         visits, model = rows.visits, self.point.cells
+        s = visits.n_states
         weighted = rows.by_pattern(memberships)
-        pooled = probabilities(em.rows_of(weighted.sum(axis=1) @ visits.plain), 0.5)
-        cells = probabilities(em.rows_of(visits.expected(model, weighted)), _SMOOTH * pooled)
+        pooled = probabilities(em.rows_of(weighted.sum(axis=1) @ visits.plain, s), 0.5)
+        cells = probabilities(em.rows_of(visits.expected(model, weighted), s), _SMOOTH * pooled)
         return cells.reshape(model.shape), probabilities(weighted.sum(axis=0), _SMOOTH)
 
 

@@ -259,7 +259,7 @@ class Maximum:
         self.run, self.n_kicks = run, 0
         step = e_step(patterns, params_of(run.cells, run.overall), run.shares)
         self.place = Place(run.cells, run.shares, step.posterior)
-        rows = rows_of(step.visits)
+        rows = rows_of(step.visits, patterns.n_states)
         supported = np.broadcast_to(rows.sum(axis=-1, keepdims=True) > 0.5, rows.shape)
         self._compared = supported.reshape(run.cells.shape) & (run.cells > 0.01)
 
@@ -404,7 +404,7 @@ def _finish(
     order = np.argsort(-run.overall, kind="stable")
     params, shares = params_of(run.cells[order], run.overall[order]), run.shares[:, order]
     last = e_step(patterns, params, shares)
-    visits = rows_of(last.visits)[:, :-1].sum(axis=-1)
+    visits = rows_of(last.visits, patterns.n_states)[:, :-1].sum(axis=-1)
     return Fit(
         params,
         shares,
@@ -561,7 +561,8 @@ class Starter:
         else:
             shares = here.shares
             chosen = (self.rng.random(self.n_states + 1) < 0.4)[:, None]
-        cells = np.where(chosen, rows_of(other.cells), rows_of(here.cells))
+        theirs, ours = rows_of(other.cells, self.n_states), rows_of(here.cells, self.n_states)
+        cells = np.where(chosen, theirs, ours)
         shares = shares / shares.sum(axis=-1, keepdims=True)
         return self._rows(cells.reshape(here.cells.shape), 1e-6), shares
 
@@ -627,4 +628,4 @@ class Starter:
 
     def _rows(self, cells: Floats, prior: Floats | float = 0.0) -> Floats:
         """Cells made to sum to one in each row of states."""
-        return probabilities(rows_of(cells + prior)).reshape(cells.shape)
+        return probabilities(rows_of(cells + prior, self.n_states)).reshape(cells.shape)

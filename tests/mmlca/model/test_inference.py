@@ -50,7 +50,8 @@ def moved(point: Point, step: np.ndarray) -> MarkovParams:
     logits = np.log(point.cells)
     for c in range(k):
         logits[c, point.free[c]] += step[point.place(c)]
-    return params_of(softmax(rows_of(logits), axis=-1).reshape(point.cells.shape), shares)
+    rows = rows_of(logits, point.visits.n_states)
+    return params_of(softmax(rows, axis=-1).reshape(point.cells.shape), shares)
 
 
 def penalised(data: Sequences, params: MarkovParams, prior: float) -> float:
@@ -102,7 +103,7 @@ def test_scores_are_the_slopes_of_each_patients_likelihood() -> None:
 def test_visits_in_gaps_agree_with_their_sum() -> None:
     data, params = with_gaps(60, 5, 3)
     visits = Visits(data.patterns)
-    gaps, rows = visits.gaps, rows_of(cells_of(params))[0]
+    gaps, rows = visits.gaps, rows_of(cells_of(params), visits.n_states)[0]
     assert len(gaps) > 5
     each = passes(gaps, rows)
     steps = gaps.length + 1  # a gap of g unobserved times is g + 1 steps
