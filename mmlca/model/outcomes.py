@@ -156,18 +156,7 @@ def three_step(
     assigned = _read_assignment(assignment, p, labels, index)
     response = None if outcome is None else read_outcome(outcome, n, index)
     terms, x = design(covariates, n, index)
-    used = case > 0
-    for what, known in (
-        ("the outcome", np.ones(n, dtype=bool) if response is None else response.known),
-        ("a covariate", ~np.isnan(x).any(axis=1)),
-    ):
-        if not known.all():
-            warnings.warn(
-                f"{what} is missing for {(~known).sum():,} of {n:,} patients; they are left out "
-                "of the third step.",
-                stacklevel=2,
-            )
-        used &= known
+    used = (case > 0) & _known_patients(response, x)
     groups = assigned.argmax(axis=1)[used]
     _check_sizes(groups, labels)
     x = np.where(used[:, None], x, 0.0)
@@ -206,6 +195,22 @@ def three_step(
     table.errors = pd.DataFrame(step.errors, *axes)
     table.moved = moved
     return table
+
+
+def _known_patients(response: Response | None, x: Floats) -> NDArray[np.bool_]:
+    """Who has the outcome and all covariates; warns of the others."""
+    n = len(x)
+    of_outcome = np.ones(n, dtype=bool) if response is None else response.known
+    of_covariates = ~np.isnan(x).any(axis=1)
+    for what, known in (("the outcome", of_outcome), ("a covariate", of_covariates)):
+        if not known.all():
+            warnings.warn(
+                f"{what} is missing for {(~known).sum():,} of {n:,} patients; they are left out "
+                "of the third step.",
+                stacklevel=3,
+            )
+    both: NDArray[np.bool_] = of_outcome & of_covariates
+    return both
 
 
 def _model_and_data(
