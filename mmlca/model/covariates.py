@@ -639,7 +639,8 @@ def fit_membership(
         best = max(ends, key=lambda one: one.value)
         if not np.isfinite(best.value):
             break
-        starts = [_kick(mixture, best, rng) for _ in range(n_kicks)]
+        kicked = [reassigned(best.posterior, [0.05, 0.15, 0.3], rng) for _ in range(n_kicks)]
+        starts = [mixture.m_step(best.cells, best.coefficients, each) for each in kicked]
         tried = [mixture.run(*s, min(_TRY, settings.max_iter), 0.0, True) for s in starts]
         tried.sort(key=lambda one: -one.value)
         followed = [
@@ -651,29 +652,26 @@ def fit_membership(
         ends = [best, *followed]
         if max(one.value for one in followed) < best.value + _SAME:
             break
+    return _finish(rows, ends, pd.DataFrame(record))
+
+
+def _finish(rows: Rows, ends: list[MembershipRun], record: pd.DataFrame) -> tuple[Fit, Floats]:
+    """The best run with its classes ordered by size; the largest is the reference."""
     best = max(ends, key=lambda one: one.value)
     n_there = sum(one.value > best.value - _SAME for one in ends)
     shares = np.exp(log_softmax(rows.design @ best.coefficients, axis=1))
     average = rows.weights @ shares / rows.weights.sum()
     order = np.argsort(-average, kind="stable")
-    coefficients = best.coefficients[:, order] - best.coefficients[:, order[:1]]
-    visits = rows.visits
-    expected = visits.expected(best.cells, rows.by_pattern(best.posterior))[order]
+    expected = rows.visits.expected(best.cells, rows.by_pattern(best.posterior))[order]
     fit = Fit(
         params_of(best.cells[order], average[order]),
         average[order][None],
         best.path,
         best.converged,
         best.posterior[:, order],
-        rows_of(expected, visits.n_states).sum(axis=-1)[:, :-1] < 1e-6,
-        pd.DataFrame(record),
+        rows_of(expected, rows.visits.n_states).sum(axis=-1)[:, :-1] < 1e-6,
+        record,
         n_there,
         len(ends),
     )
-    return fit, coefficients
-
-
-def _kick(mixture: Mixture, run: MembershipRun, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Parameters after some rows of a run got any class."""
-    posterior = reassigned(run.posterior, [0.05, 0.15, 0.3], rng)
-    return mixture.m_step(run.cells, run.coefficients, posterior)
+    return fit, best.coefficients[:, order] - best.coefficients[:, order[:1]]
