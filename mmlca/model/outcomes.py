@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Sequence
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,6 @@ from scipy.stats import chi2
 from font.checks import case_weights, listed, one_of, some
 from font.errors import InputError, ReportWarning
 from mmlca.model.covariates import complete, learn, separation
-from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.inference import OVERLAP, clarity
 from mmlca.model.params import AnySequences, Floats, in_states
 from mmlca.model.settings import Correction as Correction
@@ -37,6 +36,9 @@ from mmlca.model.third_step import (
     solve,
 )
 from mmlca.sequences.type import Sequences
+
+if TYPE_CHECKING:
+    from mmlca.model.estimator import MixtureMarkov
 
 
 class ThreeStep(pd.DataFrame):  # type: ignore[misc]
@@ -217,6 +219,8 @@ def _model_and_data(
     posterior: Any, sequences: AnySequences | None
 ) -> tuple[MixtureMarkov | None, Sequences | None]:
     """The model and its sequences, if `posterior` is a model."""
+    from mmlca.model.estimator import MixtureMarkov
+
     if isinstance(posterior, MixtureMarkov):
         if sequences is None:
             raise InputError(
