@@ -28,7 +28,7 @@ from mmlca.figures.canvas import (
 )
 from mmlca.figures.colours import INK, MISSING, group_colour, state_colours, text_colour
 from mmlca.figures.transitions import colour_bar
-from mmlca.model.criteria import CRITERIA
+from mmlca.model.settings import CRITERIA
 from mmlca.sequences.checks import need_columns, of_type
 from mmlca.tables.clusters import percent_text
 from mmlca.tables.diagnostics import Diagnostics, expected_states

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from mmlca.sequences._compiled import entry, inner
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32] | NDArray[np.int64]
+
 # A chain with S states has S + 1 rows of probabilities: row i < S are the transitions from
 # state i, row S is the initial distribution; together C = S·(S + 1) cells. Classes come in
 # lanes of four, so that the processor treats four at a time: `chance` (L, C + G + H, 4) holds, for
@@ -34,7 +37,7 @@ _GROWTH = 1.0 + 1e-3  # a cell that rises by this factor in an update is not at 
 
 
 @inner
-def _copy(source: NDArray[np.float64], target: NDArray[np.float64]) -> None:
+def _copy(source: Floats, target: Floats) -> None:
     """Copy parameters, or what is expected of them, (L, C + G + H, 4)."""
     for g in range(source.shape[0]):
         for c in range(source.shape[1]):
@@ -43,9 +46,7 @@ def _copy(source: NDArray[np.float64], target: NDArray[np.float64]) -> None:
 
 
 @inner
-def _take_rows(
-    first: int, chance: NDArray[np.float64], g: int, m: int, rows: NDArray[np.float64]
-) -> bool:
+def _take_rows(first: int, chance: Floats, g: int, m: int, rows: Floats) -> bool:
     """Copy a class's cells into rows[0] (S + 1, S); returns whether it has a share of any group."""
     n_states = rows.shape[2]
     for i in range(n_states + 1):
@@ -58,12 +59,7 @@ def _take_rows(
 
 
 @inner
-def _gap_chances(
-    n_states: int,
-    gaps: NDArray[np.int64],
-    chance: NDArray[np.float64],
-    rows: NDArray[np.float64],
-) -> None:
+def _gap_chances(n_states: int, gaps: Ints, chance: Floats, rows: Floats) -> None:
     """Fill the rows of `chance` below the plain cells: (T^{g+1})_ij for each gap, each class."""
     if len(gaps) == 0:
         return
@@ -92,13 +88,7 @@ def _gap_chances(
 
 
 @inner
-def _spread_gaps(
-    n_states: int,
-    gaps: NDArray[np.int64],
-    chance: NDArray[np.float64],
-    expected: NDArray[np.float64],
-    rows: NDArray[np.float64],
-) -> None:
+def _spread_gaps(n_states: int, gaps: Ints, chance: Floats, expected: Floats, rows: Floats) -> None:
     """Turn expected visits of gaps into expected visits of the cells passed on the way.
 
     With R_g the visits of gaps of length g divided by their chance, θ the (S + 1, S) cells and
@@ -151,12 +141,7 @@ def _spread_gaps(
 
 
 @inner
-def _raise_powers(
-    cell: NDArray[np.int32],
-    times: NDArray[np.int32],
-    chance: NDArray[np.float64],
-    powers: NDArray[np.float64],
-) -> None:
+def _raise_powers(cell: Ints, times: Ints, chance: Floats, powers: Floats) -> None:
     """powers[v] = chance[cell[v]]^times[v]; the tokens of one cell follow each other."""
     for v in range(len(cell)):
         c = cell[v]
@@ -176,13 +161,7 @@ def _raise_powers(
 
 @inner
 def _multiply(
-    begin: int,
-    end: int,
-    indptr: NDArray[np.int64],
-    tokens: NDArray[np.int32],
-    powers: NDArray[np.float64],
-    share: NDArray[np.float64],
-    joint: NDArray[np.float64],
+    begin: int, end: int, indptr: Ints, tokens: Ints, powers: Floats, share: Floats, joint: Floats
 ) -> None:
     """Joint probability of class and pattern, for the patterns from `begin` to `end`."""
     m = np.uint64(indptr[begin])
@@ -208,12 +187,7 @@ def _multiply(
 
 @inner
 def _scatter(
-    begin: int,
-    end: int,
-    indptr: NDArray[np.int64],
-    tokens: NDArray[np.int32],
-    joint: NDArray[np.float64],
-    visits: NDArray[np.float64],
+    begin: int, end: int, indptr: Ints, tokens: Ints, joint: Floats, visits: Floats
 ) -> None:
     """Each pattern's responsibilities, summed by token and, in the last row, over all patterns."""
     for t in range(len(visits)):
@@ -253,12 +227,12 @@ def _scatter(
 def _log_joint(
     begin: int,
     end: int,
-    tokens: NDArray[np.int32],
-    powered: tuple[NDArray[np.int32], NDArray[np.int32]],
-    chance: NDArray[np.float64],
+    tokens: Ints,
+    powered: tuple[Ints, Ints],
+    chance: Floats,
     group: int,
     r: int,
-    joint: NDArray[np.float64],
+    joint: Floats,
 ) -> float:
     """Class probabilities of a pattern by log-sum-exp, in joint[:, r]; returns its log-likelihood.
 
@@ -294,10 +268,10 @@ def _log_joint(
 def _e_step(
     table: tuple,  # type: ignore[type-arg]
     scratch: tuple,  # type: ignore[type-arg]
-    chance: NDArray[np.float64],
-    expected: NDArray[np.float64],
-    posterior: NDArray[np.float64],
-    logs: NDArray[np.float64],
+    chance: Floats,
+    expected: Floats,
+    posterior: Floats,
+    logs: Floats,
 ) -> float:
     """Log-likelihood; fills what is expected of each class.
 
@@ -376,13 +350,7 @@ def _e_step(
 
 
 @inner
-def _m_step(
-    n_states: int,
-    first: int,
-    expected: NDArray[np.float64],
-    prior: NDArray[np.float64],
-    chance: NDArray[np.float64],
-) -> None:
+def _m_step(n_states: int, first: int, expected: Floats, prior: Floats, chance: Floats) -> None:
     """New parameters from what is expected.
 
     `prior` (L, C + 1, 4) holds pseudo-counts of the cells and, last, of the classes; −1 marks a
@@ -424,7 +392,7 @@ def _m_step(
 
 
 @inner
-def _log_prior(first: int, prior: NDArray[np.float64], chance: NDArray[np.float64]) -> float:
+def _log_prior(first: int, prior: Floats, chance: Floats) -> float:
     """The penalty: Σ pseudo-count · log probability, each row's factors under one logarithm."""
     total = 0.0
     last = prior.shape[1] - 1
@@ -447,12 +415,12 @@ def _log_prior(first: int, prior: NDArray[np.float64], chance: NDArray[np.float6
 def em(
     table: tuple,  # type: ignore[type-arg]
     scratch: tuple,  # type: ignore[type-arg]
-    prior: NDArray[np.float64],
-    chances: NDArray[np.float64],
-    visits: NDArray[np.float64],
+    prior: Floats,
+    chances: Floats,
+    visits: Floats,
     limits: tuple[int, float, bool, int],
-    path: NDArray[np.float64],
-    classes: tuple[NDArray[np.float64], NDArray[np.float64]],
+    path: Floats,
+    classes: tuple[Floats, Floats],
 ) -> tuple[int, bool]:
     """EM from the parameters chances[3]; returns the updates made and if converged.
 
@@ -527,12 +495,7 @@ def em(
 
 
 @inner
-def _grows(
-    n_states: int,
-    prior: NDArray[np.float64],
-    before: NDArray[np.float64],
-    after: NDArray[np.float64],
-) -> bool:
+def _grows(n_states: int, prior: Floats, before: Floats, after: Floats) -> bool:
     """Whether an update raised any probability by more than a small part of itself.
 
     At a maximum no cell grows: those above zero stay, those at zero shrink. A tiny cell that
@@ -547,13 +510,7 @@ def _grows(
 
 
 @inner
-def _lift(
-    n_states: int,
-    prior: NDArray[np.float64],
-    expected: NDArray[np.float64],
-    before: NDArray[np.float64],
-    after: NDArray[np.float64],
-) -> None:
+def _lift(n_states: int, prior: Floats, expected: Floats, before: Floats, after: Floats) -> None:
     """Off a plateau: raise the cells that grow, and normalise their rows.
 
     A cell that one patient needs and that grows by the factor r, in a row of n visits, has its
@@ -579,7 +536,7 @@ def _lift(
 
 
 @inner
-def _extrapolate(n_states: int, first: int, chances: NDArray[np.float64]) -> None:
+def _extrapolate(n_states: int, first: int, chances: Floats) -> None:
     """The squared step from three successive parameter sets, chances[0] to chances[2].
 
     θ₀ − 2αr + α²v with r = θ₁ − θ₀, v = θ₂ − 2θ₁ + θ₀ and α = −‖r‖ / ‖v‖, made positive and
@@ -618,7 +575,7 @@ def _extrapolate(n_states: int, first: int, chances: NDArray[np.float64]) -> Non
 
 
 @inner
-def _leap(chances: NDArray[np.float64], g: int, c: int, m: int, step: float) -> float:
+def _leap(chances: Floats, g: int, c: int, m: int, step: float) -> float:
     """One probability after the squared step, which it returns."""
     zero = chances[0, g, c, m]
     one = chances[1, g, c, m]

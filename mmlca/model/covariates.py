@@ -1,8 +1,12 @@
-"""Covariates: which row of a table belongs to which patient, and the columns of the logit.
+"""Covariates of membership: the columns of a logit, and EM with that logit inside the mixture.
 
 Numbers enter as they are, texts and categories as one column per level but the first. A formula
 names columns, `a + b`, and their products, `a:b` or `a * b`; `C(a)` takes numbers as levels. The
 rules are data (`Design`), so that a model file can hold them and `predict` applies the same ones.
+
+In EM, patients with the same transition pattern and the same covariates are one *row*. Given the
+row's covariates x, its classes have the probabilities softmax(x · B), with the first column of B
+zero. The M-step of the chains is the usual one, that of B a few Newton steps.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations, product
 from typing import Any, NamedTuple, TypeAlias
@@ -19,22 +23,36 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
+from scipy.special import log_softmax, logsumexp
 
 from font.errors import InputError, option
-from mmlca.model.params import Floats
+from font.probabilities import log_prior, probabilities
+from mmlca.model.em import RunEnd, Settings, Visits, cells_of, params_of, rows_of, sum_by_pattern
+from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.search import Fit, reassigned, start_row
 from mmlca.sequences.checks import some
-from mmlca.sequences.type import Sequences
+from mmlca.sequences.patterns import Patterns
+from mmlca.sequences.type import Labels, Sequences
 
 AnyCovariates: TypeAlias = pd.DataFrame | pd.Series | Mapping[str, Any] | ArrayLike
+Covariates: TypeAlias = AnyCovariates | None
+Groups: TypeAlias = Labels | None
 
 INTERCEPT = "(Intercept)"
 _MANY_LEVELS = 30
 _COLLINEAR = 1e-8
 _SEPARATED = 12.0  # log-odds between the smallest and the largest value of a column
 _FORMULA = "columns joined by +, products a:b or a*b, and C(a) for numbers that are labels"
+_CONFIRM = 3  # plain updates in a row that must pass the test of convergence
+_NEWTON, _ENOUGH = 25, 1e-10  # most Newton steps, and gain per patient below which they end
+_TRY, _FOLLOWED = 30, 3  # updates after a kick; runs that are followed to their end
+_ROUNDS = 4  # most rounds of kicks, each from the best run so far
+_SAME = 0.01  # two maxima this close count as the same
+_LONGEST = 4.0  # longest Newton step, in log-odds per standard deviation
 
 
-class Variable(NamedTuple):
+@dataclass(frozen=True)
+class Variable:
     """A column of the covariates; `levels` (the first is the reference) if it is categorical."""
 
     name: str
@@ -116,34 +134,16 @@ class Design:
         return back
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, as in a JSON file."""
-        return {
-            "variables": [
-                {"name": v.name, "levels": None if v.levels is None else list(v.levels)}
-                for v in self.variables
-            ],
-            "terms": [list(term) for term in self.terms],
-            "shift": list(self.shift),
-            "scale": list(self.scale),
-        }
+        """As in a JSON file."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Design:
         """The inverse of `to_dict`; refuses what does not fit together."""
-        variables = tuple(
-            Variable(v["name"], None if v["levels"] is None else tuple(v["levels"]))
-            for v in stored["variables"]
-        )
-        design = cls(
-            variables,
-            tuple(tuple(term) for term in stored["terms"]),
-            tuple(stored["shift"]),
-            tuple(stored["scale"]),
-        )
-        names = {v.name for v in variables}
-        unknown = [name for term in design.terms for name in term if name not in names]
-        n_columns = 0 if unknown else len(design.columns) - 1
-        if unknown or not n_columns == len(design.shift) == len(design.scale):
+        variables = tuple(Variable(**variable) for variable in stored["variables"])
+        design = cls(**{**stored, "variables": variables})
+        unknown = {name for term in design.terms for name in term} - {v.name for v in variables}
+        if unknown or not len(design.columns) - 1 == len(design.shift) == len(design.scale):
             raise InputError("the covariates of the model do not fit together.")
         return design
 
@@ -161,9 +161,12 @@ def read_covariates(
     frame = align(covariates, data)
     known = complete(frame, formula)
     advice = f"fill them in, or leave these patients out with {option('missing', 'drop')}"
-    lacking = _check_missing(known, data, missing if known.any() else "error", advice)
-    if lacking:
-        warnings.warn(f"{lacking} and are left out of the fit.", stacklevel=4)
+    _check_missing(known, data, missing if known.any() else "error", advice)
+    if not known.all():
+        warnings.warn(
+            f"{_count_missing(known)} and are left out of the fit.",
+            stacklevel=4,
+        )
     frame = frame[known]
     design = learn(frame, formula, data.weights[known])
     return design, design.matrix(frame), known
@@ -182,14 +185,15 @@ def matrix_of(
     return matrix, known
 
 
-def _check_missing(known: NDArray[np.bool_], data: Sequences, missing: str, advice: str) -> str:
-    """How many patients lack covariates, in words; "" if none. Refuses them if "error"."""
-    if known.all():
-        return ""
-    lacking = f"{int((~known).sum()):,} of {len(data):,} patients lack covariates"
-    if missing == "error":
+def _check_missing(known: NDArray[np.bool_], data: Sequences, missing: str, advice: str) -> None:
+    """Refuse patients who lack covariates, if `missing` is "error"."""
+    if missing == "error" and not known.all():
+        lacking = _count_missing(known)
         raise InputError(f"{lacking} (patients {some(data.ids[~known])}); {advice}.")
-    return lacking
+
+
+def _count_missing(known: NDArray[np.bool_]) -> str:
+    return f"{int((~known).sum()):,} of {len(known):,} patients lack covariates"
 
 
 # --- from a table to a design -----------------------------------------------------------
@@ -229,20 +233,19 @@ def align(covariates: AnyCovariates, data: Sequences) -> pd.DataFrame:
 def _as_frame(covariates: AnyCovariates) -> pd.DataFrame:
     if isinstance(covariates, pd.Series):
         covariates = covariates.to_frame("x" if covariates.name is None else covariates.name)
-    if isinstance(covariates, pd.DataFrame):
-        frame = covariates.rename(columns=str)
-        if frame.columns.has_duplicates:
-            twice = frame.columns[frame.columns.duplicated()].unique()
-            raise InputError(f"the covariates have several columns called {some(twice)}.")
-        return frame
-    if isinstance(covariates, Mapping):
-        return pd.DataFrame(dict(covariates)).rename(columns=str)
-    array = np.asarray(covariates)
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2:
-        raise InputError(f"covariates must be a table, found an array of shape {array.shape}.")
-    return pd.DataFrame(array, columns=[f"x{i + 1}" for i in range(array.shape[1])])
+    elif isinstance(covariates, Mapping):
+        covariates = pd.DataFrame(dict(covariates))
+    elif not isinstance(covariates, pd.DataFrame):
+        array = np.asarray(covariates)
+        array = array[:, None] if array.ndim == 1 else array
+        if array.ndim != 2:
+            raise InputError(f"covariates must be a table, found an array of shape {array.shape}.")
+        return pd.DataFrame(array, columns=[f"x{i + 1}" for i in range(array.shape[1])])
+    frame = covariates.rename(columns=str)
+    if frame.columns.has_duplicates:
+        twice = frame.columns[frame.columns.duplicated()].unique()
+        raise InputError(f"the covariates have several columns called {some(twice)}.")
+    return frame
 
 
 def learn(frame: pd.DataFrame, formula: str | None, weights: Floats) -> Design:
@@ -253,20 +256,22 @@ def learn(frame: pd.DataFrame, formula: str | None, weights: Floats) -> Design:
         raise InputError("there are no covariates: the table has no columns besides the id.")
     variables = tuple(_learn_variable(name, frame[name], name in labels) for name in names)
     design = Design(variables, tuple(terms))
-    matrix = design.matrix(frame)
-    counted = matrix[weights > 0]
-    shift = counted[:, 1:].mean(axis=0)
-    scale = counted[:, 1:].std(axis=0)
+    counted = design.matrix(frame)[weights > 0]
+    shift, scale = counted[:, 1:].mean(axis=0), counted[:, 1:].std(axis=0)
     flat = scale <= 1e-12 * np.maximum(1, np.abs(shift))
     if flat.any():
         same = [name for name, is_flat in zip(design.columns[1:], flat, strict=True) if is_flat]
-        raise InputError(
-            f"the covariate column {some(same)} is the same for all patients, so that nothing can "
-            "be learned from it; leave it out."
-        )
+        raise _same_for_all(some(same))
     design = Design(variables, tuple(terms), tuple(shift.tolist()), tuple(scale.tolist()))
     _check_rank(design, design.standardised(counted))
     return design
+
+
+def _same_for_all(column: str) -> InputError:
+    return InputError(
+        f"the covariate column {column} is the same for all patients, so that nothing can be "
+        "learned from it; leave it out."
+    )
 
 
 def _check_rank(design: Design, matrix: Floats) -> None:
@@ -300,10 +305,7 @@ def _learn_variable(name: str, values: pd.Series, is_label: bool) -> Variable:
     else:
         return Variable(name)
     if len(levels) < 2:
-        raise InputError(
-            f"the covariate column {name!r} is the same for all patients, so that nothing can be "
-            "learned from it; leave it out."
-        )
+        raise _same_for_all(repr(name))
     if len(levels) > _MANY_LEVELS:
         raise InputError(
             f"the covariate {name} has {len(levels):,} different texts ({some(levels[:3])}, …), at "
@@ -353,12 +355,9 @@ def _parse_formula(
             raise InputError(f"the formula {formula!r} is invalid; it may contain {_FORMULA}.")
         sizes = range(1, len(names) + 1) if crossed else [len(names)]
         for size in sizes:
-            terms += [t for t in combinations(names, size) if not _has_term(terms, t)]
+            known_terms = [set(term) for term in terms]
+            terms += [t for t in combinations(names, size) if set(t) not in known_terms]
     return sorted(terms, key=len), labels
-
-
-def _has_term(terms: list[tuple[str, ...]], term: tuple[str, ...]) -> bool:
-    return any(set(other) == set(term) for other in terms)
 
 
 def _numbers(name: str, values: pd.Series) -> Floats:
@@ -407,3 +406,272 @@ def separation(matrix: Floats, columns: list[str], coefficients: Floats) -> str:
         "its odds ratios grow without bound and their intervals mean little; merge rare levels or "
         "leave it out."
     )
+
+
+# --- EM with a logit ----------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """Distinct pairs of pattern and covariates: the data of a fit with a logit.
+
+    `visits` are those of the patterns; `pattern` (R,); `design` (R, P), its first column ones;
+    summed `weights`, and summed `squares` of weights as parts of the largest (R,); `inverse` and
+    `each` (n,): the row and the weight of each patient.
+    """
+
+    visits: Visits
+    pattern: NDArray[np.intp]
+    design: Floats
+    weights: Floats
+    squares: Floats
+    inverse: NDArray[np.intp]
+    each: Floats
+
+    def joint(self, cells: Floats, coefficients: Floats) -> Floats:
+        """Log of class probability times likelihood, for each row and class (R, K)."""
+        shares: Floats = log_softmax(self.design @ coefficients, axis=1)
+        return shares + self.visits.logliks(cells)[self.pattern]
+
+    def by_pattern(self, posterior: Floats) -> Floats:
+        """Class probabilities of rows (R, K), weighted and summed by pattern (U, K)."""
+        weighted = posterior * self.weights[:, None]
+        return sum_by_pattern(self.pattern, weighted, len(self.visits.patterns))
+
+
+def make_rows(patterns: Patterns, weights: Floats, design: Floats | None = None) -> Rows:
+    """Rows of n patients with their own weights (n,) and design (n, P); by default all ones."""
+    inverse = patterns.inverse.astype(np.intp)
+    if design is None:
+        u = len(patterns)
+        number, pattern, kept = inverse, np.arange(u), np.ones((u, 1))
+    else:
+        keys = pd.DataFrame(np.column_stack([inverse, design]))
+        number = keys.groupby(list(keys.columns), sort=True).ngroup().to_numpy()
+        first = np.unique(number, return_index=True)[1]
+        pattern, kept = inverse[first], design[first]
+    parts = weights / weights.max(initial=1e-300)
+    summed, squares = (
+        np.bincount(number, w, len(pattern)).astype(float) for w in (weights, parts**2)
+    )
+    return Rows(Visits(patterns), pattern, kept, summed, squares, number, weights)
+
+
+@dataclass(eq=False)
+class MembershipRun(RunEnd):
+    """A run with coefficients (P, K), the first column zero, and class probabilities (R, K)."""
+
+    coefficients: Floats
+    posterior: Floats
+
+    @property
+    def end(self) -> tuple[Floats, Floats]:
+        """Where another run may go on."""
+        return self.cells, self.coefficients
+
+
+class _Step(NamedTuple):
+    loglik: float
+    value: float
+    posterior: Floats
+
+
+class Mixture:
+    """The data of a fit with covariates, and one EM update."""
+
+    def __init__(self, rows: Rows, settings: Settings, zeros: NDArray[np.bool_]) -> None:
+        self.rows, self.open = rows, ~(zeros | settings.zeros)
+        self.prior = np.where(self.open, settings.prior, 0.0)
+
+    def e_step(self, cells: Floats, coefficients: Floats) -> _Step:
+        """Log-likelihood, penalised log-likelihood, and class probabilities of each row (R, K)."""
+        joint = self.rows.joint(cells, coefficients)
+        logs = logsumexp(joint, axis=1)
+        counted = self.rows.weights > 0
+        loglik = float(self.rows.weights[counted] @ logs[counted])
+        with np.errstate(invalid="ignore"):
+            posterior = np.nan_to_num(np.exp(joint - logs[:, None]))
+        return _Step(loglik, loglik + log_prior(cells, self.prior), posterior)
+
+    def m_step(
+        self, cells: Floats, coefficients: Floats, posterior: Floats
+    ) -> tuple[Floats, Floats]:
+        """New cells and coefficients."""
+        visits = self.rows.visits
+        expected = visits.expected(cells, self.rows.by_pattern(posterior))
+        counts, prior, allowed = (
+            rows_of(table, visits.n_states) for table in (expected, self.prior, self.open)
+        )
+        new = probabilities(counts, prior, allowed)
+        members = posterior * self.rows.weights[:, None]
+        return new.reshape(cells.shape), fit_logit(self.rows.design, members, coefficients)
+
+    def run(
+        self, cells: Floats, coefficients: Floats, max_iter: int, tol: float, accelerate: bool
+    ) -> MembershipRun:
+        """EM from there; the path holds (log-likelihood, penalised) after 0, 1, … updates.
+
+        Every two updates are followed by an extrapolation (SQUAREM), which counts as an update
+        and is dropped where it would lower the penalised log-likelihood.
+        """
+        here = (cells, coefficients)
+        step = self.e_step(*here)
+        path = [(step.loglik, step.value)]
+        history = [here]
+        gain_before, n_passed, converged = np.inf, 0, False
+        while len(path) <= max_iter and np.isfinite(step.value):
+            here = self.m_step(*here, step.posterior)
+            step = self.e_step(*here)
+            path.append((step.loglik, step.value))
+            history.append(here)
+            gain = path[-1][1] - path[-2][1]
+            small = gain <= 1e-14 * abs(step.value) or (
+                gain < tol and gain * gain < tol * (gain_before - gain)
+            )
+            n_passed = n_passed + 1 if tol > 0 and small else 0
+            gain_before = gain
+            if n_passed > _CONFIRM:
+                converged = True
+                break
+            if accelerate and len(history) == 3 and len(path) <= max_iter and not n_passed:
+                leap = _extrapolate(history, self.rows.visits.n_states)
+                ahead = self.e_step(*leap)
+                if ahead.value >= step.value:
+                    here, step, gain_before = leap, ahead, np.inf
+                    path.append((step.loglik, step.value))
+            if len(history) >= 3:
+                history = [here]
+        return MembershipRun(here[0], np.array(path), converged, here[1], step.posterior)
+
+
+def fit_logit(design: Floats, members: Floats, coefficients: Floats) -> Floats:
+    """Multinomial logit of weighted memberships (R, K) on a design (R, P), by Newton steps.
+
+    Starts from `coefficients` (P, K), whose first column is zero and stays zero. A step that
+    would lower the likelihood is halved, and one that is too long is shortened, so that classes
+    that a covariate separates perfectly lead to large numbers, not to an overflow.
+    """
+    total = members.sum(axis=1)
+    n_terms, k = coefficients.shape
+    if k == 1:
+        return coefficients
+    logs = log_softmax(design @ coefficients, axis=1)
+    value = float((members * logs).sum())
+    for _ in range(_NEWTON):
+        shares = np.exp(logs)
+        gradient = design.T @ (members - total[:, None] * shares)[:, 1:]
+        information = logit_information(design, total, shares[:, 1:])
+        ridge = 1e-12 * np.trace(information) / len(information) + 1e-300
+        step = np.linalg.solve(
+            information + ridge * np.eye(len(information)), gradient.T.ravel()
+        ).reshape(k - 1, n_terms)
+        step *= min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
+        gain = 0.0
+        for _ in range(30):
+            trial = coefficients.copy()
+            trial[:, 1:] += step.T
+            trial_logs = log_softmax(design @ trial, axis=1)
+            gain = float((members * trial_logs).sum()) - value
+            if gain >= 0:
+                coefficients, logs, value = trial, trial_logs, value + gain
+                break
+            step /= 2
+        if gain <= _ENOUGH * max(float(total.sum()), 1e-300):
+            break
+    return coefficients
+
+
+def logit_information(design: Floats, total: Floats, shares: Floats) -> Floats:
+    """Σ total · (diag π − ππᵀ) ⊗ xxᵀ over rows, for the shares π of all classes but the first."""
+    k, p = shares.shape[1], design.shape[1]
+    information = np.empty((k, p, k, p))
+    for a in range(k):
+        for b in range(a, k):
+            factor = total * shares[:, a] * ((a == b) - shares[:, b])
+            block = design.T @ (design * factor[:, None])
+            information[a, :, b] = block
+            information[b, :, a] = block.T
+    return information.reshape(k * p, k * p)
+
+
+def _extrapolate(history: list[tuple[Floats, Floats]], n_states: int) -> tuple[Floats, Floats]:
+    """The squared step from three successive points, cells made positive and normalised."""
+    first = [one - zero for zero, one in zip(history[0], history[1], strict=True)]
+    second = [
+        two - 2 * one + zero
+        for zero, one, two in zip(history[0], history[1], history[2], strict=True)
+    ]
+    length, bend = (np.sqrt(sum(float((x**2).sum()) for x in xs)) for xs in (first, second))
+    step = min(-1.0, -length / bend) if bend > 0 else -1.0
+    cells, coefficients = (
+        zero - 2 * step * r + step * step * v
+        for zero, r, v in zip(history[0], first, second, strict=True)
+    )
+    rows = rows_of(np.maximum(cells, 0.01 * history[2][0]), n_states)
+    sums = rows.sum(axis=-1, keepdims=True)
+    return np.divide(rows, sums, out=rows, where=sums > 0).reshape(cells.shape), coefficients
+
+
+# --- a fit: where to begin ---------------------------------------------------------------
+
+
+def fit_membership(
+    rows: Rows,
+    first: MarkovParams,
+    settings: Settings,
+    zeros: NDArray[np.bool_],
+    n_kicks: int,
+    rng: np.random.Generator,
+) -> tuple[Fit, Floats]:
+    """Fit chains and coefficients together, from parameters that were found without covariates.
+
+    Then `n_kicks` runs begin where a part of the rows got another class, and the best of them are
+    followed; again from there if that was a gain. Returns the fit, its `posterior` by row, and the
+    coefficients (P, K) of the rows' design, the largest class the reference.
+    """
+    mixture = Mixture(rows, settings, zeros)
+    cells, none = cells_of(first), np.zeros((rows.design.shape[1], first.n_classes))
+    shares = np.maximum(first.weights, 1e-12)
+    none[0] = np.log(shares / shares[0])
+    run = mixture.run(cells, none, settings.max_iter, settings.tol, settings.accelerate)
+    record = [start_row("without covariates" if n_kicks else "given", run)]
+    ends = [run]
+    for _ in range(_ROUNDS if n_kicks and first.n_classes > 1 else 0):
+        best = max(ends, key=lambda one: one.value)
+        if not np.isfinite(best.value):
+            break
+        kicked = [reassigned(best.posterior, [0.05, 0.15, 0.3], rng) for _ in range(n_kicks)]
+        starts = [mixture.m_step(best.cells, best.coefficients, each) for each in kicked]
+        tried = [mixture.run(*s, min(_TRY, settings.max_iter), 0.0, True) for s in starts]
+        tried.sort(key=lambda one: -one.value)
+        followed = [
+            mixture.run(*one.end, settings.max_iter, settings.tol, True)
+            for one in tried[:_FOLLOWED]
+        ]
+        record += [start_row("kick", one) for one in followed]
+        record += [start_row("kick", one, "screened out") for one in tried[_FOLLOWED:]]
+        ends = [best, *followed]
+        if max(one.value for one in followed) < best.value + _SAME:
+            break
+    return _finish(rows, ends, pd.DataFrame(record))
+
+
+def _finish(rows: Rows, ends: list[MembershipRun], record: pd.DataFrame) -> tuple[Fit, Floats]:
+    """The best run with its classes ordered by size; the largest is the reference."""
+    best = max(ends, key=lambda one: one.value)
+    n_there = sum(one.value > best.value - _SAME for one in ends)
+    shares = np.exp(log_softmax(rows.design @ best.coefficients, axis=1))
+    average = rows.weights @ shares / rows.weights.sum()
+    order = np.argsort(-average, kind="stable")
+    expected = rows.visits.expected(best.cells, rows.by_pattern(best.posterior))[order]
+    fit = Fit(
+        params_of(best.cells[order], average[order]),
+        average[order][None],
+        best.path,
+        best.converged,
+        best.posterior[:, order],
+        rows_of(expected, rows.visits.n_states).sum(axis=-1)[:, :-1] < 1e-6,
+        record,
+        n_there,
+        len(ends),
+    )
+    return fit, best.coefficients[:, order] - best.coefficients[:, order[:1]]

@@ -7,9 +7,9 @@ their documentation.
 from __future__ import annotations
 
 import html
-import os
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -21,39 +21,44 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from font.checks import check_sums, memberships, one_of
+from font.checks import check_sums, memberships, one_of, whole_number
 from font.errors import InputError, ReportWarning, option
-from font.probabilities import PRIOR_OF_FITS
-from mmlca.model import em, expected, inference, store
-from mmlca.model.checks import (
-    AnySequences,
-    as_sequences,
-    check_distinct,
-    check_init,
-    check_settings,
-    count_patients,
-    forbidden_cells,
-    group_numbers,
-    in_states,
-    late_start,
-    zero_cells,
+from font.probabilities import PRIOR_OF_FITS, log_prior
+from mmlca.model import em, inference, store
+from mmlca.model.covariates import (
+    AnyCovariates,
+    Covariates,
+    Design,
+    Groups,
+    Rows,
+    fit_membership,
+    make_rows,
+    matrix_of,
+    read_covariates,
+    separation,
 )
-from mmlca.model.covariates import AnyCovariates, Design, matrix_of, read_covariates, separation
-from mmlca.model.criteria import (
-    Count,
-    class_table,
+from mmlca.model.inference import (
+    Patients,
     classification_entropy,
     count_parameters,
+    entropy_r_squared,
     information_criteria,
-    membership_table,
-    r_squared,
 )
-from mmlca.model.expected import Visits
-from mmlca.model.inference import Patients
 from mmlca.model.information import Kind
-from mmlca.model.membership import Rows, fit_membership, make_rows
-from mmlca.model.params import Floats, MarkovParams, Seed, simulate
-from mmlca.model.search import Fit, SearchKind, fit_from, fit_search, is_confirmed
+from mmlca.model.params import (
+    AnySequences,
+    Floats,
+    MarkovParams,
+    Seed,
+    as_sequences,
+    count_patients,
+    forbidden_cells,
+    in_states,
+    simulate,
+    zero_cells,
+)
+from mmlca.model.search import Fit, fit_from, fit_search, is_confirmed
+from mmlca.model.settings import SampleSize, SearchKind
 from mmlca.sequences.checks import patient_labels, some
 from mmlca.sequences.patterns import Patterns
 from mmlca.sequences.type import Labels, Sequences
@@ -77,13 +82,11 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Number of starts, and the measure of patience: the more starts, the longer the best
         maxima are perturbed without gain before the search ends. An easy problem ends sooner.
     search : "default" or "thorough"
-        A thorough search takes several times as long: unless all starts that are followed end at
-        the same maximum, it makes six independent searches instead of three, each with twice the
-        patience, and joins them with twelve times the patience. The default is enough where most
-        independent searches agree (`n_replicated_`). It often is not where many classes are fitted
-        to few patients or to overlapping groups: then maxima that lie apart differ little in
-        log-likelihood. Use the thorough search there, and for a result that will be published. No
-        search can be sure to have seen the best maximum.
+        A thorough search takes several times as long and misses the best maximum less often. The
+        default is enough where most independent searches agree (`n_replicated_`). It often is not
+        where many classes are fitted to few patients or to overlapping groups: then maxima that
+        lie apart differ little in log-likelihood. Use the thorough search there, and for a result
+        that will be published. No search can be sure to have seen the best maximum.
     init : MarkovParams, optional
         Starting values: one run from exactly there. Their zeros stay zero.
     prior : float
@@ -128,12 +131,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     n_replicated_, n_searches_ : int
         `n_replicated_` of `n_searches_` independent searches reached the maximum. Where half (in a
         thorough search: all) of the starts that were followed end there, each of them counts as a
-        search. Otherwise there are three searches (six if thorough), two in three from random
-        starts and the others from solutions with one class fewer; none knows what another reached,
-        and what they reach together afterwards does not count, so that `n_replicated_` may be 0. A
-        high share is evidence that no better maximum exists, not proof: a maximum that attracts
-        most starts need not be the best. The fit warns where fewer than two of the searches, or
-        fewer than half of them, reached it: two of six may agree on a lower maximum.
+        search. Otherwise there are three searches (six if thorough), and what they reach together
+        afterwards does not count, so that `n_replicated_` may be 0. A high share is evidence that
+        no better maximum exists, not proof. The fit warns where fewer than two of the searches, or
+        fewer than half of them, reached it.
     coefficients_ : DataFrame
         Only with covariates: terms × classes, log-odds of each class against the first.
     n_dropped_ : int
@@ -145,11 +146,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     -----
     Classes are ordered by decreasing size. Tables with labels count them from 1; arrays
     (`params_`, `labels_`, `predict`, `predict_proba`) from 0.
-
-    As a scikit-learn estimator it passes `check_estimator`, but for the checks that give labels
-    as second argument of `fit` (it is the weights here), that need continuous or arbitrary
-    negative data (states are whole numbers from 0, −1 is missing), that forbid another number of
-    columns in `predict` (new sequences may be longer or shorter), or that fit a single patient.
 
     Examples
     --------
@@ -198,8 +194,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self,
         sequences: AnySequences,
         weights: ArrayLike | None = None,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        covariates: Covariates = None,
+        groups: Groups = None,
         formula: str | None = None,
     ) -> Self:
         """Find the classes.
@@ -223,7 +219,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         formula : str, optional
             Which covariates enter: "age + sex", "age * sex", "C(year)". Default: every column.
         """
-        check_settings(vars(self))
+        _check_settings(vars(self))
         data = as_sequences(sequences)
         if weights is not None:
             data = data.reweight(weights)
@@ -233,22 +229,16 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         patterns = counted.patterns
         if patients.groups is not None:
             patterns = patterns.by_group(patients.groups, len(names), counted.weights)
-        settings = em.Settings(
-            float(self.prior),
-            forbidden_cells(self.zeros, data),
-            int(self.max_iter),
-            float(self.tol),
-            bool(self.accelerate),
-        )
+        zeros = forbidden_cells(self.zeros, data)
+        settings = em.Settings(self.prior, zeros, self.max_iter, self.tol, self.accelerate)
         if self.init is None:
-            check_distinct(data, self.n_classes)
-            n_jobs = self.n_jobs if self.n_jobs > 0 else os.cpu_count() or 1
+            _check_distinct(data, self.n_classes)
             rng, thorough = np.random.default_rng(self.seed), self.search == "thorough"
             result = fit_search(
-                patterns, self.n_classes, settings, self.n_init, n_jobs, rng, thorough
+                patterns, self.n_classes, settings, self.n_init, self.n_jobs, rng, thorough
             )
         else:
-            check_init(self.init, self.n_classes, data)
+            _check_init(self.init, self.n_classes, data)
             result = fit_from(patterns, self.init, settings)
         rows = None
         if patients.matrix is not None:
@@ -263,29 +253,17 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self._patients = patients
         self._keep(patterns, names, result, settings, rows, unit)
         self._warn(result)
-        if late := late_start(data):
+        if late := _late_start(data):
             warnings.warn(late, ReportWarning, stacklevel=2)
         return self
 
-    def fit_predict(
-        self,
-        sequences: AnySequences,
-        weights: ArrayLike | None = None,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
-        formula: str | None = None,
-    ) -> NDArray[np.intp]:
-        """Fit, and return the class of each patient, 0 … K − 1."""
-        fitted = self.fit(sequences, weights, covariates, groups=groups, formula=formula)
-        labels: NDArray[np.intp] = fitted.labels_
+    def fit_predict(self, sequences: AnySequences, *given: Any, **named: Any) -> NDArray[np.intp]:
+        """Fit, and return the class of each patient, 0 … K − 1; arguments as those of `fit`."""
+        labels: NDArray[np.intp] = self.fit(sequences, *given, **named).labels_
         return labels
 
     def _read_patients(
-        self,
-        data: Sequences,
-        covariates: AnyCovariates | None,
-        groups: Labels | None,
-        formula: str | None,
+        self, data: Sequences, covariates: Covariates, groups: Groups, formula: str | None
     ) -> tuple[Patients, Names]:
         """The patients of a fit, less those who lack a covariate, and the names of the groups."""
         if groups is not None and covariates is not None:
@@ -303,7 +281,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             self.n_dropped_ = int((~known).sum())
             data = data[known] if self.n_dropped_ else data
         if groups is not None:
-            number, names = group_numbers(patient_labels(data.ids, groups, "groups"))
+            number, names = _group_numbers(patient_labels(data.ids, groups, "groups"))
         if not data.weights.sum() > 0:
             raise InputError(
                 "there is nothing to fit: "
@@ -320,7 +298,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         start = first.params if self.init is None else self.init
         zeros = settings.zeros[None] if self.init is None else em.cells_of(self.init) == 0
         result, coefficients = fit_membership(
-            data.patterns,
             rows,
             start,
             settings,
@@ -412,10 +389,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     # --- using the model --------------------------------------------------------------
 
     def predict_proba(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        self, sequences: AnySequences, covariates: Covariates = None, groups: Groups = None
     ) -> Floats:
         """Probability of each class for each patient, (n, K).
 
@@ -427,21 +401,14 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return each
 
     def predict(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        self, sequences: AnySequences, covariates: Covariates = None, groups: Groups = None
     ) -> NDArray[np.intp]:
         """The most probable class of each patient, 0 … K − 1; `groups` as in `predict_proba`."""
-        posterior, _, inverse = self._memberships(self._conform(sequences), covariates, groups)
-        best: NDArray[np.intp] = posterior.argmax(axis=1)[inverse]
+        best: NDArray[np.intp] = self.predict_proba(sequences, covariates, groups).argmax(axis=1)
         return best
 
     def score_samples(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        self, sequences: AnySequences, covariates: Covariates = None, groups: Groups = None
     ) -> Floats:
         """Log-likelihood of each sequence; `groups` as in `predict_proba`."""
         _, logs, inverse = self._memberships(self._conform(sequences), covariates, groups)
@@ -452,14 +419,14 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self,
         sequences: AnySequences,
         y: None = None,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        covariates: Covariates = None,
+        groups: Groups = None,
     ) -> float:
         """Mean log-likelihood of a sequence, weighted; `groups` as in `predict_proba`."""
         data = self._conform(sequences)
-        _, logs, inverse = self._memberships(data, covariates, groups)
         counted = data.weights > 0
-        return float(np.average(logs[inverse][counted], weights=data.weights[counted]))
+        logs = self.score_samples(data, covariates, groups)
+        return float(np.average(logs[counted], weights=data.weights[counted]))
 
     def _group_numbers(self, data: Sequences, groups: Labels) -> NDArray[np.intp]:
         """The number of each patient's group among those of the fit."""
@@ -476,7 +443,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return number
 
     def _memberships(
-        self, data: Sequences, covariates: AnyCovariates | None, groups: Labels | None = None
+        self, data: Sequences, covariates: Covariates, groups: Groups = None
     ) -> tuple[Floats, Floats, NDArray[Any]]:
         """Class probabilities and log-likelihoods of patterns or patients, and each patient's row.
 
@@ -497,12 +464,12 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         average = np.log(self.params_.weights)
         joint = np.tile(average, (len(data), 1))
         joint[known] = log_softmax(matrix[known] @ self.coefficients_.to_numpy(), axis=1)
-        joint += Visits(data.patterns).logliks(em.cells_of(self.params_))[data.patterns.inverse]
+        joint += self.log_likelihoods(data)
         logs = logsumexp(joint, axis=1)
         joint[np.isneginf(logs)] = average
         return np.exp(log_softmax(joint, axis=1)), logs, np.arange(len(data))
 
-    def _check_covariates(self, covariates: AnyCovariates | None) -> None:
+    def _check_covariates(self, covariates: Covariates) -> None:
         """Covariates belong to a model that was fitted with them, and to no other."""
         if covariates is None and self._design.terms:
             raise InputError(
@@ -538,7 +505,16 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise AttributeError(
                 "a loaded model does not carry its patients; use predict or predict_proba."
             )
-        table = membership_table(self._pattern_posterior)
+        posterior = self._pattern_posterior
+        ordered = np.sort(posterior, axis=1)
+        second = ordered[:, -2] if ordered.shape[1] > 1 else 0.0
+        table = pd.DataFrame(
+            {
+                "class": posterior.argmax(axis=1) + 1,
+                "probability": ordered[:, -1],
+                "margin": ordered[:, -1] - second,
+            }
+        )
         return table.take(self._inverse).set_axis(self._ids).reset_index()
 
     def average_posterior(self) -> float:
@@ -558,14 +534,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         and `high` are the limits of 95 % intervals, see `standard_errors`; with more than 500
         parameters they would take long and are left out.
         """
-        return class_table(
-            self.params_,
-            self.states_,
-            self.posterior_,
-            self._patient_weights,
-            self.group_weights_,
-            self._own_intervals(),
-        )
+        return inference.class_table(self, self._patient_weights, self._own_intervals())
 
     def _own_intervals(self) -> pd.DataFrame | None:
         """Intervals for the patients of the fit, while the model holds them; computed once."""
@@ -595,7 +564,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- criteria ---------------------------------------------------------------------
 
-    def bic(self, n: Count = "sequences") -> float:
+    def bic(self, n: SampleSize = "sequences") -> float:
         """Bayesian information criterion, −2 log L + p log n; smaller is better.
 
         n is the (weighted) number of sequences, as is usual in latent class analysis, or with
@@ -607,7 +576,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Akaike's information criterion, −2 log L + 2p; smaller is better."""
         return self.criteria()["aic"]
 
-    def icl(self, n: Count = "sequences") -> float:
+    def icl(self, n: SampleSize = "sequences") -> float:
         """Integrated completed likelihood (Biernacki et al. 2000): BIC + 2·entropy."""
         return self.criteria(n)["icl"]
 
@@ -617,16 +586,18 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         The entropy R² of Ramaswamy et al. (1993): 1 − Σᵢ Σₖ −pᵢₖ log pᵢₖ / (n log K); 1 if K = 1.
         """
         check_is_fitted(self)
-        return r_squared(self.classification_entropy_, self.n_sequences_, self.params_.n_classes)
+        return entropy_r_squared(
+            self.classification_entropy_, self.n_sequences_, self.params_.n_classes
+        )
 
-    def criteria(self, n: Count = "sequences") -> dict[str, float]:
+    def criteria(self, n: SampleSize = "sequences") -> dict[str, float]:
         """All criteria by name; besides AIC, BIC and ICL they are SABIC and CAIC.
 
         SABIC is BIC adjusted for sample size (Sclove 1987), with (n + 2) / 24 instead of n; CAIC
         the consistent AIC (Bozdogan 1987), −2 log L + p (log n + 1), which is stricter than BIC.
         """
         check_is_fitted(self)
-        one_of(n, get_args(Count), "n")
+        one_of(n, get_args(SampleSize), "n")
         size = self.n_sequences_ if n == "sequences" else self.n_timepoints_
         criteria = information_criteria(
             self.loglik_, self.n_parameters_, size, self.classification_entropy_
@@ -638,8 +609,8 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def standard_errors(
         self,
         sequences: AnySequences,
-        covariates: AnyCovariates | None = None,
-        groups: Labels | None = None,
+        covariates: Covariates = None,
+        groups: Groups = None,
         *,
         information: Kind = "sandwich",
         level: float = 0.95,
@@ -695,7 +666,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         covariates: AnyCovariates,
         *,
         information: Kind = "sandwich",
-        conditional: bool = False,
         level: float = 0.95,
     ) -> pd.DataFrame:
         """Effects of covariates on membership, with standard errors and odds ratios.
@@ -705,8 +675,6 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         sequences, covariates : those of the fit
         information : as in `standard_errors`
             Other programs report "observed".
-        conditional : bool
-            Take the classes as known, as some programs do; such standard errors are too small.
         level : of the intervals
 
         Returns
@@ -716,14 +684,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             the first class), `se`, `z`, `p`, `low`, `high`, `odds_ratio`, `or_low`, `or_high`.
         """
         patients = self._patients_of(sequences, covariates)
-        return inference.coefficient_table(self, patients, information, conditional, level)
+        return inference.coefficient_table(self, patients, information, level)
 
     def coefficient_covariance(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates,
-        *,
-        information: Kind = "sandwich",
+        self, sequences: AnySequences, covariates: AnyCovariates, *, information: Kind = "sandwich"
     ) -> pd.DataFrame:
         """Covariance of the coefficients, (class, term) × (class, term), classes from 2.
 
@@ -762,10 +726,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return inference.term_tests(self, patients, test, information)
 
     def _patients_of(
-        self,
-        sequences: AnySequences,
-        covariates: AnyCovariates | None,
-        groups: Labels | None = None,
+        self, sequences: AnySequences, covariates: Covariates, groups: Groups = None
     ) -> Patients:
         """The patients of the fit, given again."""
         data = self._conform(sequences)
@@ -808,7 +769,10 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         data = self._conform(sequences)
         table = memberships(membership, len(data), self.params_.n_classes)
-        return expected.sums_of_patients(data, table, self.params_)
+        weighted = table * data.weights[:, None]
+        patterns = data.patterns
+        members = em.sum_by_pattern(patterns.inverse, weighted, len(patterns))
+        return em.sums_by_class(patterns, members, self.params_)
 
     def from_statistics(self, total: ArrayLike) -> Self:
         """The model that sums of all patients give, as many classes as rows; see `statistics`.
@@ -821,9 +785,7 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         table = check_sums(total, 1 + s + s * s, counts=True)
         zeros = self._zero_cells()
         model = type(self)(**(self.get_params() | {"n_classes": len(table), "init": None}))
-        model._set_params_(
-            expected.params_from_sums(table, s, float(self.prior), zeros), self.states_
-        )
+        model._set_params_(em.params_from_sums(table, float(self.prior), zeros), self.states_)
         model._forbidden = zeros
         model.n_sequences_ = float(table[:, 0].sum())
         return model
@@ -831,16 +793,22 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def log_likelihoods(self, sequences: AnySequences) -> Floats:
         """Log-likelihood of each sequence in each class, (n, K), whatever the proportions."""
         data = self._conform(sequences)
-        return expected.log_likelihoods(data.patterns, self.params_)[data.patterns.inverse]
+        logs = em.Visits(data.patterns).logliks(em.cells_of(self.params_))
+        return np.asarray(logs[data.patterns.inverse])
 
     def log_penalty(self) -> float:
         """What the prior adds to the log-likelihood for the chains, without the proportions."""
         check_is_fitted(self)
-        return expected.log_penalty(self.params_, float(self.prior), self._zero_cells())
+        prior = np.where(self._zero_cells(), 0.0, float(self.prior))
+        return log_prior(em.cells_of(self.params_), prior)
 
     def distinct(self, sequences: AnySequences) -> Sequences:
         """One patient per transition pattern, with the summed weight of all who share it."""
-        return expected.one_per_pattern(self._conform(sequences))
+        data = self._conform(sequences)
+        patterns = data.patterns
+        first = np.empty(len(patterns), dtype=np.intp)
+        first[patterns.inverse[::-1]] = np.arange(len(data))[::-1]
+        return replace(data, account=None)[first].reweight(patterns.weights)
 
     def _zero_cells(self) -> NDArray[np.bool_]:
         """The steps that are impossible: of the fit, or else those of `zeros`."""
@@ -859,18 +827,15 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if self.init is not None or self.n_classes == 1:
             return
         if self.n_init > 1 and not is_confirmed(result.n_replicated, result.n_searches):
+            more = option("search", "thorough")
+            if self.search == "thorough":
+                more = f"a larger {option('n_init')} (now {self.n_init})"
             warnings.warn(
                 f"the best of all maxima was reached by {result.n_replicated} of "
-                f"{result.n_searches} independent searches, so a better one may exist; use "
-                f"{self._more_search()} or ask for fewer classes.",
+                f"{result.n_searches} independent searches, so a better one may exist; use {more} "
+                "or ask for fewer classes.",
                 stacklevel=3,
             )
-
-    def _more_search(self) -> str:
-        """How to search longer, as the user writes it."""
-        if self.search == "default":
-            return option("search", "thorough")
-        return f"a larger {option('n_init')} (now {self.n_init})"
 
     def _conform(self, sequences: AnySequences) -> Sequences:
         """Any input as sequences over this model's states."""
@@ -905,3 +870,72 @@ class MixtureMarkov(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | PathLike[str]) -> Self:
         """Read what `save` wrote. The file is checked, and never executed."""
         return cls.from_dict(store.read(Path(path)))
+
+
+# --- what a fit is given, checked ------------------------------------------------------
+
+
+def _late_start(data: Sequences) -> str:
+    """A warning if no patient is observed at the first times, or ""."""
+    first = int((data.codes[data.weights > 0] >= 0).any(axis=0).argmax())
+    if not first:
+        return ""
+    return (
+        f"no patient is observed before {data.times[first]}, so the probabilities of the first "
+        "states are inferred from later ones alone; leave out the times before "
+        f"{data.times[first]} to begin with what is observed."
+    )
+
+
+def _group_numbers(labels: pd.Series) -> tuple[NDArray[np.intp], tuple[Any, ...]]:
+    """The number of each patient's group, and the groups: texts or whole numbers, sorted."""
+    if isinstance(labels.dtype, pd.CategoricalDtype):
+        labels = labels.cat.remove_unused_categories()
+        names = labels.cat.categories
+    else:
+        try:
+            names = pd.Index(np.sort(labels.unique()))
+        except TypeError:
+            raise TypeError(
+                f"the groups mix types ({some(labels.unique())}); use texts or whole numbers."
+            ) from None
+    plain = tuple(name.item() if isinstance(name, np.generic) else name for name in names)
+    invalid = [name for name in plain if isinstance(name, bool) or not isinstance(name, (str, int))]
+    if invalid:
+        raise TypeError(f"groups must be texts or whole numbers, found {some(invalid)}.")
+    number: NDArray[np.intp] = pd.Index(names).get_indexer(pd.Index(labels))
+    return number, plain
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse numbers out of range."""
+    for name, smallest in (("n_classes", 1), ("n_init", 1), ("max_iter", 0), ("n_jobs", 1)):
+        if name != "n_jobs" or settings[name] != -1:
+            whole_number(settings[name], smallest, name)
+    one_of(settings["search"], get_args(SearchKind), "search")
+    one_of(settings["missing"], ("error", "drop"), "missing")
+    for name in ("prior", "tol"):
+        value = settings[name]
+        if not (isinstance(value, (int, float, np.number)) and 0 <= value < np.inf):
+            raise InputError(f"{name} must be a number of at least 0, found {value!r}.")
+
+
+def _check_distinct(data: Sequences, n_classes: int) -> None:
+    """Refuse more classes than there are transition patterns."""
+    n_distinct = int((data.patterns.weights > 0).sum())
+    if n_classes > n_distinct:
+        raise InputError(
+            f"{n_classes} classes cannot be distinguished among {n_distinct} distinct transition "
+            f"patterns; ask for at most {n_distinct}."
+        )
+
+
+def _check_init(init: Any, n_classes: int, data: Sequences) -> None:
+    """Refuse starting values that do not fit the data."""
+    if not isinstance(init, MarkovParams):
+        raise TypeError(f"init must be MarkovParams, found {type(init).__name__}.")
+    if (init.n_classes, init.n_states) != (n_classes, data.n_states):
+        raise InputError(
+            f"init has {init.n_classes} classes and {init.n_states} states, the fit needs "
+            f"{n_classes} and {data.n_states} ({some(data.states)})."
+        )

@@ -1,4 +1,4 @@
-"""How certain the parameters are: standard errors, intervals, and tests of covariates.
+"""How certain the parameters are, and how well a model fits: errors, tests, tables and criteria.
 
 `MixtureMarkov` documents what these functions compute. They take a fitted mixture and the
 patients of its fit: sequences in the mixture's states, with the columns of their covariates or the
@@ -19,25 +19,22 @@ from scipy.stats import chi2, norm
 from font.checks import one_of
 from font.errors import InputError, ReportWarning
 from mmlca.model import em
-from mmlca.model.checks import count_patients, forbidden_cells
-from mmlca.model.covariates import Design
-from mmlca.model.criteria import OVERLAP, entropy_r_squared
-from mmlca.model.expected import Visits
+from mmlca.model.covariates import Design, Mixture, make_rows
 from mmlca.model.information import (
     FEW,
     Kind,
     Point,
-    conditional_covariance,
     covariance,
     information,
-    point_of,
 )
-from mmlca.model.membership import Mixture, make_rows
-from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.params import Floats, MarkovParams, count_patients, forbidden_cells
 from mmlca.sequences.type import Sequences
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
+
+
+OVERLAP = 0.7  # entropy R² below which intervals were seen to cover less than they say
 
 
 class OverlapWarning(ReportWarning):
@@ -73,12 +70,12 @@ def intervals(model: MixtureMarkov, patients: Patients, kind: Kind, level: float
 
 
 def coefficient_table(
-    model: MixtureMarkov, patients: Patients, kind: Kind, conditional: bool, level: float
+    model: MixtureMarkov, patients: Patients, kind: Kind, level: float
 ) -> pd.DataFrame:
     """Effects of covariates on membership, with standard errors and odds ratios."""
     check_level(level)
     point, design = point_at(model, patients), model._design
-    spread, lost = _coefficient_covariance(point, design, kind, conditional)
+    spread, lost = _coefficient_covariance(point, design, kind)
     n_classes = model.params_.n_classes
     estimate = model.coefficients_.to_numpy()[:, 1:].T.ravel()
     se = np.where(lost, np.nan, np.sqrt(np.diagonal(spread)))
@@ -105,7 +102,7 @@ def coefficient_table(
 def coefficient_covariance(model: MixtureMarkov, patients: Patients, kind: Kind) -> pd.DataFrame:
     """Covariance of the coefficients, (class, term) × (class, term), classes from 2."""
     design = model._design
-    spread, _ = _coefficient_covariance(point_at(model, patients), design, kind, False)
+    spread, _ = _coefficient_covariance(point_at(model, patients), design, kind)
     classes = range(2, model.params_.n_classes + 1)
     index = pd.MultiIndex.from_product([classes, design.columns], names=["class", "term"])
     return pd.DataFrame(spread, index, index)
@@ -120,7 +117,7 @@ def term_tests(
     k = model.params_.n_classes
     spread = np.empty((0, 0))
     if test == "wald":
-        spread, _ = _coefficient_covariance(point, design, kind, False)
+        spread, _ = _coefficient_covariance(point, design, kind)
     rows = []
     for term in dict.fromkeys(design.term_of[1:]):
         columns = np.flatnonzero([name == term for name in design.term_of])
@@ -158,8 +155,7 @@ def point_at(model: MixtureMarkov, patients: Patients) -> Point:
         rows = make_rows(data.patterns, data.weights, design.standardised(patients.matrix))
         coefficients = np.linalg.solve(design.back, model.coefficients_.to_numpy())
         of_classes = 0.0  # coefficients of covariates have no prior
-    visits = Visits(data.patterns)
-    point = point_of(visits, rows, model.params_, coefficients, float(model.prior), of_classes)
+    point = Point(rows, model.params_, coefficients, float(model.prior), of_classes)
     if not np.isfinite(point.posterior[rows.weights > 0]).all():
         raise InputError("some patients are impossible under the model; give those of the fit.")
     return point
@@ -167,10 +163,10 @@ def point_at(model: MixtureMarkov, patients: Patients) -> Point:
 
 def _covariance(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
     one_of(kind, get_args(Kind), "information")
-    clarity = entropy_r_squared(point.posterior, point.rows.weights)
-    if clarity < OVERLAP:
+    separation = clarity(point.posterior, point.rows.weights)
+    if separation < OVERLAP:
         warnings.warn(
-            f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so that "
+            f"the classes overlap (entropy R² {separation:.2f}, below {OVERLAP:g}), so that "
             "intervals from standard errors may be too narrow; bootstrap intervals are "
             "safer (mmlca.bootstrap, or --bootstrap 500 of `mmlca fit`).",
             OverlapWarning,
@@ -188,19 +184,15 @@ def _covariance(point: Point, kind: Kind) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def _coefficient_covariance(
-    point: Point, design: Design, kind: Kind, conditional: bool
+    point: Point, design: Design, kind: Kind
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Of the coefficients as reported, by class and term; and which the data do not determine."""
     if not design.terms:
         raise InputError("the model was fitted without covariates, so it has no coefficients.")
     n = point.n_coefficients
-    if conditional:
-        spread, lost = conditional_covariance(point), np.zeros(n, dtype=bool)
-    else:
-        whole, all_lost = _covariance(point, kind)
-        spread, lost = whole[:n, :n], all_lost[:n]
+    spread, lost = _covariance(point, kind)
     back = np.kron(np.eye(len(point.cells) - 1), design.back)
-    return back @ spread @ back.T, lost
+    return back @ spread[:n, :n] @ back.T, lost[:n]
 
 
 def _likelihood_ratio(point: Point, columns: NDArray[np.intp], prior: float) -> float:
@@ -211,7 +203,7 @@ def _likelihood_ratio(point: Point, columns: NDArray[np.intp], prior: float) -> 
     values = []
     for used in (np.arange(len(point.coefficients)), kept):
         rows = point.rows._replace(design=point.rows.design[:, used])
-        run = Mixture(point.visits, rows, settings, point.cells == 0).run(
+        run = Mixture(rows, settings, point.cells == 0).run(
             point.cells, point.coefficients[used], settings.max_iter, settings.tol, True
         )
         values.append(run.value)
@@ -256,7 +248,7 @@ def named(parameter: str, classes: Any, before: Any, after: Any) -> pd.DataFrame
 
 def parameter_values(params: MarkovParams) -> Floats:
     """The probabilities in the order of `parameter_names`."""
-    return np.concatenate([params.weights, params.initial.ravel(), params.transition.ravel()])
+    return _as_values(params.weights, em.cells_of(params))
 
 
 def _as_values(weights: NDArray[Any], cells: NDArray[Any]) -> NDArray[Any]:
@@ -279,7 +271,7 @@ def _chain_errors(
     k, s = params.n_classes, params.n_states
     weight_se, weight_lost = _weight_errors(point, spread, lost)
     cell_se, cell_lost = _cell_errors(point, spread, lost)
-    visits = point.visits.rows(point.expected).sum(axis=-1)
+    visits = em.rows_of(point.expected, s).sum(axis=-1)
     total = point.rows.weights.sum()
     patients = params.weights * total
     se = _as_values(weight_se, cell_se)
@@ -388,3 +380,105 @@ def _cell_errors(
             errors[k, columns] = _delta_errors(slopes, block[np.ix_(mine, mine)])
             unknown[k, columns] = gone[mine].any()
     return errors, unknown & point.inside
+
+
+# --- criteria, and how clearly classes are separated ------------------------------------
+
+
+def information_criteria(loglik: Any, n_parameters: Any, n: Any, entropy: Any) -> dict[str, Any]:
+    """The criteria by name from numbers or arrays of them; smaller is better.
+
+    With p parameters and n sequences, BIC = −2 log L + p log n, AIC = −2 log L + 2p, SABIC is BIC
+    with (n + 2) / 24 instead of n (Sclove 1987), CAIC = BIC + p (Bozdogan 1987), and ICL = BIC +
+    2·entropy of the memberships (Biernacki et al. 2000).
+
+    Examples
+    --------
+    >>> criteria = information_criteria(-100.0, 3, 50, 2.0)
+    >>> {name: round(float(value), 1) for name, value in criteria.items()}
+    {'bic': 211.7, 'aic': 206.0, 'sabic': 202.3, 'caic': 214.7, 'icl': 215.7}
+    """
+    misfit = -2 * loglik
+    bic = misfit + n_parameters * np.log(n)
+    return {
+        "bic": bic,
+        "aic": misfit + 2 * n_parameters,
+        "sabic": misfit + n_parameters * np.log((n + 2) / 24),
+        "caic": bic + n_parameters,
+        "icl": bic + 2 * entropy,
+    }
+
+
+def classification_entropy(posterior: Floats, weights: Floats) -> float:
+    """−Σᵢ wᵢ Σₖ pᵢₖ log pᵢₖ: how uncertain the patterns' classes are altogether."""
+    logs = np.log(posterior, out=np.zeros_like(posterior), where=posterior > 0)
+    return float(-(weights @ (posterior * logs).sum(axis=1))) + 0.0
+
+
+def entropy_r_squared(entropy: float, n: float, n_classes: int) -> float:
+    """The entropy R² of Ramaswamy et al. (1993), 1 − entropy / (n log K); 1 for one class."""
+    return 1.0 if n_classes == 1 else 1 - entropy / (n * float(np.log(n_classes)))
+
+
+def clarity(posterior: Floats, weights: Floats) -> float:
+    """The entropy R² of memberships (n, K)."""
+    entropy = classification_entropy(posterior, weights)
+    return entropy_r_squared(entropy, float(weights.sum()), posterior.shape[1])
+
+
+def count_parameters(
+    params: MarkovParams, zeros: NDArray[np.bool_], init: MarkovParams | None, n_groups: int = 1
+) -> int:
+    """G(K − 1) + K(S − 1) + K·S(S − 1), less the cells that must be zero."""
+    k, s = params.n_classes, params.n_states
+    fixed = np.broadcast_to(zeros, (k, len(zeros)))
+    if init is not None:
+        fixed = fixed | (em.cells_of(init) == 0)
+    return n_groups * (k - 1) + k * (s - 1) + k * s * (s - 1) - int(fixed.sum())
+
+
+# --- the table of the classes -------------------------------------------------------------
+
+
+def class_table(
+    model: MixtureMarkov, patients: Floats, intervals: pd.DataFrame | None
+) -> pd.DataFrame:
+    """One row per class, see `MixtureMarkov.summary`; `patients` (n,) are weights."""
+    params, states, posterior = model.params_, model.states_, model.posterior_
+    table = posterior.assign(patients=patients, sure=posterior["probability"] * patients)
+    classes = np.arange(1, params.n_classes + 1)
+    sums = table.groupby("class")[["patients", "sure"]].sum().reindex(classes, fill_value=0.0)
+    each, first = np.arange(params.n_classes), params.initial.argmax(axis=1)
+    moves = params.transition[each, first]
+    stays = moves[each, first]
+    moves[each, first] = 0
+    target = moves.argmax(axis=1)
+    most = [states[i] for i in first]
+
+    def limits(name: str, parameter: str, before: Sequence[str]) -> dict[str, Any]:
+        """The columns "… low" and "… high" of a parameter by class; none without intervals."""
+        if intervals is None:
+            return {}
+        rows = intervals.set_index(["parameter", "class", "from", "to"])
+        keys = [(parameter, k, state, state) for k, state in zip(classes, before, strict=True)]
+        return {f"{name} {end}": rows[end].loc[keys].to_numpy() for end in ("low", "high")}
+
+    return pd.DataFrame(
+        {
+            "weight": params.weights,
+            **limits("weight", "weight", [""] * len(each)),
+            **{f"weight in {name}": row for name, row in model.group_weights_.iterrows()},
+            "patients": sums["patients"],
+            "certainty": sums["sure"] / sums["patients"],
+            "starts with": [
+                f"{states[i]} ({params.initial[k, i]:.2f})" for k, i in enumerate(first)
+            ],
+            "stays": stays,
+            **limits("stays", "transition", most),
+            "mostly moves to": [
+                f"{states[j]} ({moves[k, j]:.3f})" if moves[k, j] > 0 else "–"
+                for k, j in enumerate(target)
+            ],
+        },
+        index=pd.Index(classes, name="class"),
+    )

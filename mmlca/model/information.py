@@ -10,7 +10,6 @@ patient visits lies on the boundary: it is held fixed, since no derivative descr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,9 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
 from font.errors import InputError
-from mmlca.model.em import cells_of
-from mmlca.model.expected import Gaps, Visits, passes, sum_over_gaps
-from mmlca.model.membership import Rows, by_pattern, class_joint, logit_information
+from mmlca.model.covariates import Rows, logit_information
+from mmlca.model.em import Gaps, cells_of, passes, rows_of, sum_over_gaps
 from mmlca.model.params import Floats, MarkovParams
 
 Kind = Literal["observed", "opg", "sandwich"]
@@ -36,40 +34,42 @@ _NOTHING = 1e-300  # weights below this part of the largest count as zero
 _ROUNDING = 1e-7  # information below this part of that of known classes may be rounding error
 
 
-@dataclass(eq=False)
 class Point:
     """Where the information is computed: data, parameters, and which of them are free.
 
     `coefficients` (P, K) are those of `rows.design`, which is standardised; `prior` is the
-    pseudo-count of each cell (K, C), `class_prior` that of each class, in each group of patients if
-    the design distinguishes groups (0 with covariates).
+    pseudo-count of each cell, but of those that are zero, and `class_prior` that of each class (in
+    each group of patients if the design distinguishes groups; 0 with covariates).
     """
 
-    visits: Visits
-    rows: Rows
-    cells: Floats
-    coefficients: Floats
-    prior: Floats
-    class_prior: float
-
-    def __post_init__(self) -> None:
-        joint = class_joint(self.visits, self.rows, self.cells, self.coefficients)
+    def __init__(
+        self,
+        rows: Rows,
+        params: MarkovParams,
+        coefficients: Floats,
+        prior: float,
+        class_prior: float,
+    ) -> None:
+        self.rows, self.visits, self.coefficients = rows, rows.visits, coefficients
+        self.cells, self.class_prior = cells_of(params), class_prior
+        self.prior: Floats = np.where(self.cells > 0, prior, 0.0)
         with np.errstate(invalid="ignore"):
-            self.posterior: Floats = softmax(joint, axis=1)
-        most = max(float(self.prior.max(initial=0.0)), self.class_prior, 1e-300)
-        self.unit: float = float(self.rows.each.max(initial=most))  # of weights and prior
-        weightless = self.rows.weights <= _NOTHING * self.unit  # these may be impossible
+            self.posterior: Floats = softmax(rows.joint(self.cells, coefficients), axis=1)
+        most = max(float(self.prior.max(initial=0.0)), class_prior, 1e-300)
+        self.unit: float = float(rows.each.max(initial=most))  # of weights and prior
+        weightless = rows.weights <= _NOTHING * self.unit  # these may be impossible
         self.posterior[weightless] = np.nan_to_num(self.posterior[weightless])
-        self.shares: Floats = np.exp(log_softmax(self.rows.design @ self.coefficients, axis=1))
-        self.memberships = by_pattern(self.rows, self.posterior, self.visits)
+        self.shares: Floats = np.exp(log_softmax(rows.design @ coefficients, axis=1))
+        self.memberships = rows.by_pattern(self.posterior)
         self.expected = self.visits.expected(self.cells, self.memberships)
-        rows = self.visits.rows(self.expected)
-        inside = (rows >= FEW) & (self.visits.rows(self.cells) > 0)
+        n_states = rows.visits.n_states
+        visited = rows_of(self.expected, n_states)
+        inside = (visited >= FEW) & (rows_of(self.cells, n_states) > 0)
         inside &= inside.sum(axis=-1, keepdims=True) > 1
-        largest = np.where(inside, rows, -1).argmax(axis=-1)[..., None] == np.arange(rows.shape[-1])
-        shape = self.cells.shape
-        self.inside: NDArray[np.bool_] = inside.reshape(shape)
-        self.free: NDArray[np.bool_] = (inside & ~largest).reshape(shape)
+        largest = np.where(inside, visited, -1).argmax(axis=-1)[..., None]
+        free = inside & (largest != np.arange(visited.shape[-1]))
+        self.inside: NDArray[np.bool_] = inside.reshape(self.cells.shape)
+        self.free: NDArray[np.bool_] = free.reshape(self.cells.shape)
 
     @property
     def n_coefficients(self) -> int:
@@ -173,25 +173,6 @@ def covariance(parts: Information, kind: Kind) -> tuple[Floats, NDArray[np.bool_
     return np.nan_to_num(spread, posinf=0.0, neginf=0.0), lost
 
 
-def conditional_covariance(point: Point) -> Floats:
-    """Covariance of the coefficients as if classes were known; it takes the chains as given."""
-    known = logit_information(point.rows.design, point.rows.weights, point.shares[:, 1:])
-    return np.asarray(np.linalg.inv(known), dtype=float)
-
-
-def point_of(
-    visits: Visits,
-    rows: Rows,
-    params: MarkovParams,
-    coefficients: Floats,
-    prior: float,
-    class_prior: float,
-) -> Point:
-    """The point of a fitted model; cells that must be zero get no prior."""
-    cells = cells_of(params)
-    return Point(visits, rows, cells, coefficients, np.where(cells > 0, prior, 0.0), class_prior)
-
-
 # --- pieces ------------------------------------------------------------------------------
 
 
@@ -217,8 +198,8 @@ def _score_table(point: Point, k: int, tokens: NDArray[np.int32]) -> Floats:
     n_block = max(1, _CELLS // visits.n_cells)
     for begin in range(0, len(gaps), n_block):
         numbers = gaps[begin : begin + n_block] - visits.n_cells
-        through = passes(Gaps(visits.patterns.gaps[numbers]), visits.rows(cells))
-        left = visits.rows(through).sum(axis=-1)  # visits of each row of the chain
+        through = passes(Gaps(visits.patterns.gaps[numbers]), rows_of(cells, s))
+        left = rows_of(through, s).sum(axis=-1)  # visits of each row of the chain
         place = slice(len(plain) + begin, len(plain) + begin + len(numbers))
         table[place] = through[:, free] - cells[free] * left[:, free // s]
     return table
@@ -236,7 +217,7 @@ def _complete(point: Point, expected: Floats, weights: Floats) -> Floats:
     for k in range(len(point.cells)):
         free = np.flatnonzero(point.free[k])
         row, cells = free // s, point.cells[k, free]
-        totals = point.visits.rows(expected[k]).sum(axis=-1)[row]
+        totals = rows_of(expected[k], s).sum(axis=-1)[row]
         block = -np.outer(cells * totals, cells) * (row[:, None] == row)
         block[np.diag_indices(len(free))] += cells * totals
         result[point.place(k), point.place(k)] = block
@@ -253,7 +234,7 @@ def _gap_curvature(point: Point, k: int) -> Floats:
     if not len(free):
         return np.zeros((0, 0))
     passed = point.visits.over.T @ point.memberships[:, k]
-    chain = visits.rows(point.cells[k])
+    chain = rows_of(point.cells[k], visits.n_states)
     curvature = np.empty((len(free), len(free)))
     n_block = max(1, _CELLS // visits.n_cells)
     for begin in range(0, len(free), n_block):

@@ -20,11 +20,10 @@ from scipy.stats import chi2
 
 from font.checks import case_weights, listed, one_of, some
 from font.errors import InputError, ReportWarning
-from mmlca.model.checks import AnySequences, in_states
 from mmlca.model.covariates import complete, learn, separation
-from mmlca.model.criteria import OVERLAP, entropy_r_squared
-from mmlca.model.params import Floats
-from mmlca.model.third_step import Correction as Correction
+from mmlca.model.inference import OVERLAP, clarity
+from mmlca.model.params import AnySequences, Floats, in_states
+from mmlca.model.settings import Correction as Correction
 from mmlca.model.third_step import (
     Logit,
     Membership,
@@ -36,10 +35,10 @@ from mmlca.model.third_step import (
     sandwich,
     solve,
 )
+from mmlca.sequences.type import Sequences
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
-    from mmlca.sequences.type import Sequences
 
 
 class ThreeStep(pd.DataFrame):  # type: ignore[misc]
@@ -77,7 +76,6 @@ def three_step(
     *,
     weights: ArrayLike | None = None,
     sequences: AnySequences | None = None,
-    names: Sequence[Hashable] | None = None,
 ) -> ThreeStep:
     """Compare the classes in an outcome, or see how membership depends on covariates.
 
@@ -111,8 +109,6 @@ def three_step(
         Case weights; default: those of the sequences, or 1.
     sequences : Sequences, optional
         The patients that the model was fitted to, where `posterior` is a model.
-    names : list of K names, optional
-        What the classes are called, instead of the columns of `posterior`.
 
     Returns
     -------
@@ -150,64 +146,73 @@ def three_step(
     one_of(correction, ("BCH", "ML", None), "correction")  # type: ignore[arg-type]
     if outcome is None and covariates is None:
         raise InputError("give an outcome, covariates, or both; found neither.")
-    model_of, data = _model_and_data(posterior, sequences)
-    if model_of is not None and data is not None:
-        posterior = pd.DataFrame(model_of.predict_proba(data), index=data.ids)
-        posterior.columns = range(1, posterior.shape[1] + 1)
+    model, data = _model_and_data(posterior, sequences)
+    if model is not None and data is not None:
+        classes = range(1, model.params_.n_classes + 1)
+        posterior = pd.DataFrame(model.predict_proba(data), data.ids, classes)
         weights = data.weights if weights is None else weights
-    p, labels, index = checked_posterior(posterior)
-    if names is not None:
-        labels = checked_names(names, p.shape[1])
+    p, labels, index = _read_posterior(posterior)
     n = len(p)
     case = case_weights(weights, n)
     case = case / (case.max() or 1.0)  # only ratios matter, and squares of huge weights overflow
-    assigned = assignment_table(assignment, p, labels, index)
+    assigned = _read_assignment(assignment, p, labels, index)
     response = None if outcome is None else read_outcome(outcome, n, index)
     terms, x = design(covariates, n, index)
-    used = case > 0
-    for what, known in (
-        ("the outcome", np.ones(n, dtype=bool) if response is None else response.known),
-        ("a covariate", ~np.isnan(x).any(axis=1)),
-    ):
-        if not known.all():
-            warnings.warn(
-                f"{what} is missing for {(~known).sum():,} of {n:,} patients; they are left out "
-                "of the third step.",
-                stacklevel=2,
-            )
-        used &= known
-    groups = assigned.argmax(axis=1)
-    check_sizes(groups[used], labels)
+    used = (case > 0) & _known_patients(response, x)
+    groups = assigned.argmax(axis=1)[used]
+    _check_sizes(groups, labels)
     x = np.where(used[:, None], x, 0.0)
     if len(terms) and response is not None:
         x = np.where(used[:, None], x - np.average(x, axis=0, weights=case * used), 0.0)
     step = Step(p, assigned, case, case * used, correction)
-    model = parts_of(response, x, step)
-    theta, moved = solve(model, step)
-    for part, values in zip(model, theta, strict=True):
-        if isinstance(part, Membership):
-            slopes = values.reshape(p.shape[1] - 1, -1).T
-            if warning := separation(part.x[used], ["", *terms], slopes):
-                warnings.warn(warning, ReportWarning, stacklevel=2)
-    if overlap := _overlap_warning(step):
-        warnings.warn(overlap, ReportWarning, stacklevel=2)
+    parts = parts_of(response, x, step)
+    theta, moved = solve(parts, step)
+    if isinstance(parts[0], Membership):
+        slopes = theta[0].reshape(len(labels) - 1, -1).T
+        if warning := separation(parts[0].x[used], ["", *terms], slopes):
+            warnings.warn(warning, ReportWarning, stacklevel=2)
+    if correction is not None and (entropy := clarity(p, case)) < OVERLAP:
+        warnings.warn(
+            f"the classes overlap (entropy R² {entropy:.2f}, below {OVERLAP:g}), so corrected "
+            "estimates are biased towards each other and their intervals are too narrow in small "
+            "samples; read small differences with caution, or use fewer classes.",
+            ReportWarning,
+            stacklevel=2,
+        )
     first = None
-    if model_of is not None and data is not None and correction is not None:
-        first = first_step(model_of.params_, data, assigned, case)
-    covariance = sandwich(model, step, theta, first)
+    if model is not None and data is not None and correction is not None:
+        first = first_step(model.params_, data, assigned, case)
+    covariance = sandwich(parts, step, theta, first)
 
     # membership is shown only where it is the question
-    before = 0 if response is None else sum(part.size for part in model[:-1])
-    rows = rows_of(model[-1], labels, terms, response, before)
-    flat, at = np.concatenate(theta), [row.at for row in rows]
+    rows = _rows_of(parts[-1], labels, terms, response)
+    begin = sum(len(t) for t in theta[:-1])
+    shown = slice(begin, begin + len(rows))
     seen = None if response is None else response._replace(columns=response.columns[used])
-    table = ThreeStep(estimate_table(rows, flat, covariance, groups[used], labels, seen))
-    table.covariance = covariance[np.ix_(at, at)]
-    table.tests = wald_tests(rows, flat[at], table.covariance)
-    names = pd.Index(labels, name="class"), pd.Index(labels, name="assigned")
-    table.errors = pd.DataFrame(step.errors, *names)
+    spread = covariance[shown, shown]
+    table = ThreeStep(_estimate_table(rows, theta[-1], spread, groups, labels, seen))
+    table.covariance = spread
+    table.tests = wald_tests(rows, theta[-1][: len(rows)], spread)
+    axes = pd.Index(labels, name="class"), pd.Index(labels, name="assigned")
+    table.errors = pd.DataFrame(step.errors, *axes)
     table.moved = moved
     return table
+
+
+def _known_patients(response: Response | None, x: Floats) -> NDArray[np.bool_]:
+    """Who has the outcome and all covariates; warns of the others."""
+    n = len(x)
+    of_outcome = np.ones(n, dtype=bool) if response is None else response.known
+    of_covariates = ~np.isnan(x).any(axis=1)
+    for what, known in (("the outcome", of_outcome), ("a covariate", of_covariates)):
+        if not known.all():
+            warnings.warn(
+                f"{what} is missing for {(~known).sum():,} of {n:,} patients; they are left out "
+                "of the third step.",
+                stacklevel=3,
+            )
+    both: NDArray[np.bool_] = of_outcome & of_covariates
+    return both
 
 
 def _model_and_data(
@@ -233,27 +238,13 @@ def _model_and_data(
     return None, None
 
 
-def _overlap_warning(step: Step) -> str:
-    """A sentence on classes that overlap so much that the correction itself is in doubt."""
-    if step.correction is None:
-        return ""
-    clarity = entropy_r_squared(step.posterior, step.case)
-    if clarity >= OVERLAP:
-        return ""
-    return (
-        f"the classes overlap (entropy R² {clarity:.2f}, below {OVERLAP:g}), so corrected "
-        "estimates are biased towards each other and their intervals are too narrow in small "
-        "samples; read small differences with caution, or use fewer classes."
-    )
-
-
 # --- what a third step is given, checked ----------------------------------------------
 
 _SUM_TOLERANCE = 1e-3
 _FEWEST = 2
 
 
-def checked_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index | None]:
+def _read_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index | None]:
     """Probabilities (n, K) that add up to 1, the names of the classes, and ids if there are any."""
     index = labels = None
     if isinstance(posterior, pd.DataFrame):
@@ -280,21 +271,10 @@ def checked_posterior(posterior: Any) -> tuple[Floats, list[Hashable], pd.Index 
             f"posterior must hold probabilities that add up to 1 for each patient; in {bad.sum():,}"
             f" of {len(values):,} rows they do not (sums {some(sums[bad].round(4))})."
         )
-    names = list(range(1, values.shape[1] + 1)) if labels is None else labels
-    return values / sums[:, None], names, index
+    return values / sums[:, None], labels or list(range(1, values.shape[1] + 1)), index
 
 
-def checked_names(names: Sequence[Hashable], n_classes: int) -> list[Hashable]:
-    """One name per class, no two alike."""
-    labels = list(names)
-    if len(labels) != n_classes or len(set(labels)) != n_classes:
-        raise InputError(
-            f"names must be {n_classes} different names, one per class; found {some(labels)}."
-        )
-    return labels
-
-
-def assignment_table(
+def _read_assignment(
     assignment: Any, posterior: Floats, labels: list[Hashable], index: pd.Index | None
 ) -> Floats:
     """How much each patient is assigned to each class, (n, K)."""
@@ -356,9 +336,8 @@ def read_outcome(outcome: Any, n: int, index: pd.Index | None) -> Response:
         raise InputError(
             f"the outcome has the single value {some(levels)}, so that there is nothing to compare."
         )
-    columns = np.column_stack([(values == level).to_numpy(dtype=bool, na_value=False)
-                               for level in levels[1:]])  # fmt: skip
-    return Response(columns.astype(float), known, False, levels)
+    is_level = [(values == one).to_numpy(dtype=bool, na_value=False) for one in levels[1:]]
+    return Response(np.column_stack(is_level).astype(float), known, False, levels)
 
 
 def design(covariates: Any, n: int, index: pd.Index | None) -> tuple[list[str], Floats]:
@@ -399,7 +378,7 @@ def _levels(seen: pd.Series) -> list[Any]:
     return sorted(seen.unique().tolist(), key=lambda level: (str(type(level)), level))
 
 
-def check_sizes(groups: NDArray[np.intp], labels: list[Hashable]) -> None:
+def _check_sizes(groups: NDArray[np.intp], labels: list[Hashable]) -> None:
     """Every class needs patients with an outcome."""
     size = np.bincount(groups, minlength=len(labels))
     few = [label for label, n in zip(labels, size, strict=True) if n < _FEWEST]
@@ -418,56 +397,33 @@ _ROUNDING = 1e-9
 
 
 class Row(NamedTuple):
-    """One estimate: its place among the parameters, its class and term, and its category."""
+    """One estimate: its class and term, and its category."""
 
-    at: int
     label: Hashable
     term: str
     level: int = -1
 
 
-def rows_of(
-    part: Part,
-    labels: Sequence[Hashable],
-    terms: Sequence[str],
-    outcome: Response | None,
-    first: int,
+def _rows_of(
+    part: Part, labels: Sequence[Hashable], terms: Sequence[str], outcome: Response | None
 ) -> list[Row]:
-    """What the parameters of a part are called; `first` is the place of its first one."""
-    k, q = len(labels), len(terms)
-    if isinstance(part, Membership):
-        names = ["intercept", *terms]
-        return [
-            Row(first + c * len(names) + i, labels[c + 1], name)
-            for c in range(k - 1)
-            for i, name in enumerate(names)
-        ]
-    assert outcome is not None
+    """What the parameters of a part are called, in their order (without variances)."""
+    if outcome is None:
+        return [Row(label, name) for label in labels[1:] for name in ("intercept", *terms)]
     if outcome.continuous:
-        slopes = [Row(first + k + i, "all", name) for i, name in enumerate(terms)]
-        return [*(Row(first + c, labels[c], "mean") for c in range(k)), *slopes]
-    m = len(outcome.levels) - 1
+        means = [Row(label, "mean") for label in labels]
+        return means + [Row("all", name) for name in terms]
+    levels = list(enumerate(outcome.levels[1:]))
     if not isinstance(part, Logit):
-        return [
-            Row(first + c * m + j, labels[c], f"share of {outcome.levels[j + 1]}", j)
-            for c in range(k)
-            for j in range(m)
-        ]
-    several = m > 1
-    return [
-        Row(
-            first + j * (k + q) + i,
-            labels[i] if i < k else "all",
-            (f"log-odds of {outcome.levels[j + 1]}" if i < k else terms[i - k])
-            + (f", {outcome.levels[j + 1]}" if several and i >= k else ""),
-            j if i < k else -1,
-        )
-        for j in range(m)
-        for i in range(k + q)
-    ]
+        return [Row(label, f"share of {level}", j) for label in labels for j, level in levels]
+    rows = []
+    for j, level in levels:
+        rows += [Row(label, f"log-odds of {level}", j) for label in labels]
+        rows += [Row("all", f"{name}, {level}" if len(levels) > 1 else name) for name in terms]
+    return rows
 
 
-def estimate_table(
+def _estimate_table(
     rows: Sequence[Row],
     theta: Floats,
     covariance: Floats,
@@ -476,9 +432,8 @@ def estimate_table(
     outcome: Response | None,
 ) -> pd.DataFrame:
     """class, term, estimate, se, low, high, patients and cases; `groups` are of those who count."""
-    at = [row.at for row in rows]
-    estimate = theta[at]
-    se = np.sqrt(np.maximum(np.diag(covariance)[at], 0.0))
+    estimate = theta[: len(rows)]
+    se = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     place = {label: c for c, label in enumerate(labels)}
     counted = np.bincount(groups, minlength=len(labels))
     patients = [counted[place[r.label]] if r.label in place else len(groups) for r in rows]
@@ -493,7 +448,13 @@ def estimate_table(
             ReportWarning,
             stacklevel=3,
         )
-    table = pd.DataFrame(
+    cases = [
+        np.nan
+        if outcome is None or row.level < 0
+        else float(outcome.columns[groups == place[row.label], row.level].sum())
+        for row in rows
+    ]
+    return pd.DataFrame(
         {
             "class": [row.label for row in rows],
             "term": [row.term for row in rows],
@@ -502,10 +463,9 @@ def estimate_table(
             "low": low,
             "high": high,
             "patients": patients,
+            "cases": cases,
         }
     )
-    table["cases"] = [_count_cases(row, groups, place, outcome) for row in rows]
-    return table
 
 
 def intervals(
@@ -528,73 +488,41 @@ def intervals(
     return low, high
 
 
-def _count_cases(row: Row, groups: Any, place: Any, outcome: Response | None) -> float:
-    if outcome is None or row.level < 0:
-        return np.nan
-    return float(outcome.columns[groups == place[row.label], row.level].sum())
-
-
-# --- tests ----------------------------------------------------------------------------------
-
-
 def wald_tests(rows: Sequence[Row], estimate: Floats, covariance: Floats) -> pd.DataFrame:
     """Of all classes together and of each pair; of each covariate of membership."""
     by_class: dict[Hashable, list[int]] = {}
     by_term: dict[str, list[int]] = {}
-    membership = not any(r.level >= 0 or r.term == "mean" for r in rows)
+    of_membership = not any(r.level >= 0 or r.term == "mean" for r in rows)
     for i, row in enumerate(rows):
-        if membership and row.term != "intercept":
-            by_term.setdefault(row.term, []).append(i)
-        elif not membership and row.label != "all":
+        if not of_membership and row.label != "all":
             by_class.setdefault(row.label, []).append(i)
-        elif not membership:
+        elif not of_membership or row.term != "intercept":
             by_term.setdefault(row.term, []).append(i)
-    tests = []
+    eye = np.eye(len(rows))
+    tests: list[dict[str, Any]] = []
+    for a, b in combinations(by_class, 2):
+        contrast = eye[by_class[b]] - eye[by_class[a]]
+        test: dict[str, Any] = {"test": f"{_class_name(b)} − {_class_name(a)}", "pair": (a, b)}
+        if len(contrast) == 1:
+            value = float((contrast @ estimate)[0])
+            se = float(np.sqrt((contrast @ covariance @ contrast.T)[0, 0]))
+            test |= {"estimate": value, "se": se}
+            test |= {"low": value - Z95 * se, "high": value + Z95 * se}
+        tests.append(test | _wald(contrast, estimate, covariance))
+    for test, p in zip(tests, holm([test["p_value"] for test in tests]), strict=True):
+        test["p_holm"] = p
     if by_class:
-        first, *others = by_class
-        every = [_contrast(by_class[first], by_class[c], len(rows)) for c in others]
-        tests.append({"test": "all equal", **_wald(np.vstack(every), estimate, covariance)})
-        pairs = []
-        for a, b in combinations(by_class, 2):
-            contrast = _contrast(by_class[a], by_class[b], len(rows))
-            difference: dict[str, Any] = {
-                "test": f"{_class_name(b)} − {_class_name(a)}",
-                "pair": (a, b),
-            }
-            if len(contrast) == 1:
-                value = float((contrast @ estimate)[0])
-                se = float(np.sqrt((contrast @ covariance @ contrast.T)[0, 0]))
-                difference |= {"estimate": value, "se": se}
-                difference |= {"low": value - Z95 * se, "high": value + Z95 * se}
-            pairs.append({**difference, **_wald(contrast, estimate, covariance)})
-        for pair, p in zip(pairs, holm([pair["p_value"] for pair in pairs]), strict=True):
-            pair["p_holm"] = p
-        tests += pairs
+        first, *others = by_class.values()
+        every = np.vstack([eye[other] - eye[first] for other in others])
+        tests.insert(0, {"test": "all equal", **_wald(every, estimate, covariance)})
     for term, at in by_term.items():
-        tests.append({"test": term, **_wald(np.eye(len(rows))[at], estimate, covariance)})
-    names = [
-        "test",
-        "pair",
-        "estimate",
-        "se",
-        "low",
-        "high",
-        "statistic",
-        "df",
-        "p_value",
-        "p_holm",
-    ]
-    return pd.DataFrame(tests, columns=names)
+        tests.append({"test": term, **_wald(eye[at], estimate, covariance)})
+    names = "test pair estimate se low high statistic df p_value p_holm"
+    return pd.DataFrame(tests, columns=names.split())
 
 
 def _class_name(label: Hashable) -> str:
     return label if isinstance(label, str) else f"class {label}"
-
-
-def _contrast(a: Sequence[int], b: Sequence[int], n: int) -> Floats:
-    eye = np.eye(n)
-    difference: Floats = eye[list(b)] - eye[list(a)]
-    return difference
 
 
 def _wald(contrast: Floats, estimate: Floats, covariance: Floats) -> dict[str, float]:

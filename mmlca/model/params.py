@@ -1,4 +1,4 @@
-"""Parameters of a mixture of Markov chains, and sequences drawn from it."""
+"""Parameters of a mixture of Markov chains, sequences drawn from it, and what it is fitted to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.errors import InputError
-from mmlca.sequences.checks import MAX_STATES
+from mmlca.sequences.checks import MAX_STATES, some
 from mmlca.sequences.type import Sequences
 
 Floats: TypeAlias = NDArray[np.float64]
 Seed = int | np.random.Generator | None
+AnySequences: TypeAlias = Sequences | pd.DataFrame | ArrayLike
 
 _SUM_TOLERANCE = 1e-4
 _FIELDS = ("weights", "initial", "transition")
@@ -177,3 +178,87 @@ def draw_codes(
         codes[:, t] = np.where(t < lengths, state, -1)
         row = params.n_classes + classes * s + state
     return codes, classes
+
+
+# --- what a fit is given: sequences in any form, and steps that are impossible ---------
+
+
+def as_sequences(data: AnySequences, states: tuple[str, ...] | None = None) -> Sequences:
+    """Sequences as they are; a wide DataFrame; or an integer array with −1 for missing."""
+    if isinstance(data, Sequences):
+        return data
+    if isinstance(data, pd.DataFrame):
+        if not all(dtype.kind in "iu" for dtype in data.dtypes if hasattr(dtype, "kind")):
+            return Sequences.from_frame(data, id="id" if "id" in data.columns else None)
+        return Sequences.from_codes(data.to_numpy(), states, ids=data.index)
+    from sklearn.utils.validation import check_array
+
+    array = check_array(data, dtype="numeric", input_name="sequences")
+    if array.dtype.kind == "f" and (array == array.round()).all():
+        array = array.astype(np.int64)
+    return Sequences.from_codes(array, states)
+
+
+def in_states(data: AnySequences, states: tuple[str, ...]) -> Sequences:
+    """Any input as sequences over the given states, in their order."""
+    sequences = as_sequences(data, states)
+    if sequences.states == states:
+        return sequences
+    unknown = [state for state in sequences.states if state not in states]
+    if unknown:
+        raise InputError(
+            f"the model does not know the states {some(unknown)}; it knows {some(states)}."
+        )
+    lookup = np.array([states.index(state) for state in sequences.states] + [-1])
+    return Sequences.from_codes(
+        lookup[sequences.codes], states, ids=sequences.ids, weights=sequences.weights
+    ).absorb(*sequences.absorbing)
+
+
+def count_patients(data: Sequences) -> tuple[Sequences, float]:
+    """The sequences with weights that count patients, and the unit they were divided by.
+
+    The unit is the mean of all positive weights, at most 1. So the prior and all tolerances, which
+    are in patients, mean the same for weights that sum to 1, say, as without weights.
+    """
+    positive = data.weights[data.weights > 0]
+    unit = min(float(positive.mean()), 1.0) if len(positive) else 1.0
+    return (data if unit == 1 else data.reweight(data.weights / unit)), unit
+
+
+def forbidden_cells(zeros: Iterable[tuple[Any, Any]] | None, data: Sequences) -> NDArray[np.bool_]:
+    """The cells that must be zero, (S·(S + 1),): pairs (from, to), and out of absorbing states.
+
+    No patient may use them.
+    """
+    leaving = [(a, b) for a in data.absorbing for b in data.states if a != b]
+    mask = zero_cells([*(zeros or ()), *leaving], data.states)
+    seen = data.patterns.cell[data.patterns.cell < mask.size]
+    broken = np.unique(seen[mask[seen]])
+    if len(broken):
+        s, origins = data.n_states, [*data.states, "the start"]
+        steps = [f"{origins[c // s]} → {data.states[c % s]}" for c in broken]
+        raise InputError(
+            f"patients make steps that zeros forbids ({', '.join(steps[:5])}); allow them or "
+            "correct the data."
+        )
+    return mask
+
+
+def zero_cells(
+    zeros: Iterable[tuple[Any, Any]] | None, states: tuple[str, ...]
+) -> NDArray[np.bool_]:
+    """The cells that must be zero, (S·(S + 1),), from pairs of states (from, to)."""
+    s = len(states)
+    place = {label: i for i, label in enumerate(states)}
+    mask = np.zeros((s + 1, s), dtype=bool)
+    for before, after in zeros or ():
+        unknown = [x for x in (before, after) if x is not None and str(x) not in place]
+        if unknown or after is None:
+            raise InputError(f"zeros names {(before, after)}, but the states are {some(states)}.")
+        mask[s if before is None else place[str(before)], place[str(after)]] = True
+    origins = [*states, "the start"]
+    closed = [origins[i] for i in np.flatnonzero(mask.all(axis=1))]
+    if closed:
+        raise InputError(f"zeros leaves no step at all from {some(closed)}; allow at least one.")
+    return mask.ravel()

@@ -8,11 +8,9 @@ the model's by the patients they share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from os import cpu_count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,8 +23,7 @@ from font.checks import whole_number
 from font.errors import InputError
 from font.probabilities import probabilities
 from mmlca.model import em
-from mmlca.model.checks import AnySequences, forbidden_cells, in_states
-from mmlca.model.covariates import AnyCovariates, Design
+from mmlca.model.covariates import AnyCovariates, Design, MembershipRun, Mixture, Rows
 from mmlca.model.inference import (
     check_level,
     group_names,
@@ -36,13 +33,14 @@ from mmlca.model.inference import (
     point_at,
 )
 from mmlca.model.information import Point
-from mmlca.model.membership import Mixture, Rows, by_pattern, class_joint
-from mmlca.model.params import Floats, MarkovParams, Seed
-from mmlca.model.starts import reassigned
+from mmlca.model.params import AnySequences, Floats, MarkovParams, Seed, forbidden_cells, in_states
+from mmlca.model.search import Start, in_threads, reassigned
 from mmlca.sequences.type import Labels
 
 if TYPE_CHECKING:
     from mmlca.model.estimator import MixtureMarkov
+
+End = TypeVar("End", em.Run, MembershipRun)
 
 STABLE, DISSOLVED = 0.75, 0.5  # Jaccard similarities of Hennig (2007)
 _MAX_ITER, _TOL = 500, 1e-4  # of a refit; what is left of the log-likelihood is far below its noise
@@ -145,15 +143,14 @@ def bootstrap(
     if model.init is not None:
         zeros = zeros | (point.cells == 0)
     settings = em.Settings(float(model.prior), zeros[0] & False, _MAX_ITER, _TOL, True, 2)
-    refit = partial(_refit, point, _group_alike(point), settings, zeros, n_fresh)
+    refits = _Refits(point, _group_alike(point), settings, zeros, n_fresh)
     ends = []
     rngs = np.random.default_rng(seed).spawn(n)
-    with ThreadPoolExecutor(n_jobs if n_jobs > 0 else cpu_count() or 1) as pool:
-        for done, end in enumerate(pool.map(refit, rngs) if n_jobs != 1 else map(refit, rngs), 1):
-            if end is not None:
-                ends.append(end)
-            if progress is not None:
-                progress(done, n)
+    for done, end in enumerate(in_threads(refits.draw, rngs, n_jobs), 1):
+        if end is not None:
+            ends.append(end)
+        if progress is not None:
+            progress(done, n)
     if len(ends) < 2:
         raise InputError(
             f"{n - len(ends)} of {n} refits lost a class, so too few are left to summarise; ask "
@@ -198,97 +195,85 @@ class _End(NamedTuple):
     jaccard: Floats
 
 
-def _refit(
-    point: Point,
-    alike: _Alike,
-    settings: em.Settings,
-    zeros: NDArray[np.bool_],
-    n_fresh: int,
-    rng: np.random.Generator,
-) -> _End | None:
-    """One replicate, its classes paired with those of the model; None if a class was lost."""
-    total = int(alike.size.sum())
-    times = rng.multinomial(total, alike.size / total)
-    drawn = np.bincount(alike.row, times * alike.weight, len(point.rows.weights)).astype(float)
-    starts = [
-        point.posterior,
-        *(reassigned(point.posterior, [0.15, 0.3], rng) for _ in range(n_fresh)),
-    ]
-    fit = _fit_covariates if point.rows.design.shape[1] > 1 else _fit_plain
-    best = fit(point, point.rows._replace(weights=drawn), settings, zeros, starts)
-    if best is None:
-        return None
-    cells, coefficients = best
-    with np.errstate(invalid="ignore"):  # patients who were not drawn may be impossible now
-        joint = class_joint(point.visits, point.rows, cells, coefficients)
-        posterior = np.nan_to_num(softmax(joint, axis=1))
-    overlap = (point.posterior * point.rows.weights[:, None]).T @ posterior
-    order = linear_sum_assignment(-overlap)[1]
-    return _End(
-        cells[order],
-        coefficients[:, order] - coefficients[:, order[:1]],
-        _jaccard(point, posterior[:, order]),
-    )
+class _Refits(NamedTuple):
+    """Fits to resampled patients, from the model's classes and `n_fresh` perturbations of them."""
 
+    point: Point
+    alike: _Alike
+    settings: em.Settings
+    zeros: NDArray[np.bool_]
+    n_fresh: int
 
-def _fit_plain(
-    point: Point,
-    rows: Rows,
-    settings: em.Settings,
-    zeros: NDArray[np.bool_],
-    starts: list[Floats],
-) -> tuple[Floats, Floats] | None:
-    """The best of EM runs without covariates, where rows are patterns; chains and log-shares."""
-    used = np.flatnonzero(rows.weights)
-    patterns = point.visits.patterns.take(used, rows.weights[used])
-    begin = [_starting_values(point, rows, memberships) for memberships in starts]
-    run = em.run_em(patterns, *begin[0], settings, zeros)
-    for start in begin[1:]:
-        other = em.run_em(patterns, *start, settings._replace(max_iter=_TRY, tol=0.0), zeros)
-        if other.value > run.value - _BEHIND:
-            other = em.run_em(patterns, other.cells, other.shares, settings, zeros)
-            run = max(run, other, key=lambda one: one.value)
-    if run.failed:
-        return None
-    return run.cells, np.log(run.overall / run.overall[0])[None]
-
-
-def _fit_covariates(
-    point: Point,
-    rows: Rows,
-    settings: em.Settings,
-    zeros: NDArray[np.bool_],
-    starts: list[Floats],
-) -> tuple[Floats, Floats] | None:
-    """The best of EM runs with covariates."""
-    used = np.flatnonzero(rows.weights)
-    rows = rows._replace(
-        pattern=rows.pattern[used], design=rows.design[used], weights=rows.weights[used]
-    )
-    mixture = Mixture(point.visits, rows, settings, zeros)
-    best = None
-    for memberships in starts:
-        start = _starting_values(point, rows, memberships[used])[0], point.coefficients
-        run = mixture.run(*start, _TRY if best else settings.max_iter, settings.tol, True)
+    def draw(self, rng: np.random.Generator) -> _End | None:
+        """One replicate, its classes paired with those of the model; None if a class was lost."""
+        point, alike = self.point, self.alike
+        total = int(alike.size.sum())
+        times = rng.multinomial(total, alike.size / total)
+        drawn = np.bincount(alike.row, times * alike.weight, len(point.rows.weights)).astype(float)
+        fresh = [reassigned(point.posterior, [0.15, 0.3], rng) for _ in range(self.n_fresh)]
+        fit = self._fit_covariates if point.rows.design.shape[1] > 1 else self._fit_plain
+        best = fit(point.rows._replace(weights=drawn), [point.posterior, *fresh])
         if best is None:
-            best = run
-        elif run.value > best.value - _BEHIND:
-            again = mixture.run(run.cells, run.coefficients, settings.max_iter, settings.tol, True)
-            best = max(best, again, key=lambda one: one.value)
-    if best is None or not np.isfinite(best.value):
-        return None
-    lost = (best.posterior * rows.weights[:, None]).sum(axis=0) < 1e-6
-    return None if lost.any() else (best.cells, best.coefficients)
+            return None
+        cells, coefficients = best
+        with np.errstate(invalid="ignore"):  # patients who were not drawn may be impossible now
+            posterior = np.nan_to_num(softmax(point.rows.joint(cells, coefficients), axis=1))
+        overlap = (point.posterior * point.rows.weights[:, None]).T @ posterior
+        order = linear_sum_assignment(-overlap)[1]
+        return _End(
+            cells[order],
+            coefficients[:, order] - coefficients[:, order[:1]],
+            _jaccard(point, posterior[:, order]),
+        )
+
+    def _fit_plain(self, rows: Rows, starts: list[Floats]) -> tuple[Floats, Floats] | None:
+        """Without covariates, where rows are patterns; chains and log-shares."""
+        used = np.flatnonzero(rows.weights)
+        patterns = rows.visits.patterns.take(used, rows.weights[used])
+
+        def run(start: Start, n_try: int | None) -> em.Run:
+            settings = self.settings
+            short = settings._replace(max_iter=n_try, tol=0.0) if n_try else settings
+            return em.run_em(patterns, *start, short, self.zeros)
+
+        best = _best_end(run, [self._begin(rows, each) for each in starts])
+        return None if best.failed else (best.cells, np.log(best.overall / best.overall[0])[None])
+
+    def _fit_covariates(self, rows: Rows, starts: list[Floats]) -> tuple[Floats, Floats] | None:
+        """With covariates; chains and coefficients."""
+        used = np.flatnonzero(rows.weights)
+        rows = rows._replace(
+            pattern=rows.pattern[used], design=rows.design[used], weights=rows.weights[used]
+        )
+        mixture = Mixture(rows, self.settings, self.zeros)
+
+        def run(start: Start, n_try: int | None) -> MembershipRun:
+            limit = n_try or self.settings.max_iter
+            return mixture.run(*start, limit, self.settings.tol, True)
+
+        chains = [self._begin(rows, memberships[used])[0] for memberships in starts]
+        best = _best_end(run, [(cells, self.point.coefficients) for cells in chains])
+        lost = best.failed or ((best.posterior * rows.weights[:, None]).sum(axis=0) < 1e-6).any()
+        return None if lost else best.end
+
+    def _begin(self, rows: Rows, memberships: Floats) -> Start:
+        """Chains and shares of given memberships, smoothed so that no cell is zero."""
+        visits, model = rows.visits, self.point.cells
+        s = visits.n_states
+        weighted = rows.by_pattern(memberships)
+        pooled = probabilities(em.rows_of(weighted.sum(axis=1) @ visits.plain, s), 0.5)
+        cells = probabilities(em.rows_of(visits.expected(model, weighted), s), _SMOOTH * pooled)
+        return cells.reshape(model.shape), probabilities(weighted.sum(axis=0), _SMOOTH)
 
 
-def _starting_values(point: Point, rows: Rows, memberships: Floats) -> tuple[Floats, Floats]:
-    """Chains and shares of given memberships, smoothed so that no cell is zero."""
-    visits = point.visits
-    weighted = by_pattern(rows, memberships, visits)
-    pooled = probabilities(visits.rows(weighted.sum(axis=1) @ visits.plain), 0.5)
-    cells = probabilities(visits.rows(visits.expected(point.cells, weighted)), _SMOOTH * pooled)
-    shares = probabilities(weighted.sum(axis=0), _SMOOTH)
-    return cells.reshape(point.cells.shape), shares
+def _best_end(run: Callable[[Start, int | None], End], starts: list[Start]) -> End:
+    """The best of the runs: that from the first start, and those from others that come near it."""
+    best = run(starts[0], None)
+    for start in starts[1:]:
+        tried = run(start, _TRY)
+        if tried.value > best.value - _BEHIND:
+            best = max(best, run(tried.end, None), key=lambda end: end.value)
+    return best
 
 
 # --- what is reported ----------------------------------------------------------------------

@@ -9,22 +9,32 @@ because they were tuned together and share the constants below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from os import cpu_count
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linear_sum_assignment
 
-from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, run_em
+from font.probabilities import probabilities
+from mmlca.model.em import Run, Settings, cells_of, e_step, params_of, rows_of, run_em
 from mmlca.model.params import Floats, MarkovParams
-from mmlca.model.starts import KICKS, KINDS, Place, Start, Starter
 from mmlca.sequences.patterns import Patterns
 
-SearchKind = Literal["default", "thorough"]
-Spread = Callable[[Callable[[Any], Run], Iterable[Any]], list[Run]]  # map, on several threads
+Start = tuple[Floats, Floats]  # cells (K, C), shares (K,) or (H, K)
+Memberships = Floats  # (U, K): each pattern's class probabilities
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_POOLED = 0.5  # pseudo-count of each cell of the chain of all patients, which smooths the others
+
+KINDS = ("seeded", "random", "seeded", "partition")
+KICKS = ("reassign", "split", "swap", "cross", "classes", "states")
 
 # Chosen by measurement on three data sets with K = 4 … 6 (tests/bench/test_bench_em.py).
 _SAME, _EQUAL = 0.01, 0.001  # two maxima this close count as the same; are kept as one
@@ -91,6 +101,17 @@ def is_confirmed(n_replicated: int, n_searches: int) -> bool:
     return n_replicated >= max(2, n_searches / 2)
 
 
+def in_threads(
+    call: Callable[[Item], Result], items: Iterable[Item], n_jobs: int
+) -> Iterator[Result]:
+    """Results in the order of the items, on `n_jobs` threads (−1: one per processor)."""
+    if n_jobs == 1:
+        yield from map(call, items)
+        return
+    with ThreadPoolExecutor(n_jobs if n_jobs > 0 else cpu_count() or 1) as pool:
+        yield from pool.map(call, items)  # if the caller stops early, what waits is cancelled
+
+
 def fit_from(patterns: Patterns, init: MarkovParams, settings: Settings) -> Fit:
     """One EM run from exactly the given parameters; their zeros stay zero."""
     run = run_em(patterns, cells_of(init), init.weights, settings, zeros=cells_of(init) == 0)
@@ -129,46 +150,32 @@ def fit_search(
         start = (Starter(patterns, 1, rng).pooled[None], np.ones(1))
         run = run_em(patterns, *start, settings)
         return _finish(patterns, run, [start_row("pooled", run)], 1, 1)
-    sample = _sample_patients(patterns, rng)
-    with ThreadPoolExecutor(n_jobs) as pool:
-
-        def spread(call: Callable[[Any], Run], items: Iterable[Any]) -> list[Run]:
-            return list(pool.map(call, items) if n_jobs > 1 else map(call, items))
-
-        outcome = _find_maxima(sample, n_classes, settings, n_init, rng, spread, thorough)
-        maxima, record, n_replicated, n_searches = outcome
-        same = sample is patterns
-        finals = [maximum.run for maximum in maxima[: 1 if same else 3]]
-        ends = spread(partial(_continue_run, patterns, settings=settings, same=same), finals)
-        best = max(ends, key=lambda run: run.value)
-        if same and len(maxima) > 1 and settings.tol > 0:
-            best = _settle(patterns, best, settings, rng, spread)
+    runs = Runs(_sample_patients(patterns, rng), settings, n_jobs, rng)
+    maxima, record, n_replicated, n_searches = _find_maxima(runs, n_classes, n_init, thorough)
+    same = runs.patterns is patterns
+    finals = [maximum.run for maximum in maxima[: 1 if same else 3]]
+    ends = runs.map(partial(_continue_run, patterns, settings=settings, same=same), finals)
+    best = max(ends, key=lambda run: run.value)
+    if same and len(maxima) > 1 and settings.tol > 0:
+        best = _settle(runs, best, settings)
     return _finish(patterns, best, record, n_replicated, n_searches)
 
 
 def _find_maxima(
-    patterns: Patterns,
-    n_classes: int,
-    settings: Settings,
-    n_init: int,
-    rng: np.random.Generator,
-    spread: Spread,
-    thorough: bool,
+    runs: Runs, n_classes: int, n_init: int, thorough: bool
 ) -> tuple[list[Maximum], list[dict[str, Any]], int, int]:
     """Steps 1 to 3 of `fit_search`: maxima, the best first; record; searches that reached it."""
-    starter = Starter(patterns, n_classes, rng)
-    runs = Runs(patterns, settings, spread)
+    starter = runs.starter(n_classes)
     searches: list[Search] = []
     record: list[dict[str, Any]] = []
     more = _MORE if thorough else 1
     for i in range(more * _SEARCHES):
-        kinds = [KINDS[j % len(KINDS)] for j in range(n_init)]
         if i % _SEARCHES >= _PLAIN and n_classes > 2:
             kinds = ["grown"] * n_init
-            fewer = _search_one_class_fewer(patterns, n_classes - 1, runs, n_init, more, rng)
+            fewer = _search_one_class_fewer(runs, n_classes - 1, n_init, more)
             starts = [starter.grow(fewer[j % len(fewer)].place.posterior) for j in range(n_init)]
         else:
-            starts = [starter.draw(kind) for kind in kinds]
+            kinds, starts = starter.draw_all(n_init)
         search, followed, rows = _start_search(starter, runs, kinds, starts)
         record += rows
         n_there = sum(run.value > search.best - _SAME for run in followed)
@@ -181,7 +188,7 @@ def _find_maxima(
         searches.append(search)
     searches = [search for search in searches if search.maxima]
     if not searches:  # every run failed; the best of them says why
-        return [runs.maximum(followed[0])], record, 0, i + 1
+        return [Maximum(followed[0], runs.patterns)], record, 0, i + 1
     _kick_until_no_gain(searches, more * _ALONE * n_init)
     record += [start_row("search", s.maxima[0].run, n_kicks=s.n_kicks) for s in searches]
     together = Search(starter, runs, [m for search in searches for m in search.maxima])
@@ -206,22 +213,12 @@ def _start_search(
     return search, followed, rows
 
 
-def _search_one_class_fewer(
-    patterns: Patterns,
-    n_classes: int,
-    runs: Runs,
-    n_init: int,
-    more: int,
-    rng: np.random.Generator,
-) -> list[Maximum]:
+def _search_one_class_fewer(runs: Runs, n_classes: int, n_init: int, more: int) -> list[Maximum]:
     """The best maxima of a short search with one class fewer."""
-    starter = Starter(patterns, n_classes, rng)
-    kinds = [KINDS[i % len(KINDS)] for i in range(n_init)]
-    search, followed, _ = _start_search(
-        starter, runs, kinds, [starter.draw(kind) for kind in kinds]
-    )
+    starter = runs.starter(n_classes)
+    search, followed, _ = _start_search(starter, runs, *starter.draw_all(n_init))
     if not search.maxima:
-        return [runs.maximum(followed[0])]
+        return [Maximum(followed[0], runs.patterns)]
     _kick_until_no_gain([search], more * _FEWER * n_init)
     return search.maxima[:_GROWN]
 
@@ -229,26 +226,30 @@ def _search_one_class_fewer(
 class Runs:
     """EM runs of a search, several at a time."""
 
-    def __init__(self, patterns: Patterns, settings: Settings, spread: Spread) -> None:
-        self.patterns, self.spread = patterns, spread
+    def __init__(
+        self, patterns: Patterns, settings: Settings, n_jobs: int, rng: np.random.Generator
+    ) -> None:
+        self.patterns, self.n_jobs, self.rng = patterns, n_jobs, rng
         self.max_iter = settings.max_iter
         self.settings = settings._replace(tol=_ROUGH, accelerate=True, n_confirm=2)
+
+    def starter(self, n_classes: int) -> Starter:
+        """What draws starting values for so many classes."""
+        return Starter(self.patterns, n_classes, self.rng)
+
+    def map(self, call: Callable[[Item], Run], items: Iterable[Item]) -> list[Run]:
+        """Runs in the order of the items."""
+        return list(in_threads(call, items, self.n_jobs))
 
     def begin(self, starts: list[Start], n_updates: int) -> list[Run]:
         """Runs from starting values."""
         settings = self.settings._replace(max_iter=min(n_updates, self.max_iter), tol=0)
-        return self.spread(
-            lambda start: run_em(self.patterns, start[0], start[1], settings), starts
-        )
+        return self.map(lambda start: run_em(self.patterns, *start, settings), starts)
 
     def follow(self, runs: list[Run], n_updates: int) -> list[Run]:
         """The same runs taken further."""
         settings = self.settings._replace(max_iter=min(n_updates, self.max_iter))
-        return self.spread(partial(_continue_run, self.patterns, settings=settings), runs)
-
-    def maximum(self, run: Run) -> Maximum:
-        """Where a run ended."""
-        return Maximum(run, self.patterns)
+        return self.map(partial(_continue_run, self.patterns, settings=settings), runs)
 
 
 class Maximum:
@@ -258,7 +259,7 @@ class Maximum:
         self.run, self.n_kicks = run, 0
         step = e_step(patterns, params_of(run.cells, run.overall), run.shares)
         self.place = Place(run.cells, run.shares, step.posterior)
-        rows = step.visits.reshape(len(run.cells), -1, patterns.n_states)
+        rows = rows_of(step.visits, patterns.n_states)
         supported = np.broadcast_to(rows.sum(axis=-1, keepdims=True) > 0.5, rows.shape)
         self._compared = supported.reshape(run.cells.shape) & (run.cells > 0.01)
 
@@ -288,7 +289,7 @@ class Search:
         """Keep a run's maximum if it is new and not far below the best; returns whether it is."""
         new = run.value > self.best - _NEAR and self._is_new(run)
         if new:
-            self._keep(self.runs.maximum(run))
+            self._keep(Maximum(run, self.runs.patterns))
         return new
 
     def knows(self, run: Run) -> bool:
@@ -374,16 +375,13 @@ def _kick_until_no_gain(searches: list[Search], patience: float) -> None:
                 search.n_fruitless = 0
 
 
-def _settle(
-    patterns: Patterns, run: Run, settings: Settings, rng: np.random.Generator, spread: Spread
-) -> Run:
+def _settle(runs: Runs, run: Run, settings: Settings) -> Run:
     """Kick a converged run until no kick leads to a better end, however little better."""
-    starter = Starter(patterns, len(run.cells), rng)
+    starter = runs.starter(len(run.cells))
     for _ in range(_SETTLED):
-        place = Maximum(run, patterns).place
-        kinds = ("reassign",) * _KICKED
-        starts = [starter.kick(kind, place, []) for kind in kinds]
-        ends = spread(lambda start: run_em(patterns, start[0], start[1], settings), starts)
+        place = Maximum(run, runs.patterns).place
+        starts = [starter.kick("reassign", place, []) for _ in range(_KICKED)]
+        ends = runs.map(lambda start: run_em(runs.patterns, *start, settings), starts)
         best = max(ends, key=lambda end: end.value)
         if best.value <= run.value + settings.tol:
             break
@@ -393,7 +391,7 @@ def _settle(
 
 def _continue_run(patterns: Patterns, run: Run, settings: Settings, same: bool = True) -> Run:
     """Continue a run, and its path too if it was made on the same patterns."""
-    further = run_em(patterns, run.cells, run.shares, settings)
+    further = run_em(patterns, *run.end, settings)
     if same:
         further.path = np.concatenate([run.path[:-1], further.path])
     return further
@@ -403,11 +401,10 @@ def _finish(
     patterns: Patterns, run: Run, record: list[dict[str, Any]], n_replicated: int, n_searches: int
 ) -> Fit:
     """Order the classes by size, mark rows without support, and make the final E-step."""
-    s = patterns.n_states
     order = np.argsort(-run.overall, kind="stable")
     params, shares = params_of(run.cells[order], run.overall[order]), run.shares[:, order]
     last = e_step(patterns, params, shares)
-    visits = last.visits.reshape(len(order), s + 1, s).sum(axis=-1)[:, :s]
+    visits = rows_of(last.visits, patterns.n_states)[:, :-1].sum(axis=-1)
     return Fit(
         params,
         shares,
@@ -438,3 +435,197 @@ def _sample_patients(patterns: Patterns, rng: np.random.Generator) -> Patterns:
         return patterns
     counts = rng.multinomial(_SCREEN, patterns.weights / patterns.weights.sum())
     return patterns.take(np.flatnonzero(counts), counts[counts > 0].astype(float))
+
+
+# --- where runs begin: random and data-driven starts, and kicks out of local maxima -----------
+
+
+def reassigned(
+    memberships: Memberships, shares: Sequence[float], rng: np.random.Generator
+) -> Memberships:
+    """Memberships (R, K) after one of these shares of the rows got any class."""
+    n_rows, k = memberships.shape
+    changed = memberships.copy()
+    moved = np.flatnonzero(rng.random(n_rows) < rng.choice(shares))
+    changed[moved] = np.eye(k)[rng.integers(k, size=len(moved))]
+    return changed
+
+
+class Place(NamedTuple):
+    """Parameters, with shares (K,) or by group (H, K), and the memberships (U, K) they give."""
+
+    cells: Floats
+    shares: Floats
+    posterior: Memberships
+
+
+class Starter:
+    """Draws starting values for K classes from a pattern table; steps over gaps are left out."""
+
+    def __init__(self, patterns: Patterns, n_classes: int, rng: np.random.Generator) -> None:
+        self.n_states = patterns.n_states
+        self.n_classes = n_classes
+        self.rng = rng
+        cell = patterns.cell[patterns.tokens]
+        plain = cell < patterns.n_cells
+        row = np.repeat(np.arange(len(patterns)), np.diff(patterns.indptr))[plain]
+        count = patterns.times[patterns.tokens][plain].astype(float)
+        shape = (len(patterns), patterns.n_cells)
+        self.counts = sparse.csr_array((count, (row, cell[plain])), shape)
+        self.visitors = sparse.csc_array(self.counts)  # column c: the patterns that visit cell c
+        self.weights = patterns.weights
+        self.pooled = self._rows(self.weights @ self.counts, _POOLED)
+        self.own = self._own_likelihoods()
+        share = self.weights @ (self.counts > 0) / self.weights.sum()
+        self.common = np.clip(share, 1e-9, 1 - 1e-9)
+
+    # --- starts -----------------------------------------------------------------------
+
+    def draw_all(self, n: int) -> tuple[list[str], list[Start]]:
+        """Starts of all kinds in turn, and their kinds."""
+        kinds = [KINDS[i % len(KINDS)] for i in range(n)]
+        return kinds, [self.draw(kind) for kind in kinds]
+
+    def draw(self, kind: str) -> Start:
+        """A start of the given kind: "seeded", "random" or "partition"."""
+        if kind == "random":
+            cells = self.rng.standard_exponential((self.n_classes, len(self.pooled)))
+            return self._rows(cells), np.full(self.n_classes, 1 / self.n_classes)
+        if kind == "partition":
+            classes = self.rng.integers(self.n_classes, size=len(self.weights))
+        else:
+            classes = self._seeded_classes()
+        return self._from_memberships(np.eye(self.n_classes)[classes], 1.0)
+
+    def grow(self, posterior: Memberships) -> Start:
+        """From a maximum with one class fewer: the new class is a pattern and some that share
+        a rare step with it."""
+        rng = self.rng
+        memberships = np.hstack([posterior, np.zeros((len(self.weights), 1))])
+        seed = rng.choice(len(self.weights), p=self.weights / self.weights.sum())
+        moved = np.array([seed])
+        begin, end = self.counts.indptr[seed : seed + 2]
+        if end > begin:  # a pattern may consist of gaps alone
+            cells = self.counts.indices[begin:end]
+            rare = 1 / self.common[cells]
+            visitors = self._visitors(rng.choice(cells, p=rare / rare.sum()))
+            alike = visitors[rng.random(len(visitors)) < rng.choice([0.3, 1.0])]
+            moved = np.append(alike, seed)
+        memberships[moved] = np.eye(self.n_classes)[-1]
+        return self._from_memberships(memberships, 0.1)
+
+    # --- kicks ------------------------------------------------------------------------
+
+    def kick(self, kind: str, here: Place, others: Sequence[Place]) -> Start:
+        """Out of a local maximum, given other maxima.
+
+        "reassign": some patterns get any class. "swap": those that share a step or a state
+        change between two classes. "split": one class is dropped and another split. With
+        another maximum, its classes matched to these: "cross", patterns that share a step or a
+        state get the memberships they have there; "classes" and "states", some classes, or all
+        rows of some states, are taken from there.
+        """
+        rng, k = self.rng, self.n_classes
+        if kind == "split":
+            return self._split(here)
+        if kind in ("cross", "classes", "states") and others:
+            other = self._match_classes(others[int(rng.integers(len(others)))], here)
+            if kind != "cross":
+                return self._mix(here, other, kind)
+        else:
+            other = here
+        if kind == "reassign":
+            memberships = reassigned(here.posterior, [0.05, 0.15, 0.3], rng)
+        else:
+            memberships = here.posterior.copy()
+            moved = self._choose_alike()
+            if other is not here:
+                memberships[moved] = other.posterior[moved]
+            else:
+                pair = rng.choice(k, 2, replace=False)
+                memberships[np.ix_(moved, pair)] = memberships[np.ix_(moved, pair[::-1])]
+        return self._from_memberships(memberships, 0.1)
+
+    def _match_classes(self, other: Place, here: Place) -> Place:
+        """Another maximum with its classes in the order of those here that share most patients."""
+        overlap = (here.posterior * self.weights[:, None]).T @ other.posterior
+        order = linear_sum_assignment(-overlap)[1]
+        return Place(other.cells[order], other.shares[..., order], other.posterior[:, order])
+
+    def _mix(self, here: Place, other: Place, kind: str) -> Start:
+        """Half of the classes, or of the states' rows, from another maximum."""
+        if kind == "classes":
+            taken = self.rng.random(self.n_classes) < 0.5
+            shares = np.where(taken, other.shares, here.shares)
+            chosen = taken[:, None, None]
+        else:
+            shares = here.shares
+            chosen = (self.rng.random(self.n_states + 1) < 0.4)[:, None]
+        theirs, ours = rows_of(other.cells, self.n_states), rows_of(here.cells, self.n_states)
+        cells = np.where(chosen, theirs, ours)
+        shares = shares / shares.sum(axis=-1, keepdims=True)
+        return self._rows(cells.reshape(here.cells.shape), 1e-6), shares
+
+    def _split(self, here: Place) -> Start:
+        cells, shares = here.cells.copy(), here.shares.copy()
+        dropped, split = self.rng.choice(self.n_classes, 2, replace=False)
+        noise = self.rng.standard_exponential(cells.shape[1])
+        cells[dropped] = self._rows(cells[split] * noise, 1e-4)
+        shares[..., split] /= 2
+        shares[..., dropped] = shares[..., split]
+        return cells, shares / shares.sum(axis=-1, keepdims=True)
+
+    def _choose_alike(self) -> NDArray[Any]:
+        """The patterns that visit a random step, or a random state."""
+        if self.rng.random() < 0.5:
+            spread = np.sqrt(self.common * (1 - self.common))
+            return self._visitors(self.rng.choice(len(spread), p=spread / spread.sum()))
+        into = range(self.rng.integers(self.n_states), len(self.common), self.n_states)
+        rows = np.concatenate([self._visitors(cell) for cell in into])
+        return np.unique(rows)
+
+    def _visitors(self, cell: int) -> NDArray[Any]:
+        begin, end = self.visitors.indptr[cell : cell + 2]
+        rows: NDArray[Any] = self.visitors.indices[begin:end]
+        return rows
+
+    # --- inside -----------------------------------------------------------------------
+
+    def _seeded_classes(self) -> NDArray[np.intp]:
+        """As k-means++: patterns far from the seeds so far (in likelihood) become seeds."""
+        likelihood = np.empty((self.n_classes, len(self.weights)))
+        chance = self.weights
+        for k in range(self.n_classes):
+            seed = self.rng.choice(len(chance), p=chance / chance.sum())
+            chain = self.pooled.copy()
+            begin, end = self.counts.indptr[seed : seed + 2]
+            chain[self.counts.indices[begin:end]] += self.counts.data[begin:end]
+            likelihood[k] = self.counts @ np.log(self._rows(chain))
+            chance = self.weights * np.maximum(self.own - likelihood[: k + 1].max(axis=0), 0)
+            if not chance.sum() > 0:
+                chance = self.weights
+        best: NDArray[np.intp] = likelihood.argmax(axis=0)
+        return best
+
+    def _own_likelihoods(self) -> Floats:
+        """Each pattern's log-likelihood under a chain fitted to it alone, smoothed."""
+        if not self.counts.nnz:  # all patterns consist of gaps alone
+            return np.zeros(len(self.weights))
+        row = np.repeat(np.arange(len(self.weights)), np.diff(self.counts.indptr))
+        state = self.counts.indices // self.n_states
+        left = sparse.csr_array(
+            (self.counts.data, (row, state)), (len(self.weights), self.n_states + 1)
+        )
+        rate = (self.counts.data + self.pooled[self.counts.indices]) / (left[row, state] + 1)
+        terms = self.counts.data * np.log(rate)
+        return np.bincount(row, weights=terms, minlength=len(self.weights)).astype(float)
+
+    def _from_memberships(self, memberships: Floats, smooth: float) -> Start:
+        """Chains fitted to memberships (U, K), smoothed by the pooled chain."""
+        weighted = memberships * self.weights[:, None]
+        cells = self._rows((self.counts.T @ weighted).T, smooth * self.pooled)
+        return cells, probabilities(weighted.sum(axis=0), smooth)
+
+    def _rows(self, cells: Floats, prior: Floats | float = 0.0) -> Floats:
+        """Cells made to sum to one in each row of states."""
+        return probabilities(rows_of(cells + prior, self.n_states)).reshape(cells.shape)

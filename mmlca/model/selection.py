@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from os import cpu_count
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,10 @@ from scipy.stats import beta
 
 from font.checks import counted, listed, whole_number
 from font.errors import InputError, ReportWarning
-from mmlca.model.checks import AnySequences, as_sequences
-from mmlca.model.criteria import CRITERIA, Count, Criterion
 from mmlca.model.estimator import MixtureMarkov
-from mmlca.model.params import Floats, MarkovParams, Seed, draw_like
+from mmlca.model.params import AnySequences, Floats, MarkovParams, Seed, as_sequences, draw_like
+from mmlca.model.search import in_threads
+from mmlca.model.settings import CRITERIA, Criterion, SampleSize
 from mmlca.sequences.type import Sequences
 
 _PASSED_ON = ("prior", "zeros", "max_iter", "tol", "n_jobs")  # settings that tests share with fits
@@ -31,7 +29,7 @@ def select_n_classes(
     seed: Seed = None,
     *,
     criterion: Criterion = "bic",
-    n: Count = "sequences",
+    n: SampleSize = "sequences",
     blrt: int = 0,
     progress: Callable[[str, int], None] | None = None,
     **settings: Any,
@@ -130,7 +128,7 @@ def fit_quietly(model: MixtureMarkov, data: Sequences) -> MixtureMarkov:
 def compare_fits(
     fits: Mapping[tuple[str, int], MixtureMarkov],
     criterion: Criterion,
-    n: Count,
+    n: SampleSize,
     tests: Mapping[tuple[str, int], LikelihoodRatioTest] | None = None,
 ) -> pd.DataFrame:
     """The table of `select_n_classes` from the fits, by site and K, and the tests if any."""
@@ -203,7 +201,7 @@ def _choose_by_tests(table: pd.DataFrame) -> int:
     return int(table["classes"].max())
 
 
-def _row(model: MixtureMarkov, k: int, n: Count) -> dict[str, Any]:
+def _row(model: MixtureMarkov, k: int, n: SampleSize) -> dict[str, Any]:
     criteria = model.criteria(n)
     return {
         "classes": k,
@@ -335,8 +333,7 @@ def bootstrap_lrt(
     one = partial(_simulate_statistic, fewer.params_, data, k, fit)
     simulated: list[float] = []
     ended_early = False
-    n_jobs = n_jobs if n_jobs > 0 else cpu_count() or 1
-    for value in _call_in_order(one, rng.spawn(n), n_jobs):
+    for value in in_threads(one, rng.spawn(n), n_jobs):
         simulated.append(value)
         if progress is not None:
             progress(len(simulated), n)
@@ -367,18 +364,6 @@ def _simulate_statistic(
         return 0.0
     seed = int(rng.integers(2**63))
     return float(max(0.0, 2 * (fit(copy, k, seed).loglik_ - fit(copy, k - 1, seed).loglik_)))
-
-
-def _call_in_order(
-    call: Callable[[np.random.Generator], float], rngs: list[np.random.Generator], n_jobs: int
-) -> Iterator[float]:
-    """Results in the order of the generators, a few at a time, so that one may end early."""
-    if n_jobs == 1:
-        yield from map(call, rngs)
-        return
-    with ThreadPoolExecutor(n_jobs) as pool:
-        for begin in range(0, len(rngs), n_jobs):
-            yield from pool.map(call, rngs[begin : begin + n_jobs])
 
 
 def _count_above(simulated: list[float], observed: float) -> int:

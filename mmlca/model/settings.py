@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from font.errors import InputError
 from font.settings import Alternatives, Settings, setting
+
+Criterion = Literal["bic", "aic", "sabic", "caic", "icl"]
+CRITERIA = get_args(Criterion)
+SampleSize = Literal["sequences", "timepoints"]
+SearchKind = Literal["default", "thorough"]
 
 Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
@@ -33,10 +38,8 @@ class ClassSettings(Settings):
     candidates: Annotated[tuple[Count, ...], Field(min_length=1, strict=False)] = setting(
         tuple(range(1, 9)), "Numbers of classes to compare."
     )
-    criterion: Literal["bic", "aic", "sabic", "caic", "icl"] = setting(
-        "bic", "Criterion that chooses the number of classes."
-    )
-    count: Literal["sequences", "timepoints"] = setting(
+    criterion: Criterion = setting("bic", "Criterion that chooses the number of classes.")
+    count: SampleSize = setting(
         "sequences", "What the criterion counts as n: sequences, or time points as seqHMM does."
     )
     stability: bool = setting(
@@ -50,7 +53,7 @@ class ModelSettings(Settings):
     n_init: int = setting(
         40, "Number of random starts; the best are followed, then perturbed.", ge=1
     )
-    search: Literal["default", "thorough"] = setting(
+    search: SearchKind = setting(
         "default",
         "A thorough search takes several times as long and misses the best maximum less often.",
     )

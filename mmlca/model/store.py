@@ -14,7 +14,7 @@ from font.errors import InputError
 from font.files import atomic_write, check_regular
 from mmlca import __version__
 from mmlca.model.covariates import Design
-from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.params import MarkovParams
 from mmlca.sequences.checks import MAX_STATES
 
 if TYPE_CHECKING:
@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="MixtureMarkov")
 
 _FILE_LIMIT = 64 * 2**20
-_MAX_CLASSES, _MAX_GROUPS = 1_000, 10_000
-_MAX_TERMS = 500
+_MAX_CLASSES, _MAX_GROUPS, _MAX_TERMS = 1_000, 10_000, 500
+_classes = Field(min_length=1, max_length=_MAX_CLASSES)
+_states = Field(min_length=1, max_length=MAX_STATES)
+_terms = Field(min_length=1, max_length=_MAX_TERMS, strict=False)  # lists, which become tuples
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Scale = Annotated[float, Field(allow_inf_nan=False, gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
-Row = Annotated[list[Probability], Field(min_length=1, max_length=MAX_STATES)]
+Row = Annotated[list[Probability], _states]
+Shares = Annotated[list[Probability], _classes]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class _Strict(BaseModel):
@@ -37,45 +42,37 @@ class _Strict(BaseModel):
 class ParamsPart(_Strict):
     """Probabilities; `MarkovParams` checks shapes and sums."""
 
-    weights: Annotated[list[Probability], Field(min_length=1, max_length=_MAX_CLASSES)]
-    initial: Annotated[list[Row], Field(min_length=1, max_length=_MAX_CLASSES)]
-    transition: Annotated[
-        list[Annotated[list[Row], Field(max_length=MAX_STATES)]],
-        Field(min_length=1, max_length=_MAX_CLASSES),
-    ]
+    weights: Shares
+    initial: Annotated[list[Row], _classes]
+    transition: Annotated[list[Annotated[list[Row], Field(max_length=MAX_STATES)]], _classes]
 
 
 class GroupPart(_Strict):
     """A group of patients and its class proportions."""
 
     group: str | int
-    weights: Annotated[list[Probability], Field(min_length=1, max_length=_MAX_CLASSES)]
-
-
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Names = Annotated[list[Name], Field(min_length=1, max_length=_MAX_TERMS)]
-Numbers = Annotated[list[Number], Field(min_length=1, max_length=_MAX_TERMS)]
+    weights: Shares
 
 
 class VariablePart(_Strict):
     """A covariate; `levels` if it is categorical."""
 
     name: Name
-    levels: Annotated[list[Name], Field(min_length=2, max_length=_MAX_TERMS)] | None
+    levels: (
+        Annotated[tuple[Name, ...], Field(min_length=2, max_length=_MAX_TERMS, strict=False)] | None
+    )
 
 
 class DesignPart(_Strict):
     """How covariates become columns; `Design` checks that the parts fit together."""
 
-    variables: Annotated[list[VariablePart], Field(min_length=1, max_length=_MAX_TERMS)]
+    variables: Annotated[tuple[VariablePart, ...], _terms]
     terms: Annotated[
-        list[Annotated[list[Name], Field(min_length=1, max_length=8)]],
-        Field(min_length=1, max_length=_MAX_TERMS),
+        tuple[Annotated[tuple[Name, ...], Field(min_length=1, max_length=8, strict=False)], ...],
+        _terms,
     ]
-    shift: Numbers
-    scale: Annotated[
-        list[Annotated[Number, Field(gt=0)]], Field(min_length=1, max_length=_MAX_TERMS)
-    ]
+    shift: Annotated[tuple[Number, ...], _terms]
+    scale: Annotated[tuple[Scale, ...], _terms]
 
 
 class LogitPart(_Strict):
@@ -83,8 +80,7 @@ class LogitPart(_Strict):
 
     design: DesignPart
     coefficients: Annotated[
-        list[Annotated[list[Number], Field(min_length=1, max_length=_MAX_CLASSES)]],
-        Field(min_length=2, max_length=_MAX_TERMS + 1),
+        list[Annotated[list[Number], _classes]], Field(min_length=2, max_length=_MAX_TERMS + 1)
     ]
 
 
@@ -94,10 +90,7 @@ class ModelFile(_Strict):
     format: Literal["mmlca model"]
     version: Literal[1]
     software: Annotated[str, Field(max_length=100)]
-    states: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=200)]],
-        Field(min_length=1, max_length=MAX_STATES),
-    ]
+    states: Annotated[list[Name], _states]
     prior: Annotated[Number, Field(ge=0)]
     groups: Annotated[list[GroupPart], Field(max_length=_MAX_GROUPS)] = []
     covariates: LogitPart | None = None
@@ -118,27 +111,22 @@ _ATTRIBUTES = _FIELDS[_FIELDS.index("params") + 1 :]
 
 def to_dict(model: MixtureMarkov) -> dict[str, Any]:
     """The fitted model in plain lists and numbers."""
+    groups = model.group_weights_
+    pairs = zip(groups.index.tolist(), groups.to_numpy().tolist(), strict=True)
+    parts = [{"group": group, "weights": row} for group, row in pairs]
     content = {
         "format": "mmlca model",
         "version": 1,
         "software": f"mmlca {__version__}",
         "states": list(model.states_),
         "prior": float(model.prior),
-        **({"groups": _groups(model)} if len(model.group_weights_) else {}),
+        **({"groups": parts} if parts else {}),
         "params": model.params_.to_dict(),
     } | {name: getattr(model, f"{name}_") for name in _ATTRIBUTES}
     if model._design.terms:
-        content["covariates"] = {
-            "design": model._design.to_dict(),
-            "coefficients": model.coefficients_.to_numpy().tolist(),
-        }
+        coefficients = model.coefficients_.to_numpy().tolist()
+        content["covariates"] = {"design": model._design.to_dict(), "coefficients": coefficients}
     return content
-
-
-def _groups(model: MixtureMarkov) -> list[dict[str, Any]]:
-    table = model.group_weights_
-    rows = table.to_numpy().tolist()
-    return [{"group": g, "weights": row} for g, row in zip(table.index.tolist(), rows, strict=True)]
 
 
 def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
@@ -166,19 +154,15 @@ def from_dict(kind: type[Model], stored: Mapping[str, Any]) -> Model:
     model._set_params_(params, tuple(content.states), groups, shares)
     for name in _ATTRIBUTES:
         setattr(model, f"{name}_", getattr(content, name))
-    if content.covariates is not None:
-        model._set_coefficients(*_logit(content.covariates, params.n_classes))
+    if (part := content.covariates) is not None:
+        design = Design.from_dict(part.design.model_dump())
+        shape = len(design.columns), params.n_classes
+        if len(part.coefficients) != shape[0] or {len(x) for x in part.coefficients} != {shape[1]}:
+            raise InputError(
+                f"the model's coefficients must be {shape[0]} rows of {shape[1]} numbers."
+            )
+        model._set_coefficients(design, np.array(part.coefficients))
     return model
-
-
-def _logit(part: LogitPart, n_classes: int) -> tuple[Design, Floats]:
-    design = Design.from_dict(part.design.model_dump())
-    lengths = {len(row) for row in part.coefficients}
-    if lengths != {n_classes} or len(part.coefficients) != len(design.columns):
-        raise InputError(
-            f"the model's coefficients must be {len(design.columns)} rows of {n_classes} numbers."
-        )
-    return design, np.array(part.coefficients)
 
 
 def write(content: Mapping[str, Any], path: Path) -> None:

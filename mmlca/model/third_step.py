@@ -1,19 +1,16 @@
 """The parts of a third step: membership, means, and regressions, as estimating equations.
 
-Each part has parameters θ (a flat array) and three functions. `update` solves the part's equations
-given how much each patient counts for each class, W (n, K). `log_density` is what the part adds to
-the log-likelihood of a patient in each class, (n, K). `equations` are the patients' terms of the
-equations that θ solves, (n, p). W is the assignment, the assignment corrected for errors
-(its values may be negative), or the probability of each class after the third step.
-`mmlca.model.outcomes` puts the parts together.
+`mmlca.model.outcomes` says what is asked; here it is solved. W (n, K) is how much each patient
+counts for each class: the assignment, the assignment corrected for errors (its values may be
+negative), or the probability of each class after the third step.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +18,14 @@ from scipy.special import log_softmax
 
 from font.errors import InputError, ReportWarning, option
 from mmlca.model import em
-from mmlca.model.membership import logit_information
+from mmlca.model.covariates import logit_information
 from mmlca.model.params import Floats, MarkovParams
+from mmlca.model.settings import Correction
 from mmlca.sequences.type import Sequences
 
 _TINY = 1e-300
-_FLAT = 1e-7
-
-
-Correction = Literal["BCH", "ML"] | None
-_SHIFT = 0.2
+_FLAT = 1e-7  # scaled curvature below which a solution lies at infinity
+_SHIFT = 0.2  # share of the patients who may change class without a warning
 _MAX_EM, _MAX_POLISH = 2_000, 20
 
 
@@ -47,17 +42,27 @@ class Response(NamedTuple):
 
 
 class Part(Protocol):
-    """What all parts have."""
+    """What all parts have; their parameters θ are a flat array."""
 
-    @property
-    def size(self) -> int: ...
-    def update(self, members: Floats, theta: Floats | None) -> Floats: ...
-    def log_density(self, theta: Floats) -> Floats: ...
-    def equations(self, theta: Floats, members: Floats) -> Floats: ...
+    def update(self, members: Floats, theta: Floats | None) -> Floats:
+        """The solution of the part's equations for W; `theta` is where to begin."""
+
+    def log_density(self, theta: Floats) -> Floats:
+        """What the part adds to the log-likelihood of a patient in each class, (n, K)."""
+
+    def equations(self, theta: Floats, members: Floats) -> Floats:
+        """The patients' terms of the equations that θ solves, (n, p)."""
+
+
+class NewtonPart(Part, Protocol):
+    """A part whose equations are solved by Newton's method."""
+
+    def curvature(self, theta: Floats, members: Floats) -> Floats:
+        """Minus the derivatives of the sums of the equations, (p, p)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Shares(Part):
+class Shares:
     """Sizes of the classes as the first step has them: θ = the shares of all but the last.
 
     `posterior` (n, K) are the memberships of the first step, times the case weights.
@@ -65,14 +70,9 @@ class Shares(Part):
 
     posterior: Floats
 
-    @property
-    def size(self) -> int:
-        return int(self.posterior.shape[1] - 1)
-
     def update(self, members: Floats, theta: Floats | None) -> Floats:
         total = self.posterior.sum(axis=0)
-        share: Floats = total[:-1] / total.sum()
-        return share
+        return np.asarray(total[:-1] / total.sum())
 
     def log_density(self, theta: Floats) -> Floats:
         share = np.append(theta, 1 - theta.sum())
@@ -80,12 +80,11 @@ class Shares(Part):
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
         total = self.posterior.sum(axis=1, keepdims=True)
-        result: Floats = self.posterior[:, :-1] - total * theta
-        return result
+        return np.asarray(self.posterior[:, :-1] - total * theta)
 
 
 @dataclass(frozen=True, eq=False)
-class Membership(Part):
+class Membership:
     """Multinomial logit of the class on X (n, q): θ = q coefficients for each class but the first.
 
     Rows of θ are classes. The equations are Σ_i x_i (W_ik − P_ik) = 0.
@@ -94,55 +93,39 @@ class Membership(Part):
     x: Floats
     n_classes: int
 
-    @property
-    def size(self) -> int:
-        return int(self.x.shape[1] * (self.n_classes - 1))
-
     def update(self, members: Floats, theta: Floats | None) -> Floats:
-        start = np.zeros(self.size) if theta is None else theta
-        return _newton(lambda t: self._value(t, members), start, "class membership")
-
-    def _value(self, theta: Floats, members: Floats) -> tuple[Floats, Floats]:
-        total = members.sum(axis=1)
-        p = np.exp(self.log_density(theta))
-        gradient = self.equations(theta, members).sum(axis=0)
-        hessian = logit_information(self.x, total, p[:, 1:])
-        return gradient, hessian
+        start = np.zeros(self.x.shape[1] * (self.n_classes - 1)) if theta is None else theta
+        return _solve_by_newton(self, members, start, "class membership")
 
     def log_density(self, theta: Floats) -> Floats:
-        b = theta.reshape(self.n_classes - 1, -1)
-        eta = np.column_stack([np.zeros(len(self.x)), self.x @ b.T])
-        logs: Floats = log_softmax(eta, axis=-1)
-        return logs
+        eta = self.x @ theta.reshape(self.n_classes - 1, -1).T
+        return np.asarray(log_softmax(np.column_stack([np.zeros(len(eta)), eta]), axis=-1))
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
         p = np.exp(self.log_density(theta))
         rest = members - members.sum(axis=1, keepdims=True) * p
-        result: Floats = (rest[:, 1:, None] * self.x[:, None, :]).reshape(len(self.x), -1)
-        return result
+        return np.asarray((rest[:, 1:, None] * self.x[:, None, :]).reshape(len(self.x), -1))
+
+    def curvature(self, theta: Floats, members: Floats) -> Floats:
+        p = np.exp(self.log_density(theta))
+        return logit_information(self.x, members.sum(axis=1), p[:, 1:])
 
 
 @dataclass(frozen=True, eq=False)
-class Means(Part):
+class Means:
     """Shares of categories by class: θ = K·m means of Y (n, m), all but the first category."""
 
     y: Floats
     n_classes: int
 
-    @property
-    def size(self) -> int:
-        return self.n_classes * int(self.y.shape[1])
-
     def update(self, members: Floats, theta: Floats | None) -> Floats:
-        mean: Floats = (members.T @ self.y / members.sum(axis=0)[:, None]).ravel()
-        return mean
+        return np.asarray((members.T @ self.y / members.sum(axis=0)[:, None]).ravel())
 
     def log_density(self, theta: Floats) -> Floats:
         mean = theta.reshape(self.n_classes, -1)
         every = np.column_stack([1 - mean.sum(axis=1), mean])
         first = 1 - self.y.sum(axis=1)
-        result: Floats = np.column_stack([first, self.y]) @ np.log(np.maximum(every, _TINY)).T
-        return result
+        return np.asarray(np.column_stack([first, self.y]) @ np.log(np.maximum(every, _TINY)).T)
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
         rest = self.y[:, None, :] - theta.reshape(self.n_classes, -1)
@@ -150,7 +133,7 @@ class Means(Part):
 
 
 @dataclass(frozen=True, eq=False)
-class Line(Part):
+class Line:
     """Linear regression of y (n,) on class and Z (n, q): θ = K levels, q slopes, K variances.
 
     With `weigh` residuals count by the inverse of their class's variance, as in a likelihood.
@@ -161,45 +144,36 @@ class Line(Part):
     n_classes: int
     weigh: bool
 
-    @property
-    def size(self) -> int:
-        return 2 * self.n_classes + int(self.z.shape[1])
-
-    def _split(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Residuals (n, K) and variances (K,)."""
+    def _residuals(self, theta: Floats) -> Floats:
         k = self.n_classes
-        fit = theta[:k] + (self.z @ theta[k:-k])[:, None]
-        return self.y[:, None] - fit, theta[-k:]
+        return self.y[:, None] - (theta[:k] + (self.z @ theta[k:-k])[:, None])
 
     def update(self, members: Floats, theta: Floats | None) -> Floats:
         k = self.n_classes
         variance = np.ones(k) if theta is None or not self.weigh else theta[-k:]
         w = members / variance
-        cross = w.T @ self.z
-        left = np.block(
-            [
-                [np.diag(w.sum(axis=0)), cross],
-                [cross.T, (self.z * w.sum(axis=1)[:, None]).T @ self.z],
-            ]
-        )
-        right = np.append(w.T @ self.y, self.z.T @ (w.sum(axis=1) * self.y))
+        cross, total = w.T @ self.z, w.sum(axis=1)
+        slopes = (self.z * total[:, None]).T @ self.z
+        left = np.block([[np.diag(w.sum(axis=0)), cross], [cross.T, slopes]])
+        right = np.append(w.T @ self.y, self.z.T @ (total * self.y))
         beta = np.linalg.solve(left, right)
-        rest, _ = self._split(np.append(beta, variance))
+        rest = self._residuals(np.append(beta, variance))
         return np.append(beta, (members * rest**2).sum(axis=0) / members.sum(axis=0))
 
     def log_density(self, theta: Floats) -> Floats:
-        return gaussian(*self._split(theta))
+        variance = np.maximum(theta[-self.n_classes :], _TINY)
+        squares = self._residuals(theta) ** 2
+        return np.asarray(-0.5 * (np.log(2 * np.pi * variance) + squares / variance))
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
-        rest, variance = self._split(theta)
+        rest, variance = self._residuals(theta), theta[-self.n_classes :]
         w = members * rest / (variance if self.weigh else 1.0)
-        return np.hstack(
-            [w, w.sum(axis=1)[:, None] * self.z, members * (rest**2 - variance)],
-        )
+        slopes = w.sum(axis=1)[:, None] * self.z
+        return np.hstack([w, slopes, members * (rest**2 - variance)])
 
 
 @dataclass(frozen=True, eq=False)
-class Logit(Part):
+class Logit:
     """Multinomial logit of categories Y (n, m), all but the first, on class and Z (n, q).
 
     θ has one row of K levels and q slopes for each of the m categories.
@@ -209,50 +183,75 @@ class Logit(Part):
     z: Floats
     n_classes: int
 
-    @property
-    def size(self) -> int:
-        return int(self.y.shape[1] * (self.n_classes + self.z.shape[1]))
-
-    def _log(self, theta: Floats) -> Floats:
+    def _logs(self, theta: Floats) -> Floats:
         """Log-probabilities (n, K, m + 1), the first category first."""
         b = theta.reshape(self.y.shape[1], -1)
         level, slope = b[:, : self.n_classes].T, b[:, self.n_classes :].T
         eta = level[None] + (self.z @ slope)[:, None, :]
         whole = np.concatenate([np.zeros_like(eta[..., :1]), eta], axis=-1)
-        logs: Floats = log_softmax(whole, axis=-1)
-        return logs
+        return np.asarray(log_softmax(whole, axis=-1))
 
     def update(self, members: Floats, theta: Floats | None) -> Floats:
-        start = np.zeros(self.size) if theta is None else theta
-        return _newton(lambda t: self._value(t, members), start, "the outcome")
-
-    def _value(self, theta: Floats, members: Floats) -> tuple[Floats, Floats]:
-        gradient = self.equations(theta, members).sum(axis=0)
-        p = np.exp(self._log(theta))[..., 1:]
-        n, k = members.shape
-        x = np.concatenate(
-            [np.broadcast_to(np.eye(k), (n, k, k)), np.repeat(self.z[:, None], k, axis=1)], axis=-1
-        )
-        m = p.shape[-1]
-        return gradient, logit_information(
-            x.reshape(n * k, -1), members.ravel(), p.reshape(n * k, m)
+        size = self.y.shape[1] * (self.n_classes + self.z.shape[1])
+        return _solve_by_newton(
+            self, members, np.zeros(size) if theta is None else theta, "the outcome"
         )
 
     def log_density(self, theta: Floats) -> Floats:
         every = np.column_stack([1 - self.y.sum(axis=1), self.y])
-        result: Floats = (self._log(theta) * every[:, None, :]).sum(axis=-1)
-        return result
+        return np.asarray((self._logs(theta) * every[:, None, :]).sum(axis=-1))
 
     def equations(self, theta: Floats, members: Floats) -> Floats:
-        p = np.exp(self._log(theta))[..., 1:]
+        p = np.exp(self._logs(theta))[..., 1:]
         rest = members[..., None] * (self.y[:, None, :] - p)  # (n, K, m)
         slopes = rest.sum(axis=1)[:, :, None] * self.z[:, None, :]  # (n, m, q)
         both = np.concatenate([rest.transpose(0, 2, 1), slopes], axis=-1)
-        result: Floats = both.reshape(len(self.y), -1)
-        return result
+        return np.asarray(both.reshape(len(self.y), -1))
+
+    def curvature(self, theta: Floats, members: Floats) -> Floats:
+        n, k = members.shape
+        p = np.exp(self._logs(theta))[..., 1:].reshape(n * k, -1)
+        levels, slopes = np.broadcast_to(np.eye(k), (n, k, k)), np.repeat(self.z[:, None], k, 1)
+        x = np.concatenate([levels, slopes], axis=-1).reshape(n * k, -1)
+        return logit_information(x, members.ravel(), p)
 
 
-# --- the equations --------------------------------------------------------------------------
+def _solve_by_newton(part: NewtonPart, members: Floats, theta: Floats, what: str) -> Floats:
+    """The root of a part's equations, each step shortened until their sums fall."""
+    gradient = part.equations(theta, members).sum(axis=0)
+    curvature = part.curvature(theta, members)
+    scale = 1 + np.abs(gradient).max(initial=0.0)
+    width = np.sqrt(np.maximum(np.abs(np.diag(curvature)), _TINY))
+    for _ in range(100):
+        if np.abs(gradient).max(initial=0.0) < 1e-10 * scale:
+            flat = np.abs(np.linalg.eigvalsh(curvature / np.outer(width, width))).min(initial=1.0)
+            if flat < _FLAT:  # the solution lies at infinity
+                break
+            return theta
+        try:
+            step = np.linalg.solve(curvature, gradient)
+        except np.linalg.LinAlgError:
+            break
+        size, length = np.linalg.norm(gradient), 1.0
+        while length > 1e-6:
+            trial = part.equations(theta + length * step, members).sum(axis=0)
+            if np.linalg.norm(trial) < size:
+                break
+            length /= 2
+        else:
+            if size < 1e-7 * scale:  # as near as rounding lets it come
+                return theta
+            break
+        theta, gradient = theta + length * step, trial
+        curvature = part.curvature(theta, members)
+    raise InputError(
+        f"the regression of {what} has no finite solution: a covariate or a class determines it "
+        "completely, or the corrected weights are too negative; leave a covariate out, merge rare "
+        f"categories, or choose {option('correction', 'ML')} or no correction."
+    )
+
+
+# --- all parts together ---------------------------------------------------------------------
 
 
 class Step(NamedTuple):
@@ -274,25 +273,22 @@ class Step(NamedTuple):
     def error_terms(self, errors: Floats) -> Floats:
         """How much each patient moves D, (n, K·K)."""
         share = np.average(self.posterior, axis=0, weights=self.case)
-        total = self.case.mean()
         move = self.assigned[:, None, :] - errors  # (n, K, K)
-        move = move * (self.posterior * self.case[:, None] / share / total)[:, :, None]
-        result: Floats = move.reshape(len(move), -1)
-        return result
+        weight = self.posterior * self.case[:, None] / share / self.case.mean()
+        return np.asarray((move * weight[:, :, None]).reshape(len(move), -1))
 
     def members(self, errors: Floats, model: Sequence[Part], theta: Sequence[Floats]) -> Floats:
-        """How much each patient counts for each class, given the errors and the parameters."""
+        """W, given the errors and the parameters."""
         if self.correction is None:
-            return self.assigned * self.used[:, None]
+            return np.asarray(self.assigned * self.used[:, None])
         if self.correction == "BCH":
-            corrected: Floats = self.assigned @ np.linalg.inv(errors)
-            return corrected * self.used[:, None]
+            return np.asarray(self.assigned @ np.linalg.inv(errors) * self.used[:, None])
         log = sum(part.log_density(t) for part, t in zip(model, theta, strict=True))
         result = np.zeros_like(self.posterior)
         for s in np.flatnonzero(self.assigned.any(axis=0)):
             joint = log_softmax(log + np.log(np.maximum(errors[:, s], 1e-300)), axis=-1)
             result += self.assigned[:, s, None] * np.exp(joint)
-        return result * self.used[:, None]
+        return np.asarray(result * self.used[:, None])
 
 
 def parts_of(response: Response | None, x: Floats, step: Step) -> list[Part]:
@@ -323,23 +319,22 @@ def solve(model: list[Part], step: Step) -> tuple[list[Floats], float]:
             f"table of errors has a singular value of {smallest:.1g}, as if two classes were the "
             "same); use fewer classes, or no correction."
         )
-    plain = step._replace(correction=None).members(errors, model, [])
-    first = step.members(errors, model, []) if step.correction == "BCH" else plain
-    if step.correction == "BCH" and (first.sum(axis=0) <= 0).any():
+    start = step if step.correction == "BCH" else step._replace(correction=None)
+    members = start.members(errors, model, [])
+    if step.correction == "BCH" and (members.sum(axis=0) <= 0).any():
         raise InputError(
             "a class has no patients left after the correction; use fewer classes, or no "
             "correction."
         )
-    theta = [part.update(first, None) for part in model]
+    theta = [part.update(members, None) for part in model]
     if step.correction != "ML":
         return theta, np.nan
     for _ in range(_MAX_EM):
         members = step.members(errors, model, theta)
         before, theta = theta, [p.update(members, t) for p, t in zip(model, theta, strict=True)]
-        change = max(np.abs(a - b).max() for a, b in zip(before, theta, strict=True))
-        if change < 1e-7:
+        if max(np.abs(a - b).max() for a, b in zip(before, theta, strict=True)) < 1e-7:
             break
-    theta = _polish(model, step, errors, theta)
+    theta = _polish(Equations(model, step, theta), theta)
     members = step.members(errors, model, theta)
     used = step.used > 0
     was, now = step.posterior[used].argmax(axis=1), members[used].argmax(axis=1)
@@ -356,46 +351,49 @@ def solve(model: list[Part], step: Step) -> tuple[list[Floats], float]:
     return theta, moved
 
 
-def _polish(model: list[Part], step: Step, errors: Floats, theta: list[Floats]) -> list[Floats]:
+class Equations:
+    """The equations of all parts, as functions of the errors D and of all parameters in a row."""
+
+    def __init__(self, model: Sequence[Part], step: Step, theta: Sequence[Floats]) -> None:
+        self.model, self.step = model, step
+        self._cuts = np.cumsum([len(t) for t in theta])[:-1]
+
+    def split(self, flat: Floats) -> list[Floats]:
+        """The parameters of each part."""
+        return np.split(flat, self._cuts)
+
+    def terms(self, errors: Floats, flat: Floats) -> Floats:
+        """The patients' terms, (n, p)."""
+        theta = self.split(flat)
+        members = self.step.members(errors, self.model, theta)
+        return np.hstack([p.equations(t, members) for p, t in zip(self.model, theta, strict=True)])
+
+    def mean(self, errors: Floats, flat: Floats) -> Floats:
+        return np.asarray(self.terms(errors, flat).mean(axis=0))
+
+    def slopes(self, errors: Floats, flat: Floats) -> Floats:
+        """Derivatives of the means by the parameters, (p, p)."""
+        return _central_differences(lambda at: self.mean(errors, at), flat)
+
+
+def _polish(equations: Equations, theta: list[Floats]) -> list[Floats]:
     """Newton steps from where EM has come, as long as the equations come nearer to 0."""
-    flat = np.concatenate(theta)
+    flat, errors = np.concatenate(theta), equations.step.errors
     for _ in range(_MAX_POLISH):
-        value = _mean_equations(model, step, errors, flat)
+        value = equations.mean(errors, flat)
         if np.abs(value).max() < 1e-12:
             break
         try:
-            trial = flat - np.linalg.solve(_equation_slopes(model, step, errors, flat), value)
+            trial = flat - np.linalg.solve(equations.slopes(errors, flat), value)
         except np.linalg.LinAlgError:
             break
-        further = _mean_equations(model, step, errors, trial)
-        if not np.linalg.norm(further) < np.linalg.norm(value):
+        if not np.linalg.norm(equations.mean(errors, trial)) < np.linalg.norm(value):
             break
         flat = trial
-    return _split_by_part(model, flat)
+    return equations.split(flat)
 
 
-def _split_by_part(model: Sequence[Part], flat: Floats) -> list[Floats]:
-    return np.split(flat, np.cumsum([part.size for part in model])[:-1])
-
-
-def _equation_terms(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
-    """The patients' terms of all equations, (n, p)."""
-    theta = _split_by_part(model, flat)
-    members = step.members(errors, model, theta)
-    return np.hstack([p.equations(t, members) for p, t in zip(model, theta, strict=True)])
-
-
-def _mean_equations(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
-    mean: Floats = _equation_terms(model, step, errors, flat).mean(axis=0)
-    return mean
-
-
-def _equation_slopes(model: Sequence[Part], step: Step, errors: Floats, flat: Floats) -> Floats:
-    """Derivatives of the mean equations by the parameters (p, p), by central differences."""
-    return _central_differences(lambda at: _mean_equations(model, step, errors, at), flat)
-
-
-def _central_differences(function: Any, at: Floats) -> Floats:
+def _central_differences(function: Callable[[Floats], Floats], at: Floats) -> Floats:
     columns = []
     for i, value in enumerate(at):
         h = 1e-5 * max(abs(value), 0.1)
@@ -414,78 +412,32 @@ def sandwich(
     A small change of the assignments themselves moves nothing: whatever they are, the corrections
     are right for them, as long as the errors are theirs.
     """
-    errors, flat = step.errors, np.concatenate(theta)
-    terms = _equation_terms(model, step, errors, flat)
+    errors, flat, equations = step.errors, np.concatenate(theta), Equations(model, step, theta)
+    terms = equations.terms(errors, flat)
     if step.correction is not None:
-        shape = errors.shape
         by_errors = _central_differences(
-            lambda at: _mean_equations(model, step, at.reshape(shape), flat), errors.ravel()
+            lambda at: equations.mean(at.reshape(errors.shape), flat), errors.ravel()
         )
         terms = terms + step.error_terms(errors) @ by_errors.T
         if first is not None:
             by_model = by_errors @ first.errors
             if isinstance(model[0], Shares):
-                by_model[: model[0].size] += first.shares[:-1]
+                by_model[: len(theta[0])] += first.shares[:-1]
             terms = terms + first.terms @ by_model.T
     try:
-        bread = np.linalg.inv(_equation_slopes(model, step, errors, flat))
+        bread = np.linalg.inv(equations.slopes(errors, flat))
     except np.linalg.LinAlgError:
         raise InputError(
             "the standard errors cannot be computed: a class or category has too few patients to "
             "estimate all its terms; leave a covariate out, or merge categories."
         ) from None
-    covariance: Floats = bread @ (terms.T @ terms) @ bread.T / len(terms) ** 2
-    return covariance
-
-
-# --- inside ---------------------------------------------------------------------------------
-
-
-def gaussian(rest: Floats, variance: Floats) -> Floats:
-    """Log-densities of residuals (n, K)."""
-    safe = np.maximum(variance, _TINY)
-    result: Floats = -0.5 * (np.log(2 * np.pi * safe) + rest**2 / safe)
-    return result
-
-
-def _newton(value: Any, start: Floats, what: str) -> Floats:
-    """The root of a gradient by Newton's method, each step shortened until the gradient falls."""
-    theta = start
-    gradient, hessian = value(theta)
-    scale = 1 + np.abs(gradient).max(initial=0.0)
-    width = np.sqrt(np.maximum(np.abs(np.diag(hessian)), _TINY))
-    for _ in range(100):
-        if np.abs(gradient).max(initial=0.0) < 1e-10 * scale:
-            flat = np.abs(np.linalg.eigvalsh(hessian / np.outer(width, width))).min(initial=1.0)
-            if flat < _FLAT:  # the solution lies at infinity
-                break
-            return theta
-        try:
-            step = np.linalg.solve(hessian, gradient)
-        except np.linalg.LinAlgError:
-            break
-        size, length = np.linalg.norm(gradient), 1.0
-        while length > 1e-6:
-            trial, further = value(theta + length * step)
-            if np.linalg.norm(trial) < size:
-                break
-            length /= 2
-        else:
-            if size < 1e-7 * scale:  # as near as rounding lets it come
-                return theta
-            break
-        theta, gradient, hessian = theta + length * step, trial, further
-    raise InputError(
-        f"the regression of {what} has no finite solution: a covariate or a class determines it "
-        "completely, or the corrected weights are too negative; leave a covariate out, merge rare "
-        f"categories, or choose {option('correction', 'ML')} or no correction."
-    )
+    return np.asarray(bread @ (terms.T @ terms) @ bread.T / len(terms) ** 2)
 
 
 # --- what the uncertainty of the first step's model does ------------------------------
 
-_STEP = 1e-4
-_EMPTY = 1e-6
+_STEP = 1e-4  # by which each logit is moved up and down
+_EMPTY = 1e-6  # probabilities below this have no logit
 
 
 class FirstStep(NamedTuple):
@@ -504,19 +456,17 @@ def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Fl
     inverse, total = data.patterns.inverse, case.sum()
     n_patterns = len(data.patterns)
     weight = np.bincount(inverse, weights=case, minlength=n_patterns)
-    given = np.column_stack(  # cases of each pattern by assigned class
-        [np.bincount(inverse, weights=case * w, minlength=n_patterns) for w in assigned.T]
-    )
+    given = em.sum_by_pattern(inverse, assigned * case[:, None], n_patterns)
     base = em.e_step(data.patterns, params)
     table = base.posterior.T @ given / total
     share = base.posterior.T @ weight / total
     scores, errors, shares = [], [], []
     possible = np.isfinite(base.logliks)  # patients without weight may be impossible
-    for up, down, width in _shift_each_logit(params):
+    for up, down in _shift_each_logit(params):
         above, below = em.e_step(data.patterns, up), em.e_step(data.patterns, down)
-        slope = (above.posterior - below.posterior) / width
+        slope = (above.posterior - below.posterior) / (2 * _STEP)
         change = np.subtract(above.logliks, below.logliks, out=np.zeros(n_patterns), where=possible)
-        scores.append(change / width)
+        scores.append(change / (2 * _STEP))
         moved = slope.T @ weight / total
         shares.append(moved)
         by_class = slope.T @ given / total
@@ -527,31 +477,22 @@ def first_step(params: MarkovParams, data: Sequences, assigned: Floats, case: Fl
     terms = influence[inverse] * (case / case.mean())[:, None]
     k = params.n_classes
     return FirstStep(
-        terms,
-        np.array(errors).reshape(-1, k * k).T,
-        np.array(shares).reshape(-1, k).T,
+        terms, np.array(errors).reshape(-1, k * k).T, np.array(shares).reshape(-1, k).T
     )
 
 
-def _shift_each_logit(params: MarkovParams) -> Iterator[tuple[MarkovParams, MarkovParams, float]]:
-    """Each free logit moved up and down, and the distance between the two."""
+def _shift_each_logit(params: MarkovParams) -> Iterator[tuple[MarkovParams, MarkovParams]]:
+    """The parameters after each free logit was moved up, and after it was moved down."""
     k, s = params.initial.shape
-    rows = [params.weights[None], params.initial, params.transition.reshape(k * s, s)]
-    for part, table in enumerate(rows):
+    tables = [params.weights[None], params.initial, params.transition.reshape(k * s, s)]
+
+    def shifted(part: int, row: int, cell: int, by: float) -> MarkovParams:
+        moved = [table.copy() for table in tables]
+        moved[part][row, cell] *= np.exp(by)
+        moved[part][row] /= moved[part][row].sum()
+        return MarkovParams(moved[0][0], moved[1], moved[2].reshape(k, s, s))
+
+    for part, table in enumerate(tables):
         for r, row in enumerate(table):
-            free = np.flatnonzero(row > _EMPTY)
-            for j in free[1:]:  # the first free cell of a row is its reference
-                pair = []
-                for sign in (1, -1):
-                    moved = [t.copy() for t in rows]
-                    moved[part][r] = _shift_logit(row, j, sign * _STEP)
-                    weights, initial, transition = moved
-                    pair.append(MarkovParams(weights[0], initial, transition.reshape(k, s, s)))
-                yield pair[0], pair[1], 2 * _STEP
-
-
-def _shift_logit(row: Floats, j: int, by: float) -> Floats:
-    odds = row.copy()
-    odds[j] *= np.exp(by)
-    odds /= odds.sum()
-    return odds
+            for j in np.flatnonzero(row > _EMPTY)[1:]:  # the first is the row's reference
+                yield shifted(part, r, j, _STEP), shifted(part, r, j, -_STEP)

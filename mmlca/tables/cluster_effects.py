@@ -145,14 +145,8 @@ def third_step(
     """
     labels = members.clusters
     if isinstance(members.posterior, MixtureMarkov):
-        return three_step(
-            members.posterior,
-            outcome,
-            covariates,
-            correction,
-            sequences=members.sequences,
-            names=[int(label) for label in members.posterior.weights_.index],
-        )
+        data = members.sequences
+        return three_step(members.posterior, outcome, covariates, correction, sequences=data)
     known = pd.Series(True, labels.index)
     for values in (outcome, covariates):
         if values is not None:
@@ -460,7 +454,7 @@ def pool_outcome(sites: Mapping[str, Outcome], names: Mapping[Any, str]) -> Outc
     )
     shown = np.array([continuous or len(levels) == 1 or level != levels[0] for _, level in cells])
     known = shown & (total > 0)
-    rows = [Row(0, r["class"], r["term"], 0) for r in frame[known].to_dict("records")]
+    rows = [Row(r["class"], r["term"], 0) for r in frame[known].to_dict("records")]
     tests = wald_tests(rows, frame["estimate"][known].to_numpy(), covariance[np.ix_(known, known)])
     frame = frame[shown].reset_index(drop=True)
     numbers = (frame[name].to_numpy(float) for name in ("estimate", "se", "patients"))

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from font.errors import InputError
 from mmlca.model import em
-from mmlca.model.checks import AnySequences, in_states
 from mmlca.model.outcomes import holm
-from mmlca.model.params import MarkovParams, Seed, draw_codes
+from mmlca.model.params import AnySequences, MarkovParams, Seed, draw_codes, in_states
 from mmlca.sequences.checks import listed
 from mmlca.sequences.type import Sequences
 from mmlca.tables.disclosure import (

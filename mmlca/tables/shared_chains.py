@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from font.checks import whole_number
 from font.probabilities import PRIOR_OF_ASSIGNED, probabilities
 from mmlca.model import em
-from mmlca.model.checks import forbidden_cells
 from mmlca.model.outcomes import holm
-from mmlca.model.params import MarkovParams, Seed, draw_like
+from mmlca.model.params import MarkovParams, Seed, draw_like, forbidden_cells
 from mmlca.model.search import fit_search
 from mmlca.sequences.patterns import Patterns, reduce_codes
 from mmlca.sequences.type import Sequences

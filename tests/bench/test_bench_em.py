@@ -15,7 +15,7 @@ from ra_like import PARAMS, cpu, ra_like
 
 from mmlca import MixtureMarkov, Sequences
 from mmlca.model import em
-from mmlca.model.search import SearchKind
+from mmlca.model.settings import SearchKind
 
 pytestmark = pytest.mark.bench
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mmlca.model.criteria import OVERLAP
-from mmlca.model.inference import OverlapWarning
+from mmlca.model.inference import OVERLAP, OverlapWarning
 from mmlca.model.resampling import Bootstrap, bootstrap
 from mmlca.model.selection import bootstrap_lrt
 from mmlca.study.release import round_indices

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mmlca.model.criteria import CRITERIA, information_criteria
+from mmlca.model.inference import information_criteria
 from mmlca.model.selection import compare_fits
+from mmlca.model.settings import CRITERIA
 from mmlca.study.release import DECIMALS, round_indices
 from mmlca.study.results.part import Column, Part
 from mmlca.tables.disclosure import EVERYONE, Rounding, hides, is_small
 
 if TYPE_CHECKING:
-    from mmlca.model.criteria import Count, Criterion
     from mmlca.model.estimator import MixtureMarkov
+    from mmlca.model.settings import Criterion, SampleSize
     from mmlca.study.results.patients import SitePatients
     from mmlca.study.settings import Study
 
@@ -57,7 +58,7 @@ def fit_table(models: Mapping[str, MixtureMarkov], labels: pd.DataFrame) -> pd.D
 
 
 def comparison(
-    fits: Mapping[tuple[str, int], MixtureMarkov], criterion: Criterion, count: Count
+    fits: Mapping[tuple[str, int], MixtureMarkov], criterion: Criterion, count: SampleSize
 ) -> pd.DataFrame:
     """Models of different numbers of classes compared, exactly.
 

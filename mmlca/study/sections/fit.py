@@ -10,7 +10,7 @@ from scipy.special import ndtr, ndtri
 
 from mmlca.figures.models import plot_residuals, plot_stays
 from mmlca.figures.transitions import plot_estimate_table
-from mmlca.model.criteria import OVERLAP
+from mmlca.model.inference import OVERLAP
 from mmlca.sequences.checks import listed
 from mmlca.study.release import count_note, is_public
 from mmlca.study.report.content import Item

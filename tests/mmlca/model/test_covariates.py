@@ -11,8 +11,7 @@ from oracle import brute_force
 from scipy.special import softmax
 
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
-from mmlca.model.covariates import Design, align, learn
-from mmlca.model.membership import fit_logit
+from mmlca.model.covariates import Design, align, fit_logit, learn
 
 CHAINS = MarkovParams(
     [0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[[0.9, 0.1], [0.6, 0.4]], [[0.4, 0.6], [0.1, 0.9]]]

@@ -18,7 +18,7 @@ REASONS = (
 )
 
 
-def odd_cohort(rng: np.random.Generator) -> Sequences:
+def unusual_cohort(rng: np.random.Generator) -> Sequences:
     """1–200 patients, 1–20 times, 1–10 states, up to 90 % missing, weights of any size."""
     n, t, s = (int(rng.integers(1, most + 1)) for most in (200, 20, 10))
     cells = rng.integers(0, rng.integers(1, s + 1), (n, t)).astype(object)
@@ -47,7 +47,7 @@ def check(seed: int) -> bool:
     rng = np.random.default_rng(seed)
     refused = ""
     try:
-        data = odd_cohort(rng)
+        data = unusual_cohort(rng)
         model = MixtureMarkov(
             int(rng.integers(1, 7)),
             n_init=3,

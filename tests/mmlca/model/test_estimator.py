@@ -248,7 +248,7 @@ def test_a_maximum_that_only_one_search_reached_is_said_in_words() -> None:
     ],
     ids=["one state", "one time", "lengths", "last only", "absorbing"],
 )
-def test_small_and_odd_data(codes: np.ndarray, k: int) -> None:
+def test_small_and_unusual_data(codes: np.ndarray, k: int) -> None:
     s = Sequences.from_codes(codes)
     if k > len(s.patterns):
         with pytest.raises(ValueError, match="2 classes cannot be distinguished among 1 distinct"):

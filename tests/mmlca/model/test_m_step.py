@@ -6,24 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from oracle import random_params
 
 from font.probabilities import probabilities
-from mmlca import MarkovParams, Sequences, simulate
+from mmlca import Sequences, simulate
 from mmlca.model import em
-from mmlca.model.expected import params_from_sums, sums_by_class
-
-
-def drawn(n_classes: int, n_states: int, seed: int) -> MarkovParams:
-    rng = np.random.default_rng(seed)
-    return MarkovParams(
-        rng.dirichlet(np.ones(n_classes)),
-        rng.dirichlet(np.ones(n_states), n_classes),
-        rng.dirichlet(np.ones(n_states), (n_classes, n_states)),
-    )
 
 
 def with_gaps(n_states: int, seed: int) -> Sequences:
-    data, _ = simulate(drawn(2, n_states, seed), 80, 7, seed=seed)
+    data, _ = simulate(random_params(2, n_states, seed), 80, 7, seed=seed)
     codes = data.codes.copy()
     codes[:, 1:][np.random.default_rng(seed).random((80, 6)) < 0.15] = -1
     return Sequences.from_codes(codes, data.states)
@@ -41,7 +32,7 @@ def test_one_update_of_the_kernel(n_classes: int, prior: float, n_states: int) -
     zeros[n_states - 1, 0] = True
     group = np.arange(len(data)) % 2
     patterns = data.patterns.by_group(group, 2, data.weights)
-    start = drawn(n_classes, n_states, seed=9)
+    start = random_params(n_classes, n_states, seed=9)
     rows = em.cells_of(start).reshape(n_classes, n_states + 1, n_states)
     cells = probabilities(rows, allowed=~zeros).reshape(n_classes, -1)
     shares = np.stack([start.weights, start.weights[::-1]])
@@ -60,13 +51,13 @@ def test_one_update_of_the_kernel(n_classes: int, prior: float, n_states: int) -
 
 def test_sums_of_patients_give_the_same_update() -> None:
     data = with_gaps(4, seed=1)
-    start = drawn(3, 4, seed=2)
+    start = random_params(3, 4, seed=2)
     zeros = np.zeros(20, dtype=bool)
     found = em.run_em(
         data.patterns, em.cells_of(start), start.weights, em.Settings(0.5, zeros, 1, 0.0, False)
     )
     step = em.e_step(data.patterns, start)
-    total = sums_by_class(data.patterns, step.posterior * data.patterns.weights[:, None], start)
-    params = params_from_sums(total, 4, 0.5, zeros)
+    total = em.sums_by_class(data.patterns, step.posterior * data.patterns.weights[:, None], start)
+    params = em.params_from_sums(total, 0.5, zeros)
     np.testing.assert_allclose(em.cells_of(params), found.cells, rtol=1e-12)
     np.testing.assert_allclose(params.weights, found.shares[0], rtol=1e-12)

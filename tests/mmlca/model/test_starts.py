@@ -8,8 +8,7 @@ from oracle import random_params
 
 from mmlca import Sequences, simulate
 from mmlca.model.em import Run, Settings, run_em
-from mmlca.model.search import Maximum
-from mmlca.model.starts import KICKS, KINDS, Start, Starter
+from mmlca.model.search import KICKS, KINDS, Maximum, Start, Starter
 from mmlca.sequences.patterns import Patterns
 
 K, S = 3, 4

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from oracle import brute_force, random_params
 
-from mmlca import MixtureMarkov, Sequences
-from mmlca.model.estimator import MarkovParams
+from mmlca import MarkovParams, MixtureMarkov, Sequences
 
 
 def gappy(seed: int = 1, n: int = 12, s: int = 3) -> Sequences:

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import ehr_prep
-from mmlca.model.criteria import CRITERIA
+from mmlca.model.settings import CRITERIA
 from mmlca.study import read_study, run_study
 from mmlca.study.results.models import shown_fits
 from mmlca.tables.disclosure import Rounding
