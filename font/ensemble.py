@@ -28,20 +28,24 @@ from font.checks import (
     some,
     whole_number,
 )
-from font.cross_tables import AddedTables, CrossTables
-from font.errors import InputError, ReportWarning, option
-from font.labels import LabelPatterns, distinct_rows, map_rows, site_proportions
-from font.probabilities import posterior, probabilities
-from font.solve import (
-    RECORD,
+from font.clustering import (
     Clusters,
-    Weighed,
     cluster_patterns,
     cluster_tables,
     distances_to,
     positions,
-    weigh,
 )
+from font.errors import InputError, ReportWarning, option
+from font.labels import (
+    AddedTables,
+    CrossTables,
+    LabelPatterns,
+    distinct_rows,
+    map_rows,
+    site_proportions,
+)
+from font.probabilities import posterior, probabilities
+from font.weights import RECORD, Weighed, weigh
 
 _RESAMPLES = (
     "Several models come from the same site: models of resamples of the same patients agree with "

@@ -120,7 +120,7 @@ def check_regular(path: Path) -> None:
         )
 
 
-# --- tables for people ---------------------------------------------------------------------
+# --- tables for people ------------------------------------------------------------------------
 
 
 def csv_text(table: pd.DataFrame, *, index: bool = False, **options: Any) -> str:
@@ -155,7 +155,7 @@ def _harmless(value: Any) -> Any:
     return value if _NUMBERS.fullmatch(value) else f"'{value}"
 
 
-# --- pages for people -------------------------------------------------------------------
+# --- pages for people -------------------------------------------------------------------------
 
 
 def content_policy(style: str, script: str = "") -> str:
@@ -179,7 +179,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-# --- one program at a time ----------------------------------------------------------------
+# --- one program at a time --------------------------------------------------------------------
 
 
 @contextmanager
@@ -281,7 +281,7 @@ def _in_use(folder: Path, holder: bytes) -> str:
     return f"{folder} is in use by {who}; wait until it has finished, or choose another folder."
 
 
-# --- what killed programs left -----------------------------------------------------------
+# --- what killed programs left ----------------------------------------------------------------
 
 
 def clear_unfinished(folder: str | os.PathLike[str]) -> None:

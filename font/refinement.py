@@ -14,8 +14,8 @@ and, where it has use for them, `log_penalty()` (of its prior, without the propo
 `proportions_prior` (pseudo-count of each class in the proportions, else 0) and `distinct(data)`
 (fewer patients with weights that stand for all).
 
-The loop over steps and a site's part of each step are in one module, so that the whole EM can
-be read in one place; `font.exchange.messages.sums` calls the same functions with files in between.
+The loop over steps and a site's part of each step are in one module, so that the whole EM can be
+read in one place; `font.exchange.messages.refinement` calls the same functions with files between.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from font.checks import Floats, Integers, Models, check_dict, some, whole_number
 from font.errors import InputError, ReportWarning
 from font.labels import label, n_patients, own_weights, patient_ids, site_proportions
-from font.models.sklearn_models import wrap
+from font.models import wrap
 from font.probabilities import posterior
 
 _MOST_STEPS = 5_000
@@ -339,7 +339,7 @@ def _climb(
     return Refined(model, table, logliks, penalised, len(path) - 1, bool(converged))
 
 
-# --- what a site does --------------------------------------------------------------------
+# --- what a site does -------------------------------------------------------------------------
 
 
 def first_sums(template: Any, data: Any, clusters: Integers, n_clusters: int) -> Floats:

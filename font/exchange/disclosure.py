@@ -320,7 +320,7 @@ def precision(values: NDArray[np.float64]) -> float:
     return 10.0 ** math.floor(math.log10(span / 100)) if span > 0 else 1.0
 
 
-# --- the rule in words --------------------------------------------------------------------
+# --- the rule in words ------------------------------------------------------------------------
 
 
 def rounding_in_words(unit: int) -> str:

@@ -10,7 +10,7 @@ the payload of a message holds is in its module under `font.exchange.messages`, 
 
 Every file is one JSON object in UTF-8. Reading checks all of it, and refuses what does not fit with
 one sentence (an `InputError`); nothing in a file is executed or names code to load. After
-`font.exchange.parse` come the outer fields, the checksum, the fields of the payload with their
+`font.exchange.fields` come the outer fields, the checksum, the fields of the payload with their
 bounds, whether its numbers fit together, and last whether the file is one of the reader's study and
 round, signed by its sender.
 
@@ -71,6 +71,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -78,26 +80,23 @@ from pydantic import AfterValidator, Field
 
 from font.errors import InputError
 from font.exchange.fields import (
+    FILE_LIMIT,
     AgreedSettings,
     Hash,
+    Path_,
     Round,
     SignaturePart,
     Site,
+    Source,
     Strict,
     Study,
     Text,
-    validated,
-)
-from font.exchange.header import Header
-from font.exchange.parse import (
-    FILE_LIMIT,
-    Path_,
-    Source,
     name_of,
     no_collection,
     parse,
     read_bytes,
     shorten,
+    validated,
 )
 from font.exchange.registry import KINDS, message_of
 from font.exchange.signatures import sign, verify
@@ -143,7 +142,88 @@ class Envelope(Strict):
     signature: SignaturePart | None = None
 
 
-# --- reading and writing -------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the files of one site, or of the centre, have in common.
+
+    A writer puts it at the top of each file. A reader refuses files of another study or round, and
+    files of others that the pinned keys do not fit.
+
+    Parameters
+    ----------
+    study : str
+        The same at all sites.
+    site : str
+        Who writes and reads.
+    round : int
+        Of the study, from 1.
+    software : str
+        The program, for the record.
+    created : str, optional
+        The day, YYYY-MM-DD; today in UTC if not given.
+    keys : {site: public key}, optional
+        Refuse files of these sites that they did not sign; the centre's key is that of "centre".
+        See `font.exchange.signatures`.
+    signing_key : path, optional
+        The private key to sign with.
+    settings : {section: {key: value}}, optional
+        What all agreed on in a study file, as texts: files made with other values are refused.
+
+    Examples
+    --------
+    >>> Header(study="ra", site="MGB").fields()["round"]
+    1
+    """
+
+    study: str
+    site: str = "centre"
+    round: int = 1
+    software: str = "font"
+    created: str | None = None
+    keys: Mapping[str, str] | None = None
+    signing_key: Path_ | None = None
+    settings: Mapping[str, Mapping[str, str]] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a file that say where it comes from."""
+        fields: dict[str, Any] = {
+            "study": self.study,
+            "round": self.round,
+            "site": self.site,
+            "created": self.created or datetime.now(UTC).date().isoformat(),
+            "software": self.software,
+        }
+        return fields | ({"settings": self.settings} if self.settings else {})
+
+    def check(self, content: Mapping[str, Any], sender: str, origin: str) -> None:
+        """Refuse a file of another study, round or settings, or that its sender did not sign."""
+        if content["study"] != self.study:
+            raise InputError(
+                f"{origin} belongs to the study {content['study']!r}, not to {self.study!r}; give "
+                "the files of one study."
+            )
+        verify(content, sender, self.keys, origin)
+        if content["round"] != self.round:
+            raise InputError(
+                f"{origin} belongs to round {content['round']} of the study, not to {self.round}."
+            )
+        self._check_settings(content.get("settings") or {}, origin)
+
+    def _check_settings(self, theirs: Mapping[str, Mapping[str, str]], origin: str) -> None:
+        """Refuse a file whose sender agreed on something else; what only one knows may differ."""
+        for section, values in (self.settings or {}).items():
+            for key, value in values.items():
+                other = theirs.get(section, {}).get(key, value)
+                if other != value:
+                    name = f"{section}.{key}" if section else key
+                    raise InputError(
+                        f"{origin} was made with another version of the study file: {name} is "
+                        f"{other} there and {value} here; use one study file at all sites, and "
+                        "have the file made again with it, in a new round."
+                    )
+
+
+# --- reading and writing ----------------------------------------------------------------------
 
 
 def read_file(
@@ -253,7 +333,7 @@ def _check_format(content: Any, origin: str) -> None:
         )
 
 
-# --- names of files ------------------------------------------------------------------------
+# --- names of files ---------------------------------------------------------------------------
 
 
 def file_name(name: str, kind: str) -> str:

@@ -62,8 +62,7 @@ from font.exchange.fields import (
     size,
 )
 from font.exchange.registry import ModelFamily
-from font.models.latent_class import LatentClass
-from font.models.sklearn_models import Gaussians, SklearnModel, kmeans_at, mixture_of
+from font.models import Gaussians, LatentClass, SklearnModel, kmeans_at, mixture_of
 from font.probabilities import PRIOR_OF_ROUNDED_ANSWERS, probabilities
 
 # --- K-means and Gaussian mixtures ------------------------------------------------------------

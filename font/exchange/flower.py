@@ -35,14 +35,11 @@ from pathlib import Path
 from typing import Any
 
 from font.errors import InputError
-from font.exchange.envelope import claimed_kind
-from font.exchange.fields import MOST_MODELS, MOST_SITES
-from font.exchange.header import Header
-from font.exchange.parse import FILE_LIMIT
-from font.exchange.replies import Reply
+from font.exchange.envelope import Header, claimed_kind
+from font.exchange.fields import FILE_LIMIT, MOST_MODELS, MOST_SITES
+from font.exchange.replies import Reply, Site, answer_step
 from font.exchange.rounds import Round, run_round, steps
 from font.exchange.signatures import read_keys
-from font.exchange.site_part import Site, answer_step
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")

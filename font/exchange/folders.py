@@ -6,31 +6,183 @@ somebody looks whether something has come: `CentreFolder.ask` answers for the si
 the inbox, and raises `Waiting` at the first step for which files are missing. A step that all have
 answered is noted together with its files. It is then closed: the same files are used again
 whatever comes later, so that nothing that was sent to the sites changes.
+
+The *requests* message, centre → all, holds the steps that the centre asks for, in their order. A
+site sees from it which files belong to a step and whether it has all of them. A later file of the
+same round has the steps of the earlier ones first. The payload is:
+
+=================== =========================================================================
+min_count           that of the study
+steps               list of {step, files, sites}: "label", "assign", "refine", "results" or "answer
+                    KIND"; the SHA-256 of the payload of each file that goes with it; who is asked
+=================== =========================================================================
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from font.checks import some
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
-from font.exchange.envelope import file_names
-from font.exchange.header import Header
-from font.exchange.inbox import Received, read_inbox, read_received
-from font.exchange.messages.requests import Request, write_requests
-from font.exchange.parse import read_bytes
-from font.exchange.registry import masked
-from font.exchange.replies import Reply
-from font.exchange.report import Absent
+from font.exchange.envelope import Header, file_names, read_file, write_file
+from font.exchange.fields import (
+    MOST_MODELS,
+    MOST_SITES,
+    Hash,
+    Least,
+    Path_,
+    Site,
+    Strict,
+    name_of,
+    read_bytes,
+    size,
+)
+from font.exchange.registry import Message, masked, message_of
+from font.exchange.replies import Absent, Reply
 from font.files import atomic_write
 
 NOTES, REQUESTS = "centre.json", "requests.json"
+
+
+# --- the requests message ---------------------------------------------------------------------
+
+
+class Request(Strict):
+    """A step that the centre asks for."""
+
+    step: Annotated[str, Field(pattern="^(label|assign|refine|results|answer [a-z ]{1,40})$")]
+    files: Annotated[list[Hash], size(1, MOST_MODELS + MOST_SITES)]
+    sites: Annotated[list[Site], size(1, MOST_SITES)]
+
+
+class RequestsPayload(Strict):
+    """All steps so far."""
+
+    min_count: Least
+    steps: Annotated[list[Request], size(1, 200)]
+
+
+def write_requests(
+    path: Path_ | None, requests: Sequence[Request], header: Header, *, min_count: int
+) -> bytes:
+    """Write the steps that the centre asked for so far."""
+    steps = [request.model_dump() for request in requests]
+    return write_file(path, "requests", {"min_count": min_count, "steps": steps}, header)[1]
+
+
+def requests_in(payload: Mapping[str, Any]) -> list[Request]:
+    """The steps in the payload of a file that was read."""
+    return [Request.model_validate(step) for step in payload["steps"]]
+
+
+def _explain(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    contains = [
+        f"the step {request.step!r}, asked of {', '.join(request.sites)}, with "
+        f"{len(request.files)} file{'' if len(request.files) == 1 else 's'}"
+        for request in requests_in(payload)
+    ]
+    return contains, ["which sites take part, and nothing about patients"]
+
+
+MESSAGE = Message(payload=RequestsPayload, explain=_explain, sender="centre", receiver="all")
+
+
+# --- folders of received files ----------------------------------------------------------------
+
+
+class Received(NamedTuple):
+    """An exchange file: its name in the folder, what it says of itself, and its bytes.
+
+    `mark` is the SHA-256 of the payload.
+    """
+
+    name: str
+    kind: str
+    site: str
+    payload: dict[str, Any]
+    mark: str
+    data: bytes
+
+
+@dataclass
+class Inbox:
+    """What came in.
+
+    Parameters
+    ----------
+    files : list of Received
+        In the order of their names; of equal files the first.
+    refused : list of str
+        A sentence about each of the others.
+    """
+
+    files: list[Received] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[Received]:
+        """The files of a kind."""
+        return [file for file in self.files if file.kind == kind]
+
+
+def read_inbox(
+    folder: Path, header: Header, *, min_count: int, reader: Literal["site", "centre"]
+) -> Inbox:
+    """Read all files in a folder and its subfolders whose names end in .json.
+
+    Parameters
+    ----------
+    folder : path
+        One that does not exist is empty.
+    header : Header
+        The reader's: files of another study or round, or that its keys do not fit, are refused.
+    min_count : int
+        The study's.
+    reader : "site" or "centre"
+        Files that are not for it are refused.
+    """
+    inbox = Inbox()
+    seen = set()
+    for path in _json_files(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            file = read_received(read_bytes(path), name, header, min_count)
+            message = message_of(file.kind)
+            if reader == "centre" and message.sender == "centre":
+                raise InputError(
+                    f"{name} is a file of the kind {file.kind!r}, which a centre sent."
+                )
+            if reader == "site" and message.receiver == "centre":
+                raise InputError(f"{name} is a file of the kind {file.kind!r}, for the centre.")
+        except InputError as error:
+            inbox.refused.append(str(error).replace(name_of(b""), name, 1))
+            continue
+        if (file.kind, file.site, file.mark) not in seen:
+            seen.add((file.kind, file.site, file.mark))
+            inbox.files.append(file)
+    return inbox
+
+
+def read_received(data: bytes, name: str, header: Header | None, min_count: int = 1) -> Received:
+    """Read the bytes of an exchange file, as `read_file` does."""
+    file = read_file(data, header, min_count=min_count)
+    return Received(name, file.kind, file.site, file.payload, file.sha256, data)
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    """Without unfinished files, whose names begin with a dot."""
+    for path in sorted(folder.rglob("*.json")):
+        if path.name[0] != ".":
+            yield path
+
+
+# --- the centre's folder ----------------------------------------------------------------------
 
 
 class Waiting(Exception):

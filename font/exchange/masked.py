@@ -54,10 +54,20 @@ from pydantic import Field
 from font.checks import some
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
-from font.exchange.envelope import Envelope, read_file, write_file
-from font.exchange.fields import MOST_SITES, Hash, Least, Site, Strict, misfit, size
-from font.exchange.header import Header
-from font.exchange.parse import FILE_LIMIT, Path_, Source, name_of
+from font.exchange.envelope import Envelope, Header, read_file, write_file
+from font.exchange.fields import (
+    FILE_LIMIT,
+    MOST_SITES,
+    Hash,
+    Least,
+    Path_,
+    Site,
+    Source,
+    Strict,
+    misfit,
+    name_of,
+    size,
+)
 from font.exchange.registry import Message, unmasked
 
 # --- masks of pairs of sites ------------------------------------------------------------------

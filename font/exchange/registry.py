@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 # specifies files, the ledger, the commands and Flower look here.
 _MESSAGES = {
     "model": "font.exchange.messages.model:MESSAGE",
-    "joins": "font.exchange.messages.joins:MESSAGE",
+    "joins": "font.exchange.messages.model:JOINS",
     "labels": "font.exchange.messages.labels:MESSAGE",
     "ensemble": "font.exchange.messages.ensemble:MESSAGE",
-    "sums": "font.exchange.messages.sums:MESSAGE",
-    "shared": "font.exchange.messages.shared:MESSAGE",
+    "sums": "font.exchange.messages.refinement:SUMS",
+    "shared": "font.exchange.messages.refinement:SHARED",
     "key": "font.exchange.masked:KEY",
     "masked labels": "font.exchange.messages.labels:MASKED",
-    "masked sums": "font.exchange.messages.sums:MASKED",
-    "requests": "font.exchange.messages.requests:MESSAGE",
+    "masked sums": "font.exchange.messages.refinement:MASKED",
+    "requests": "font.exchange.folders:MESSAGE",
     "results": "font.exchange.messages.results:MESSAGE",
 }
 KINDS = _MESSAGES.keys()
@@ -60,7 +60,7 @@ class Message:
     receiver : "all" or "centre"
         To whom it goes.
     units : payload → the min_count of every part
-    answer : `font.exchange.messages.shared.Question` → payload, optional
+    answer : `font.exchange.messages.refinement.Question` → payload, optional
         What a site says to the centre's ensemble or shared file. With it, `Hospital.answer`,
         `mmlca site answer` and the round over Flower write the message.
     shown : payload → payload as the page of `mmlca exchange check --html` has it

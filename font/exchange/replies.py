@@ -1,7 +1,9 @@
-"""Replies of the sites in a round: which can be used, and who is left out, with the reason.
+"""Replies of the sites in a round: how a site makes them, and which ones the centre can use.
 
-A reply is read by the same strict readers as a file. Whatever is wrong with one is noted in the
-list `absent` and stops nobody else.
+`answer_step` is a site's part in a round, whether the files pass in memory (`in_memory`), through
+folders (`font.exchange.folders`) or over Flower (`font.exchange.flower`). The centre reads replies
+with the same strict readers as files. What is wrong with a reply is noted in the list `absent`, and
+the round goes on without that site.
 """
 
 from __future__ import annotations
@@ -10,28 +12,32 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from font.checks import some
-from font.cross_tables import CrossTables
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
-from font.exchange.envelope import claimed_kind, file_names, read_file
-from font.exchange.header import Header
+from font.exchange.envelope import Header, claimed_kind, file_names, read_file
 from font.exchange.masked import LEAST_SITES, MaskedFile, read_mask_key, read_masked
-from font.exchange.messages.joins import read_joins
 from font.exchange.messages.labels import read_labels
-from font.exchange.messages.model import ModelFile, read_models
-from font.exchange.messages.shared import Step
-from font.exchange.messages.sums import SumsFile, check_parts, read_sums
-from font.exchange.report import Absent
+from font.exchange.messages.model import ModelFile, read_joins, read_models
+from font.exchange.messages.refinement import Step, SumsFile, check_parts, read_sums
 from font.files import atomic_write
+from font.labels import CrossTables
 
 _MOST_FILES = 100  # models from one site
 
 Heard = dict[str, tuple[str, tuple[bytes, ...]]]  # sender: site, model files
 KeyReplies = dict[str, tuple[str, bytes]]  # sender: public key for masks, key file
 Part = TypeVar("Part")
+
+
+class Absent(NamedTuple):
+    """A site or sender that did not take part in a step, and why."""
+
+    site: str
+    step: str
+    reason: str
 
 
 class Reply(NamedTuple):
@@ -53,6 +59,93 @@ class Reply(NamedTuple):
 
 
 Ask = Callable[[str, Sequence[bytes], Sequence[str] | None], Iterable[Reply]]
+
+
+# --- a site's part ----------------------------------------------------------------------------
+
+
+class Site(Protocol):
+    """What a hospital does when the centre asks; `mmlca.Hospital` is one."""
+
+    def fit(self) -> Sequence[Path]:
+        """Fit, and return the model files to send."""
+
+    def mask_key(self) -> Path:
+        """The file to send with this site's public key for secure sums."""
+
+    def label(self, models: Sequence[bytes], *, secure: Sequence[bytes] | None = None) -> Path:
+        """Label the patients with all sites' models, and return the labels file to send.
+
+        With the key files `secure` of all sites, that is a masked file.
+        """
+
+    def assign(self, ensemble: bytes) -> None:
+        """Place the patients; the result stays."""
+
+    def refine(self, source: bytes, *, secure: Sequence[bytes] | None = None) -> Any:
+        """Answer an ensemble or a shared model; `sums` of the result is the file to send, or None.
+
+        With key files it is masked, as in `label`. The patients' probabilities stay.
+        """
+
+    def results(self, ensemble: bytes, shared: bytes | None = None) -> Path:
+        """The site's results for the report, of the ensemble's clusters or the refined ones."""
+
+    def answer(self, kind: str, source: bytes) -> Path:
+        """The message of a kind with which this site answers an ensemble or a shared model."""
+
+
+def answer_step(site: Site, step: str, received: Sequence[bytes]) -> list[Path]:
+    """Do what the centre asks for, and return the paths of the files to send.
+
+    Parameters
+    ----------
+    site : Site
+    step : str
+        One of `font.exchange.rounds.steps()`.
+    received : exchange files that came with the request
+        The key files of all sites among them ask for secure sums.
+    """
+    if step == "fit":
+        return list(site.fit())
+    if step == "key":
+        return [site.mask_key()]
+    keys = [file for file in received if claimed_kind(file) == "key"]
+    files = [file for file in received if file not in keys]
+    options: dict[str, Any] = {"secure": keys} if keys else {}
+    if step == "label":
+        return [site.label(files, **options)]
+    if step == "results" and 1 <= len(files) <= 2:
+        return [site.results(*files)]
+    if len(files) != 1:
+        raise InputError(f"the centre sent {len(files)} files instead of one.")
+    if step == "refine":
+        sums = site.refine(files[0], **options).sums
+        return [] if sums is None else [sums]
+    if step == "assign":
+        site.assign(files[0])
+        return []
+    return [site.answer(step.removeprefix("answer "), files[0])]
+
+
+def in_memory(sites: Mapping[str, Site]) -> Ask:
+    """What `run_round` asks when all sites are objects of this process.
+
+    Parameters
+    ----------
+    sites : {name: Site}
+        An error of one of them ends the round.
+    """
+
+    def ask(step: str, files: Sequence[bytes], senders: Sequence[str] | None) -> Iterable[Reply]:
+        for name in sites if senders is None else senders:
+            paths = answer_step(sites[name], step, files)
+            yield Reply(name, tuple(path.read_bytes() for path in paths))
+
+    return ask
+
+
+# --- the centre's part ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -256,7 +349,7 @@ def collect_answers(
     return came
 
 
-# --- secure sums -------------------------------------------------------------------------
+# --- secure sums ------------------------------------------------------------------------------
 
 
 def collect_keys(centre: Centre, senders: Heard) -> KeyReplies:

@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from font.checks import some
 from font.errors import InputError
-from font.exchange.fields import check_site
-from font.exchange.parse import Path_, parse
+from font.exchange.fields import Path_, check_site, parse
 from font.files import atomic_write, check_regular
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ def read_keys(path: Path_) -> dict[str, str]:
     return check_keys(content)
 
 
-# --- inside ----------------------------------------------------------------------------
+# --- inside -----------------------------------------------------------------------------------
 
 
 def _signed_part(envelope: Mapping[str, Any]) -> bytes:

@@ -32,7 +32,7 @@ from font.weights import one_hot
 Clusters = dict[Any, pd.Series]
 
 
-# --- from the models' labels -------------------------------------------------------------
+# --- from the models' labels ------------------------------------------------------------------
 
 
 def local_scores(labels: LabelTables, truth: Clusterings) -> pd.Series:
@@ -93,7 +93,7 @@ def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> Cluster
     return split(clusters, {site: table.index for site, table in labels.items()})
 
 
-# --- scores ------------------------------------------------------------------------------
+# --- scores -----------------------------------------------------------------------------------
 
 
 def rand_index(clusters: Clusterings, truth: Clusterings) -> float:
@@ -121,7 +121,7 @@ def rand_index(clusters: Clusterings, truth: Clusterings) -> float:
     return adjusted_rand_index(cross_table(classes[scored], groups[scored]))
 
 
-# --- what comes in and goes out ----------------------------------------------------------
+# --- what comes in and goes out ---------------------------------------------------------------
 
 
 def _models(labels: LabelTables) -> list[Hashable]:

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from font.checks import Floats, class_parameters
 from font.clustering import TooManyClusters, one_thread
-from font.cross_tables import CrossTables
 from font.ensemble import Ensemble
 from font.exchange.disclosure import MIN_COUNT, label_unit, round_counts, shared_draws
-from font.labels import LabelPatterns, label
-from font.models.sklearn_models import wrap
+from font.labels import CrossTables, LabelPatterns, label
+from font.models import wrap
 from font.refinement import refine_clusters
 from font.simulation import competitors
 from font.weights import class_distances
@@ -257,7 +256,7 @@ def _local_models(
     return models, table, bad, wrap(next(iter(fitted.values())))
 
 
-# --- measures ----------------------------------------------------------------------------
+# --- measures ---------------------------------------------------------------------------------
 
 
 def true_cosines(
@@ -299,7 +298,7 @@ def _angle(first: Floats, second: Floats) -> float:
     return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
 
 
-# --- plain values ------------------------------------------------------------------------
+# --- plain values -----------------------------------------------------------------------------
 
 
 def number_of(content: Any) -> int:

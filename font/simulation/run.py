@@ -277,7 +277,7 @@ def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFram
     return ordered
 
 
-# --- finished scenarios ----------------------------------------------------------------------
+# --- finished scenarios -----------------------------------------------------------------------
 
 
 def _shown(scenario: Mapping[str, Any], name: str, source: Source) -> Any:

@@ -131,7 +131,7 @@ def _check_setting(setting: str, variance: float, contaminated: float, outlying:
             raise InputError(f"{what} is a share, from 0 to less than 1; found {value!r}.")
 
 
-# --- what the study asks of its data -----------------------------------------------------
+# --- what the study asks of its data ----------------------------------------------------------
 
 
 class Source(Protocol):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from font.ensemble import Ensemble
-    from font.exchange.report import Absent
+    from font.exchange.replies import Absent
     from mmlca.tables.shared_chains import SharedChains
 
 

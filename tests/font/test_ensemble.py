@@ -14,11 +14,10 @@ from sklearn.metrics import adjusted_rand_score
 
 import font
 from font import weights as weighing
-from font.clustering import LINKAGES, METHODS
+from font.clustering import LINKAGES, METHODS, positions
 from font.exchange.messages.ensemble import ensemble_content, ensemble_from
 from font.labels import distinct_rows
 from font.settings import EnsembleSettings
-from font.solve import positions
 
 KMEANS_LIKE = ("kmeans", "kmeans-distance", "spectral")
 

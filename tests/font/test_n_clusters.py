@@ -1,9 +1,9 @@
 import pytest
 
 import font
-from font.n_clusters import vote
 from font.simulation.competitors import local_kmeans
 from font.simulation.sources import simulate_gaussian
+from font.stability import vote
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import font
 from font.errors import InputError
-from font.models.sklearn_models import SklearnModel, kmeans_at
+from font.models import SklearnModel, kmeans_at
 from font.refinement import first_sums, site_step
 
 FORMS = ("full", "tied", "diag", "spherical")

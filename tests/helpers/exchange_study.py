@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 import font
-from font.exchange.messages.shared import Question, read_step
-from font.exchange.messages.sums import share, write_sums
+from font.exchange.messages.refinement import Question, read_step, share, write_sums
 from font.exchange.rounds import combine
 from font.refinement import one_class
 

@@ -24,7 +24,7 @@ from font.checks import Floats, some
 from font.clustering import LINKAGES
 from font.ensemble import Ensemble
 from font.errors import InputError
-from font.exchange.envelope import fingerprint, read_file, write_file
+from font.exchange.envelope import Header, fingerprint, read_file, write_file
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CLASSES_IN_ALL,
@@ -33,17 +33,17 @@ from font.exchange.fields import (
     Count,
     Name,
     Number,
+    Path_,
     Site,
     Size,
+    Source,
     Strict,
     misfit,
     size,
 )
-from font.exchange.header import Header
 from font.exchange.messages.model import ModelFile, ModelPayload, check_model, check_study_of
-from font.exchange.parse import Path_, Source
 from font.exchange.registry import Message, family_of
-from font.solve import SpectrumChoice
+from font.weights import SpectrumChoice
 
 
 class SettingsPart(Strict):
@@ -199,7 +199,7 @@ def ensemble_from(content: Mapping[str, Any]) -> Ensemble:
     return ensemble
 
 
-# --- what the reader checks --------------------------------------------------------------------
+# --- what the reader checks -------------------------------------------------------------------
 
 
 def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:

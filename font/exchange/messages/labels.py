@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from font.checks import some
-from font.cross_tables import CrossTables
 from font.errors import InputError
 from font.exchange.disclosure import (
     MIN_COUNT,
@@ -42,7 +41,7 @@ from font.exchange.disclosure import (
     shared_draws,
     unrounded,
 )
-from font.exchange.envelope import read_file, write_file
+from font.exchange.envelope import Header, read_file, write_file
 from font.exchange.fields import (
     ALL_SITES,
     MOST_CLASSES_IN_ALL,
@@ -50,12 +49,14 @@ from font.exchange.fields import (
     Hash,
     Least,
     Name,
+    Path_,
     Patients,
+    Source,
     Strict,
     misfit,
+    name_of,
     size,
 )
-from font.exchange.header import Header
 from font.exchange.masked import (
     MaskedFile,
     MaskedPayload,
@@ -65,8 +66,8 @@ from font.exchange.masked import (
     write_masked,
 )
 from font.exchange.messages.model import ModelFile, check_study_of, list_fingerprint
-from font.exchange.parse import Path_, Source, name_of
 from font.exchange.registry import Message
+from font.labels import CrossTables
 
 
 class ModelName(Strict):
@@ -190,7 +191,7 @@ def later_models(sizes: Sequence[int]) -> NDArray[np.bool_]:
     return np.asarray(model[:, None] < model)
 
 
-# --- what the reader checks ----------------------------------------------------------------
+# --- what the reader checks -------------------------------------------------------------------
 
 
 def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
@@ -258,7 +259,7 @@ def _numbers(text: str) -> NDArray[np.int64]:
     return numbers
 
 
-# --- in words ------------------------------------------------------------------------------
+# --- in words ---------------------------------------------------------------------------------
 
 
 def _explain(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -12,6 +12,10 @@ model.format        the family: "font k-means", "font gaussian mixture", "font l
 model.version       1
 model.patients      patients by class (K), expected numbers rounded
 =================== =========================================================================
+
+The *joins* message, site → centre, is what a site sends that has too few patients for a model. It
+labels its patients with the models of the others, and has a part in all that follows. The payload
+has one field, `min_count`, that of the study.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from font.exchange.disclosure import (
     hints_of_counts,
     rounding_in_words,
 )
-from font.exchange.envelope import fingerprint, read_file, write_file
+from font.exchange.envelope import Header, fingerprint, read_file, write_file
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CLASSES_IN_ALL,
@@ -40,14 +44,15 @@ from font.exchange.fields import (
     Count,
     Least,
     Name,
+    Path_,
     Size,
+    Source,
     Strict,
     misfit,
+    name_of,
     size,
     validated,
 )
-from font.exchange.header import Header
-from font.exchange.parse import Path_, Source, name_of
 from font.exchange.registry import Message, ModelFamily, all_families, family_of
 
 
@@ -304,3 +309,30 @@ def _natural(name: str) -> tuple[str, int]:
 
 
 MESSAGE = Message(payload=ModelPayload, explain=_explain, check=check_model, receiver="all")
+
+
+# --- a site without a model -------------------------------------------------------------------
+
+
+class JoinsPayload(Strict):
+    """That a site takes part."""
+
+    min_count: Least
+
+
+def write_joins(header: Header, *, min_count: int) -> bytes:
+    """Write that the site of the header takes part by labels."""
+    return write_file(None, "joins", {"min_count": min_count}, header)[1]
+
+
+def read_joins(source: Source, header: Header | None = None, *, min_count: int = 1) -> str:
+    """The site that takes part by labels."""
+    return read_file(source, header, kind="joins", min_count=min_count).site
+
+
+def _explain_joins(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    contains = ["that the site takes part without a model of its own"]
+    return contains, ["that the site has few patients, and nothing else about them"]
+
+
+JOINS = Message(payload=JoinsPayload, explain=_explain_joins)

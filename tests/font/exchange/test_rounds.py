@@ -15,8 +15,7 @@ import font
 from font.errors import InputError
 from font.exchange.envelope import fingerprint
 from font.exchange.messages.ensemble import ensemble_content
-from font.exchange.replies import Reply
-from font.exchange.report import Absent
+from font.exchange.replies import Absent, Reply
 from font.exchange.rounds import Round, site_votes
 
 

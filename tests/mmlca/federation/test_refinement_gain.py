@@ -25,8 +25,14 @@ from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, label_unit, round_counts, shared_draws
 from font.exchange.masked import mask_key
 from font.exchange.messages.labels import sum_of_labels, write_masked_labels
-from font.exchange.messages.shared import Question, read_step
-from font.exchange.messages.sums import share, share_masked, write_masked_sums, write_sums
+from font.exchange.messages.refinement import (
+    Question,
+    read_step,
+    share,
+    share_masked,
+    write_masked_sums,
+    write_sums,
+)
 from font.refinement import site_memberships
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.federation.markov_kind import expected_counts

@@ -18,8 +18,7 @@ import mmlca
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, round_sums
 from font.exchange.envelope import fingerprint, read_file, write_file
-from font.exchange.messages.shared import read_shared, read_step
-from font.exchange.messages.sums import read_sums, share
+from font.exchange.messages.refinement import read_shared, read_step, read_sums, share
 from font.refinement import site_step
 
 
