@@ -28,7 +28,6 @@ from .labels import LocalModel as LocalModel
 from .labels import label as label
 from .metrics import compare_clusterings as compare_clusterings
 from .metrics import match_labels as match_labels
-from .metrics import reliability as reliability
 from .models import LatentClass as LatentClass
 from .models import SklearnModel as SklearnModel
 from .plots import plot_agreement as plot_agreement

@@ -72,7 +72,7 @@ class TooManyClusters(InputError):
     def __init__(self, n_clusters: int, n_positions: int) -> None:
         super().__init__(
             f"{n_clusters} clusters are too many: the label patterns differ in only {n_positions} "
-            f"ways that matter; ask for at most {n_positions}, or share rarer patterns."
+            f"ways that matter; ask for at most {n_positions}."
         )
         self.n_positions = n_positions
 
@@ -247,7 +247,7 @@ def check_linkage_size(n_patterns: int, method: str) -> None:
     if n_patterns > _MOST_LINKED:
         raise InputError(
             f"{method} linkage compares all pairs of {n_patterns:,} label patterns, more than the "
-            f"{_MOST_LINKED:,} that fit; use {option('method', 'kmeans')} or withhold rare ones."
+            f"{_MOST_LINKED:,} that fit; use {option('method', 'kmeans')} instead."
         )
 
 

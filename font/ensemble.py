@@ -187,8 +187,8 @@ class Ensemble:
         self.patterns_ = patterns = given.reorder(self.models_)
         if not patterns.n_patients:
             raise InputError(
-                "there are no patients to cluster: the tables are empty or every pattern was "
-                "withheld; lower min_count, or merge more sites first."
+                "there are no patients to cluster: the label tables are empty; give at least one "
+                "patient's labels."
             )
         columns = list(patterns.patterns.T)
         check_known_labels(columns, self._n_classes, self.models_, "the table of label patterns")
@@ -403,9 +403,7 @@ class Ensemble:
         at = f"at {counted(n_sites, 'site', 'sites')}"
         if self.patterns_ is None or self.clusters_ is None:
             return f"about {n:,} patients {at}, cross-tables of their labels"
-        gone = int(self.patterns_.withheld.sum())
-        withheld = f" ({gone:,} more withheld)" if gone else ""
-        return f"{n:,} patients{withheld} {at}, {len(self.patterns_):,} label patterns"
+        return f"{n:,} patients {at}, {len(self.patterns_):,} label patterns"
 
     def cautions(self, *, about_number: bool = True) -> list[str]:
         """What to know before trusting the clusters, one sentence or two on each point.

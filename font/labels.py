@@ -1,8 +1,7 @@
 """Labels: what a local model must offer, its class for each patient, and counts of label patterns.
 
-The ensemble uses three things of a model: a label for each patient (`predict`), the parameters of
-its classes (`class_parameters_`, one row per class), and, only where class proportions are
-re-estimated at the receiving site, `predict_proba` with the proportions behind it.
+The ensemble uses two things of a model: a label for each patient (`predict`), and the parameters of
+its classes (`class_parameters_`, one row per class).
 
 All that the ensemble needs from a site is how many of its patients have which combination of
 labels. Rows are never compared pairwise: a pattern is a number in mixed radix, and pandas counts
@@ -32,9 +31,7 @@ from font.checks import (
     check_known_labels,
     check_same_names,
     label_columns,
-    one_of,
     some,
-    whole_number,
 )
 from font.errors import InputError
 from font.models import wrap
@@ -45,11 +42,7 @@ _BLOCK = 1 << 18
 
 @runtime_checkable
 class LocalModel(Protocol):
-    """A clustering model that a site fits.
-
-    Models with class proportions also have `predict_proba(data)` (n, K) and `weights_` (K,),
-    or `class_weights_` where the proportions behind `predict_proba` differ from `weights_`.
-    """
+    """A clustering model that a site fits."""
 
     n_classes: int
 
@@ -64,7 +57,7 @@ class LocalModel(Protocol):
         """The class of each patient, 0 … K − 1."""
 
 
-def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFrame:
+def label(models: Models, data: Any) -> pd.DataFrame:
     """Give every patient a label from every model.
 
     Parameters
@@ -75,10 +68,6 @@ def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFr
     data
         What the models take: sequences, an array, a DataFrame. Patient ids come from its
         `ids`, or from the index of a DataFrame.
-    proportions : "model" or "site"
-        Class proportions of the sending model, or re-estimated on `data` by EM with all other
-        parameters fixed (see `site_proportions`); the latter needs models with
-        `predict_proba` and `class_weights_` or `weights_`.
 
     Returns
     -------
@@ -92,10 +81,9 @@ def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFr
     >>> label({"A": KMeans(2, n_init=1, random_state=0).fit(data)}, data)["A"].nunique()
     2
     """
-    one_of(proportions, ("model", "site"), "proportions")
     check_dict(models, "models must be a dict {name: model}")
     n = n_patients(data)
-    columns = [predict_labels(wrap(m), data, n, proportions, name) for name, m in models.items()]
+    columns = [predict_labels(wrap(m), data, n, name) for name, m in models.items()]
     highest = max((int(c.max()) for c in columns if n), default=0)
     table = np.empty((len(columns), n), dtype=np.min_scalar_type(-highest - 1))
     for row, column in zip(table, columns, strict=True):
@@ -105,18 +93,13 @@ def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFr
     )
 
 
-def predict_labels(
-    model: Any, data: Any, n: int, proportions: str, name: Hashable
-) -> NDArray[np.integer[Any]]:
+def predict_labels(model: Any, data: Any, n: int, name: Hashable) -> NDArray[np.integer[Any]]:
     """The labels (n,) that a model gives, checked."""
     if not hasattr(model, "predict"):
         raise TypeError(f"the model {name!r} ({type(model).__name__}) has no method predict(data).")
     if not n:  # many models refuse an empty table, but a site without patients is not an error
         return np.zeros(0, dtype=np.int8)
-    if proportions == "model":
-        labels = np.asarray(model.predict(data))
-    else:
-        labels = _site_labels(model, data, name)
+    labels = np.asarray(model.predict(data))
     if labels.shape != (n,) or labels.dtype.kind not in "iu" or labels.min() < 0:
         raise InputError(
             f"the model {name!r} should predict {n:,} whole numbers from 0, one for each patient; "
@@ -124,20 +107,6 @@ def predict_labels(
             + (f" with the label {labels.min()}." if labels.dtype.kind in "iu" else ".")
         )
     return labels
-
-
-def _site_labels(model: Any, data: Any, name: Hashable) -> NDArray[np.integer[Any]]:
-    own = getattr(model, "class_weights_", getattr(model, "weights_", None))
-    if own is None or not hasattr(model, "predict_proba"):
-        raise InputError(
-            f"the model {name!r} has no class proportions to re-estimate (it needs predict_proba, "
-            'and class_weights_ or weights_); label its patients with proportions="model".'
-        )
-    own = np.asarray(own, dtype=float)  # a labelled Series is as good as an array
-    shares = np.asarray(model.predict_proba(data), dtype=float)
-    site = site_proportions(shares, own, weights=own_weights(data))
-    ratio = np.divide(site, own, out=np.zeros_like(site), where=own > 0)
-    return np.asarray(np.argmax(shares * ratio, axis=1))
 
 
 def site_proportions(
@@ -238,8 +207,6 @@ class LabelPatterns:
         The labels of each pattern, in lexicographic order, none twice.
     counts : (P, sites) int64
         Patients of each site with each pattern.
-    withheld : (sites,) int64
-        Patients whose pattern was too rare to be shared.
 
     Examples
     --------
@@ -254,19 +221,12 @@ class LabelPatterns:
     sites: tuple[Hashable, ...]
     patterns: Integers
     counts: NDArray[np.int64]
-    withheld: NDArray[np.int64]
 
     @classmethod
-    def from_labels(cls, labels: LabelTables, *, min_count: int = 1) -> Self:
-        """Count the patterns in the sites' label tables.
+    def from_labels(cls, labels: LabelTables) -> Self:
+        """Count the patterns in the sites' label tables {site: table}, as `label` returns them.
 
-        Parameters
-        ----------
-        labels : {site: table}
-            As `label` returns them; the columns may come in any order, and a table may be
-            empty.
-        min_count : int
-            A site withholds the patterns that fewer of its patients have.
+        Columns may come in any order, and a table may be empty.
         """
         check_dict(labels, "labels must be a dict {site: label table}")
         first = next(iter(labels.values()))
@@ -279,9 +239,8 @@ class LabelPatterns:
                     f"the label table of {site!r} has no columns; one per model is needed."
                 )
             patterns, counts = count_rows(columns)
-            withheld = np.zeros(1, dtype=np.int64)
-            parts.append(cls(models, (site,), patterns, counts[:, None], withheld))
-        return cls.merge(parts).withhold(min_count)
+            parts.append(cls(models, (site,), patterns, counts[:, None]))
+        return cls.merge(parts)
 
     @classmethod
     def merge(cls, parts: Iterable[LabelPatterns]) -> Self:
@@ -305,11 +264,11 @@ class LabelPatterns:
             n, width = table.counts.shape
             counts[number[row : row + n], column : column + width] = table.counts
             row, column = row + n, column + width
-        return cls(models, sites, patterns, counts, np.concatenate([t.withheld for t in tables]))
+        return cls(models, sites, patterns, counts)
 
     @property
     def n_patients(self) -> int:
-        """Patients counted, without those withheld."""
+        """Patients counted."""
         return int(self.counts.sum())
 
     def __len__(self) -> int:
@@ -317,24 +276,9 @@ class LabelPatterns:
 
     def __repr__(self) -> str:
         lines = [f"LabelPatterns: {len(self):,} patterns of {len(self.models)} models"]
-        for site, n, gone in zip(self.sites, self.counts.sum(axis=0), self.withheld, strict=True):
-            lines.append(f"  {site}  {n:,} patients" + (f", {gone:,} withheld" if gone else ""))
+        for site, n in zip(self.sites, self.counts.sum(axis=0), strict=True):
+            lines.append(f"  {site}  {n:,} patients")
         return "\n".join(lines)
-
-    def withhold(self, min_count: int) -> Self:
-        """Without the patterns that fewer than `min_count` patients of a site have.
-
-        The centre clusters the rest; a site places its withheld patients itself, since an
-        `Ensemble` has a cluster for every pattern.
-        """
-        whole_number(min_count, 1, "min_count")
-        rare = self.counts < min_count
-        if min_count == 1 or not rare.any():
-            return self
-        withheld = self.withheld + np.where(rare, self.counts, 0).sum(axis=0)
-        kept = np.where(rare, 0, self.counts)
-        seen = kept.any(axis=1)
-        return type(self)(self.models, self.sites, self.patterns[seen], kept[seen], withheld)
 
     def reorder(self, models: Sequence[Hashable]) -> Self:
         """The same table with the models in this order."""
@@ -345,7 +289,7 @@ class LabelPatterns:
         patterns, number = distinct_rows([self.patterns[:, m] for m in order])
         counts = np.empty_like(self.counts)
         counts[number] = self.counts
-        return type(self)(tuple(models), self.sites, patterns, counts, self.withheld)
+        return type(self)(tuple(models), self.sites, patterns, counts)
 
     def to_frame(self) -> pd.DataFrame:
         """Patterns as the index (one level per model), one column of counts per site."""

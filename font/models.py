@@ -35,7 +35,7 @@ class SklearnModel:
 
     Parameters
     ----------
-    estimator : KMeans, GaussianMixture or BayesianGaussianMixture
+    estimator : KMeans or GaussianMixture
         With the settings to fit with, or fitted already. The class parameters are the
         centres or means.
 
@@ -62,24 +62,6 @@ class SklearnModel:
     @property
     def class_parameters_(self) -> NDArray[np.float64]:
         return class_parameters(self.estimator, type(self.estimator).__name__)
-
-    @property
-    def class_weights_(self) -> NDArray[np.float64]:
-        """The proportions that `predict_proba` uses, (K,); K-means has none."""
-        if not hasattr(self.estimator, "weight_concentration_"):
-            return np.asarray(self.estimator.weights_)  # AttributeError for K-means is meant
-        # a variational mixture weighs its classes by exp E[log π], not by E[π]
-        from scipy.special import digamma
-
-        concentration = self.estimator.weight_concentration_
-        if self.estimator.weight_concentration_prior_type == "dirichlet_distribution":
-            logs = digamma(concentration) - digamma(np.sum(concentration))
-        else:
-            a, b = concentration
-            rest = np.cumsum(digamma(b) - digamma(a + b))
-            logs = digamma(a) - digamma(a + b) + np.append(0.0, rest[:-1])
-        weights = np.exp(logs - logs.max())
-        return np.asarray(weights / weights.sum())
 
     def fit(self, data: ArrayLike, weights: ArrayLike | None = None) -> Self:
         """Fit the estimator; only K-means takes case weights."""
@@ -157,13 +139,8 @@ class SklearnModel:
         return points
 
     def _form(self) -> str:
-        name = type(self.estimator).__name__
-        if name == "BayesianGaussianMixture":
-            raise InputError(
-                "a BayesianGaussianMixture cannot be estimated from sums over patients; use "
-                "GaussianMixture."
-            )
-        return "equal" if name == "KMeans" else str(self.estimator.covariance_type)
+        is_kmeans = type(self.estimator).__name__ == "KMeans"
+        return "equal" if is_kmeans else str(self.estimator.covariance_type)
 
     def _middle(self) -> NDArray[np.float64]:
         middle = self.class_parameters_.mean(axis=0) if self._origin is None else self._origin
@@ -183,7 +160,7 @@ class SklearnModel:
         return float(variance / len(labels))
 
 
-_KNOWN = ("KMeans", "GaussianMixture", "BayesianGaussianMixture")
+_KNOWN = ("KMeans", "GaussianMixture")
 
 
 def kmeans_at(centres: NDArray[np.float64]) -> Any:
@@ -215,8 +192,6 @@ def wrap(model: Any) -> Any:
 
 
 # --- sums over patients and Gaussian likelihoods ----------------------------------------------
-
-FORMS = ("full", "tied", "diag", "spherical", "equal")
 
 
 class Gaussians(NamedTuple):

@@ -385,10 +385,11 @@ def suggest_n_clusters(
 
     Examples
     --------
-    >>> from font.simulation.competitors import local_kmeans
+    >>> from sklearn.cluster import KMeans
     >>> from font.simulation.sources import simulate_gaussian
     >>> data = simulate_gaussian("homogeneous", 4, 0.05, seed=1, n_classes=3).data
-    >>> models = {k: local_kmeans(data, k) for k in (4, 5)}
+    >>> models = {k: {site: KMeans(k, n_init=10, random_state=1).fit(x)
+    ...               for site, x in data.items()} for k in (4, 5)}
     >>> suggest_n_clusters(models, data)["suggested"].to_dict()
     {4: 3, 5: 3, 'all': 3}
     """

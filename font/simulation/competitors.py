@@ -1,7 +1,7 @@
 """What the ensemble is compared with: other ways to cluster the patients of several sites.
 
-Some work on label tables {site: patients × models}, with any model, like the ensemble itself; local
-K-means and k-FED need the data, {site: (n, p)}. Clusterings come as {site: clusters}.
+Some work on label tables {site: patients × models}, with any model, like the ensemble itself; k-FED
+needs the data, {site: (n, p)}. Clusterings come as {site: clusters}.
 """
 
 from __future__ import annotations
@@ -147,39 +147,6 @@ def split(clusters: Integers, index: Mapping[Any, pd.Index]) -> Clusters:
 # --- from the data ----------------------------------------------------------------------------
 
 
-def local_kmeans(
-    data: Mapping[Any, ArrayLike],
-    n_clusters: int,
-    *,
-    n_init: int = 10,
-    seed: int = 0,
-) -> dict[Any, Any]:
-    """Scikit-learn's K-means fitted at each site: local models for `font.label`.
-
-    Parameters
-    ----------
-    data : {site: (n, p)}
-    n_clusters : int
-    n_init : int
-        Starts, of which the best is kept. They are seeded by k-means++ as published: each next
-        seed is one draw in proportion to squared distance. Scikit-learn's default, the best of
-        several draws, is stronger where n_init is 1.
-    seed : int
-
-    Examples
-    --------
-    >>> models = local_kmeans({"here": np.array([[0.0], [0.2], [5.0]])}, 2)
-    >>> np.sort(models["here"].cluster_centers_.ravel()).round(1).tolist()
-    [0.1, 5.0]
-    """
-    arrays = _arrays(data)
-    seeds = np.random.SeedSequence(seed).generate_state(len(arrays))
-    return {
-        site: fit_kmeans(points, n_clusters, n_init, int(state), f"the site {site!r}")
-        for (site, points), state in zip(arrays.items(), seeds, strict=True)
-    }
-
-
 def k_fed(
     data: Mapping[Any, ArrayLike],
     n_clusters: int,
@@ -206,8 +173,8 @@ def k_fed(
     n_local : int, optional
         Clusters at each site; n_clusters unless given.
     n_init : int
-        Starts of K-means on the projected rows, of which the best is kept, seeded as in
-        `local_kmeans`. The algorithm asks for a solution whose sum of squares is within a constant
+        Starts of K-means on the projected rows, of which the best is kept, seeded by k-means++ as
+        published. The algorithm asks for a solution whose sum of squares is within a constant
         factor of the smallest, and leaves open how to find it; ten starts are what the other
         methods have.
     rounds : int or None

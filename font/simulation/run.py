@@ -25,7 +25,6 @@ from font.simulation.replicate import MEASURES, MODELS, VARIANTS, number_of, pla
 from font.simulation.sources import SETTINGS, GaussianSource, Source
 
 METHODS = GaussianSource.methods
-ALL_METHODS = (*METHODS, *VARIANTS)
 SITES = (5, 10, 50)
 
 _VERSION = 4  # of what a finished scenario means; raise it when the numbers change

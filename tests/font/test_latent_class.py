@@ -64,19 +64,6 @@ def test_each_step_raises_the_likelihood_and_weights_are_copies():
     np.testing.assert_allclose(a.class_parameters_, b.class_parameters_, atol=1e-6)
 
 
-def test_a_site_with_its_own_proportions():
-    _, answers, _ = simulate()
-    model = LatentClass(2, seed=1).fit(answers)
-    truth, other, _ = simulate(2000, seed=8, weights=(0.05, 0.95))
-    sent = font.label({"A": model}, other)["A"]
-    own = font.label({"A": model}, other, proportions="site")["A"]
-    right = (
-        font.compare_clusterings(truth, own)["matched"],
-        font.compare_clusterings(truth, sent)["matched"],
-    )
-    assert right[0] > right[1]
-
-
 @pytest.mark.parametrize(
     ("answers", "message"),
     [

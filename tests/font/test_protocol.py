@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.cluster import DBSCAN, KMeans
-from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+from sklearn.mixture import GaussianMixture
 
 import font
 from font import LocalModel, SklearnModel, label
@@ -21,13 +21,6 @@ ESTIMATORS = [
     KMeans(3, n_init=5, random_state=0),
     *(GaussianMixture(3, covariance_type=c, random_state=0) for c in ("full", "tied", "diag")),
     GaussianMixture(3, covariance_type="spherical", random_state=0),
-    BayesianGaussianMixture(n_components=3, random_state=0, max_iter=500),
-    BayesianGaussianMixture(
-        n_components=3,
-        random_state=0,
-        max_iter=500,
-        weight_concentration_prior_type="dirichlet_distribution",
-    ),
 ]
 
 
@@ -93,63 +86,3 @@ def test_site_proportions_of_edge_cases():
     np.testing.assert_allclose(site_proportions(np.empty((0, 2)), [0.3, 0.7]), [0.3, 0.7])
     with pytest.raises(ValueError, match="one proportion for each column"):
         site_proportions([[1.0, 0.0]], [1.0])
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS[1:], ids=str)
-def test_a_site_of_another_mix_is_labelled_better_with_its_own_proportions(estimator):
-    rng = np.random.default_rng(5)
-    centres = np.array([[0.0, 0.0], [2.2, 0.0], [0.0, 2.2]])
-
-    def sample(shares, n):
-        truth = rng.choice(3, p=shares, size=n)
-        return truth, centres[truth] + rng.normal(size=(n, 2))
-
-    estimator = (
-        type(estimator)(**estimator.get_params() | {"means_init": centres})
-        if hasattr(estimator, "means_init")
-        else estimator
-    )
-    estimator.fit(sample([0.34, 0.33, 0.33], 3000)[1])
-    truth, data = sample([0.05, 0.05, 0.9], 3000)
-    own = label({"A": estimator}, data, proportions="site")["A"]
-    sent = label({"A": estimator}, data)["A"]
-    assert (
-        font.compare_clusterings(truth, own)["matched"]
-        > font.compare_clusterings(truth, sent)["matched"] + 0.02
-    )
-
-
-def test_site_proportions_of_a_variational_mixture_are_consistent(blobs):
-    """Re-estimating must divide by what predict_proba used, exp E[log π], not by weights_."""
-    model = SklearnModel(ESTIMATORS[5]).fit(blobs)
-    estimator = model.estimator
-    shares = model.predict_proba(blobs) / model.class_weights_
-    density = np.exp(estimator._estimate_log_prob(blobs))
-    density /= density.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(shares / shares.sum(axis=1, keepdims=True), density, rtol=1e-6)
-
-
-def test_models_without_proportions_say_so(blobs):
-    with pytest.raises(InputError, match="'A' has no class proportions"):
-        label({"A": KMeans(2, n_init=1).fit(blobs)}, blobs, proportions="site")
-
-
-def test_case_weights_of_the_data_count_in_the_proportions():
-    class Data:
-        def __init__(self, values, weights):
-            self.values, self.weights, self.shape = values, weights, values.shape
-            self.ids = pd.RangeIndex(len(values))
-
-    class Given:
-        weights_ = np.array([0.5, 0.5])
-
-        def predict_proba(self, data):
-            return data.values
-
-        def predict(self, data):
-            return data.values.argmax(axis=1)
-
-    values = np.array([[0.55, 0.45], [0.0, 1.0], [1.0, 0.0]])
-    heavy_second = Data(values, np.array([1.0, 9.0, 1.0]))
-    assert label({"A": Given()}, heavy_second)["A"].tolist() == [0, 1, 0]
-    assert label({"A": Given()}, heavy_second, proportions="site")["A"].tolist() == [1, 1, 0]

@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-import font
 from font.simulation import competitors
 from font.simulation.competitors import (
     consensus,
+    fit_kmeans,
     k_fed,
-    local_kmeans,
     local_scores,
     rand_index,
 )
@@ -98,11 +97,11 @@ def test_rounds_of_lloyd_at_the_centre_of_k_fed():
         k_fed(data, 2, rounds=-1)
 
 
-def test_local_kmeans_is_as_good_as_greedy_seeding():
+def test_plain_seeding_is_as_good_as_greedy_seeding():
     from sklearn.cluster import KMeans
 
     sites = simulate_gaussian("homogeneous", 1, 0.3, seed=2, sizes=(400, 400))
-    model = local_kmeans(sites.data, 5, n_init=20, seed=1)["site 1"]
+    model = fit_kmeans(sites.data["site 1"], 5, 20, 1, "site 1")
     best = KMeans(5, n_init=20, random_state=0).fit(sites.data["site 1"])
     assert model.inertia_ == pytest.approx(best.inertia_, rel=1e-3)
 
@@ -123,12 +122,10 @@ def test_scores_of_local_models(make_case):
     assert scores["m0"] == pytest.approx(adjusted_rand_score(case.truth, case.labels["m0"]))
 
 
-def test_k_fed_keeps_ids_and_local_kmeans_labels():
+def test_k_fed_keeps_ids():
     frame = pd.DataFrame(groups(0, 10), index=list("abcdefgh"))
     found = k_fed({"A": frame, "B": groups(0)}, 2, n_local=1)["nearest"]
     assert list(found["A"].index) == list("abcdefgh")
-    models = local_kmeans({"A": frame}, 2, seed=1)
-    assert font.label(models, frame.to_numpy())["A"].nunique() == 2
 
 
 def test_outlying_patients_are_not_scored():
@@ -150,7 +147,7 @@ def test_errors_say_how_to_fix_it():
         (lambda: k_fed(data, 9), "8 patients, too few for 9 clusters"),
         (lambda: k_fed({"A": groups(0), "B": np.ones((3, 2))}, 2), "the same variables"),
         (lambda: k_fed({"A": np.array([[np.nan]])}, 1), "missing or infinite"),
-        (lambda: local_kmeans(data, 2, n_init=0), "n_init must be a whole number"),
+        (lambda: k_fed(data, 2, n_init=0), "n_init must be a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
