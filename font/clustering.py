@@ -48,9 +48,9 @@ _PSEUDO = 0.5  # patients added to each cell of a confusion table, so that none 
 def same_positions(points: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows that stand for all different positions, and for each row its position's number.
 
-    Patterns that differ only in labels without influence (a model of weight 0, two classes
-    with equal parameters) share a position up to rounding. Sorted along one random direction
-    equal rows are neighbours.
+    Patterns that differ only in labels without influence (a model of weight 0, two classes with
+    equal parameters) share a position up to rounding. Along one random direction equal rows are
+    neighbours.
     """
     direction = np.random.default_rng(0).normal(size=points.shape[1])
     along = points @ direction
@@ -261,20 +261,11 @@ def latent_clusters(
 
     Errors are taken to be independent between models (Dawid and Skene): with C^{ts} the cross-table
     of the models t and s, π and A maximise Σ_{t<s} Σ_kl C^{ts}_kl log Σ_c π_c A_t[k, c] A_s[l, c].
-    EM on the pairs of models, by multiplicative updates. All starts make a few updates,
-    and the best goes on. A patient is counted in every pair, so that this is a composite
-    likelihood, not the full one; and as pairs do not say everything that triples would, several
-    solutions may fit alike, of which one near the beginning is found.
-
-    Parameters
-    ----------
-    total : (ΣK, ΣK)
-        Cross-tables, of which only those of two different models are used.
-    offsets : (M + 1,)
-    starts : list of (ΣK, C)
-        How far each class belongs to each cluster, to begin with.
-    share : (M,), optional
-        How far each model counts.
+    EM on the pairs of models, by multiplicative updates. All starts, (ΣK, C) memberships of classes
+    in clusters, make a few updates, and the best goes on. A patient is counted in every pair, so
+    that this is a composite likelihood, not the full one; and as pairs do not say everything that
+    triples would, several solutions may fit alike, of which one near the beginning is found. Model
+    m counts as `share[m]` models.
     """
     sizes = np.diff(offsets)
     n_models = len(sizes)
@@ -313,16 +304,11 @@ _MOST_STARTS = 10
 class Clusters(NamedTuple):
     """The last step's result, clusters by decreasing size.
 
-    Parameters
-    ----------
-    axes, centres : (ΣK, r), (n_clusters, r)
-        Positions of patterns, and where the clusters' centres are.
-    member : (ΣK, n_clusters)
-        How many of the patients of each class of each model, or which share, are in each cluster.
-    sizes : (n_clusters, sites) patients
-    labels : (P,) the cluster of each pattern; empty from cross-tables
-    proportions, confusion : (n_clusters,), (ΣK, n_clusters)
-        Of latent clusters, otherwise empty.
+    Positions are z·`axes` (ΣK, r), `centres` (C, r) those of the clusters. `member` (ΣK, C) says
+    how many of the patients of each class of each model, or which share, are in each cluster;
+    `sizes` are patients by cluster and site; `labels` (P,) the cluster of each pattern, empty from
+    cross-tables; `proportions` (C,) and `confusion` (ΣK, C) those of latent clusters, otherwise
+    empty.
     """
 
     axes: Floats

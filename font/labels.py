@@ -120,24 +120,10 @@ def site_proportions(
 ) -> NDArray[np.float64]:
     """A site's own class proportions, all other parameters of the model kept.
 
-    EM on the proportions alone: r_ik ∝ p_ik·π_k / π⁰_k, then π_k = mean of r_ik over
-    patients, where p are the probabilities under the sender's proportions π⁰.
+    EM on the proportions alone: r_ik ∝ p_ik·π_k / π⁰_k, then π_k = mean of r_ik over patients,
+    where p (n, K) are the `probabilities` under the sender's `proportions` π⁰ (K,). `prior` is the
+    pseudo-count of each class; it ends when no proportion changes by `tol`.
 
-    Parameters
-    ----------
-    probabilities : (n, K)
-        As `predict_proba` gives them.
-    proportions : (K,)
-        The proportions behind them.
-    weights : (n,), optional
-        Case weights.
-    prior : float
-        Pseudo-count of each class.
-    max_iter, tol
-        Updates at most, and the change of a proportion below which to stop.
-
-    Examples
-    --------
     >>> p = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> site_proportions(p, [0.5, 0.5]).round(2).tolist()
     [0.75, 0.25]
@@ -469,18 +455,8 @@ class AddedTables:
     """Cross-tables of several sites, added up: all that an ensemble needs of them.
 
     Only the largest site can have more patients than all the others together, and so be scaled
-    down; that is why its table is kept apart.
-
-    Parameters
-    ----------
-    models, n_classes
-        As in `CrossTables`.
-    sizes : {site: (ΣK,)}
-        The site's patients by class of each model.
-    largest : (ΣK, ΣK)
-        The table of the site with most patients.
-    others : (ΣK, ΣK)
-        The sum of all other sites' tables.
+    down; that is why its table (ΣK, ΣK) is kept apart from the sum of all `others`. `sizes` are
+    each site's patients by class of each model, (ΣK,).
     """
 
     models: tuple[Hashable, ...]

@@ -123,13 +123,8 @@ class Refined:
     def predict_proba(self, data: Any, site: Hashable | None = None) -> pd.DataFrame:
         """Each patient's probability of each cluster, patients × clusters.
 
-        Parameters
-        ----------
-        data
-            As in `refine`.
-        site : optional
-            Whose proportions to use. Those of a site that was not part of the refinement, or of
-            none, are estimated from `data`, which should then be that site's patients.
+        With the proportions of `site`. Those of a site that was not part of the refinement, or of
+        none, are estimated from `data`, which should then be that site's patients.
         """
         n = n_patients(data)
         if not n:
@@ -251,8 +246,7 @@ def _held_out_path(
 ) -> Floats:
     """Mean log-likelihood of held-out patients after 0, 1, … steps on the others.
 
-    It ends with the first step that lowers it, or with convergence. Patients who are impossible
-    at the beginning, and so stay, do not count.
+    It ends with the first step that lowers it, or with convergence.
     """
     kept = {}
     for site, part in sites.items():

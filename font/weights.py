@@ -257,12 +257,9 @@ def principal_axes(centred: Floats, root: Floats) -> tuple[Floats, Floats]:
 class SpectrumChoice(NamedTuple):
     """Number of clusters read off a spectrum, and how certain it is.
 
-    Parameters
-    ----------
-    n_clusters : 1 + the number of eigenvalues above a tenth of the largest
-    low, high : the same number results from any threshold between these shares of the largest
-    sure : "clear" if the tenth may be halved and doubled, "fair" if it may be divided and
-        multiplied by √2, else "doubtful"
+    One more than the eigenvalues above a tenth of the largest. Any threshold between the shares
+    `low` and `high` gives the same number; it is "clear" if the tenth may be halved and doubled,
+    "fair" if it may be divided and multiplied by √2, else "doubtful".
     """
 
     n_clusters: int
@@ -275,14 +272,10 @@ def read_spectrum(values: Iterable[float]) -> SpectrumChoice:
     """The number of clusters from the eigenvalues of −HD̃H.
 
     K well-separated clusters give K − 1 large eigenvalues; the rest is noise. Local models with K
-    classes each lead to K clusters partly by construction, so what models of 1 to 3 more suggest
-    is the better evidence (`suggest_n_clusters`).
+    classes each lead to K clusters partly by construction, so what models of 1 to 3 more suggest is
+    the better evidence (`suggest_n_clusters`). *Does it work?* in the documentation says how often
+    the number suggested was the true one.
 
-    *Does it work?* in the documentation says how often the number suggested was the true one: how
-    sure the answer is says more than the number of classes does.
-
-    Examples
-    --------
     >>> read_spectrum([10.0, 6.0, 3.0, 0.2, 0.1])
     SpectrumChoice(n_clusters=4, low=0.02, high=0.3, sure='clear')
     """
@@ -299,18 +292,13 @@ def read_spectrum(values: Iterable[float]) -> SpectrumChoice:
 
 
 class Weighed(NamedTuple):
-    """What the cross-tables of the labels say about the models, with M models of ΣK classes.
+    """What the cross-tables of the labels say about M models of ΣK classes in all.
 
-    Parameters
-    ----------
-    offsets : (M + 1,) where each model's classes begin
-    weights, centred_weights : (M,)
-    cosines, centred_cosines : (M, M) agreement G, and that of the double-centred distances
-    spectrum : (ΣK,) eigenvalues of −HD̃H, largest first
-    choice : number of clusters that the spectrum suggests
-    metric : (ΣK, ΣK) B, the distances between classes, weighed
-    axes : (ΣK, ΣK) B·S^½; the pattern with one-hot labels z has the position z·axes
-    principal : (ΣK, r) the same for the principal coordinates of D̃ as squared distance
+    `offsets` (M + 1,) say where each model's classes begin; `cosines` is the agreement G, and
+    `centred_cosines` that of the double-centred distances; `spectrum` has the eigenvalues of −HD̃H,
+    largest first; `metric` (ΣK, ΣK) is B, the distances between classes, weighed. The pattern with
+    one-hot labels z has the position z·axes, with axes = B·S^½ (ΣK, ΣK), or z·principal (ΣK, r)
+    where D̃ is taken as squared distance.
     """
 
     offsets: NDArray[np.intp]

@@ -229,17 +229,11 @@ class Header:
 def read_file(
     source: Source, header: Header | None = None, *, kind: str | None = None, min_count: int = 1
 ) -> Envelope:
-    """Read and check an exchange file.
+    """Read and check an exchange file, or its bytes.
 
-    Parameters
-    ----------
-    source : the file, or its bytes
-    header : Header, optional
-        The reader's: refuse files of another study or round, or that its keys do not fit.
-    kind : str, optional
-        Such as "model"; refuse other messages.
-    min_count : int
-        The study's: refuse files whose counts were rounded to multiples of less.
+    A file of another kind is refused, one of another study or round, one that the keys of the
+    reader's header do not fit, and one whose counts were rounded to multiples of less than
+    `min_count`.
     """
     origin = name_of(source)
     with no_collection():
@@ -337,10 +331,8 @@ def _check_format(content: Any, origin: str) -> None:
 
 
 def file_name(name: str, kind: str) -> str:
-    """What a site's file is called, such as "MGB-1.model.json".
+    """What a site's file is called.
 
-    Examples
-    --------
     >>> file_name("south hospital/2", "masked labels")
     'south_hospital-2.masked-labels.json'
     """
@@ -350,8 +342,6 @@ def file_name(name: str, kind: str) -> str:
 def file_names(names: Iterable[str], kind: str) -> dict[str, str]:
     """The file names of several sites, no two alike.
 
-    Examples
-    --------
     >>> file_names(["a b", "a_b"], "labels")
     {'a b': 'a_b.labels.json', 'a_b': 'a_b-2.labels.json'}
     """

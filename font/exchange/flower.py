@@ -59,14 +59,11 @@ _log = logging.getLogger("flwr")  # what `flwr run --stream` and the SuperNode s
 
 
 def client_app(site: Callable[[Context], Site]) -> ClientApp:
-    """The app of a hospital.
+    """The app of a hospital; `site` makes it from the context of each message.
 
-    Parameters
-    ----------
-    site : context → Site
-        Called for each message. `context.node_config` holds what the hospital gave to its own
-        SuperNode, such as `--node-config 'study="study.toml" site="MGB"'`. With `secure=true`
-        there the hospital takes part in secure sums, if the centre asks for them.
+    `context.node_config` holds what the hospital gave to its own SuperNode, such as `--node-config
+    'study="study.toml" site="MGB"'`. With `secure=true` there the hospital takes part in secure
+    sums, if the centre asks for them.
     """
     app = ClientApp()
     for step in steps():
@@ -188,15 +185,7 @@ def ask(
 ) -> list[Reply]:
     """Send files to nodes and collect what comes back in time.
 
-    Parameters
-    ----------
-    grid : Flower's Grid
-    step : str
-        One of `font.exchange.rounds.steps()`.
-    files : exchange files
-    senders : node ids as texts; None: everyone, once `n_sites` are connected
-    timeout : seconds
-    n_sites : int
+    `senders` are node ids as texts; None asks everyone, once `n_sites` are connected.
     """
     end = time.monotonic() + timeout
     if senders is None:
@@ -249,10 +238,7 @@ def _files_in(message: Message) -> list[bytes]:
 
 
 def _check_amount(files: list[bytes]) -> None:
-    """Refuse a message of more than any round needs, before its files are parsed.
-
-    Flower itself passes messages of up to 2 GB.
-    """
+    """Refuse a message larger than any round needs; Flower itself passes messages of up to 2 GB."""
     n_bytes = sum(map(len, files))
     if len(files) > _MOST_FILES or n_bytes > _MOST_BYTES:
         raise InputError(

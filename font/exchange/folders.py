@@ -98,10 +98,7 @@ MESSAGE = Message(payload=RequestsPayload, explain=_explain, sender="centre", re
 
 
 class Received(NamedTuple):
-    """An exchange file: its name in the folder, what it says of itself, and its bytes.
-
-    `mark` is the SHA-256 of the payload.
-    """
+    """An exchange file: its name in the folder, what it says of itself, and its bytes."""
 
     name: str
     kind: str
@@ -113,15 +110,7 @@ class Received(NamedTuple):
 
 @dataclass
 class Inbox:
-    """What came in.
-
-    Parameters
-    ----------
-    files : list of Received
-        In the order of their names; of equal files the first.
-    refused : list of str
-        A sentence about each of the others.
-    """
+    """What came in: of equal files the first, and a sentence about each file that was refused."""
 
     files: list[Received] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -136,16 +125,8 @@ def read_inbox(
 ) -> Inbox:
     """Read all files in a folder and its subfolders whose names end in .json.
 
-    Parameters
-    ----------
-    folder : path
-        One that does not exist is empty.
-    header : Header
-        The reader's: files of another study or round, or that its keys do not fit, are refused.
-    min_count : int
-        The study's.
-    reader : "site" or "centre"
-        Files that are not for it are refused.
+    Files that `read_file` refuses, or that are not for this reader, are not used. A folder that
+    does not exist is empty.
     """
     inbox = Inbox()
     seen = set()
@@ -186,13 +167,7 @@ def _json_files(folder: Path) -> Iterator[Path]:
 
 
 class Waiting(Exception):
-    """The round stops here until more has come.
-
-    Parameters
-    ----------
-    step : str
-    missing : {site: what is missing}
-    """
+    """The round stops here until more has come: `missing` says what, by site."""
 
     def __init__(self, step: str, missing: Mapping[str, str]) -> None:
         super().__init__(f"waiting for {some(sorted(missing))}")
@@ -223,28 +198,11 @@ class _Notes(BaseModel):
 class CentreFolder:
     """The centre's folder, as the carrier of a round.
 
-    Parameters
-    ----------
-    folder : path
-        With `inbox`, `outbox` and `private`.
-    header : Header
-        The centre's.
-    sites : list of str
-        All sites of the study.
-    without : list of str
-        Those to go on without, from the step on that is open now.
-    min_count : int
-    n_models : int
-        Files with which a site answers the step "fit".
-    look : bool
-        Write nothing, and stop at the open step even if all sites have answered.
-
-    Attributes
-    ----------
-    absent : list of Absent
-        For `run_round`: what is noted there about a reply keeps its step open.
-    sent : list of str
-        Files of the outbox that belong to the open step.
+    `folder` has `inbox`, `outbox` and `private`; `sites` are all sites of the study, `without`
+    those to go on without from the step on that is open now. A site answers the step "fit" with
+    `n_models` files. With `look` nothing is written, and the open step ends in `Waiting` even if
+    all sites have answered. What `run_round` notes in `absent` about a reply keeps its step open;
+    `sent` are the files of the outbox that belong to the open step.
     """
 
     def __init__(
@@ -304,7 +262,7 @@ class CentreFolder:
     def settle(self) -> None:
         """Close the step that was asked last, if everything that came could be used.
 
-        The next step does so; after the last one it is to be called.
+        The next step calls it; after the last one the caller does.
         """
         step_now, self._open = self._open, None
         if step_now is None:

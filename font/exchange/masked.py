@@ -80,13 +80,7 @@ Masked = NDArray[np.uint64]
 
 
 def mask_key(secret: bytes) -> str:
-    """The public key, 64 hexadecimal digits, that belongs to a site's 32 secret bytes.
-
-    Examples
-    --------
-    >>> len(mask_key(bytes(range(32))))
-    64
-    """
+    """The public key, 64 hexadecimal digits, that belongs to a site's 32 secret bytes."""
     return _private(secret).public_key().public_bytes_raw().hex()  # type: ignore[no-any-return]
 
 
@@ -101,22 +95,12 @@ def unmask(
 def mask(
     values: ArrayLike, secret: bytes, site: str, keys: Mapping[str, str], context: Sequence[Any]
 ) -> Masked:
-    """Whole numbers with the masks of all pairs of sites that `site` is part of.
+    """Whole numbers from 0 to 10¹⁵ with the masks of all pairs of sites that `site` is part of.
 
-    Parameters
-    ----------
-    values : (n,) whole numbers from 0 to 10¹⁵
-    secret : bytes
-        The site's 32 secret bytes.
-    site : str
-    keys : {site: public key}
-        Of the whole set, this site among it; at least three.
-    context : list of texts and numbers
-        What the masks are for: the study, the round, the table. Each context and each set of sites
-        has masks of its own; with one context a site must never mask two different tables.
+    `keys` are the public keys of the whole set, this site among it. `context` is what the masks are
+    for: the study, the round, the table. Each context and each set of sites has masks of its own;
+    with one context a site must never mask two different tables.
 
-    Examples
-    --------
     >>> secrets = {site: bytes([i]) * 32 for i, site in enumerate(["a", "b", "c"], 1)}
     >>> keys = {site: mask_key(secret) for site, secret in secrets.items()}
     >>> masked = [mask([7, 0], s, site, keys, ["study", 1]) for site, s in secrets.items()]
@@ -258,18 +242,9 @@ class MaskedFile:
 
 
 class MaskedTotal(NamedTuple):
-    """What masked files add up to.
+    """What masked files add up to, exactly; `min_count` is the largest of the sites'.
 
-    Parameters
-    ----------
-    kind, of : str
-        As in `MaskedFile`.
-    fingerprints : {site: SHA-256 of its payload}
-        In the order of the sites' names.
-    min_count : int
-        The largest of the sites'.
-    values : (n,) int64
-        The exact sum.
+    `fingerprints` are by site, in the order of the names.
     """
 
     kind: str
@@ -293,9 +268,8 @@ class MaskedTotal(NamedTuple):
 
 
 def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
-    """The sum over all sites of a set, exact; all of them are needed.
-
-    The files are added as they come, so that an iterator needs the memory of one.
+    """The sum over all sites of a set, exact; all of them are needed, and taken one after the
+    other.
     """
     first: MaskedFile | None = None
     total: Masked = np.zeros(0, dtype=np.uint64)
@@ -355,19 +329,9 @@ def write_masked(
     of: str,
     min_count: int,
 ) -> MaskedFile:
-    """Mask a site's numbers and write them.
+    """Mask a site's numbers and write them; `of` is the fingerprint of what they were made with.
 
-    Parameters
-    ----------
-    path : where to; None checks everything and writes nothing
-    kind : of the message
-    values, secret, keys
-        As in `mask`.
-    header : Header
-    of : str
-        The fingerprint of what the numbers were made with.
-    min_count : int
-        The sum will be rounded to multiples of it, or of another site's if that is larger.
+    The sum will be rounded to multiples of `min_count`, or of another site's if that is larger.
     """
     values = mask(values, secret, header.site, keys, [header.study, header.round, kind, of])
     payload = {

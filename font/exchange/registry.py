@@ -231,13 +231,9 @@ _FORMATS: dict[str, Tables | str] = {}
 
 
 def register_tables(format: str, tables: Tables | str) -> None:
-    """Make a format of results files known.
+    """Make a format of results files known by its word in files.
 
-    Parameters
-    ----------
-    format : str
-        The word for it in files.
-    tables : {table: {column: kind and meaning}}, or where they are, such as "package.module:NAME"
+    `tables` is {table: {column: kind and meaning}}, or its place, such as "package.module:NAME".
     """
     _FORMATS[format] = tables
 

@@ -41,16 +41,9 @@ class Absent(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What one site answered.
+    """What one site answered: exchange files, or why there are none.
 
-    Parameters
-    ----------
-    sender : str
-        What the network calls the site.
-    files : tuple of bytes
-        Exchange files.
-    trouble : str, optional
-        Why there are none.
+    `sender` is what the network calls the site.
     """
 
     sender: str
@@ -96,15 +89,9 @@ class Site(Protocol):
 
 
 def answer_step(site: Site, step: str, received: Sequence[bytes]) -> list[Path]:
-    """Do what the centre asks for, and return the paths of the files to send.
+    """Do what the centre asks for in a step of `rounds.steps()`; the paths of the files to send.
 
-    Parameters
-    ----------
-    site : Site
-    step : str
-        One of `font.exchange.rounds.steps()`.
-    received : exchange files that came with the request
-        The key files of all sites among them ask for secure sums.
+    The key files of all sites among those received ask for secure sums.
     """
     if step == "fit":
         return list(site.fit())
@@ -129,12 +116,8 @@ def answer_step(site: Site, step: str, received: Sequence[bytes]) -> list[Path]:
 
 
 def in_memory(sites: Mapping[str, Site]) -> Ask:
-    """What `run_round` asks when all sites are objects of this process.
-
-    Parameters
-    ----------
-    sites : {name: Site}
-        An error of one of them ends the round.
+    """What `run_round` asks when all sites are objects of this process; any error ends the
+    round.
     """
 
     def ask(step: str, files: Sequence[bytes], senders: Sequence[str] | None) -> Iterable[Reply]:
@@ -152,16 +135,9 @@ def in_memory(sites: Mapping[str, Site]) -> Ask:
 class Centre:
     """Who asks the sites in a round.
 
-    Parameters
-    ----------
-    ask : step, files, senders → replies
-    header : Header
-        Files of another study or round, or that its keys do not fit, are refused.
-    out : folder that keeps what was received
-    min_count : int
-        Files whose counts were rounded to multiples of less are refused.
-    absent : list of Absent
-        Grows with every reply that cannot be used.
+    `ask` is the carrier, `header` the centre's, `out` the folder that keeps what was received.
+    Files whose counts were rounded to multiples of less than `min_count` are refused; `absent`
+    grows with every reply that cannot be used.
     """
 
     ask: Ask
@@ -194,8 +170,8 @@ class Centre:
     ) -> Iterator[tuple[str, Part]]:
         """The senders with what was read of their one file; whose cannot be used is noted.
 
-        `read` gives the site that a file names and its content. A sender may not use the name of
-        another site than the one whose models it sent.
+        `read` gives the site that a file names and its content. A sender may not use another site's
+        name.
         """
         for sender, reply in replies.items():
             site = senders[sender][0]
@@ -368,15 +344,8 @@ def collect_keys(centre: Centre, senders: Heard) -> KeyReplies:
 class MaskedRequest(NamedTuple):
     """What the centre asks the sites of a secure sum for.
 
-    Parameters
-    ----------
-    step : "label" or "refine"
-    files : list of bytes
-        What the sites answer; the key files are sent along.
-    kind, of : str
-        As in `MaskedFile`.
-    name : str
-        For the files that come back.
+    Sites answer the `files` and the key files, in the step "label" or "refine"; `kind` and `of` are
+    those of the masked files that come back, `name` is for their names.
     """
 
     step: str

@@ -103,13 +103,8 @@ def sign_file(data: bytes, path: Path_) -> bytes:
 def verify(envelope: Mapping[str, Any], site: str, keys: Keys, origin: str) -> None:
     """Refuse a file whose signature is not its own, or not that of its sender's pinned key.
 
-    Parameters
-    ----------
-    envelope : all fields of the file; that `sha256` fits the payload is known
-    site : the sender
-        The site that the file names; "centre" for messages that only the centre sends.
-    keys : {site: public key}, optional
-    origin : what messages call the file
+    `site` is the site that the file names, or "centre" for messages that only the centre sends. It
+    is known that the checksum fits the payload.
     """
     signature = envelope.get("signature")
     known = check_keys(keys)
@@ -151,13 +146,7 @@ def verify(envelope: Mapping[str, Any], site: str, keys: Keys, origin: str) -> N
 
 
 def check_keys(keys: Keys) -> dict[str, str]:
-    """Pinned keys, if they are such: 64 hexadecimal digits for each site.
-
-    Examples
-    --------
-    >>> check_keys({"MGB": "AB" * 32})["MGB"][:4]
-    'abab'
-    """
+    """Pinned keys by site, if they are such: 64 hexadecimal digits for each."""
     pinned = {str(site): str(key).strip().lower() for site, key in (keys or {}).items()}
     wrong = [site for site, key in pinned.items() if not _DIGITS.fullmatch(key)]
     if wrong:

@@ -36,20 +36,7 @@ Clusters = dict[Any, pd.Series]
 
 
 def local_scores(labels: LabelTables, truth: Clusterings) -> pd.Series:
-    """The adjusted Rand index of each model's labels on all patients, as a Series over models.
-
-    Parameters
-    ----------
-    labels : {site: table}
-    truth : {site: true classes}
-        Patients with a negative class are not scored.
-
-    Examples
-    --------
-    >>> labels = {"here": pd.DataFrame({"A": [0, 0, 1, 1], "B": [0, 1, 1, 1]})}
-    >>> local_scores(labels, {"here": [1, 1, 0, 0]}).round(2).to_dict()
-    {'A': 1.0, 'B': 0.0}
-    """
+    """The adjusted Rand index of each model's labels on all patients, see `rand_index`."""
     scores = {
         model: rand_index({site: table[model] for site, table in labels.items()}, truth)
         for model in _models(labels)
@@ -97,13 +84,7 @@ def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> Cluster
 
 
 def rand_index(clusters: Clusterings, truth: Clusterings) -> float:
-    """The adjusted Rand index over all sites; patients with a negative true class are left out.
-
-    Examples
-    --------
-    >>> rand_index({"A": [0, 0], "B": [1, 5]}, {"A": [1, 1], "B": [0, -1]})
-    1.0
-    """
+    """The adjusted Rand index over all sites; patients with a negative true class are left out."""
     sites = list(clusters)
     if absent := [site for site in sites if site not in truth]:
         raise InputError(f"truth has no entry for the sites {some(absent)}; give one for each.")
@@ -157,32 +138,27 @@ def k_fed(
     first: Any = None,
     seed: int = 0,
 ) -> dict[str, Clusters]:
-    """One-shot federated K-means, k-FED of Dennis, Li and Smith (2021).
+    """One-shot federated K-means, k-FED of Dennis, Li and Smith (2021), of data {site: (n, p)}.
 
     At each site, the K-means of Awasthi and Sheffet (2012): project the rows A on the K leading
-    singular vectors, run K-means there (centres ν), let S_r be the rows with
-    ‖Â_i − ν_r‖ ≤ ⅓ ‖Â_i − ν_s‖ for all s ≠ r, and start Lloyd's steps on A from the means of the
-    S_r. At the centre: begin with the centres of one site, add the centre farthest from those
-    chosen until there are K, and run one round of Lloyd on all sites' centres: group them, take
-    the groups' means, and group them by these.
+    singular vectors, run K-means there (centres ν), let S_r be the rows with ‖Â_i − ν_r‖ ≤ ⅓ ‖Â_i −
+    ν_s‖ for all s ≠ r, and start Lloyd's steps on A from the means of the S_r. At the centre: begin
+    with the centres of one site, add the centre farthest from those chosen until there are K, and
+    run one round of Lloyd on all sites' centres: group them, take the groups' means, and group them
+    by these.
 
     Parameters
     ----------
-    data : {site: (n, p)}
-    n_clusters : int
     n_local : int, optional
         Clusters at each site; n_clusters unless given.
     n_init : int
-        Starts of K-means on the projected rows, of which the best is kept, seeded by k-means++ as
-        published. The algorithm asks for a solution whose sum of squares is within a constant
-        factor of the smallest, and leaves open how to find it; ten starts are what the other
-        methods have.
+        Starts of K-means on the projected rows, of which the best is kept. The algorithm asks for a
+        sum of squares within a constant factor of the smallest, and leaves open how to find it.
     rounds : int or None
-        Of Lloyd at the centre. The paper says one; 0 groups the sites' centres by those chosen
-        first, and None goes on until nothing changes, as the authors' own program does.
+        sum of squares within a constant factor of the smallest, and leaves open how to get it.
+        and None goes on until nothing changes, as the authors' own program does.
     first : site, optional
         Whose centres the centre begins with (the paper: any); drawn at random unless given.
-    seed : int
 
     Returns
     -------
@@ -192,21 +168,8 @@ def k_fed(
 
     Notes
     -----
-    Where no row is that much nearer to ν_r than to the others, S_r is empty; the mean of all
-    rows nearest to ν_r then takes its place.
-
-    A round of Lloyd's algorithm has two steps, the means of the groups and the grouping by these
-    means; rounds=1 takes each of them after the grouping by the centres chosen first. What the
-    sites need from the centre is the grouping of their centres, so that a round that ended with
-    the means would leave it as it was before (rounds=0).
-
-    Examples
-    --------
-    >>> data = {"A": np.array([[0.0], [0.2], [5.0]]), "B": np.array([[5.1], [4.9], [0.1]])}
-    >>> found = k_fed(data, 2, first="A")["faithful"]
-    >>> low, _, high = found["A"]
-    >>> found["B"].tolist() == [high, high, low]
-    True
+    Where no row is that much nearer to ν_r than to the others, S_r is empty; the mean of all rows
+    nearest to ν_r then takes its place.
     """
     n_clusters = whole_number(n_clusters, 1, "n_clusters")
     n_local = n_clusters if n_local is None else whole_number(n_local, 1, "n_local, unless None,")

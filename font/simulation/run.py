@@ -198,13 +198,7 @@ def grid_scenarios(
     grid: Mapping[str, Iterable[Any]] | Iterable[Mapping[str, Any]] | None = None,
     source: Source | None = None,
 ) -> list[dict[str, Any]]:
-    """The scenarios of a grid, checked: all combinations of a dict's values, or a list as it is.
-
-    Examples
-    --------
-    >>> grid_scenarios({"setting": ["homogeneous"], "n_sites": [5, 10], "variance": [0.1]})[1]
-    {'setting': 'homogeneous', 'n_sites': 10, 'variance': 0.1}
-    """
+    """The scenarios of a grid, checked: all combinations of a dict's values, or a list as it is."""
     source = GaussianSource() if source is None else source
     needed = ("setting", "n_sites", source.axis)
     if grid is None:
@@ -239,22 +233,11 @@ def grid_scenarios(
 
 
 def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFrame:
-    """Mean and standard error of a measure, scenarios × methods.
+    """Mean and standard error of a measure, such as "ari" or "correlation", scenarios × methods.
 
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    measure : a column of the results, such as "ari" or "correlation"
-        Methods that do not have it are left out, and so are replicates where a correlation is
-        not defined, since all models are equally good.
+    Methods that do not have the measure are left out, and so are replicates where a correlation is
+    not defined, since all models are equally good. Columns are (method, "mean") and (method, "se").
 
-    Returns
-    -------
-    DataFrame
-        One row per scenario; columns (method, "mean") and (method, "se").
-
-    Examples
-    --------
     >>> scenario = {"setting": "homogeneous", "n_sites": 3, "variance": 0.05, "sizes": (50, 60)}
     >>> results = run_simulation([scenario], replicates=2, methods=["FONT"])
     >>> list(simulation_table(results).columns)

@@ -20,14 +20,10 @@ SETTINGS = ("homogeneous", "imbalanced", "contaminated")
 
 
 class GaussianSites(NamedTuple):
-    """Simulated sites.
+    """Simulated sites: data (n, p) and classes (n,) by site, where −1 is an outlying point, not to
+    be scored.
 
-    Parameters
-    ----------
-    data : {site: (n, p)}
-    truth : {site: (n,)} class of each patient; −1 is an outlying point, not to be scored
-    means : (K, p) of the classes
-    contaminated : names of the sites with outlying points
+    `means` (K, p) are those of the classes; `contaminated` names the sites with outlying points.
     """
 
     data: dict[str, Floats]

@@ -305,15 +305,7 @@ def write_masked_labels(
     *,
     min_count: int = MIN_COUNT,
 ) -> MaskedFile:
-    """Write a site's exact cross-tables of labels, masked.
-
-    Parameters
-    ----------
-    path, tables, models, header, min_count
-        As in `write_labels`.
-    secret, keys
-        As in `font.exchange.masked.mask`.
-    """
+    """Write a site's exact cross-tables of labels, masked; see `write_labels` and `masked.mask`."""
     exact = own_table(tables, models, header.site)
     whole = np.rint(exact[_sent_cells(tables.n_classes)]).astype(np.int64)
     of = list_fingerprint(models)
@@ -321,19 +313,10 @@ def write_masked_labels(
 
 
 def sum_of_labels(parts: Iterable[MaskedFile], models: Mapping[str, ModelFile]) -> CrossTables:
-    """All sites' cross-tables together, rounded; no site's own can be read from them.
+    """All sites' cross-tables together, rounded, as the table of one site, "all sites".
 
-    Parameters
-    ----------
-    parts : MaskedFile of every site of the set, such as an iterator that reads one after the other
-    models : {name: ModelFile}
-        Those that all sites labelled with.
-
-    Returns
-    -------
-    CrossTables
-        With the sum as the table of one site, "all sites". The same files are rounded alike every
-        time, with draws that only those can repeat who have all of them.
+    No site's own can be read from them. The same files are rounded alike every time, with draws
+    that only those can repeat who have all of them.
     """
     sizes = tuple(model.n_classes for model in models.values())
     sent = _sent_cells(sizes)

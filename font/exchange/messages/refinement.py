@@ -178,21 +178,10 @@ class SharedFile:
 class Step(NamedTuple):
     """What a site's next sums answer: the ensemble (step 0), or a shared model.
 
-    Parameters
-    ----------
-    fingerprint : str
-        Of the file.
-    step : int
-        Of the sums that answer it.
-    content : dict
-        Of a model: family, variables and prior of all.
-    n_clusters : int
-    origin : str
-        Fingerprint of the ensemble that the refinement began with.
-    labelled : {site: patients}
-        The most that each site can have labelled, given its rounded counts in the ensemble; after
-        secure sums the most of all sites together, under `ALL_SITES`.
-    ensemble, shared : the file, one of the two
+    `content` is that of a model, with the family, variables and prior of all; `origin` the
+    fingerprint of the ensemble that the refinement began with; `labelled` the most patients that
+    each site can have labelled, given its rounded counts in the ensemble (after secure sums the
+    most of all sites together, under `ALL_SITES`); `ensemble` or `shared` is the file.
     """
 
     fingerprint: str
@@ -226,19 +215,9 @@ class Step(NamedTuple):
 class Question:
     """What a site has at hand to answer the centre's ensemble or shared file.
 
-    Parameters
-    ----------
-    step : Step
-        The file.
-    model
-        Whose `statistics` sum: the shared model, or at step 0 one class for everyone.
-    data
-        The site's patients.
-    membership : (n, K)
-        Of the clusters.
-    min_count : int
-    draws : Draws
-        The same for all steps of a refinement, so that what several reveal does not add up.
+    `model` is the one whose `statistics` sum: the shared model, or at step 0 one class for
+    everyone. `membership` (n, K) is of the clusters. The draws are the same for all steps of a
+    refinement, so that what several reveal does not add up.
     """
 
     step: Step
@@ -306,19 +285,8 @@ def write_shared(
     min_count: int,
     rounds: Rounds = 1,
 ) -> SharedFile:
-    """Write the shared model that all sites' sums give.
-
-    Parameters
-    ----------
-    path, before, header, rounds
-        As in `font.exchange.messages.refinement.share`.
-    total : (K, P) whole numbers
-        The sums of all sites, which stand for total/scale.
-    scale : int
-    sites : list of str
-        Whose sums they are.
-    min_count : int
-        The unit that they were rounded to.
+    """Write the shared model that the sums of these sites give, whole numbers that stand for
+    total/scale.
     """
     most = check_rounds(rounds)
     check_members(before, sites)
@@ -399,14 +367,8 @@ def check_members(before: Step, sites: Iterable[str]) -> None:
 
 
 def check_claim(before: Step, sites: Sequence[str], patients: float, unit: int) -> None:
-    """Refuse sums of more patients than these sites labelled, but for what rounding may add.
-
-    Parameters
-    ----------
-    before : Step
-    sites : whose sums they are
-    patients : number of patients in the sums of all clusters
-    unit : of the sums
+    """Refuse sums of more patients than these sites labelled, but for what rounding to `unit` may
+    add.
     """
     names = [ALL_SITES] if ALL_SITES in before.labelled else sites  # labels came as one sum
     absent = [name for name in names if name not in before.labelled]
@@ -568,23 +530,11 @@ def share(
 ) -> SharedFile:
     """The centre's part of a step: add all sites' sums and write the shared model.
 
-    Parameters
-    ----------
-    before : Step
-        The file that the sums answer: the ensemble, or the shared file of the step before.
-    parts : list of SumsFile, one of each site
-    header : Header
-        The centre's.
-    rounds : int or "converge"
-        The step after which the refinement ends; "converge" ends it when no parameter changes by
-        0.001 any more, or at step 50.
-    path : where to write the file, optional
-
-    Notes
-    -----
-    A site's sums may count no more patients than it labelled, and of three or more sites none
-    counts for more than all the others together, as in `combine`: larger sums are scaled down. So a
-    site that makes up its sums can outweigh the others neither by their size nor alone.
+    The sums answer the file `before`. The refinement ends after the step `rounds`; "converge" ends
+    it when no parameter changes by 0.001 any more, or at step 50. A site's sums may count no more
+    patients than it labelled, and of three or more sites none counts for more than all the others
+    together, as in `combine`: larger sums are scaled down. So a site that makes up its sums can
+    outweigh the others neither by their size nor alone.
     """
     check_rounds(rounds)
     sums = sorted(parts, key=lambda part: part.site)
@@ -615,8 +565,6 @@ def capped_site(patients: Sequence[float]) -> tuple[int, float]:
 
     With three sites or more none counts for more than all the others together.
 
-    Examples
-    --------
     >>> capped_site([300, 3300, 300, 300])
     (1, 0.2727272727272727)
     >>> capped_site([2172, 3150])
@@ -710,17 +658,9 @@ def write_masked_sums(
     """Write a site's exact sums by cluster, masked, and how many patients contribute to each.
 
     These are counted twice: each patient once in every cell that is his, and divided among them.
-
-    Parameters
-    ----------
-    path : where to; None checks everything and writes nothing
-    question : Question
-        Each step has another file that it answers, and so other masks. The draws must be the same
-        at all steps, from a secret of this site: they are its part of the seed with which the
-        centre rounds the sum. The centre learns only the sum of all sites' parts.
-    secret, keys
-        As in `font.exchange.masked.mask`.
-    header : Header
+    Each step has another file that it answers, and so other masks. The draws must be the same at
+    all steps, from a secret of this site: they are its part of the seed with which the centre
+    rounds the sum. The centre learns only the sum of all sites' parts.
     """
     shares, _ = _shares_and_blocks(question.step.family)
     parts = np.floor(question.draws.random(_N_SEEDS) * _SEED_BELOW)
@@ -747,16 +687,6 @@ def share_masked(
 ) -> SharedFile:
     """The centre's part of a step: the exact sum of all sites, rounded once, as a shared model.
 
-    Parameters
-    ----------
-    before : Step
-        The file that the masked sums answer.
-    parts : MaskedFile of every site of the set, such as an iterator that reads one after the other
-    header, rounds, path
-        As in `share`.
-
-    Notes
-    -----
     All steps are rounded with the same draws, as long as the same sites take part, so that what
     several steps reveal does not add up. Nobody but the centre can repeat them.
     """
