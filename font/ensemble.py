@@ -95,7 +95,6 @@ class Ensemble:
         G, and the same of the double-centred distances, where unrelated models are near 0; the
         ensemble file has only the first.
     spectrum_ : Series, eigenvalues of −HD̃H from the largest
-    n_clusters_ : int
     n_clusters_choice_ : SpectrumChoice, what the spectrum says, used or not
     cluster_sizes_ : DataFrame clusters × sites, the patients counted in `fit`; estimated where
         cross-tables are all that is used

@@ -68,26 +68,13 @@ class SiteStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Refined:
-    """Clusters with shared parameters and proportions by site.
+    """Clusters with shared parameters and proportions by site, numbered as in the ensemble.
 
-    Clusters keep the numbers that the ensemble gave them, 0 … K − 1.
-
-    Parameters
-    ----------
-    model_
-        The shared model: the family's, with one class per cluster.
-    proportions_ : DataFrame sites × clusters
-    loglik_path_ : (R + 1,)
-        Log-likelihood of all patients after 0, 1, … steps.
-    penalised_path_ : (R + 1,)
-        The same with the prior's penalty; this is what never falls from step 0 on.
-    n_steps_ : R
-    converged_ : bool
-        Whether further steps would change nothing; False where a fixed number was asked for and
-        the last one still gained.
-    held_out_path_ : array
-        With rounds="held-out": mean log-likelihood of a held-out patient after 0, 1, … steps on
-        the others, up to the first fall; else empty.
+    `model_` is the shared model, with one class per cluster; `proportions_` are sites × clusters.
+    `loglik_path_` is the log-likelihood of all patients after 0, 1, … steps; `penalised_path_` adds
+    the prior's penalty and never falls. `converged_` says whether further steps would change
+    nothing. With rounds="held-out", `held_out_path_` is the mean log-likelihood of a held-out
+    patient after 0, 1, … steps on the others, up to the first fall.
 
     Notes
     -----
@@ -164,10 +151,9 @@ def refine(
     data : {site: data}
         The patients of each site: what the models' `predict` takes.
     rounds : int, "converge" or "held-out"
-        Number of steps. 0 gives the parameters of the ensemble's clusters as they are, and each
-        site's proportions under these; each step is one more exchange of sums. "converge" goes on
-        until nothing changes; the result is a maximum of the likelihood of all patients with
-        proportions by site.
+        Number of steps; 0 gives the parameters of the ensemble's clusters as they are, and each
+        site's proportions under these. "converge" goes on until nothing changes; the result is a
+        maximum of the likelihood of all patients with proportions by site.
         "held-out" makes as many steps as are best for patients who take no part in them: a fifth
         of each site's patients is held out, steps on the others end where the likelihood of those
         held out falls, and all patients then make that number of steps.

@@ -104,19 +104,12 @@ def _moved(ensemble: Ensemble, kept: list[int], here: NDArray[np.bool_]) -> Floa
 class ClusterStability:
     """What `bootstrap_clusters` gives.
 
-    Parameters
-    ----------
-    clusters : DataFrame
-        One row per cluster, from 1: `patients`, mean `jaccard` similarity to the cluster in the
-        replicates, and the shares of replicates where it was `found_again` (similarity of at
-        least 0.75) or `dissolved` (below 0.5).
-    shares : DataFrame
-        One row per site and cluster: `share` of the site's patients, its standard error `se`, and
-        the limits `low` and `high`.
-    kept : {site: Series}
-        For each patient, the share of replicates that left them in their cluster.
-    n_failed : int
-        Replicates that could not be clustered and do not count.
+    `clusters` has one row per cluster, from 1: `patients`, mean `jaccard` similarity to the cluster
+    in the replicates, and the shares of replicates where it was `found_again` (similarity of at
+    least 0.75) or `dissolved` (below 0.5). `shares` has for each site and cluster the `share` of
+    the site's patients, its standard error `se`, and the limits `low` and `high`. `kept` is for
+    each patient, by site, the share of replicates that left them in their cluster. `n_failed`
+    replicates could not be clustered and do not count.
     """
 
     clusters: pd.DataFrame
@@ -364,8 +357,7 @@ def suggest_n_clusters(
 
     Models with K classes each lead to K clusters partly by construction. Models with K + 1 to
     K + 3 classes do not restrict the spectrum; all of them in one ensemble are the best evidence
-    if what they suggest is "clear" or "fair". `read_spectrum` says how often each was right in
-    simulations.
+    if what they suggest is "clear" or "fair".
 
     Parameters
     ----------

@@ -71,12 +71,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from font.errors import InputError
 from font.exchange.fields import (
@@ -140,6 +140,41 @@ class Envelope(Strict):
     payload: dict[str, Any]
     sha256: Hash
     signature: SignaturePart | None = None
+    _data: bytes = PrivateAttr(b"")
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of a file that was written here."""
+        return self._data
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """A file of one kind of message that was read, or written here."""
+
+    file: Envelope = field(repr=False)
+
+    @property
+    def study(self) -> str:
+        return self.file.study
+
+    @property
+    def site(self) -> str:
+        return self.file.site
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return self.file.payload
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the payload."""
+        return self.file.sha256
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of a file that was written here."""
+        return self.file.data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,9 +298,7 @@ def claimed_kind(source: Source) -> str:
     return str(content.get("kind"))
 
 
-def write_file(
-    path: Path_ | None, kind: str, payload: dict[str, Any], header: Header
-) -> tuple[Envelope, bytes]:
+def write_file(path: Path_ | None, kind: str, payload: dict[str, Any], header: Header) -> Envelope:
     """Write a file that the reader accepts, or nothing; without a path only the bytes are made."""
     content = {"format": FORMAT, "version": VERSION, "kind": kind} | header.fields()
     origin = f"the {kind} file"
@@ -287,7 +320,8 @@ def write_file(
     file = check_content(parse(data, origin), origin, kind)
     if path is not None:
         atomic_write(Path(path), data)
-    return file, data
+    file._data = data
+    return file
 
 
 def check_content(content: Any, origin: str, kind: str | None = None) -> Envelope:

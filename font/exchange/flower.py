@@ -116,27 +116,12 @@ def server_app(
 ) -> ServerApp:
     """The app of the centre: one round, its refinement if the study wants one, then the end.
 
-    What is None is taken from the run's configuration (`flwr run --run-config 'study="ra"'`).
-
-    Parameters
-    ----------
-    header : Header
-        Of the centre; in the configuration `study`, `keys` (a file for `font.read_keys`) and
-        `signing-key`.
-    sites : list of str
-        Those that should take part; "MGB,VA" in the configuration. The round begins when so many
-        are connected, or when the time is up.
-    out : folder for what came in, the ensemble and the report; "results" if not given
-    n_clusters : int, optional
-        `clusters` in the configuration, where 0 stands for the sites' vote.
-    timeout : seconds to wait for the sites in each step; 3600 if not given
-    refine : int or "converge", optional
-        Rounds of the refinement that follows; "" in the configuration stands for none.
-    secure : bool, optional
-        Counts and sums come masked, see `font.exchange.masked`; if not given, they do not.
-    done : called with the `font.exchange.rounds.Round`
-    settings : for `font.exchange.rounds.run_round`: min_count, unequal, seed, states, answers,
-        weights, distance, method
+    What is None is taken from the run's configuration (`flwr run --run-config 'study="ra"'`):
+    `study`, `keys` (a file for `font.read_keys`) and `signing-key` for the header; `sites`, such as
+    "MGB,VA"; `out`, else "results"; `clusters`, where 0 stands for the sites' vote; `timeout`, the
+    seconds to wait for the sites in each step, else 3600; `refine`, where "" stands for none;
+    `secure`. The round begins when as many as `sites` are connected, or when the time is up. `done`
+    is called with the `Round`; `settings` go to `run_round`.
     """
     app = ServerApp()
 

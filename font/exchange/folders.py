@@ -74,7 +74,7 @@ def write_requests(
 ) -> bytes:
     """Write the steps that the centre asked for so far."""
     steps = [request.model_dump() for request in requests]
-    return write_file(path, "requests", {"min_count": min_count, "steps": steps}, header)[1]
+    return write_file(path, "requests", {"min_count": min_count, "steps": steps}, header).data
 
 
 def requests_in(payload: Mapping[str, Any]) -> list[Request]:

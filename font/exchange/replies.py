@@ -332,8 +332,8 @@ def collect_keys(centre: Centre, senders: Heard) -> KeyReplies:
     """The key files that can be used, which are kept, with the public keys."""
 
     def read(data: bytes) -> tuple[str, tuple[str, bytes]]:
-        key = read_mask_key(data, centre.header, min_count=centre.min_count)
-        return key.site, (key.public, data)
+        site, key = read_mask_key(data, centre.header, min_count=centre.min_count)
+        return site, (key, data)
 
     replies = centre.ask_each("key", (), senders)
     keys = dict(centre.usable("key", replies, senders, read))

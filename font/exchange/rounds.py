@@ -103,7 +103,7 @@ def run_round(
     ask : step, files, senders → replies
         Sends the files to the senders (to everyone if None), and returns what came back in time.
     header : Header
-        The centre's: what its files say of themselves, and what the sites' files must fit.
+        The centre's.
     out : folder
         Gets what was received (`models`, `labels`, `sums`; `keys`, `masked`), `ensemble.json`,
         the shared models of a refinement and `report.md`.
@@ -113,8 +113,6 @@ def run_round(
         Of the study; otherwise what most sites' models have.
     n_clusters : int, optional
         Otherwise the sites vote.
-    min_count : int
-        The study's: files whose counts were rounded to multiples of less are refused.
     unequal : bool
         Let sites send different numbers of models; otherwise those are left out whose number is not
         the most common one.
@@ -123,8 +121,7 @@ def run_round(
     results : bool
         Ask the sites for their results, of which the report is made.
     answers : list of str
-        Kinds of messages with which the sites answer the ensemble, or the last shared model; they
-        are kept in folders of these names.
+        Kinds of messages with which the sites answer the ensemble, or the last shared model.
     secure : bool
         Counts and sums come masked, and only what they add up to over all sites is read; at least
         three sites must take part. See `font.exchange.masked`.
@@ -165,8 +162,7 @@ def run_round(
     centre.ask_each("assign", [sent], asked)
     shared = None
     if refine is not None:
-        shared, asked = _refine(centre, sent, going, key_files, refine)
-        sent = shared.data
+        sent, shared, asked = _refine(centre, sent, going, key_files, refine)
     for kind in answers:
         collect_answers(centre, kind, f"answer {kind}", asked, [sent])
     came: dict[str, bytes] = {}
@@ -191,10 +187,11 @@ def run_round(
 
 def _refine(
     centre: Centre, sent: bytes, going: Heard, key_files: KeyReplies, rounds: Rounds
-) -> tuple[SharedFile, Heard]:
+) -> tuple[bytes, SharedFile, Heard]:
     """Steps of sums and shared models, until the last; who misses a step is out of the next.
 
-    With `key_files` the sums come masked. Returns the last model and who took part to the end.
+    With `key_files` the sums come masked. Returns the last file, its model, and who took part to
+    the end.
     """
     check_rounds(rounds)
     header = centre.header
@@ -202,7 +199,7 @@ def _refine(
         before = read_step(sent)
         if before.shared is not None and before.shared.last:
             centre.ask_each("refine", [sent], going)
-            return replace(before.shared, data=sent), going
+            return sent, before.shared, going
         path = centre.out / f"shared-{before.step}.json"
         if key_files:
             kind = "masked sums"

@@ -155,8 +155,8 @@ def k_fed(
         Starts of K-means on the projected rows, of which the best is kept. The algorithm asks for a
         sum of squares within a constant factor of the smallest, and leaves open how to find it.
     rounds : int or None
-        sum of squares within a constant factor of the smallest, and leaves open how to get it.
-        and None goes on until nothing changes, as the authors' own program does.
+        Of Lloyd at the centre. The paper says one; 0 groups the sites' centres by those chosen
+        first, and None goes on until nothing changes, as the authors' own program does.
     first : site, optional
         Whose centres the centre begins with (the paper: any); drawn at random unless given.
 

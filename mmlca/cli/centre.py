@@ -243,7 +243,7 @@ def centre_refine(
     if absent:
         lines.append(f"No sums came from {some(absent)}; these sites cannot go on.")
     if before.shared is not None:
-        change = parameter_change(before.shared, result)
+        change = parameter_change(before.shared.model, result.model)
         lines.append(f"The largest change of a parameter was {change:.4f}.")
     option = " --secure" if secure else ""
     following = (

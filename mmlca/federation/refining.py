@@ -62,7 +62,7 @@ def make_answer(
     )
     if keys:
         return write_masked_sums(None, question, ledger.mask_secret(), keys, header).data
-    return write_file(None, kind, message.answer(question), header)[1]
+    return write_file(None, kind, message.answer(question), header).data
 
 
 def step_memberships(hospital: Hospital, step: Step) -> tuple[Any, Floats]:

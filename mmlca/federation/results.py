@@ -64,7 +64,7 @@ def write_results(results: SiteResults, header: Header, *, of: str, min_count: i
         for table, columns in TABLES.items()
     ]
     payload = {"format": FORMAT, "of": of, "min_count": min_count, "tables": tables}
-    return write_file(None, "results", payload, header)[1]
+    return write_file(None, "results", payload, header).data
 
 
 def _values(results: SiteResults, table: str, name: str) -> list[Any]:

@@ -122,7 +122,7 @@ def write_ensemble(
         "models": [m.payload for m in models.values()],
         "ensemble": ensemble_content(ensemble),
     }
-    return write_file(path, "ensemble", payload, header)[1]
+    return write_file(path, "ensemble", payload, header).data
 
 
 def read_ensemble(source: Source, header: Header | None = None) -> EnsembleFile:
@@ -130,9 +130,9 @@ def read_ensemble(source: Source, header: Header | None = None) -> EnsembleFile:
     file = read_file(source, header, kind="ensemble")
     models = {}
     for payload in file.payload["models"]:
-        name = payload["name"]
-        site = name.partition("/")[0]
-        models[name] = ModelFile(file.study, site, name, fingerprint(payload), payload)
+        site = payload["name"].partition("/")[0]
+        own = {"site": site, "payload": payload, "sha256": fingerprint(payload)}
+        models[payload["name"]] = ModelFile(file.model_copy(update=own))
     ensemble = ensemble_from(file.payload["ensemble"])
     return EnsembleFile(file.study, file.site, ensemble, models, file.sha256)
 

@@ -137,7 +137,7 @@ def write_labels(
             for row in range(block.start, block.stop)
         ],
     }
-    _, sent = write_file(path, "labels", payload, header)
+    sent = write_file(path, "labels", payload, header).data
     shown = CrossTables(tables.models, tables.n_classes, {header.site: rounded.astype(float)})
     return LabelsFile(shown, sent)
 

@@ -71,7 +71,7 @@ from font.exchange.disclosure import (
     rounding_in_words,
     unrounded_sums,
 )
-from font.exchange.envelope import Header, claimed_kind, read_file, write_file
+from font.exchange.envelope import Header, Sent, claimed_kind, read_file, write_file
 from font.exchange.fields import (
     ALL_SITES,
     MOST_SITES,
@@ -131,24 +131,8 @@ class SharedPayload(Strict):
     sums: SumsTable
 
 
-@dataclass(frozen=True, eq=False)
-class SharedFile:
-    """The model that all sites share after a step of the refinement.
-
-    Parameters
-    ----------
-    study : str
-    fingerprint : str
-        SHA-256 of the payload.
-    payload : dict
-    data : bytes
-        The file, if it was written here.
-    """
-
-    study: str
-    fingerprint: str
-    payload: dict[str, Any] = field(repr=False)
-    data: bytes = field(repr=False, default=b"")
+class SharedFile(Sent):
+    """The model that all sites share after a step of the refinement."""
 
     @property
     def step(self) -> int:
@@ -163,16 +147,15 @@ class SharedFile:
     def sites(self) -> tuple[str, ...]:
         return tuple(self.payload["sites"])
 
+    @cached_property
+    def model(self) -> Any:
+        """The shared model: one class per cluster, ready for `font.refinement.site_step`."""
+        return _shared_model(self.payload)
+
     @property
     def total(self) -> Floats:
         """Sums of all sites, (K, P)."""
         return sums_of(self.payload)
-
-    @cached_property
-    def model(self) -> Any:
-        """The shared model: one class per cluster, ready for `font.refinement.site_step`."""
-        content = self.payload["model"]
-        return family_of(content["format"]).read(content).from_statistics(self.total)
 
 
 class Step(NamedTuple):
@@ -307,27 +290,29 @@ def write_shared(
         "scale": scale,
         "sums": total.tolist(),
     }
-    result = SharedFile(header.study, "", payload)
     settled = (
         rounds == "converge"
         and before.shared is not None
-        and parameter_change(before.shared, result) < _SETTLED
+        and parameter_change(before.shared.model, _shared_model(payload)) < _SETTLED
     )
     payload["last"] = bool(before.step >= most or settled)
-    file, sent = write_file(path, "shared", payload, header)
-    return SharedFile(file.study, file.sha256, file.payload, sent)
+    return SharedFile(write_file(path, "shared", payload, header))
 
 
 def read_shared(source: Source, header: Header | None = None) -> SharedFile:
     """Read a shared model file (or its bytes)."""
-    file = read_file(source, header, kind="shared")
-    return SharedFile(file.study, file.sha256, file.payload)
+    return SharedFile(read_file(source, header, kind="shared"))
 
 
-def parameter_change(one: SharedFile, two: SharedFile) -> float:
-    """The largest difference of a class parameter between two shared models."""
-    before, after = one.model.class_parameters_, two.model.class_parameters_
-    return float(np.abs(np.asarray(after) - np.asarray(before)).max())
+def parameter_change(one: Any, two: Any) -> float:
+    """The largest difference of a class parameter between two models."""
+    before, after = np.asarray(one.class_parameters_), np.asarray(two.class_parameters_)
+    return float(np.abs(after - before).max())
+
+
+def _shared_model(payload: Mapping[str, Any]) -> Any:
+    content = payload["model"]
+    return family_of(content["format"]).read(content).from_statistics(sums_of(payload))
 
 
 def sums_of(payload: Mapping[str, Any]) -> Floats:
@@ -446,21 +431,8 @@ class SumsPayload(Strict):
     sums: SumsTable
 
 
-@dataclass(frozen=True, eq=False)
-class SumsFile:
-    """A site's sums, rounded.
-
-    Parameters
-    ----------
-    site : str
-    payload : dict
-    data : bytes
-        The file, if it was written here.
-    """
-
-    site: str
-    payload: dict[str, Any] = field(repr=False)
-    data: bytes = field(repr=False, default=b"")
+class SumsFile(Sent):
+    """A site's sums, rounded."""
 
     @property
     def step(self) -> int:
@@ -476,12 +448,6 @@ class SumsFile:
     def sums(self) -> Floats:
         """Sums by cluster (K, P), as `statistics` of the models' family gives them."""
         return sums_of(self.payload)
-
-
-def write_sums(path: Path_ | None, question: Question, header: Header) -> SumsFile:
-    """Write a site's sums by cluster, rounded at random; without a path only the bytes are made."""
-    file, sent = write_file(path, "sums", answer(question), header)
-    return SumsFile(file.site, file.payload, sent)
 
 
 def answer(question: Question) -> dict[str, Any]:
@@ -513,8 +479,7 @@ def exact_sums(question: Question) -> tuple[Floats, Floats]:
 
 def read_sums(source: Source, header: Header | None = None, *, min_count: int = 1) -> SumsFile:
     """Read a site's sums file (or its bytes); the arguments are those of `read_file`."""
-    file = read_file(source, header, kind="sums", min_count=min_count)
-    return SumsFile(file.site, file.payload)
+    return SumsFile(read_file(source, header, kind="sums", min_count=min_count))
 
 
 # --- the centre's part ------------------------------------------------------------------------
