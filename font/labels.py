@@ -47,13 +47,13 @@ class LocalModel(Protocol):
     n_classes: int
 
     @property
-    def class_parameters_(self) -> NDArray[np.float64]:
+    def class_parameters_(self) -> Floats:
         """(K, d), one row per class; distances between rows are distances between classes."""
 
     def fit(self, data: Any, weights: Any = None) -> Any:
         """Estimate the model and return it."""
 
-    def predict(self, data: Any) -> NDArray[np.integer[Any]]:
+    def predict(self, data: Any) -> Integers:
         """The class of each patient, 0 … K − 1."""
 
 
@@ -93,7 +93,7 @@ def label(models: Models, data: Any) -> pd.DataFrame:
     )
 
 
-def predict_labels(model: Any, data: Any, n: int, name: Hashable) -> NDArray[np.integer[Any]]:
+def predict_labels(model: Any, data: Any, n: int, name: Hashable) -> Integers:
     """The labels (n,) that a model gives, checked."""
     if not hasattr(model, "predict"):
         raise TypeError(f"the model {name!r} ({type(model).__name__}) has no method predict(data).")
@@ -117,7 +117,7 @@ def site_proportions(
     prior: float = 0.0,
     max_iter: int = 100,
     tol: float = 1e-6,
-) -> NDArray[np.float64]:
+) -> Floats:
     """A site's own class proportions, all other parameters of the model kept.
 
     EM on the proportions alone: r_ik ∝ p_ik·π_k / π⁰_k, then π_k = mean of r_ik over patients,
@@ -168,7 +168,7 @@ def patient_ids(data: Any) -> pd.Index:
     return pd.RangeIndex(n_patients(data)) if ids is None else pd.Index(ids)
 
 
-def own_weights(data: Any) -> NDArray[np.float64]:
+def own_weights(data: Any) -> Floats:
     """The case weights that data bring along, else ones, (n,); a column of data is not one."""
     weights = None if hasattr(data, "columns") else getattr(data, "weights", None)
     return np.ones(n_patients(data)) if weights is None else np.asarray(weights, dtype=float)
@@ -318,8 +318,7 @@ def distinct_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int
 
 
 def map_rows(
-    columns: Sequence[Integers],
-    value_of: Callable[[Integers, NDArray[np.int64]], NDArray[Any]],
+    columns: Sequence[Integers], value_of: Callable[[Integers, NDArray[np.int64]], NDArray[Any]]
 ) -> NDArray[Any]:
     """`value_of` the distinct rows (P, M) and their counts (P,), for each row of the table."""
     patterns, number = distinct_rows(columns)

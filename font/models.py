@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from font.checks import (
     Floats,
+    Integers,
     case_weights,
     check_sums,
     class_parameters,
@@ -51,7 +52,7 @@ class SklearnModel:
     def __init__(self, estimator: Any) -> None:
         one_of(type(estimator).__name__, _KNOWN, "the estimator")
         self.estimator = estimator
-        self._origin: NDArray[np.float64] | None = None  # where `statistics` counts from
+        self._origin: Floats | None = None  # where `statistics` counts from
         self._variance: float | None = None  # of K-means, shared by the classes
 
     @property
@@ -60,7 +61,7 @@ class SklearnModel:
         return int(settings.get("n_clusters", settings.get("n_components")))
 
     @property
-    def class_parameters_(self) -> NDArray[np.float64]:
+    def class_parameters_(self) -> Floats:
         return class_parameters(self.estimator, type(self.estimator).__name__)
 
     def fit(self, data: ArrayLike, weights: ArrayLike | None = None) -> Self:
@@ -77,18 +78,18 @@ class SklearnModel:
             self.estimator.fit(array, sample_weight=case_weights(weights, len(array)))
         return self
 
-    def predict(self, data: ArrayLike) -> NDArray[np.integer[Any]]:
-        labels: NDArray[np.integer[Any]] = self.estimator.predict(np.asarray(data, dtype=float))
+    def predict(self, data: ArrayLike) -> Integers:
+        labels: Integers = self.estimator.predict(np.asarray(data, dtype=float))
         return labels
 
-    def predict_proba(self, data: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, data: ArrayLike) -> Floats:
         """Class probabilities (n, K); K-means has none."""
-        shares: NDArray[np.float64] = self.estimator.predict_proba(np.asarray(data, dtype=float))
+        shares: Floats = self.estimator.predict_proba(np.asarray(data, dtype=float))
         return shares
 
     # --- sums over patients, for `font.refine` --------------------------------------------
 
-    def statistics(self, data: ArrayLike, membership: ArrayLike) -> NDArray[np.float64]:
+    def statistics(self, data: ArrayLike, membership: ArrayLike) -> Floats:
         """Sums by class, (K, 1 + d + q): patients, sums of columns, sums of products of columns.
 
         Sums are taken from an origin near the class means; a model that `from_statistics` made
@@ -115,7 +116,7 @@ class SklearnModel:
         model._origin = origin
         return model
 
-    def log_likelihoods(self, data: ArrayLike) -> NDArray[np.float64]:
+    def log_likelihoods(self, data: ArrayLike) -> Floats:
         """Log density of each patient in each class, (n, K).
 
         K-means is read as Gaussians that share one variance, equal in all directions.
@@ -127,7 +128,7 @@ class SklearnModel:
         mixture = self.estimator
         return log_densities(points, mixture.means_, mixture.precisions_cholesky_, form)
 
-    def _points(self, data: ArrayLike) -> NDArray[np.float64]:
+    def _points(self, data: ArrayLike) -> Floats:
         points = np.asarray(data, dtype=float)
         d = self.class_parameters_.shape[1]
         if points.ndim != 2 or points.shape[1] != d or not np.isfinite(points).all():
@@ -142,7 +143,7 @@ class SklearnModel:
         is_kmeans = type(self.estimator).__name__ == "KMeans"
         return "equal" if is_kmeans else str(self.estimator.covariance_type)
 
-    def _middle(self) -> NDArray[np.float64]:
+    def _middle(self) -> Floats:
         middle = self.class_parameters_.mean(axis=0) if self._origin is None else self._origin
         return np.asarray(middle)
 
@@ -163,7 +164,7 @@ class SklearnModel:
 _KNOWN = ("KMeans", "GaussianMixture")
 
 
-def kmeans_at(centres: NDArray[np.float64]) -> Any:
+def kmeans_at(centres: Floats) -> Any:
     """A K-means that has these centres, (K, d)."""
     from sklearn.cluster import KMeans
 
@@ -275,9 +276,9 @@ def log_densities(points: Floats, means: Floats, roots: Floats, form: str) -> Fl
 class _Fit(NamedTuple):
     """Weights (K,), item probabilities (K, C), class probabilities of each pattern (U, K)."""
 
-    weights: NDArray[np.float64]
-    items: NDArray[np.float64]
-    responsibility: NDArray[np.float64]
+    weights: Floats
+    items: Floats
+    responsibility: Floats
 
 
 class LatentClass:
@@ -358,19 +359,17 @@ class LatentClass:
         self.loglik_ = float(case @ each)
         return self
 
-    def predict_proba(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.float64]:
+    def predict_proba(self, data: ArrayLike | pd.DataFrame) -> Floats:
         """Class probabilities (n, K)."""
         answers, number = self._distinct(_frame(data))
         joint = _log_joint(answers, self.weights_, self.class_parameters_)
         return posterior(joint)[0][number]
 
-    def predict(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.integer[Any]]:
+    def predict(self, data: ArrayLike | pd.DataFrame) -> Integers:
         """The most probable class of each person."""
         return np.asarray(np.argmax(self.predict_proba(data), axis=1))
 
-    def statistics(
-        self, data: ArrayLike | pd.DataFrame, membership: ArrayLike
-    ) -> NDArray[np.float64]:
+    def statistics(self, data: ArrayLike | pd.DataFrame, membership: ArrayLike) -> Floats:
         """Sums by class, (K, 1 + C): the people, then those who gave each answer."""
         frame = _frame(data)
         table = memberships(membership, len(frame), self.n_classes)
@@ -395,10 +394,10 @@ class LatentClass:
             seed=self.seed,
         )
 
-    def log_likelihoods(self, data: ArrayLike | pd.DataFrame) -> NDArray[np.float64]:
+    def log_likelihoods(self, data: ArrayLike | pd.DataFrame) -> Floats:
         """Log-likelihood of each person's answers in each class, (n, K)."""
         answers, number = self._distinct(_frame(data))
-        logs: NDArray[np.float64] = answers @ _log(self.class_parameters_).T
+        logs: Floats = answers @ _log(self.class_parameters_).T
         return logs[number]
 
     def log_penalty(self) -> float:
@@ -415,8 +414,8 @@ class LatentClass:
     def of(
         cls,
         categories: dict[Any, list[Any]],
-        weights: NDArray[np.float64],
-        probabilities: NDArray[np.float64],
+        weights: Floats,
+        probabilities: Floats,
         **settings: Any,
     ) -> Self:
         """The model with these categories, proportions (K,) and probabilities (K, C)."""
@@ -429,10 +428,7 @@ class LatentClass:
     # --- inside -------------------------------------------------------------------------
 
     def _em(
-        self,
-        answers: NDArray[np.float64],
-        case: NDArray[np.float64],
-        rng: np.random.Generator,
+        self, answers: Floats, case: Floats, rng: np.random.Generator
     ) -> tuple[_Fit, float, bool]:
         """One start: E and M steps on the (U, C) one-hot answers until the posterior settles."""
         sizes, prior = self._item_prior()
@@ -450,7 +446,7 @@ class LatentClass:
         start = _Fit(none, none, rng.dirichlet(np.ones(self.n_classes), size=len(case)))
         return climb(update, start, self.max_iter, tol=self.tol * case.sum())
 
-    def _item_prior(self) -> tuple[list[int], NDArray[np.float64]]:
+    def _item_prior(self) -> tuple[list[int], Floats]:
         """The number of categories of each item, and the pseudo-count of each category, (C,)."""
         sizes = [len(values) for values in self.categories_.values()]
         return sizes, np.repeat(self.prior / np.array(sizes), sizes)
@@ -489,15 +485,13 @@ def _frame(data: ArrayLike | pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(array)
 
 
-def _log_joint(
-    answers: NDArray[np.float64], weights: NDArray[np.float64], items: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _log_joint(answers: Floats, weights: Floats, items: Floats) -> Floats:
     """log π_k + Σ_j log p_kj(x_j), (U, K)."""
-    joint: NDArray[np.float64] = answers @ _log(items).T + _log(weights)
+    joint: Floats = answers @ _log(items).T + _log(weights)
     return joint
 
 
-def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log(values: Floats) -> Floats:
     """Logarithm that stays finite, since 0 · log 0 must be 0."""
-    logs: NDArray[np.float64] = np.log(np.maximum(values, 1e-300))
+    logs: Floats = np.log(np.maximum(values, 1e-300))
     return logs

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import whole_number
+from font.checks import Floats, whole_number
 from font.errors import InputError
 
 MIN_COUNT = 11
@@ -51,7 +51,7 @@ class SecretDraws:
         self._start = hashlib.sha256((key or secrets.token_bytes(32)) + topic.encode()).digest()
         self._n_calls = 0
 
-    def random(self, size: Any) -> NDArray[np.float64]:
+    def random(self, size: Any) -> Floats:
         shape = (size,) if np.ndim(size) == 0 else tuple(size)
         seed = self._start + self._n_calls.to_bytes(8)
         self._n_calls += 1
@@ -59,9 +59,7 @@ class SecretDraws:
         return (words >> np.uint64(11)).astype(float).reshape(shape) / 2**53
 
 
-def round_counts(
-    counts: ArrayLike, min_count: int, draws: Draws | NDArray[np.float64]
-) -> NDArray[np.int64]:
+def round_counts(counts: ArrayLike, min_count: int, draws: Draws | Floats) -> NDArray[np.int64]:
     """Counts rounded at random, without bias, to multiples of m = `min_count`.
 
     c becomes ⌊c/m⌋·m or one m more, the latter with the probability c/m − ⌊c/m⌋. Expected numbers
@@ -83,10 +81,7 @@ def round_counts(
 
 
 def round_events(
-    events: NDArray[np.float64],
-    support: NDArray[np.float64],
-    min_count: int,
-    uniform: NDArray[np.float64],
+    events: Floats, support: Floats, min_count: int, uniform: Floats
 ) -> NDArray[np.int64]:
     """Numbers of events, of which one patient may have many, rounded at random.
 
@@ -103,7 +98,7 @@ def round_events(
     return often.astype(np.int64) * round_counts(events / often, min_count, uniform)
 
 
-def round_mean(mean: float, draw: NDArray[np.float64]) -> float:
+def round_mean(mean: float, draw: Floats) -> float:
     """A mean number of events per patient, rounded at random to a multiple of one half, from 1."""
     return max(float(round_counts([2 * mean], 1, draw)[0]) / 2, 1.0)
 
@@ -117,9 +112,7 @@ class RoundedSums(NamedTuple):
     per_patient: float
 
 
-def round_sums(
-    sums: NDArray[np.float64], support: NDArray[np.float64], min_count: int, draws: Draws
-) -> RoundedSums:
+def round_sums(sums: Floats, support: Floats, min_count: int, draws: Draws) -> RoundedSums:
     """Sums over patients by cluster (K, P), rounded at random to multiples of `min_count`.
 
     `support` is how many different patients contribute to each. A cell to which fewer than
@@ -153,9 +146,9 @@ def round_sums(
 
 
 def round_total(
-    sums: NDArray[np.float64],
-    support: NDArray[np.float64],
-    shares: NDArray[np.float64],
+    sums: Floats,
+    support: Floats,
+    shares: Floats,
     blocks: NDArray[np.intp],
     min_count: int,
     draws: Draws,
@@ -228,9 +221,7 @@ def label_unit(min_count: int, n_models: int) -> int:
     return unit if unit == 1 else unit * min(-(-n_models // _MODELS_PER_UNIT), _MOST_UNITS)
 
 
-def shared_draws(
-    tables: NDArray[np.float64], offsets: NDArray[np.intp], draws: Draws
-) -> NDArray[np.float64]:
+def shared_draws(tables: Floats, offsets: NDArray[np.intp], draws: Draws) -> Floats:
     """Draws for cross-tables of labels, alike for cells that count nearly the same patients.
 
     A group of three patients that all models distinguish from the others is in M·(M + 1)/2 cells.
@@ -267,7 +258,7 @@ def unrounded(counts: ArrayLike, min_count: int) -> str | None:
     return f"the count {exact.flat[0]:g}, not a multiple of its min_count {min_count}"
 
 
-def precision(values: NDArray[np.float64]) -> float:
+def precision(values: Floats) -> float:
     """A power of ten of about a hundredth of the range of the values, to write means with."""
     span = float(np.ptp(values)) or float(np.abs(values).max())
     return 10.0 ** math.floor(math.log10(span / 100)) if span > 0 else 1.0

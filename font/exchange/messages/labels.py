@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from font.checks import some
+from font.checks import Floats, some
 from font.errors import InputError
 from font.exchange.disclosure import (
     MIN_COUNT,
@@ -142,9 +142,7 @@ def write_labels(
     return LabelsFile(shown, sent)
 
 
-def own_table(
-    tables: CrossTables, models: Mapping[str, ModelFile], site: str
-) -> NDArray[np.float64]:
+def own_table(tables: CrossTables, models: Mapping[str, ModelFile], site: str) -> Floats:
     """The exact table of a site, refused if there are others or it was made with other models."""
     if [str(name) for name in tables.tables] != [site]:
         raise InputError(
@@ -340,7 +338,7 @@ def _sent_cells(sizes: Sequence[int]) -> NDArray[np.bool_]:
     return sent
 
 
-def _check_tables_consistent(exact: NDArray[np.float64], sizes: Sequence[int]) -> None:
+def _check_tables_consistent(exact: Floats, sizes: Sequence[int]) -> None:
     """Refuse exact tables in which a pair of models does not count every patient of a class."""
     by_model = np.add.reduceat(exact, np.cumsum([0, *sizes])[:-1], axis=1)
     if (by_model != np.diag(exact)[:, None]).any():
