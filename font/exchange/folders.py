@@ -21,7 +21,7 @@ steps               list of {step, files, sites}: "label", "assign", "refine", "
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -130,7 +130,9 @@ def read_inbox(
     """
     inbox = Inbox()
     seen = set()
-    for path in _json_files(folder):
+    for path in sorted(folder.rglob("*.json")):
+        if path.name[0] == ".":  # unfinished
+            continue
         name = path.relative_to(folder).as_posix()
         try:
             file = read_received(read_bytes(path), name, header, min_count)
@@ -154,13 +156,6 @@ def read_received(data: bytes, name: str, header: Header | None, min_count: int 
     """Read the bytes of an exchange file, as `read_file` does."""
     file = read_file(data, header, min_count=min_count)
     return Received(name, file.kind, file.site, file.payload, file.sha256, data)
-
-
-def _json_files(folder: Path) -> Iterator[Path]:
-    """Without unfinished files, whose names begin with a dot."""
-    for path in sorted(folder.rglob("*.json")):
-        if path.name[0] != ".":
-            yield path
 
 
 # --- the centre's folder ----------------------------------------------------------------------
@@ -275,7 +270,9 @@ class CentreFolder:
             self.closed.append(step_now)
             if any(step_now.replies.values()):  # then its files have been sent before
                 self.sent = []
-            _write_notes(self.folder, self.header, self.closed)
+            notes = _Notes(study=self.header.study, round=self.header.round, closed=self.closed)
+            path = self.folder / "private" / NOTES
+            atomic_write(path, notes.model_dump_json(indent=1).encode(), private=True)
         self._step += 1
 
     def unused(self) -> list[str]:
@@ -411,9 +408,3 @@ def read_notes(folder: Path, header: Header) -> list[Closed]:
             "--folder."
         )
     return notes.closed
-
-
-def _write_notes(folder: Path, header: Header, closed: list[Closed]) -> None:
-    notes = _Notes(study=header.study, round=header.round, closed=closed)
-    path = folder / "private" / NOTES
-    atomic_write(path, notes.model_dump_json(indent=1).encode(), private=True)

@@ -161,19 +161,19 @@ class Centre:
                 good[sender] = mine[0]
         return good
 
-    def usable(
+    def collect(
         self,
         step: str,
-        replies: Mapping[str, Reply],
+        files: Sequence[bytes],
         senders: Heard,
         read: Callable[[bytes], tuple[str, Part]],
-    ) -> Iterator[tuple[str, Part]]:
-        """The senders with what was read of their one file; whose cannot be used is noted.
+    ) -> Iterator[tuple[str, bytes, Part]]:
+        """The senders whose one file can be used, with the file and what was read of it.
 
         `read` gives the site that a file names and its content. A sender may not use another site's
-        name.
+        name. Whose file cannot be used is noted.
         """
-        for sender, reply in replies.items():
+        for sender, reply in self.ask_each(step, files, senders).items():
             site = senders[sender][0]
             try:
                 if len(reply.files) != 1:
@@ -184,7 +184,7 @@ class Centre:
             except InputError as error:
                 self.absent.append(Absent(site, step, str(error)))
                 continue
-            yield sender, part
+            yield sender, reply.files[0], part
 
     def keep(self, folder: str, kind: str, files: Mapping[str, bytes]) -> None:
         """Write files, by site, into a folder of what was received."""
@@ -210,8 +210,7 @@ def collect_models(
         try:
             if reply.trouble is not None:
                 raise InputError(reply.trouble)
-            models = _models_of(reply, centre)
-            site = _site_of(reply, centre, models)
+            site, models = _site_and_models(reply, centre)
             if sites and site not in sites:
                 raise InputError(f"{site!r} is not one of the sites of the study")
             if site in {taken for taken, _ in heard.values()}:
@@ -239,23 +238,18 @@ def collect_models(
     return heard
 
 
-def _models_of(reply: Reply, centre: Centre) -> dict[str, ModelFile]:
-    """The models of a site; none if it takes part without."""
+def _site_and_models(reply: Reply, centre: Centre) -> tuple[str, dict[str, ModelFile]]:
+    """A site and its models; none if it takes part without."""
+    unit = centre.min_count
     if len(reply.files) == 1 and claimed_kind(reply.files[0]) == "joins":
-        return {}
+        return read_joins(reply.files[0], centre.header, min_count=unit), {}
     if not 0 < len(reply.files) <= _MOST_FILES:
         raise InputError(f"it sent {len(reply.files)} files instead of 1 to {_MOST_FILES}")
-    models = read_models(reply.files, centre.header, min_count=centre.min_count)
-    named = {model.site for model in models.values()}
-    if len(named) > 1:
-        raise InputError(f"it sent models of the sites {some(sorted(named))}, not of one")
-    return models
-
-
-def _site_of(reply: Reply, centre: Centre, models: Mapping[str, ModelFile]) -> str:
-    if models:
-        return next(iter(models.values())).site
-    return read_joins(reply.files[0], centre.header, min_count=centre.min_count)
+    models = read_models(reply.files, centre.header, min_count=unit)
+    site, *more = sorted({model.site for model in models.values()})
+    if more:
+        raise InputError(f"it sent models of the sites {some([site, *more])}, not of one")
+    return site, models
 
 
 def _most_common(*groups: Iterable[Any]) -> Any:
@@ -274,10 +268,9 @@ def collect_tables(
         (site,) = part.tables
         return str(site), part
 
-    replies = centre.ask_each("label", files, senders)
     came: dict[str, bytes] = {}
-    for sender, part in centre.usable("label", replies, senders, read):
-        came[senders[sender][0]] = replies[sender].files[0]
+    for sender, data, part in centre.collect("label", files, senders, read):
+        came[senders[sender][0]] = data
         yield part
     if not came:
         raise InputError(f"no site sent counts that can be used ({centre.reasons()}).")
@@ -294,13 +287,11 @@ def collect_sums(
         check_parts(before, [part])
         return part.site, part
 
-    replies = centre.ask_each("refine", [sent], going)
-    parts = dict(centre.usable("refine", replies, going, read))
-    if not parts:
+    came = list(centre.collect("refine", [sent], going, read))
+    if not came:
         raise InputError(f"no site sent sums that can be used ({centre.reasons()}).")
-    came = {going[sender][0]: replies[sender].files[0] for sender in parts}
-    centre.keep("sums", f"sums-{before.step}", came)
-    return list(parts.values()), {sender: going[sender] for sender in parts}
+    centre.keep("sums", f"sums-{before.step}", {part.site: data for _, data, part in came})
+    return [part for *_, part in came], {sender: going[sender] for sender, *_ in came}
 
 
 def collect_answers(
@@ -312,15 +303,14 @@ def collect_answers(
     """
     of = read_file(files[-1]).sha256
 
-    def read(data: bytes) -> tuple[str, bytes]:
+    def read(data: bytes) -> tuple[str, None]:
         file = read_file(data, centre.header, kind=kind, min_count=centre.min_count)
         if file.payload.get("of", of) != of:
             raise InputError(f"its {kind} are about the clusters of another file than was sent")
-        return file.site, data
+        return file.site, None
 
-    replies = centre.ask_each(step, files, senders)
-    parts = dict(centre.usable(step, replies, senders, read))
-    came = {senders[sender][0]: data for sender, data in parts.items()}
+    answers = centre.collect(step, files, senders, read)
+    came = {senders[sender][0]: data for sender, data, _ in answers}
     centre.keep(kind, kind, came)
     return came
 
@@ -331,12 +321,11 @@ def collect_answers(
 def collect_keys(centre: Centre, senders: Heard) -> KeyReplies:
     """The key files that can be used, which are kept, with the public keys."""
 
-    def read(data: bytes) -> tuple[str, tuple[str, bytes]]:
-        site, key = read_mask_key(data, centre.header, min_count=centre.min_count)
-        return site, (key, data)
+    def read(data: bytes) -> tuple[str, str]:
+        return read_mask_key(data, centre.header, min_count=centre.min_count)
 
-    replies = centre.ask_each("key", (), senders)
-    keys = dict(centre.usable("key", replies, senders, read))
+    came = centre.collect("key", (), senders, read)
+    keys = {sender: (key, data) for sender, data, key in came}
     centre.keep("keys", "key", {senders[sender][0]: data for sender, (_, data) in keys.items()})
     return keys
 
@@ -381,11 +370,9 @@ def collect_masked(
             return part.site, part
 
         sent = [*request.files, *(key_files[sender][1] for sender in going)]
-        replies = centre.ask_each(request.step, sent, going)
-        parts = dict(centre.usable(request.step, replies, going, read))
-        if len(parts) == len(going):
+        came = list(centre.collect(request.step, sent, going, read))
+        if len(came) == len(going):
             break
-        going = {sender: going[sender] for sender in parts}
-    came = {site: replies[sender].files[0] for sender, (site, _) in going.items()}
-    centre.keep("masked", request.name, came)
-    return list(parts.values()), going
+        going = {sender: going[sender] for sender, *_ in came}
+    centre.keep("masked", request.name, {part.site: data for _, data, part in came})
+    return [part for *_, part in came], going
