@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,15 +264,9 @@ def _clusters(
         site: table.take(np.repeat(np.arange(len(table)), count))
         for (site, table), count in zip(labels.items(), times, strict=True)
     }
-    fitted = Ensemble(
-        n_clusters,
-        weights=ensemble.weights,
-        distance=ensemble.distance,
-        method=ensemble.method,
-        reliability=ensemble.reliability,
-        seed=ensemble.seed,
-    ).fit(models, LabelPatterns.from_labels(counted))
-    return fitted, labels
+    fitted = copy(ensemble)
+    fitted.n_clusters = n_clusters
+    return fitted.fit(models, counted), labels
 
 
 def _resampled(part: Any, times: NDArray[np.int64]) -> Any:

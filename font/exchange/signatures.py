@@ -53,14 +53,6 @@ def make_keys(folder: Path_) -> str:
 
     The private key, `signing.key`, is for its owner's eyes alone; `signing.pub` may be given to
     anyone. Keys that exist are not replaced.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     key = make_keys(folder)
-    ...     key == public_key(Path(folder, "signing.key"))
-    True
     """
     ed25519, serialization = _library()
     path = Path(folder) / KEY_FILE
@@ -158,16 +150,7 @@ def check_keys(keys: Keys) -> dict[str, str]:
 
 
 def read_keys(path: Path_) -> dict[str, str]:
-    """Public keys from a file with one line for each site: `"MGB" = "64 digits"` (TOML).
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "keys.toml").write_text(f'MGB = "{"0f" * 32}"')
-    ...     list(read_keys(Path(folder, "keys.toml")))
-    ['MGB']
-    """
+    """Public keys from a file with one line for each site: `"MGB" = "64 digits"` (TOML)."""
     check_regular(Path(path))
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
