@@ -80,7 +80,7 @@ def parse(data: bytes, origin: str) -> Any:
         bare = b"".join(data.split(b'"')[::2])
     if bare.count(b",") + bare.count(b"[") > _MOST_VALUES:
         raise _too_many(origin, "values", _MOST_VALUES)
-    _refuse_towers(bare.translate(_STEPS, _NO_BRACKETS), origin)
+    _check_depth(bare.translate(_STEPS, _NO_BRACKETS), origin)
     if re.search(rb"[0-9]{31}", bare):
         raise InputError(
             f"{origin} has a number of more than 30 digits; ask the sender to write it again."
@@ -124,7 +124,7 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: up, d
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
-def _refuse_towers(brackets: bytes, origin: str) -> None:
+def _check_depth(brackets: bytes, origin: str) -> None:
     """Refuse what nests deeply."""
     steps = np.frombuffer(brackets, dtype=np.int8)
     if np.cumsum(steps, dtype=np.int64).max(initial=0) > _DEEPEST:
