@@ -288,20 +288,16 @@ class LabelPatterns:
 
 def count_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int64]]:
     """Distinct rows (P, M) of a table given by columns, in lexicographic order, and how often
-    each occurs. Long tables are reduced block by block, which stays in the cache."""
-    parts, times = [], []
-    for rows in _blocks(len(columns[0])):
-        part, number = _distinct([column[rows] for column in columns])
-        parts.append(part)
-        times.append(np.bincount(number, minlength=len(part)))
-    patterns, place = _distinct(list(np.concatenate(parts).T))
-    counts = np.zeros(len(patterns), dtype=np.int64)
-    np.add.at(counts, place, np.concatenate(times))
-    return patterns, counts
+    each occurs."""
+    patterns, number = distinct_rows(columns)
+    return patterns, np.bincount(number, minlength=len(patterns))
 
 
 def distinct_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int32]]:
-    """Distinct rows (P, M) in lexicographic order, and the number (n,) of each row."""
+    """Distinct rows (P, M) in lexicographic order, and the number (n,) of each row.
+
+    Long tables are reduced block by block, which stays in the cache.
+    """
     blocks = _blocks(len(columns[0]))
     if len(blocks) == 1:
         return _distinct(columns)

@@ -37,7 +37,6 @@ from font.exchange.fields import (
     MOST_SITES,
     Hash,
     Least,
-    Path_,
     Site,
     Strict,
     name_of,
@@ -69,12 +68,10 @@ class RequestsPayload(Strict):
     steps: Annotated[list[Request], size(1, 200)]
 
 
-def write_requests(
-    path: Path_ | None, requests: Sequence[Request], header: Header, *, min_count: int
-) -> bytes:
+def write_requests(requests: Sequence[Request], header: Header, *, min_count: int) -> bytes:
     """Write the steps that the centre asked for so far."""
     steps = [request.model_dump() for request in requests]
-    return write_file(path, "requests", {"min_count": min_count, "steps": steps}, header).data
+    return write_file(None, "requests", {"min_count": min_count, "steps": steps}, header).data
 
 
 def requests_in(payload: Mapping[str, Any]) -> list[Request]:
@@ -347,7 +344,7 @@ class CentreFolder:
     def _send(self, files: Sequence[Received]) -> None:
         """Write files and the requests to the outbox, but those that are there already."""
         outbox = self.folder / "outbox"
-        requests = write_requests(None, self._requests, self.header, min_count=self.min_count)
+        requests = write_requests(self._requests, self.header, min_count=self.min_count)
         names = _sent_names(files)
         parts = dict(zip(names, (file.data for file in files), strict=True)) | {REQUESTS: requests}
         for name, data in parts.items():
