@@ -131,6 +131,20 @@ def in_memory(sites: Mapping[str, Site]) -> Ask:
 # --- the centre's part ------------------------------------------------------------------------
 
 
+class MaskedRequest(NamedTuple):
+    """What the centre asks the sites of a secure sum for.
+
+    Sites answer the `files` and the key files, in the step "label" or "refine"; `kind` and `of` are
+    those of the masked files that come back, `name` is for their names.
+    """
+
+    step: str
+    files: Sequence[bytes]
+    kind: str
+    of: str
+    name: str
+
+
 @dataclass(frozen=True)
 class Centre:
     """Who asks the sites in a round.
@@ -196,183 +210,157 @@ class Centre:
         shown = [f"{who.site}: {who.reason.rstrip('.')}" for who in self.absent[:5]]
         return "; ".join(shown) or "no site replied"
 
+    def collect_models(
+        self, sites: Sequence[str], states: Sequence[str] | None, unequal: bool
+    ) -> Heard:
+        """The senders whose models can all be used, with their sites, and those who send none.
 
-def collect_models(
-    centre: Centre, sites: Sequence[str], states: Sequence[str] | None, unequal: bool
-) -> Heard:
-    """The senders whose models can all be used, with their sites, and those who send none.
+        The first sender to use a site's name keeps it; whoever uses it later is left out and named.
+        """
+        read: dict[str, dict[str, ModelFile]] = {}
+        heard: Heard = {}
+        for reply in self.ask("fit", (), None):
+            try:
+                if reply.trouble is not None:
+                    raise InputError(reply.trouble)
+                site, models = self._site_and_models(reply)
+                if sites and site not in sites:
+                    raise InputError(f"{site!r} is not one of the sites of the study")
+                if site in {taken for taken, _ in heard.values()}:
+                    raise InputError(f"an earlier sender already uses the name {site!r}")
+                if models:
+                    read[reply.sender] = models
+                heard[reply.sender] = site, reply.files if models else ()
+            except InputError as error:
+                self.absent.append(Absent(reply.sender, "fit", str(error)))
+        seen = {
+            sender: {model.states for model in models.values()} for sender, models in read.items()
+        }
+        wanted = tuple(states) if states is not None else _most_common(*seen.values())
+        number = _most_common([len(models) for models in read.values()])
+        for sender in read:
+            (site, files), wrong = heard[sender], None
+            if seen[sender] != {wanted}:
+                other = next(iter(seen[sender] - {wanted}))
+                wrong = f"its models have the states {some(other)} instead of {some(wanted)}"
+            elif not unequal and len(files) != number:
+                wrong = f"it sent {len(files)} models, most sites sent {number}"
+            if wrong is not None:
+                self.absent.append(Absent(site, "fit", wrong))
+                del heard[sender]
+        if not any(files for _, files in heard.values()):
+            raise InputError(f"no site sent a model that can be used ({self.reasons()}).")
+        return heard
 
-    The first sender to use a site's name keeps it; whoever uses it later is left out and named.
-    """
-    read: dict[str, dict[str, ModelFile]] = {}
-    heard: Heard = {}
-    for reply in centre.ask("fit", (), None):
-        try:
-            if reply.trouble is not None:
-                raise InputError(reply.trouble)
-            site, models = _site_and_models(reply, centre)
-            if sites and site not in sites:
-                raise InputError(f"{site!r} is not one of the sites of the study")
-            if site in {taken for taken, _ in heard.values()}:
-                raise InputError(f"an earlier sender already uses the name {site!r}")
-            if models:
-                read[reply.sender] = models
-            heard[reply.sender] = site, reply.files if models else ()
-        except InputError as error:
-            centre.absent.append(Absent(reply.sender, "fit", str(error)))
-    seen = {sender: {model.states for model in models.values()} for sender, models in read.items()}
-    wanted = tuple(states) if states is not None else _most_common(*seen.values())
-    number = _most_common([len(models) for models in read.values()])
-    for sender in read:
-        (site, files), wrong = heard[sender], None
-        if seen[sender] != {wanted}:
-            other = next(iter(seen[sender] - {wanted}))
-            wrong = f"its models have the states {some(other)} instead of {some(wanted)}"
-        elif not unequal and len(files) != number:
-            wrong = f"it sent {len(files)} models, most sites sent {number}"
-        if wrong is not None:
-            centre.absent.append(Absent(site, "fit", wrong))
-            del heard[sender]
-    if not any(files for _, files in heard.values()):
-        raise InputError(f"no site sent a model that can be used ({centre.reasons()}).")
-    return heard
+    def _site_and_models(self, reply: Reply) -> tuple[str, dict[str, ModelFile]]:
+        """A site and its models; none if it takes part without."""
+        unit = self.min_count
+        if len(reply.files) == 1 and claimed_kind(reply.files[0]) == "joins":
+            return read_joins(reply.files[0], self.header, min_count=unit), {}
+        if not 0 < len(reply.files) <= _MOST_FILES:
+            raise InputError(f"it sent {len(reply.files)} files instead of 1 to {_MOST_FILES}")
+        models = read_models(reply.files, self.header, min_count=unit)
+        site, *more = sorted({model.site for model in models.values()})
+        if more:
+            raise InputError(f"it sent models of the sites {some([site, *more])}, not of one")
+        return site, models
 
+    def collect_tables(
+        self, senders: Heard, files: Sequence[bytes], models: Mapping[str, ModelFile]
+    ) -> Iterator[CrossTables]:
+        """The cross-tables of each site, read one after the other; usable files are kept."""
 
-def _site_and_models(reply: Reply, centre: Centre) -> tuple[str, dict[str, ModelFile]]:
-    """A site and its models; none if it takes part without."""
-    unit = centre.min_count
-    if len(reply.files) == 1 and claimed_kind(reply.files[0]) == "joins":
-        return read_joins(reply.files[0], centre.header, min_count=unit), {}
-    if not 0 < len(reply.files) <= _MOST_FILES:
-        raise InputError(f"it sent {len(reply.files)} files instead of 1 to {_MOST_FILES}")
-    models = read_models(reply.files, centre.header, min_count=unit)
-    site, *more = sorted({model.site for model in models.values()})
-    if more:
-        raise InputError(f"it sent models of the sites {some([site, *more])}, not of one")
-    return site, models
+        def read(data: bytes) -> tuple[str, CrossTables]:
+            part = read_labels(data, models, self.header, min_count=self.min_count)
+            (site,) = part.tables
+            return str(site), part
+
+        came: dict[str, bytes] = {}
+        for sender, data, part in self.collect("label", files, senders, read):
+            came[senders[sender][0]] = data
+            yield part
+        if not came:
+            raise InputError(f"no site sent counts that can be used ({self.reasons()}).")
+        self.keep("labels", "labels", came)
+
+    def collect_sums(self, going: Heard, before: Step, sent: bytes) -> tuple[list[SumsFile], Heard]:
+        """The usable sums of a step, which are kept, and the senders that they are from."""
+
+        def read(data: bytes) -> tuple[str, SumsFile]:
+            part = read_sums(data, self.header, min_count=self.min_count)
+            check_parts(before, [part])
+            return part.site, part
+
+        came = list(self.collect("refine", [sent], going, read))
+        if not came:
+            raise InputError(f"no site sent sums that can be used ({self.reasons()}).")
+        self.keep("sums", f"sums-{before.step}", {part.site: data for _, data, part in came})
+        return [part for *_, part in came], {sender: going[sender] for sender, *_ in came}
+
+    def collect_answers(
+        self, kind: str, step: str, senders: Heard, files: Sequence[bytes]
+    ) -> dict[str, bytes]:
+        """The sites' messages of a kind that answer the last of the files; all are kept."""
+        of = read_file(files[-1]).sha256
+
+        def read(data: bytes) -> tuple[str, None]:
+            file = read_file(data, self.header, kind=kind, min_count=self.min_count)
+            if file.payload.get("of", of) != of:
+                raise InputError(f"its {kind} are about the clusters of another file than was sent")
+            return file.site, None
+
+        answers = self.collect(step, files, senders, read)
+        came = {senders[sender][0]: data for sender, data, _ in answers}
+        self.keep(kind, kind, came)
+        return came
+
+    def collect_keys(self, senders: Heard) -> KeyReplies:
+        """The key files that can be used, which are kept, with the public keys."""
+
+        def read(data: bytes) -> tuple[str, str]:
+            return read_mask_key(data, self.header, min_count=self.min_count)
+
+        came = self.collect("key", (), senders, read)
+        keys = {sender: (key, data) for sender, data, key in came}
+        self.keep("keys", "key", {senders[sender][0]: data for sender, (_, data) in keys.items()})
+        return keys
+
+    def collect_masked(
+        self, request: MaskedRequest, going: Heard, key_files: KeyReplies
+    ) -> tuple[list[MaskedFile], Heard]:
+        """The masked counts or sums of a set of sites, which are kept, and their senders.
+
+        Without one of them the sum cannot be read. The others are then asked again, with the keys
+        of those that did answer, and make masks for the smaller set.
+        """
+        while True:
+            if len(going) < LEAST_SITES:
+                raise InputError(
+                    f"a secure sum needs at least {LEAST_SITES} sites, and {len(going)} can take "
+                    f"part ({self.reasons()}); run the round without secure sums, or when more are "
+                    "there."
+                )
+            keys = {site: key_files[sender][0] for sender, (site, _) in going.items()}
+
+            def read(data: bytes, keys: dict[str, str] = keys) -> tuple[str, MaskedFile]:
+                unit = self.min_count
+                part = read_masked(data, self.header, kind=request.kind, min_count=unit)
+                if (part.of, part.keys) != (request.of, keys):
+                    raise InputError(
+                        "it masked a different table from the one requested, or for other sites"
+                    )
+                return part.site, part
+
+            sent = [*request.files, *(key_files[sender][1] for sender in going)]
+            came = list(self.collect(request.step, sent, going, read))
+            if len(came) == len(going):
+                break
+            going = {sender: going[sender] for sender, *_ in came}
+        self.keep("masked", request.name, {part.site: data for _, data, part in came})
+        return [part for *_, part in came], going
 
 
 def _most_common(*groups: Iterable[Any]) -> Any:
     """What occurs most often; the first in order of several."""
     times = Counter(value for group in groups for value in group)
     return min(times, key=lambda value: (-times[value], value), default=())
-
-
-def collect_tables(
-    centre: Centre, senders: Heard, files: Sequence[bytes], models: Mapping[str, ModelFile]
-) -> Iterator[CrossTables]:
-    """The cross-tables of each site, read one after the other; files that can be used are kept."""
-
-    def read(data: bytes) -> tuple[str, CrossTables]:
-        part = read_labels(data, models, centre.header, min_count=centre.min_count)
-        (site,) = part.tables
-        return str(site), part
-
-    came: dict[str, bytes] = {}
-    for sender, data, part in centre.collect("label", files, senders, read):
-        came[senders[sender][0]] = data
-        yield part
-    if not came:
-        raise InputError(f"no site sent counts that can be used ({centre.reasons()}).")
-    centre.keep("labels", "labels", came)
-
-
-def collect_sums(
-    centre: Centre, going: Heard, before: Step, sent: bytes
-) -> tuple[list[SumsFile], Heard]:
-    """The sums of a step that can be used, which are kept, and the senders that they are from."""
-
-    def read(data: bytes) -> tuple[str, SumsFile]:
-        part = read_sums(data, centre.header, min_count=centre.min_count)
-        check_parts(before, [part])
-        return part.site, part
-
-    came = list(centre.collect("refine", [sent], going, read))
-    if not came:
-        raise InputError(f"no site sent sums that can be used ({centre.reasons()}).")
-    centre.keep("sums", f"sums-{before.step}", {part.site: data for _, data, part in came})
-    return [part for *_, part in came], {sender: going[sender] for sender, *_ in came}
-
-
-def collect_answers(
-    centre: Centre, kind: str, step: str, senders: Heard, files: Sequence[bytes]
-) -> dict[str, bytes]:
-    """Keep the sites' messages of a kind that answer an ensemble or a shared file, the last given.
-
-    Returns them by site.
-    """
-    of = read_file(files[-1]).sha256
-
-    def read(data: bytes) -> tuple[str, None]:
-        file = read_file(data, centre.header, kind=kind, min_count=centre.min_count)
-        if file.payload.get("of", of) != of:
-            raise InputError(f"its {kind} are about the clusters of another file than was sent")
-        return file.site, None
-
-    answers = centre.collect(step, files, senders, read)
-    came = {senders[sender][0]: data for sender, data, _ in answers}
-    centre.keep(kind, kind, came)
-    return came
-
-
-# --- secure sums ------------------------------------------------------------------------------
-
-
-def collect_keys(centre: Centre, senders: Heard) -> KeyReplies:
-    """The key files that can be used, which are kept, with the public keys."""
-
-    def read(data: bytes) -> tuple[str, str]:
-        return read_mask_key(data, centre.header, min_count=centre.min_count)
-
-    came = centre.collect("key", (), senders, read)
-    keys = {sender: (key, data) for sender, data, key in came}
-    centre.keep("keys", "key", {senders[sender][0]: data for sender, (_, data) in keys.items()})
-    return keys
-
-
-class MaskedRequest(NamedTuple):
-    """What the centre asks the sites of a secure sum for.
-
-    Sites answer the `files` and the key files, in the step "label" or "refine"; `kind` and `of` are
-    those of the masked files that come back, `name` is for their names.
-    """
-
-    step: str
-    files: Sequence[bytes]
-    kind: str
-    of: str
-    name: str
-
-
-def collect_masked(
-    centre: Centre, request: MaskedRequest, going: Heard, key_files: KeyReplies
-) -> tuple[list[MaskedFile], Heard]:
-    """The masked counts or sums of a set of sites, which are kept, and their senders.
-
-    Without one of them the sum cannot be read. The others are then asked again, with the keys of
-    those that did answer, and make masks for the smaller set.
-    """
-    while True:
-        if len(going) < LEAST_SITES:
-            raise InputError(
-                f"a secure sum needs at least {LEAST_SITES} sites, and {len(going)} can take part "
-                f"({centre.reasons()}); run the round without secure sums, or when more are there."
-            )
-        keys = {site: key_files[sender][0] for sender, (site, _) in going.items()}
-
-        def read(data: bytes, keys: dict[str, str] = keys) -> tuple[str, MaskedFile]:
-            unit = centre.min_count
-            part = read_masked(data, centre.header, kind=request.kind, min_count=unit)
-            if (part.of, part.keys) != (request.of, keys):
-                raise InputError(
-                    "it masked a different table from the one requested, or for other sites"
-                )
-            return part.site, part
-
-        sent = [*request.files, *(key_files[sender][1] for sender in going)]
-        came = list(centre.collect(request.step, sent, going, read))
-        if len(came) == len(going):
-            break
-        going = {sender: going[sender] for sender, *_ in came}
-    centre.keep("masked", request.name, {part.site: data for _, data, part in came})
-    return [part for *_, part in came], going

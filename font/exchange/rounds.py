@@ -45,12 +45,6 @@ from font.exchange.replies import (
     Heard,
     KeyReplies,
     MaskedRequest,
-    collect_answers,
-    collect_keys,
-    collect_masked,
-    collect_models,
-    collect_sums,
-    collect_tables,
 )
 from font.files import atomic_write
 from font.labels import AddedTables, CrossTables
@@ -137,7 +131,7 @@ def run_round(
     labelled with them by then.
     """
     centre = Centre(ask, header, out, min_count, [] if absent is None else absent)
-    heard = collect_models(centre, sites, states, unequal)
+    heard = centre.collect_models(sites, states, unequal)
     files = [data for _, parts in sorted(heard.values()) for data in parts]
     models = read_models(files, header, min_count=min_count)
     names = file_names([read_model(data).name for data in files], "model")
@@ -147,14 +141,14 @@ def run_round(
     key_files: KeyReplies = {}
     asked = going = heard
     if secure:
-        key_files = collect_keys(centre, heard)
+        key_files = centre.collect_keys(heard)
         asked = {sender: heard[sender] for sender in key_files}
         kind = "masked labels"
         request = MaskedRequest("label", files, kind, list_fingerprint(models), kind)
-        masked, going = collect_masked(centre, request, asked, key_files)
+        masked, going = centre.collect_masked(request, asked, key_files)
         parts = [sum_of_labels(masked, models)]
     else:
-        parts = collect_tables(centre, heard, files, models)
+        parts = centre.collect_tables(heard, files, models)
     ensemble, tables = combine(
         models, parts, n_clusters=n_clusters, seed=seed, unequal=unequal, **settings
     )
@@ -164,11 +158,11 @@ def run_round(
     if refine is not None:
         sent, shared, asked = _refine(centre, sent, going, key_files, refine)
     for kind in answers:
-        collect_answers(centre, kind, f"answer {kind}", asked, [sent])
+        centre.collect_answers(kind, f"answer {kind}", asked, [sent])
     came: dict[str, bytes] = {}
     if results:
         basis = [first] if shared is None else [first, sent]
-        came = collect_answers(centre, "results", "results", asked, basis)
+        came = centre.collect_answers("results", "results", asked, basis)
     known = {site for site, _ in heard.values()} | {who.site for who in centre.absent}
     missing = [Absent(s, "fit", "sent no model that can be used") for s in sites if s not in known]
     centre.absent.extend(missing)
@@ -206,10 +200,10 @@ def _refine(
             request = MaskedRequest(
                 "refine", [sent], kind, before.fingerprint, f"{kind}-{before.step}"
             )
-            masked, going = collect_masked(centre, request, going, key_files)
+            masked, going = centre.collect_masked(request, going, key_files)
             sent = share_masked(before, masked, header, rounds=rounds, path=path).data
         else:
-            parts, going = collect_sums(centre, going, before, sent)
+            parts, going = centre.collect_sums(going, before, sent)
             sent = share(before, parts, header, rounds=rounds, path=path).data
 
 
