@@ -19,7 +19,6 @@ Integers: TypeAlias = NDArray[np.integer[Any]]
 Models: TypeAlias = Mapping[Any, Any]  # {name: model with class_parameters_, or the array itself}
 LabelTables: TypeAlias = "Mapping[Any, pd.DataFrame]"  # {site: patients × models}
 Clustering: TypeAlias = "ArrayLike | pd.Series"  # the group of each patient
-Clusterings: TypeAlias = Mapping[Any, ArrayLike]  # {site: the group of each patient}
 
 
 def some(values: Iterable[Any]) -> str:

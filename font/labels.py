@@ -181,8 +181,6 @@ def own_weights(data: Any) -> Floats:
 class LabelPatterns:
     """Distinct label patterns and how many patients of each site have them.
 
-    Build it with `from_labels`; join the tables of several sites with `merge`.
-
     Parameters
     ----------
     models : tuple
@@ -215,8 +213,7 @@ class LabelPatterns:
         Columns may come in any order, and a table may be empty.
         """
         check_dict(labels, "labels must be a dict {site: label table}")
-        first = next(iter(labels.values()))
-        models = tuple(getattr(first, "columns", ()))
+        models = tuple(getattr(next(iter(labels.values())), "columns", ()))
         parts = []
         for site, table in labels.items():
             columns = label_columns(table, models, f"the label table of {site!r}")
@@ -224,33 +221,13 @@ class LabelPatterns:
                 raise InputError(
                     f"the label table of {site!r} has no columns; one per model is needed."
                 )
-            patterns, counts = count_rows(columns)
-            parts.append(cls(models, (site,), patterns, counts[:, None]))
-        return cls.merge(parts)
-
-    @classmethod
-    def merge(cls, parts: Iterable[LabelPatterns]) -> Self:
-        """One table from several, each of other sites."""
-        tables = list(parts)
-        if not tables:
-            raise InputError("nothing to merge: give at least one LabelPatterns.")
-        models = tables[0].models
-        tables = [table.reorder(models) for table in tables]
-        sites = tuple(site for table in tables for site in table.sites)
-        if len(set(sites)) != len(sites):
-            twice = [site for site in dict.fromkeys(sites) if sites.count(site) > 1]
-            raise InputError(
-                f"the sites {some(twice)} occur more than once; merge one table of each site."
-            )
-        stacked = np.concatenate([table.patterns for table in tables])
-        patterns, number = distinct_rows(list(stacked.T))
-        counts = np.zeros((len(patterns), len(sites)), dtype=np.int64)
-        row = column = 0
-        for table in tables:
-            n, width = table.counts.shape
-            counts[number[row : row + n], column : column + width] = table.counts
-            row, column = row + n, column + width
-        return cls(models, sites, patterns, counts)
+            parts.append(count_rows(columns))
+        patterns, number = distinct_rows(list(np.concatenate([rows for rows, _ in parts]).T))
+        counts = np.zeros((len(patterns), len(parts)), dtype=np.int64)
+        ends = np.cumsum([len(rows) for rows, _ in parts])[:-1]
+        for column, place in enumerate(np.split(number, ends)):
+            counts[place, column] = parts[column][1]
+        return cls(models, tuple(labels), patterns, counts)
 
     @property
     def n_patients(self) -> int:

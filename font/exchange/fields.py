@@ -251,7 +251,6 @@ Least = Annotated[int, Field(ge=1, le=10**6)]
 One = Annotated[int, Field(ge=1, le=1)]  # a Literal would take true and 1.0
 Round = Annotated[int, Field(ge=1, le=1_000)]
 Size = Annotated[int, Field(ge=1, le=MOST_CLASSES)]
-Class = Annotated[int, Field(ge=0, lt=MOST_CLASSES)]
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Site = Annotated[str, AfterValidator(check_site)]
 Study = Annotated[str, AfterValidator(check_study)]

@@ -121,19 +121,6 @@ def test_patterns_by_hand_with_columns_in_another_order():
     assert "here  4 patients" in repr(patterns)
 
 
-def test_merging_site_by_site_is_the_same_as_together():
-    apart = LabelPatterns.merge(
-        LabelPatterns.from_labels({site: table})
-        for site, table in {"here": HERE, "there": THERE}.items()
-    )
-    together = LabelPatterns.from_labels({"here": HERE, "there": THERE})
-    pd.testing.assert_frame_equal(apart.to_frame(), together.to_frame())
-    with pytest.raises(ValueError, match="'here' occur more than once"):
-        LabelPatterns.merge([together, LabelPatterns.from_labels({"here": HERE})])
-    with pytest.raises(ValueError, match="nothing to merge"):
-        LabelPatterns.merge([])
-
-
 def test_models_in_another_order():
     patterns = LabelPatterns.from_labels({"here": HERE, "there": THERE})
     turned = patterns.reorder(("B", "A"))
