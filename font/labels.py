@@ -354,14 +354,9 @@ class CrossTables:
 
     @classmethod
     def from_labels(cls, labels: LabelTables, n_classes: Mapping[Any, int]) -> Self:
-        """Count the labels of all sites' patients.
+        """Count the labels of all sites' patients {site: table}, as `font.label` returns them.
 
-        Parameters
-        ----------
-        labels : {site: table}
-            As `font.label` returns them.
-        n_classes : {model: K}
-            In the order that the models shall have.
+        `n_classes` {model: K} is in the order that the models shall have.
         """
         models, sizes = tuple(n_classes), tuple(n_classes.values())
         tables = {}

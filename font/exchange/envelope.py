@@ -186,10 +186,8 @@ class Header:
 
     Parameters
     ----------
-    study : str
-        The same at all sites.
-    site : str
-        Who writes and reads.
+    study, site : str
+        The study, and who writes and reads.
     round : int
         Of the study, from 1.
     software : str
@@ -203,11 +201,6 @@ class Header:
         The private key to sign with.
     settings : {section: {key: value}}, optional
         What all agreed on in a study file, as texts: files made with other values are refused.
-
-    Examples
-    --------
-    >>> Header(study="ra", site="MGB").fields()["round"]
-    1
     """
 
     study: str

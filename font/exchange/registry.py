@@ -180,12 +180,12 @@ def register_family(format: str, family: ModelFamily | str) -> None:
     _FAMILIES[format] = family
 
 
-def family_of(format: object) -> ModelFamily:
-    """The registered family; an `InputError` for any other word."""
+def family_of(format: object, prefix: str = "") -> ModelFamily:
+    """The registered family; any other word is an `InputError`, which begins with `prefix`."""
     family = _FAMILIES.get(format) if isinstance(format, str) else None
     if family is None:
         raise InputError(
-            f"the family of models {ascii(format)[:60]} is unknown; known are "
+            f"{prefix}the family of models {ascii(format)[:60]} is unknown; known are "
             f"{', '.join(map(repr, _FAMILIES))}: import the package that registers it."
         )
     if isinstance(family, str):
@@ -238,12 +238,12 @@ def register_tables(format: str, tables: Tables | str) -> None:
     _FORMATS[format] = tables
 
 
-def tables_of(format: str) -> Tables:
-    """The tables of a registered format; an `InputError` for any other word."""
+def tables_of(format: str, prefix: str = "") -> Tables:
+    """The tables of a format; an unknown one is an `InputError`, which begins with `prefix`."""
     tables = _FORMATS.get(format)
     if tables is None:
         raise InputError(
-            f"the format of results {ascii(format)[:60]} is unknown; known are "
+            f"{prefix}the format of results {ascii(format)[:60]} is unknown; known are "
             f"{', '.join(map(repr, _FORMATS)) or 'none'}: import the package that registers it."
         )
     if isinstance(tables, str):

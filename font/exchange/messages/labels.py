@@ -118,8 +118,6 @@ def write_labels(
         Of this site alone, exact: `CrossTables.from_labels({site: table}, n_classes)`.
     models : {name: ModelFile}
         Those that labelled, as `read_models` gives them.
-    header, min_count, draws
-        As in `write_model`.
     """
     check_study_of(models, header.study)
     exact = own_table(tables, models, header.site)

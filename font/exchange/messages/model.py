@@ -80,10 +80,7 @@ def check_model(
     tried = [row["n_classes"] for row in payload["bic"]]
     if len(set(tried)) != len(tried):
         raise misfit(origin, "it has two values of BIC for one number of classes")
-    try:
-        family = family_of(content.get("format"))
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from None
+    family = family_of(content.get("format"), f"{origin}: ")
     validated(family.schema, content, origin, f"{prefix}model.")
     names = family.variables(content)
     if len(set(names)) != len(names):

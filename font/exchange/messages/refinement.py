@@ -572,10 +572,7 @@ def check_parts(before: Step, parts: Sequence[SumsFile]) -> None:
 
 
 def _check_sums(payload: Mapping[str, Any], site: str, origin: str) -> None:
-    try:
-        family_of(payload["format"])
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from None
+    family_of(payload["format"], f"{origin}: ")
     sums = sums_table(payload, origin)
     unit, scale = payload["min_count"], payload["scale"]
     wrong = unrounded_sums(sums, scale, payload["per_patient"], unit)

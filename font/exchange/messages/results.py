@@ -145,10 +145,7 @@ def column_values(column: Mapping[str, Any]) -> list[Any]:
 
 
 def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
-    try:
-        known = tables_of(payload["format"])
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from None
+    known = tables_of(payload["format"], f"{origin}: ")
     names = [table["name"] for table in payload["tables"]]
     _check_names(names, list(known), "tables", origin)
     for table in payload["tables"]:
