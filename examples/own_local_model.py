@@ -44,9 +44,7 @@ data = {site: means[groups] + rng.normal(size=(len(groups), 2)) for site, groups
 
 models = {site: MedianClusters(3, seed=1).fit(values) for site, values in data.items()}
 labels = {site: font.label(models, values) for site, values in data.items()}
-patterns = font.LabelPatterns.from_labels(
-    labels, min_count=2
-)  # exchange files hold rounded cross-tables instead
+patterns = font.LabelPatterns.from_labels(labels)  # files hold rounded cross-tables instead
 ensemble = font.Ensemble(n_clusters=3, seed=1).fit(models, patterns)
 
 print(ensemble.summary())

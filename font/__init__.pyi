@@ -1,11 +1,10 @@
 # The public names, listed here once; `lazy_loader` loads each on first use.
-from .cross_tables import CrossTables as CrossTables
 from .ensemble import Ensemble as Ensemble
 from .errors import InputError as InputError
+from .exchange.envelope import Header as Header
 from .exchange.envelope import fingerprint as fingerprint
 from .exchange.explain import explain as explain
 from .exchange.explain import explain_page as explain_page
-from .exchange.header import Header as Header
 from .exchange.messages.ensemble import read_ensemble as read_ensemble
 from .exchange.messages.ensemble import write_ensemble as write_ensemble
 from .exchange.messages.labels import read_labels as read_labels
@@ -17,22 +16,20 @@ from .exchange.messages.model import read_models as read_models
 from .exchange.messages.model import write_model as write_model
 from .exchange.registry import ModelFamily as ModelFamily
 from .exchange.registry import register_family as register_family
-from .exchange.report import round_report as round_report
 from .exchange.rounds import combine as combine
+from .exchange.rounds import round_report as round_report
 from .exchange.rounds import run_round as run_round
 from .exchange.signatures import make_keys as make_keys
 from .exchange.signatures import public_key as public_key
 from .exchange.signatures import read_keys as read_keys
+from .labels import CrossTables as CrossTables
 from .labels import LabelPatterns as LabelPatterns
 from .labels import LocalModel as LocalModel
 from .labels import label as label
 from .metrics import compare_clusterings as compare_clusterings
 from .metrics import match_labels as match_labels
-from .metrics import reliability as reliability
-from .models.latent_class import LatentClass as LatentClass
-from .models.sklearn_models import SklearnModel as SklearnModel
-from .n_clusters import suggest_n_clusters as suggest_n_clusters
-from .n_clusters import vote as vote
+from .models import LatentClass as LatentClass
+from .models import SklearnModel as SklearnModel
 from .plots import plot_agreement as plot_agreement
 from .plots import plot_weights as plot_weights
 from .refinement import refine as refine
@@ -40,3 +37,5 @@ from .simulation.competitors import consensus as consensus
 from .simulation.run import run_simulation as run_simulation
 from .stability import bootstrap_clusters as bootstrap_clusters
 from .stability import influence as influence
+from .stability import suggest_n_clusters as suggest_n_clusters
+from .stability import vote as vote

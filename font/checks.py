@@ -19,7 +19,6 @@ Integers: TypeAlias = NDArray[np.integer[Any]]
 Models: TypeAlias = Mapping[Any, Any]  # {name: model with class_parameters_, or the array itself}
 LabelTables: TypeAlias = "Mapping[Any, pd.DataFrame]"  # {site: patients × models}
 Clustering: TypeAlias = "ArrayLike | pd.Series"  # the group of each patient
-Clusterings: TypeAlias = Mapping[Any, ArrayLike]  # {site: the group of each patient}
 
 
 def some(values: Iterable[Any]) -> str:
@@ -75,9 +74,7 @@ def check_same_names(columns: Iterable[Hashable], models: Iterable[Hashable], wh
         )
 
 
-def label_columns(
-    table: pd.DataFrame, models: Sequence[Hashable], what: str
-) -> list[NDArray[np.integer[Any]]]:
+def label_columns(table: pd.DataFrame, models: Sequence[Hashable], what: str) -> list[Integers]:
     """The labels as one array per model, in the models' order, checked but not copied."""
     if not isinstance(table, pd.DataFrame):
         raise TypeError(
@@ -88,7 +85,7 @@ def label_columns(
     return [_labels_of(table[name].to_numpy(), name, what) for name in models]
 
 
-def _labels_of(column: NDArray[Any], name: Hashable, what: str) -> NDArray[np.integer[Any]]:
+def _labels_of(column: NDArray[Any], name: Hashable, what: str) -> Integers:
     if column.dtype.kind not in "iu":
         numbers = pd.to_numeric(pd.Series(column, dtype=object), errors="coerce").to_numpy(float)
         bad = ~(numbers == np.round(numbers))  # also true of NaN
@@ -118,7 +115,7 @@ def check_known_labels(
             )
 
 
-def class_parameters(model: Any, name: Hashable) -> NDArray[np.float64]:
+def class_parameters(model: Any, name: Hashable) -> Floats:
     """The (K, d) parameters of a model, or of a bare array."""
     values = model
     for attribute in ("class_parameters_", "cluster_centers_", "means_"):
@@ -154,7 +151,7 @@ def whole_number(value: Any, low: int, what: str) -> int:
     return int(value)
 
 
-def case_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
+def case_weights(weights: ArrayLike | None, n: int) -> Floats:
     if weights is None:
         return np.ones(n)
     array = np.asarray(weights, dtype=float)
@@ -166,7 +163,7 @@ def case_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
     return array
 
 
-def memberships(values: ArrayLike, n: int, n_classes: int) -> NDArray[np.float64]:
+def memberships(values: ArrayLike, n: int, n_classes: int) -> Floats:
     """Class probabilities (n, K) for a model with K classes, or with one that stands for all."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 2 or array.shape[0] != n or array.shape[1] < 1:
@@ -184,7 +181,7 @@ def memberships(values: ArrayLike, n: int, n_classes: int) -> NDArray[np.float64
     return array
 
 
-def check_sums(total: ArrayLike, n_columns: int, *, counts: bool = False) -> NDArray[np.float64]:
+def check_sums(total: ArrayLike, n_columns: int, *, counts: bool = False) -> Floats:
     """Sums by class (K, n_columns), the first column the patients; with `counts` all are counts."""
     array = np.asarray(total, dtype=float)
     if array.ndim != 2 or array.shape[1] != n_columns or not len(array):

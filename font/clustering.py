@@ -6,7 +6,15 @@ Every geometry used here is linear in the one-hot labels: a pattern z has the po
 - D̃ itself as squared distance: −½HD̃H = XXᵀ with principal coordinates X = ZW, from an
   eigenproblem as large as the number of classes of all models together.
 
-Patterns carry the number of patients as weight; nothing is ever as large as N×N.
+Patterns carry the number of patients as weight; nothing is ever as large as N×N. The last step of
+an ensemble depends on what is known of the patients:
+
+- `cluster_patterns`, from the counts of label patterns: exactly the clustering of the rows of D̃,
+  or of D̃ itself.
+- `cluster_tables`, from the cross-tables alone. A patient's position is z·A with A = B·S^½, and
+  the mean position of the patients in class k of model m is the row of S·A divided by their
+  number. K-means on those means gives the centres, and each site places its own patients. With
+  "latent" the labels are then taken for readings of one latent cluster (`latent_clusters`).
 """
 
 from __future__ import annotations
@@ -15,14 +23,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from font.checks import Floats, Integers
 from font.errors import InputError, option
+from font.labels import AddedTables
 from font.probabilities import climb, probabilities
+from font.weights import Weighed, one_hot
 
 ONLY_TABLES = ("latent", "kmeans-classes")  # the same whether patterns are given or cross-tables
 METHODS = ("kmeans", "kmeans-distance", "average", "complete", "ward", "spectral", *ONLY_TABLES)
@@ -35,35 +45,12 @@ _FEW_UPDATES, _MOST_UPDATES, _GAIN = 30, 1_000, 1e-11
 _PSEUDO = 0.5  # patients added to each cell of a confusion table, so that none is impossible
 
 
-def square_root(tables: Floats) -> Floats:
-    """Symmetric root of S = ZᵀZ; what is 0 up to rounding is 0."""
-    values, vectors = np.linalg.eigh(tables)
-    values[values < 1e-13 * values[-1]] = 0.0
-    root: Floats = (vectors * np.sqrt(values)) @ vectors.T
-    return root
-
-
-def principal_axes(centred: Floats, root: Floats) -> tuple[Floats, Floats]:
-    """Eigenvalues of −HD̃H, largest first, and the map W to principal coordinates of −½HD̃H.
-
-    `centred` is B with each block double-centred, `root` is S^½: the non-zero eigenvalues of
-    −ZBZᵀ are those of −S^½ B S^½, and the coordinates for the eigenvector y are −ZBS^½y/√λ.
-    Negative eigenvalues, which a distance function of one's own may give, have no coordinates.
-    """
-    inner = -(root @ centred @ root)
-    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    kept = values > 1e-12 * np.abs(values).max(initial=0.0)
-    axes = -(centred @ root @ vectors[:, kept]) / np.sqrt(2 * values[kept])
-    return values, axes
-
-
 def same_positions(points: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows that stand for all different positions, and for each row its position's number.
 
-    Patterns that differ only in labels without influence (a model of weight 0, two classes
-    with equal parameters) share a position up to rounding. Sorted along one random direction
-    equal rows are neighbours.
+    Patterns that differ only in labels without influence (a model of weight 0, two classes with
+    equal parameters) share a position up to rounding. Along one random direction equal rows are
+    neighbours.
     """
     direction = np.random.default_rng(0).normal(size=points.shape[1])
     along = points @ direction
@@ -85,7 +72,7 @@ class TooManyClusters(InputError):
     def __init__(self, n_clusters: int, n_positions: int) -> None:
         super().__init__(
             f"{n_clusters} clusters are too many: the label patterns differ in only {n_positions} "
-            f"ways that matter; ask for at most {n_positions}, or share rarer patterns."
+            f"ways that matter; ask for at most {n_positions}."
         )
         self.n_positions = n_positions
 
@@ -260,11 +247,11 @@ def check_linkage_size(n_patterns: int, method: str) -> None:
     if n_patterns > _MOST_LINKED:
         raise InputError(
             f"{method} linkage compares all pairs of {n_patterns:,} label patterns, more than the "
-            f"{_MOST_LINKED:,} that fit; use {option('method', 'kmeans')} or withhold rare ones."
+            f"{_MOST_LINKED:,} that fit; use {option('method', 'kmeans')} instead."
         )
 
 
-# --- latent clusters -----------------------------------------------------------------------
+# --- latent clusters --------------------------------------------------------------------------
 
 
 def latent_clusters(
@@ -274,20 +261,11 @@ def latent_clusters(
 
     Errors are taken to be independent between models (Dawid and Skene): with C^{ts} the cross-table
     of the models t and s, π and A maximise Σ_{t<s} Σ_kl C^{ts}_kl log Σ_c π_c A_t[k, c] A_s[l, c].
-    EM on the pairs of models, by multiplicative updates. All starts make a few updates,
-    and the best goes on. A patient is counted in every pair, so that this is a composite
-    likelihood, not the full one; and as pairs do not say everything that triples would, several
-    solutions may fit alike, of which one near the beginning is found.
-
-    Parameters
-    ----------
-    total : (ΣK, ΣK)
-        Cross-tables, of which only those of two different models are used.
-    offsets : (M + 1,)
-    starts : list of (ΣK, C)
-        How far each class belongs to each cluster, to begin with.
-    share : (M,), optional
-        How far each model counts.
+    EM on the pairs of models, by multiplicative updates. All starts, (ΣK, C) memberships of classes
+    in clusters, make a few updates, and the best goes on. A patient is counted in every pair, so
+    that this is a composite likelihood, not the full one; and as pairs do not say everything that
+    triples would, several solutions may fit alike, of which one near the beginning is found. Model
+    m counts as `share[m]` models.
     """
     sizes = np.diff(offsets)
     n_models = len(sizes)
@@ -316,3 +294,177 @@ def latent_clusters(
         runs.append(climb(update, start, _FEW_UPDATES, rtol=_GAIN))
     best, _, _ = max(runs, key=lambda run: run[1])
     return climb(update, best, _MOST_UPDATES, rtol=_GAIN)[0]
+
+
+# --- clusters of patterns and of tables -------------------------------------------------------
+
+_MOST_STARTS = 10
+
+
+class Clusters(NamedTuple):
+    """The last step's result, clusters by decreasing size.
+
+    Positions are z·`axes` (ΣK, r), `centres` (C, r) those of the clusters. `member` (ΣK, C) says
+    how many of the patients of each class of each model, or which share, are in each cluster;
+    `sizes` are patients by cluster and site; `labels` (P,) the cluster of each pattern, empty from
+    cross-tables; `proportions` (C,) and `confusion` (ΣK, C) those of latent clusters, otherwise
+    empty.
+    """
+
+    axes: Floats
+    centres: Floats
+    member: Floats
+    sizes: NDArray[np.int64]
+    labels: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    proportions: Floats = np.zeros(0)
+    confusion: Floats = np.zeros((0, 0))
+
+
+def cluster_patterns(
+    weighed: Weighed,
+    patterns: Integers,
+    counts: NDArray[np.int64],
+    n_clusters: int | None,
+    method: str,
+    seed: int,
+) -> Clusters:
+    """Cluster label patterns (P, M) with counts (P, sites)."""
+    n = counts.sum(axis=1)
+    wanted = n_clusters or weighed.choice.n_clusters
+    axes = weighed.axes
+    if method == "spectral":
+        axes = weighed.principal[:, : max(wanted - 1, 1)]
+    elif method == "kmeans-distance":
+        axes = weighed.principal
+    points = positions(patterns, weighed.offsets, axes)
+    if method in LINKAGES:
+        check_linkage_size(len(patterns), method)
+        far = np.zeros((len(patterns), len(patterns)))
+        for column, begin in zip(patterns.T, weighed.offsets[:-1], strict=True):
+            rows = begin + column.astype(np.intp)
+            far += weighed.metric[np.ix_(rows, rows)]
+        labels = linkage(far, n, wanted, method)
+    else:
+        labels = kmeans(points, n.astype(float), wanted, seed)
+    labels = _by_size(labels, n)
+    groups = [labels == k for k in range(wanted)]
+    return Clusters(
+        axes,
+        np.array([np.average(points[group], axis=0, weights=n[group]) for group in groups]),
+        _patients_by_class(patterns, labels, n, weighed.offsets),
+        np.array([counts[group].sum(axis=0) for group in groups]),
+        labels,
+    )
+
+
+def cluster_tables(
+    weighed: Weighed,
+    tables: AddedTables,
+    share: Floats,
+    n_clusters: int | None,
+    method: str,
+    seed: int,
+) -> Clusters:
+    """Cluster the patients behind cross-tables: `method` is one of `FROM_TABLES`."""
+    total = tables.total(capped=True)
+    counts, offsets = np.diag(total), weighed.offsets
+    used, n_classes = counts > 0, np.diff(offsets)
+    wanted = n_clusters or weighed.choice.n_clusters
+    axes = _main_axes(weighed.axes, total, len(n_classes))
+    # models without weight, whose classes may all lie in the middle, make no clusters
+    mass = counts * np.repeat(share * (weighed.weights > 0), n_classes)
+    centres, member = _class_clusters(axes, total, mass, wanted, seed)
+    proportions, confusion = np.zeros(0), np.zeros((0, 0))
+    if method == "latent":
+        # from the K-means, and from those models' own classes that have as many
+        alike = [m for m in np.argsort(-weighed.weights) if n_classes[m] == wanted]
+        inverse = np.divide(1.0, counts, out=np.zeros_like(counts), where=used)[:, None]
+        starts = [total[:, offsets[m] : offsets[m + 1]] * inverse for m in alike[:_MOST_STARTS]]
+        proportions, confusion = latent_clusters(total, offsets, [member, *starts], share)
+        joint = confusion * proportions
+        member = np.where(used[:, None], joint / joint.sum(axis=1, keepdims=True), 0.0)
+        axes, centres = axes[:, :0], centres[:, :0]  # place nobody, and would fill the file
+    by_model = np.repeat(weighed.weights, n_classes)[:, None] / weighed.weights.sum() * member
+    sizes = np.array([size @ by_model for size in tables.sizes.values()]).T
+    order = np.argsort(-sizes.sum(axis=1), kind="stable")
+    return Clusters(
+        axes,
+        centres[order],
+        member[:, order],
+        np.rint(sizes[order]).astype(np.int64),
+        proportions=proportions[order] if method == "latent" else proportions,
+        confusion=confusion[:, order] if method == "latent" else confusion,
+    )
+
+
+def _class_clusters(
+    axes: Floats, total: Floats, mass: Floats, n_clusters: int, seed: int
+) -> tuple[Floats, Floats]:
+    """K-means on the mean positions of the classes, weighted by `mass` (ΣK,).
+
+    Centres (n_clusters, r), and for each class that has patients a 1 for its cluster.
+    """
+    counts = np.diag(total)
+    used = np.flatnonzero(counts > 0)
+    points = (total @ axes)[used] / counts[used, None]
+    heavy = mass[used] > 0
+    weight = mass[used][heavy]
+    labels = kmeans(points[heavy], weight, n_clusters, seed)
+    group = np.eye(n_clusters)[labels].T * weight
+    centres = group @ points[heavy] / group.sum(axis=1, keepdims=True)
+    nearest = distances_to(points, centres).argmin(axis=1)
+    nearest[heavy] = labels
+    member = np.zeros((len(counts), n_clusters))
+    member[used, nearest] = 1.0
+    return centres, member
+
+
+def _main_axes(axes: Floats, total: Floats, n_models: int) -> Floats:
+    """The axes (ΣK, ΣK) turned so that patients' positions vary along few columns, (ΣK, r)."""
+    counts = np.diag(total)
+    n = counts.sum() / n_models
+    mean = counts @ axes / n
+    covariance = axes.T @ total @ axes / n - np.outer(mean, mean)
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    kept = values > 1e-9 * max(values[-1], 0.0)
+    kept[-1] = True
+    turned: Floats = axes @ vectors[:, kept][:, ::-1]
+    return turned
+
+
+def _patients_by_class(
+    patterns: Integers, clusters: Integers, counts: NDArray[Any], offsets: NDArray[np.intp]
+) -> Floats:
+    """Patients by class of each model and cluster, (ΣK, n_clusters)."""
+    n_clusters = int(clusters.max()) + 1
+    tables = []
+    for column, size in zip(patterns.T, np.diff(offsets), strict=True):
+        pair = column.astype(np.int64) * n_clusters + clusters
+        table = np.bincount(pair, weights=counts, minlength=size * n_clusters)
+        tables.append(table.reshape(size, n_clusters))
+    return np.concatenate(tables)
+
+
+def positions(patterns: Integers, offsets: NDArray[np.intp], axes: Floats) -> Floats:
+    """z·axes for each pattern, (P, r), in blocks of patterns."""
+    points = np.empty((len(patterns), axes.shape[1]))
+    step = max(1, (1 << 21) // int(offsets[-1]))
+    for begin in range(0, len(patterns), step):
+        part = patterns[begin : begin + step]
+        points[begin : begin + step] = one_hot(part, offsets) @ axes
+    return points
+
+
+def distances_to(points: Floats, centres: Floats) -> Floats:
+    """Euclidean distances (P, K); cluster by cluster, so that no third axis is formed."""
+    columns = [np.linalg.norm(points - centre, axis=1) for centre in centres]
+    return np.stack(columns, axis=1)
+
+
+def _by_size(labels: Integers, counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Clusters renumbered by decreasing number of patients, then by first pattern."""
+    size = np.bincount(labels, weights=counts)
+    first = np.unique(labels, return_index=True)[1]
+    rank = np.empty(len(size), dtype=np.int64)
+    rank[np.lexsort([first, -size])] = np.arange(len(size))
+    return rank[labels]

@@ -28,20 +28,24 @@ from font.checks import (
     some,
     whole_number,
 )
-from font.cross_tables import AddedTables, CrossTables
-from font.errors import InputError, ReportWarning, option
-from font.labels import LabelPatterns, distinct_rows, map_rows, site_proportions
-from font.probabilities import posterior, probabilities
-from font.solve import (
-    RECORD,
+from font.clustering import (
     Clusters,
-    Weighed,
     cluster_patterns,
     cluster_tables,
     distances_to,
     positions,
-    weigh,
 )
+from font.errors import InputError, ReportWarning, option
+from font.labels import (
+    AddedTables,
+    CrossTables,
+    LabelPatterns,
+    distinct_rows,
+    map_rows,
+    site_proportions,
+)
+from font.probabilities import posterior, probabilities
+from font.weights import RECORD, Weighed, weigh
 
 _RESAMPLES = (
     "Several models come from the same site: models of resamples of the same patients agree with "
@@ -91,7 +95,6 @@ class Ensemble:
         G, and the same of the double-centred distances, where unrelated models are near 0; the
         ensemble file has only the first.
     spectrum_ : Series, eigenvalues of −HD̃H from the largest
-    n_clusters_ : int
     n_clusters_choice_ : SpectrumChoice, what the spectrum says, used or not
     cluster_sizes_ : DataFrame clusters × sites, the patients counted in `fit`; estimated where
         cross-tables are all that is used
@@ -183,8 +186,8 @@ class Ensemble:
         self.patterns_ = patterns = given.reorder(self.models_)
         if not patterns.n_patients:
             raise InputError(
-                "there are no patients to cluster: the tables are empty or every pattern was "
-                "withheld; lower min_count, or merge more sites first."
+                "there are no patients to cluster: the label tables are empty; give at least one "
+                "patient's labels."
             )
         columns = list(patterns.patterns.T)
         check_known_labels(columns, self._n_classes, self.models_, "the table of label patterns")
@@ -399,9 +402,7 @@ class Ensemble:
         at = f"at {counted(n_sites, 'site', 'sites')}"
         if self.patterns_ is None or self.clusters_ is None:
             return f"about {n:,} patients {at}, cross-tables of their labels"
-        gone = int(self.patterns_.withheld.sum())
-        withheld = f" ({gone:,} more withheld)" if gone else ""
-        return f"{n:,} patients{withheld} {at}, {len(self.patterns_):,} label patterns"
+        return f"{n:,} patients {at}, {len(self.patterns_):,} label patterns"
 
     def cautions(self, *, about_number: bool = True) -> list[str]:
         """What to know before trusting the clusters, one sentence or two on each point.

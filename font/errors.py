@@ -17,12 +17,8 @@ class InputError(ValueError):
 class ReportWarning(UserWarning):
     """A warning that the readers of a study need as well; its report shows these and no others.
 
-    Parameters
-    ----------
-    text : str
-    public : str, optional
-        What the report shows instead of a text that shows patients; "" for nothing. Whoever runs
-        the study sees the text itself.
+    Whoever runs the study sees `text`. The report shows `public` instead of a text that shows
+    patients, and nothing if that is "".
     """
 
     def __init__(self, text: str, public: str | None = None) -> None:
@@ -57,11 +53,7 @@ def option(name: str, value: object = None) -> str:
 
 
 def option_name(name: str) -> str:
-    """An option without a value, for a message.
-
-    >>> option_name("data_cut")
-    'data_cut'
-    """
+    """An option without a value, for a message."""
     return option(name).rstrip("= ")
 
 

@@ -45,16 +45,8 @@ def atomic(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[I
     The content goes to a temporary file in the same folder, whose name cannot be guessed and which
     must not exist yet, so that a link planted in the folder is never followed. It is flushed to the
     disk and then renamed. A link at `path` itself is replaced, not followed. Unfinished files that
-    a killed program left in the folder are removed.
+    a killed program left in the folder are removed. Only the owner may read a `private` file.
 
-    Parameters
-    ----------
-    path : where to; its folder must exist
-    private : bool
-        Only the owner may read the file; otherwise new files' usual permissions hold.
-
-    Examples
-    --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     with atomic(Path(folder, "note.txt")) as file:
@@ -95,13 +87,7 @@ def private_folder(path: str | os.PathLike[str]) -> None:
 
 
 def keep_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
-    """Refuse to write a file over one that is read.
-
-    Parameters
-    ----------
-    outputs : the files that will be written
-    inputs : the files that are read; None stands for one that was not given
-    """
+    """Refuse to write a file over one that is read; inputs that were not given are None."""
     read = [path for path in inputs if path is not None and path.exists()]
     for output in outputs:
         if output.exists() and any(output.samefile(path) for path in read):
@@ -120,7 +106,7 @@ def check_regular(path: Path) -> None:
         )
 
 
-# --- tables for people ---------------------------------------------------------------------
+# --- tables for people ------------------------------------------------------------------------
 
 
 def csv_text(table: pd.DataFrame, *, index: bool = False, **options: Any) -> str:
@@ -155,18 +141,13 @@ def _harmless(value: Any) -> Any:
     return value if _NUMBERS.fullmatch(value) else f"'{value}"
 
 
-# --- pages for people -------------------------------------------------------------------
+# --- pages for people -------------------------------------------------------------------------
 
 
 def content_policy(style: str, script: str = "") -> str:
     """The Content-Security-Policy of a page that holds its own style, script and pictures.
 
     Only this style and this script apply, known by their hashes, and nothing is fetched or sent.
-
-    Examples
-    --------
-    >>> content_policy("p{}").split("; ")[:2]
-    ["default-src 'none'", 'img-src data:']
     """
     rules = ["default-src 'none'", "img-src data:", f"style-src {_hash(style)}"]
     if script:
@@ -179,12 +160,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-# --- one program at a time ----------------------------------------------------------------
+# --- one program at a time --------------------------------------------------------------------
 
 
 @contextmanager
 def hold(folder: str | os.PathLike[str], *, private: bool = False) -> Iterator[None]:
-    """Use a folder alone; it is made if need be.
+    """Use a folder alone; it is made if need be, for its owner only if `private`.
 
     A file in it says who uses it and since when. Whoever comes second gets an OSError that repeats
     that. The lock of a program that died does not count, since the system releases it. Inside the
@@ -192,14 +173,6 @@ def hold(folder: str | os.PathLike[str], *, private: bool = False) -> Iterator[N
     calls can both ask for it. If the block fails, folders that were made for it and are still empty
     go again.
 
-    Parameters
-    ----------
-    folder : path
-    private : bool
-        If the folder is made, only its owner may enter it.
-
-    Examples
-    --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder, hold(folder), hold(folder):
     ...     Path(folder, ".mmlca.lock").exists()
@@ -281,7 +254,7 @@ def _in_use(folder: Path, holder: bytes) -> str:
     return f"{folder} is in use by {who}; wait until it has finished, or choose another folder."
 
 
-# --- what killed programs left -----------------------------------------------------------
+# --- what killed programs left ----------------------------------------------------------------
 
 
 def clear_unfinished(folder: str | os.PathLike[str]) -> None:

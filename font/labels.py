@@ -1,18 +1,19 @@
 """Labels: what a local model must offer, its class for each patient, and counts of label patterns.
 
-The ensemble uses three things of a model: a label for each patient (`predict`), the parameters of
-its classes (`class_parameters_`, one row per class), and, only where class proportions are
-re-estimated at the receiving site, `predict_proba` with the proportions behind it.
+The ensemble uses two things of a model: a label for each patient (`predict`), and the parameters of
+its classes (`class_parameters_`, one row per class).
 
 All that the ensemble needs from a site is how many of its patients have which combination of
 labels. Rows are never compared pairwise: a pattern is a number in mixed radix, and pandas counts
-numbers with a hash table.
+numbers with a hash table. Cross-tables, for every pair of models how many patients have which two
+labels, say less and are nearly enough: they are the blocks of S = ZᵀZ (see `font.weights`), a sum
+over patients, and so over sites.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -21,45 +22,42 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from font.checks import (
+    Floats,
     Integers,
     LabelTables,
     Models,
     case_weights,
     check_dict,
+    check_known_labels,
     check_same_names,
     label_columns,
-    one_of,
     some,
-    whole_number,
 )
 from font.errors import InputError
-from font.models.sklearn_models import wrap
+from font.models import wrap
+from font.weights import cross_tabulate
 
 _BLOCK = 1 << 18
 
 
 @runtime_checkable
 class LocalModel(Protocol):
-    """A clustering model that a site fits.
-
-    Models with class proportions also have `predict_proba(data)` (n, K) and `weights_` (K,),
-    or `class_weights_` where the proportions behind `predict_proba` differ from `weights_`.
-    """
+    """A clustering model that a site fits."""
 
     n_classes: int
 
     @property
-    def class_parameters_(self) -> NDArray[np.float64]:
+    def class_parameters_(self) -> Floats:
         """(K, d), one row per class; distances between rows are distances between classes."""
 
     def fit(self, data: Any, weights: Any = None) -> Any:
         """Estimate the model and return it."""
 
-    def predict(self, data: Any) -> NDArray[np.integer[Any]]:
+    def predict(self, data: Any) -> Integers:
         """The class of each patient, 0 … K − 1."""
 
 
-def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFrame:
+def label(models: Models, data: Any) -> pd.DataFrame:
     """Give every patient a label from every model.
 
     Parameters
@@ -70,10 +68,6 @@ def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFr
     data
         What the models take: sequences, an array, a DataFrame. Patient ids come from its
         `ids`, or from the index of a DataFrame.
-    proportions : "model" or "site"
-        Class proportions of the sending model, or re-estimated on `data` by EM with all other
-        parameters fixed (see `site_proportions`); the latter needs models with
-        `predict_proba` and `class_weights_` or `weights_`.
 
     Returns
     -------
@@ -87,10 +81,9 @@ def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFr
     >>> label({"A": KMeans(2, n_init=1, random_state=0).fit(data)}, data)["A"].nunique()
     2
     """
-    one_of(proportions, ("model", "site"), "proportions")
     check_dict(models, "models must be a dict {name: model}")
     n = n_patients(data)
-    columns = [predict_labels(wrap(m), data, n, proportions, name) for name, m in models.items()]
+    columns = [predict_labels(wrap(m), data, n, name) for name, m in models.items()]
     highest = max((int(c.max()) for c in columns if n), default=0)
     table = np.empty((len(columns), n), dtype=np.min_scalar_type(-highest - 1))
     for row, column in zip(table, columns, strict=True):
@@ -100,18 +93,13 @@ def label(models: Models, data: Any, *, proportions: str = "model") -> pd.DataFr
     )
 
 
-def predict_labels(
-    model: Any, data: Any, n: int, proportions: str, name: Hashable
-) -> NDArray[np.integer[Any]]:
+def predict_labels(model: Any, data: Any, n: int, name: Hashable) -> Integers:
     """The labels (n,) that a model gives, checked."""
     if not hasattr(model, "predict"):
         raise TypeError(f"the model {name!r} ({type(model).__name__}) has no method predict(data).")
     if not n:  # many models refuse an empty table, but a site without patients is not an error
         return np.zeros(0, dtype=np.int8)
-    if proportions == "model":
-        labels = np.asarray(model.predict(data))
-    else:
-        labels = _site_labels(model, data, name)
+    labels = np.asarray(model.predict(data))
     if labels.shape != (n,) or labels.dtype.kind not in "iu" or labels.min() < 0:
         raise InputError(
             f"the model {name!r} should predict {n:,} whole numbers from 0, one for each patient; "
@@ -119,20 +107,6 @@ def predict_labels(
             + (f" with the label {labels.min()}." if labels.dtype.kind in "iu" else ".")
         )
     return labels
-
-
-def _site_labels(model: Any, data: Any, name: Hashable) -> NDArray[np.integer[Any]]:
-    own = getattr(model, "class_weights_", getattr(model, "weights_", None))
-    if own is None or not hasattr(model, "predict_proba"):
-        raise InputError(
-            f"the model {name!r} has no class proportions to re-estimate (it needs predict_proba, "
-            'and class_weights_ or weights_); label its patients with proportions="model".'
-        )
-    own = np.asarray(own, dtype=float)  # a labelled Series is as good as an array
-    shares = np.asarray(model.predict_proba(data), dtype=float)
-    site = site_proportions(shares, own, weights=own_weights(data))
-    ratio = np.divide(site, own, out=np.zeros_like(site), where=own > 0)
-    return np.asarray(np.argmax(shares * ratio, axis=1))
 
 
 def site_proportions(
@@ -143,27 +117,13 @@ def site_proportions(
     prior: float = 0.0,
     max_iter: int = 100,
     tol: float = 1e-6,
-) -> NDArray[np.float64]:
+) -> Floats:
     """A site's own class proportions, all other parameters of the model kept.
 
-    EM on the proportions alone: r_ik ∝ p_ik·π_k / π⁰_k, then π_k = mean of r_ik over
-    patients, where p are the probabilities under the sender's proportions π⁰.
+    EM on the proportions alone: r_ik ∝ p_ik·π_k / π⁰_k, then π_k = mean of r_ik over patients,
+    where p (n, K) are the `probabilities` under the sender's `proportions` π⁰ (K,). `prior` is the
+    pseudo-count of each class; it ends when no proportion changes by `tol`.
 
-    Parameters
-    ----------
-    probabilities : (n, K)
-        As `predict_proba` gives them.
-    proportions : (K,)
-        The proportions behind them.
-    weights : (n,), optional
-        Case weights.
-    prior : float
-        Pseudo-count of each class.
-    max_iter, tol
-        Updates at most, and the change of a proportion below which to stop.
-
-    Examples
-    --------
     >>> p = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> site_proportions(p, [0.5, 0.5]).round(2).tolist()
     [0.75, 0.25]
@@ -208,7 +168,7 @@ def patient_ids(data: Any) -> pd.Index:
     return pd.RangeIndex(n_patients(data)) if ids is None else pd.Index(ids)
 
 
-def own_weights(data: Any) -> NDArray[np.float64]:
+def own_weights(data: Any) -> Floats:
     """The case weights that data bring along, else ones, (n,); a column of data is not one."""
     weights = None if hasattr(data, "columns") else getattr(data, "weights", None)
     return np.ones(n_patients(data)) if weights is None else np.asarray(weights, dtype=float)
@@ -221,8 +181,6 @@ def own_weights(data: Any) -> NDArray[np.float64]:
 class LabelPatterns:
     """Distinct label patterns and how many patients of each site have them.
 
-    Build it with `from_labels`; join the tables of several sites with `merge`.
-
     Parameters
     ----------
     models : tuple
@@ -233,8 +191,6 @@ class LabelPatterns:
         The labels of each pattern, in lexicographic order, none twice.
     counts : (P, sites) int64
         Patients of each site with each pattern.
-    withheld : (sites,) int64
-        Patients whose pattern was too rare to be shared.
 
     Examples
     --------
@@ -249,23 +205,15 @@ class LabelPatterns:
     sites: tuple[Hashable, ...]
     patterns: Integers
     counts: NDArray[np.int64]
-    withheld: NDArray[np.int64]
 
     @classmethod
-    def from_labels(cls, labels: LabelTables, *, min_count: int = 1) -> Self:
-        """Count the patterns in the sites' label tables.
+    def from_labels(cls, labels: LabelTables) -> Self:
+        """Count the patterns in the sites' label tables {site: table}, as `label` returns them.
 
-        Parameters
-        ----------
-        labels : {site: table}
-            As `label` returns them; the columns may come in any order, and a table may be
-            empty.
-        min_count : int
-            A site withholds the patterns that fewer of its patients have.
+        Columns may come in any order, and a table may be empty.
         """
         check_dict(labels, "labels must be a dict {site: label table}")
-        first = next(iter(labels.values()))
-        models = tuple(getattr(first, "columns", ()))
+        models = tuple(getattr(next(iter(labels.values())), "columns", ()))
         parts = []
         for site, table in labels.items():
             columns = label_columns(table, models, f"the label table of {site!r}")
@@ -273,38 +221,17 @@ class LabelPatterns:
                 raise InputError(
                     f"the label table of {site!r} has no columns; one per model is needed."
                 )
-            patterns, counts = count_rows(columns)
-            withheld = np.zeros(1, dtype=np.int64)
-            parts.append(cls(models, (site,), patterns, counts[:, None], withheld))
-        return cls.merge(parts).withhold(min_count)
-
-    @classmethod
-    def merge(cls, parts: Iterable[LabelPatterns]) -> Self:
-        """One table from several, each of other sites."""
-        tables = list(parts)
-        if not tables:
-            raise InputError("nothing to merge: give at least one LabelPatterns.")
-        models = tables[0].models
-        tables = [table.reorder(models) for table in tables]
-        sites = tuple(site for table in tables for site in table.sites)
-        if len(set(sites)) != len(sites):
-            twice = [site for site in dict.fromkeys(sites) if sites.count(site) > 1]
-            raise InputError(
-                f"the sites {some(twice)} occur more than once; merge one table of each site."
-            )
-        stacked = np.concatenate([table.patterns for table in tables])
-        patterns, number = distinct_rows(list(stacked.T))
-        counts = np.zeros((len(patterns), len(sites)), dtype=np.int64)
-        row = column = 0
-        for table in tables:
-            n, width = table.counts.shape
-            counts[number[row : row + n], column : column + width] = table.counts
-            row, column = row + n, column + width
-        return cls(models, sites, patterns, counts, np.concatenate([t.withheld for t in tables]))
+            parts.append(count_rows(columns))
+        patterns, number = distinct_rows(list(np.concatenate([rows for rows, _ in parts]).T))
+        counts = np.zeros((len(patterns), len(parts)), dtype=np.int64)
+        ends = np.cumsum([len(rows) for rows, _ in parts])[:-1]
+        for column, place in enumerate(np.split(number, ends)):
+            counts[place, column] = parts[column][1]
+        return cls(models, tuple(labels), patterns, counts)
 
     @property
     def n_patients(self) -> int:
-        """Patients counted, without those withheld."""
+        """Patients counted."""
         return int(self.counts.sum())
 
     def __len__(self) -> int:
@@ -312,24 +239,9 @@ class LabelPatterns:
 
     def __repr__(self) -> str:
         lines = [f"LabelPatterns: {len(self):,} patterns of {len(self.models)} models"]
-        for site, n, gone in zip(self.sites, self.counts.sum(axis=0), self.withheld, strict=True):
-            lines.append(f"  {site}  {n:,} patients" + (f", {gone:,} withheld" if gone else ""))
+        for site, n in zip(self.sites, self.counts.sum(axis=0), strict=True):
+            lines.append(f"  {site}  {n:,} patients")
         return "\n".join(lines)
-
-    def withhold(self, min_count: int) -> Self:
-        """Without the patterns that fewer than `min_count` patients of a site have.
-
-        The centre clusters the rest; a site places its withheld patients itself, since an
-        `Ensemble` has a cluster for every pattern.
-        """
-        whole_number(min_count, 1, "min_count")
-        rare = self.counts < min_count
-        if min_count == 1 or not rare.any():
-            return self
-        withheld = self.withheld + np.where(rare, self.counts, 0).sum(axis=0)
-        kept = np.where(rare, 0, self.counts)
-        seen = kept.any(axis=1)
-        return type(self)(self.models, self.sites, self.patterns[seen], kept[seen], withheld)
 
     def reorder(self, models: Sequence[Hashable]) -> Self:
         """The same table with the models in this order."""
@@ -340,7 +252,7 @@ class LabelPatterns:
         patterns, number = distinct_rows([self.patterns[:, m] for m in order])
         counts = np.empty_like(self.counts)
         counts[number] = self.counts
-        return type(self)(tuple(models), self.sites, patterns, counts, self.withheld)
+        return type(self)(tuple(models), self.sites, patterns, counts)
 
     def to_frame(self) -> pd.DataFrame:
         """Patterns as the index (one level per model), one column of counts per site."""
@@ -348,25 +260,21 @@ class LabelPatterns:
         return pd.DataFrame(self.counts, index=index, columns=pd.Index(list(self.sites)))
 
 
-# --- distinct rows ---------------------------------------------------------------------
+# --- distinct rows ----------------------------------------------------------------------------
 
 
 def count_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int64]]:
     """Distinct rows (P, M) of a table given by columns, in lexicographic order, and how often
-    each occurs. Long tables are reduced block by block, which stays in the cache."""
-    parts, times = [], []
-    for rows in _blocks(len(columns[0])):
-        part, number = _distinct([column[rows] for column in columns])
-        parts.append(part)
-        times.append(np.bincount(number, minlength=len(part)))
-    patterns, place = _distinct(list(np.concatenate(parts).T))
-    counts = np.zeros(len(patterns), dtype=np.int64)
-    np.add.at(counts, place, np.concatenate(times))
-    return patterns, counts
+    each occurs."""
+    patterns, number = distinct_rows(columns)
+    return patterns, np.bincount(number, minlength=len(patterns))
 
 
 def distinct_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int32]]:
-    """Distinct rows (P, M) in lexicographic order, and the number (n,) of each row."""
+    """Distinct rows (P, M) in lexicographic order, and the number (n,) of each row.
+
+    Long tables are reduced block by block, which stays in the cache.
+    """
     blocks = _blocks(len(columns[0]))
     if len(blocks) == 1:
         return _distinct(columns)
@@ -383,8 +291,7 @@ def distinct_rows(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int
 
 
 def map_rows(
-    columns: Sequence[Integers],
-    value_of: Callable[[Integers, NDArray[np.int64]], NDArray[Any]],
+    columns: Sequence[Integers], value_of: Callable[[Integers, NDArray[np.int64]], NDArray[Any]]
 ) -> NDArray[Any]:
     """`value_of` the distinct rows (P, M) and their counts (P,), for each row of the table."""
     patterns, number = distinct_rows(columns)
@@ -415,3 +322,124 @@ def _distinct(columns: Sequence[Integers]) -> tuple[Integers, NDArray[np.int32]]
 
 def _blocks(n: int) -> list[slice]:
     return [slice(begin, begin + _BLOCK) for begin in range(0, max(n, 1), _BLOCK)]
+
+
+# --- cross-tables -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CrossTables:
+    """For every pair of models the table of their labels, by site.
+
+    Parameters
+    ----------
+    models : tuple
+        M names.
+    n_classes : tuple of int
+        K of each model.
+    tables : {site: (ΣK, ΣK)}
+        S = ZᵀZ of the site's patients: block (t, s) counts them by the labels of the models t
+        and s; the diagonal holds the sizes of the classes.
+
+    Examples
+    --------
+    >>> labels = pd.DataFrame({"A": [0, 0, 1], "B": [1, 1, 0]})
+    >>> CrossTables.from_labels({"here": labels}, {"A": 2, "B": 2}).total()[:2, 2:].tolist()
+    [[0.0, 2.0], [1.0, 0.0]]
+    """
+
+    models: tuple[Hashable, ...]
+    n_classes: tuple[int, ...]
+    tables: Mapping[Hashable, Floats]
+
+    @classmethod
+    def from_labels(cls, labels: LabelTables, n_classes: Mapping[Any, int]) -> Self:
+        """Count the labels of all sites' patients {site: table}, as `font.label` returns them.
+
+        `n_classes` {model: K} is in the order that the models shall have.
+        """
+        models, sizes = tuple(n_classes), tuple(n_classes.values())
+        tables = {}
+        for site, table in labels.items():
+            columns = label_columns(table, models, f"the label table of {site!r}")
+            check_known_labels(columns, sizes, models, f"the label table of {site!r}")
+            tables[site] = cross_tabulate(columns, np.cumsum([0, *sizes]))
+        return cls(models, sizes, tables)
+
+    @classmethod
+    def from_patterns(cls, patterns: LabelPatterns, n_classes: tuple[int, ...]) -> Self:
+        """The tables of label patterns, site by site, for models with so many classes."""
+        columns, offsets = list(patterns.patterns.T), np.cumsum([0, *n_classes])
+        tables = [cross_tabulate(columns, offsets, counts) for counts in patterns.counts.T]
+        return cls(patterns.models, n_classes, dict(zip(patterns.sites, tables, strict=True)))
+
+    @staticmethod
+    def merge(parts: Iterable[CrossTables]) -> AddedTables:
+        """Add up the tables of several sites, none of which may occur twice.
+
+        The parts are taken one after the other and not kept, so that an iterator that reads one
+        file at a time needs no more memory for hundreds of sites than for a few.
+        """
+        first: CrossTables | None = None
+        sizes: dict[Hashable, Floats] = {}
+        most = 0.0
+        for part in parts:
+            if first is None:
+                first = CrossTables(part.models, part.n_classes, {})
+                largest, others = np.zeros((2, *[sum(part.n_classes)] * 2))
+            if (part.models, part.n_classes) != (first.models, first.n_classes):
+                raise InputError("the tables were made with different models; label again.")
+            twice = [site for site in part.tables if site in sizes]
+            if twice:
+                raise InputError(f"the sites {some(twice)} occur more than once.")
+            for site, table in part.tables.items():
+                sizes[site] = np.diag(table).copy()
+                if sizes[site].sum() > most:
+                    others += largest
+                    largest, most = table, float(sizes[site].sum())
+                else:
+                    others += table
+        if first is None:
+            raise InputError("nothing to merge: give at least one site's tables.")
+        return AddedTables(first.models, first.n_classes, sizes, largest, others)
+
+    @property
+    def offsets(self) -> NDArray[np.intp]:
+        """Where each model's classes begin, (M + 1,)."""
+        return np.cumsum([0, *self.n_classes])
+
+    def n_patients(self) -> pd.Series:
+        """Patients by site; of rounded tables, the mean over the models."""
+        return CrossTables.merge([self]).n_patients()
+
+    def total(self, *, capped: bool = False) -> Floats:
+        """The sum over sites; if `capped`, no site counts more than all the others together."""
+        return CrossTables.merge([self]).total(capped=capped)
+
+
+@dataclass(frozen=True, eq=False)
+class AddedTables:
+    """Cross-tables of several sites, added up: all that an ensemble needs of them.
+
+    Only the largest site can have more patients than all the others together, and so be scaled
+    down; that is why its table (ΣK, ΣK) is kept apart from the sum of all `others`. `sizes` are
+    each site's patients by class of each model, (ΣK,).
+    """
+
+    models: tuple[Hashable, ...]
+    n_classes: tuple[int, ...]
+    sizes: Mapping[Hashable, Floats]
+    largest: Floats
+    others: Floats
+
+    def n_patients(self) -> pd.Series:
+        """Patients by site; of rounded tables, the mean over the models."""
+        n = {site: size.sum() / len(self.models) for site, size in self.sizes.items()}
+        return pd.Series(n, dtype=float)
+
+    def total(self, *, capped: bool = False) -> Floats:
+        """The sum over sites; if `capped`, no site counts more than all the others together."""
+        largest, others = float(np.trace(self.largest)), float(np.trace(self.others))
+        if capped and len(self.sizes) > 1 and largest > others:
+            return self.others + others / largest * self.largest
+        return self.others + self.largest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,7 @@ _EDGES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
 def cross_table(first: Clustering, second: Clustering) -> pd.DataFrame:
-    """How many patients each pair of groups shares; Series are matched on their index.
-
-    Examples
-    --------
-    >>> cross_table([0, 0, 1], ["a", "b", "b"]).to_numpy().tolist()
-    [[1, 1], [0, 1]]
-    """
+    """How many patients each pair of groups shares; Series are matched on their index."""
     a, b = _aligned(first, second)
     row, rows = pd.factorize(a, sort=True)
     column, columns = pd.factorize(b, sort=True)
@@ -67,10 +60,9 @@ def compare_clusterings(first: Clustering, second: Clustering) -> pd.Series:
 
 
 def adjusted_rand_index(table: pd.DataFrame) -> float:
-    """(pairs together in both − expected) / (mean of pairs in each − expected).
+    """(pairs together in both − expected) / (mean of pairs in each − expected), of a `cross_table`.
 
-    `table` is a `cross_table`. Scikit-learn's function takes 14 times as long on 13,000
-    patients, most of it for checks; a simulation calls this for each model and replicate.
+    Scikit-learn's function takes 14 times as long on 13,000 patients, most of it for checks.
     """
     counts = table.to_numpy(dtype=float)
     both, one, other, n_pairs = (
@@ -82,52 +74,13 @@ def adjusted_rand_index(table: pd.DataFrame) -> float:
     return (both - expected) / room if room else 1.0
 
 
-def reliability(
-    membership: ArrayLike, truth: ArrayLike, edges: Sequence[float] = _EDGES
-) -> pd.DataFrame:
-    """Whether probabilities are right, where the truth is known: a reliability table.
+def reliability_counts(membership: ArrayLike, truth: ArrayLike) -> pd.DataFrame:
+    """What `reliability_from` is computed from, which adds up over sites.
 
-    Clusters are paired one to one with the true classes, so that most patients agree. Patients
-    are then grouped by the probability of their cluster: those of a group with a mean probability
-    of 0.8 should be right in 80 % of the cases.
-
-    Parameters
-    ----------
-    membership : (n, K)
-        Probability of each cluster for each patient.
-    truth : (n,)
-        True classes; patients with a negative one are left out.
-    edges : numbers from 0 to 1
-        Bounds of the groups.
-
-    Returns
-    -------
-    DataFrame
-        One row per group with patients: `from`, `to`, `patients`, `probability` (mean), `right`
-        (share of them), `se` (standard error of that share if the probabilities are right).
-
-    Examples
-    --------
-    >>> table = reliability([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.3, 0.7]], [1, 1, 0, 1])
-    >>> table["patients"].tolist()
-    [1, 1, 2]
-    """
-    counts = reliability_counts(membership, truth, edges)
-    if not len(counts):
-        raise InputError("no patient has a true class of 0 or more; there is nothing to compare.")
-    return reliability_from(counts)
-
-
-def reliability_counts(
-    membership: ArrayLike, truth: ArrayLike, edges: Sequence[float] = _EDGES
-) -> pd.DataFrame:
-    """What `reliability` is computed from, which adds up over sites.
-
-    Returns
-    -------
-    DataFrame
-        One row per group, cluster and true class with patients: `from`, `to`, `cluster`, `class`,
-        `patients`, and the means of p and p(1 − p), `probability` and `variance`.
+    `membership` (n, K) holds each patient's probability of each cluster, `truth` (n,) the true
+    classes; patients with a negative class are left out. One row per group of probabilities,
+    cluster and class that has patients: `from`, `to`, `cluster`, `class`, `patients`, and the means
+    of p and p(1 − p), `probability` and `variance`.
     """
     shares, true = np.asarray(membership, dtype=float), np.asarray(truth)
     if shares.ndim != 2 or len(shares) != len(true):
@@ -137,7 +90,7 @@ def reliability_counts(
         )
     known = np.ones(len(true), bool) if true.dtype.kind not in "iuf" else true >= 0
     shares, true = shares[known], true[known]
-    sure, bounds = shares.max(axis=1), np.asarray(edges, dtype=float)
+    sure, bounds = shares.max(axis=1), np.array(_EDGES)
     group = np.clip(np.searchsorted(bounds, sure, side="right") - 1, 0, len(bounds) - 2)
     patients = pd.DataFrame(
         {
@@ -156,9 +109,13 @@ def reliability_counts(
 
 
 def reliability_from(counts: pd.DataFrame) -> pd.DataFrame:
-    """The table of `reliability` from the counts of all patients.
+    """Whether probabilities are right, where the truth is known, from the counts of all patients.
 
-    `counts` are those of `reliability_counts`, of one site below those of another.
+    `counts` are those of `reliability_counts`, of one site below those of another. Clusters are
+    paired one to one with the true classes, so that most patients agree, and patients grouped by
+    the probability of their cluster: those with a mean probability of 0.8 should be right in 80 %
+    of the cases. One row per group: `from`, `to`, `patients`, `probability` (mean), `right` (share
+    of them), `se` (standard error of that share if the probabilities are right).
     """
     both = counts.groupby(["class", "cluster"])["patients"].sum().unstack(fill_value=0)
     stands_for = _partners(both)

@@ -22,7 +22,7 @@ _TEXT, _SMALL = 7.0, 6.0  # points
 INK, PALE, ACCENT = "#333333", "#BBBBBB", "#D55E00"
 
 
-# --- tables ------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------
 
 
 def weight_table(ensemble: Ensemble) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def _fitted(ensemble: Any) -> None:
         raise InputError("the ensemble is not fitted; call its fit first.")
 
 
-# --- figures -----------------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------------------------
 
 
 def plot_weights(ensemble: Ensemble, ax: Axes | None = None) -> Axes:

@@ -41,23 +41,11 @@ PRIOR_OF_MEMBERSHIPS = 1e-12
 def probabilities(
     counts: ArrayLike, prior: Floats | float = 0.0, allowed: Any = None, sizes: Any = None
 ) -> Floats:
-    """Rows of counts as probabilities: p_j = (n_j + prior_j) / Σ (n_j + prior_j).
+    """Rows of counts (…, J) as probabilities: p_j = (n_j + prior_j) / Σ (n_j + prior_j).
 
-    Parameters
-    ----------
-    counts : (…, J)
-        The last axis is the row.
-    prior : number or array
-        Pseudo-count of each cell.
-    allowed : bool, like counts, optional
-        Cells that may be positive; the others are 0.
-    sizes : (rows,), optional
-        Where several rows stand side by side in the last axis, the length of each.
+    A row of zeros is even over its cells. Cells that are not `allowed` are 0. Where several rows
+    stand side by side in the last axis, `sizes` has the length of each.
 
-    A row of zeros is even over its allowed cells.
-
-    Examples
-    --------
     >>> probabilities([[3, 0, 1], [0, 0, 0]], 1.0).round(2).tolist()
     [[0.57, 0.14, 0.29], [0.33, 0.33, 0.33]]
     >>> probabilities([3, 1, 0, 2], allowed=[True, True, False, True], sizes=[2, 2]).tolist()
@@ -100,11 +88,6 @@ def climb(
 
     `update` gives the next state and the value that goes with the update. Returned are the last
     state and value, and whether the value settled within `max_iter` updates.
-
-    Examples
-    --------
-    >>> climb(lambda x: (x / 2, -x), 1.0, 100, tol=0.1)
-    (0.03125, -0.0625, True)
     """
     value = -np.inf
     for _ in range(max_iter):

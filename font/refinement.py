@@ -14,8 +14,8 @@ and, where it has use for them, `log_penalty()` (of its prior, without the propo
 `proportions_prior` (pseudo-count of each class in the proportions, else 0) and `distinct(data)`
 (fewer patients with weights that stand for all).
 
-The loop over steps and a site's part of each step are in one module, so that the whole EM can
-be read in one place; `font.exchange.messages.sums` calls the same functions with files in between.
+The loop over steps and a site's part of each step are in one module, so that the whole EM can be
+read in one place; `font.exchange.messages.refinement` calls the same functions with files between.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from font.checks import Floats, Integers, Models, check_dict, some, whole_number
 from font.errors import InputError, ReportWarning
 from font.labels import label, n_patients, own_weights, patient_ids, site_proportions
-from font.models.sklearn_models import wrap
+from font.models import wrap
 from font.probabilities import posterior
 
 _MOST_STEPS = 5_000
@@ -68,26 +68,13 @@ class SiteStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Refined:
-    """Clusters with shared parameters and proportions by site.
+    """Clusters with shared parameters and proportions by site, numbered as in the ensemble.
 
-    Clusters keep the numbers that the ensemble gave them, 0 … K − 1.
-
-    Parameters
-    ----------
-    model_
-        The shared model: the family's, with one class per cluster.
-    proportions_ : DataFrame sites × clusters
-    loglik_path_ : (R + 1,)
-        Log-likelihood of all patients after 0, 1, … steps.
-    penalised_path_ : (R + 1,)
-        The same with the prior's penalty; this is what never falls from step 0 on.
-    n_steps_ : R
-    converged_ : bool
-        Whether further steps would change nothing; False where a fixed number was asked for and
-        the last one still gained.
-    held_out_path_ : array
-        With rounds="held-out": mean log-likelihood of a held-out patient after 0, 1, … steps on
-        the others, up to the first fall; else empty.
+    `model_` is the shared model, with one class per cluster; `proportions_` are sites × clusters.
+    `loglik_path_` is the log-likelihood of all patients after 0, 1, … steps; `penalised_path_` adds
+    the prior's penalty and never falls. `converged_` says whether further steps would change
+    nothing. With rounds="held-out", `held_out_path_` is the mean log-likelihood of a held-out
+    patient after 0, 1, … steps on the others, up to the first fall.
 
     Notes
     -----
@@ -123,13 +110,8 @@ class Refined:
     def predict_proba(self, data: Any, site: Hashable | None = None) -> pd.DataFrame:
         """Each patient's probability of each cluster, patients × clusters.
 
-        Parameters
-        ----------
-        data
-            As in `refine`.
-        site : optional
-            Whose proportions to use. Those of a site that was not part of the refinement, or of
-            none, are estimated from `data`, which should then be that site's patients.
+        With the proportions of `site`. Those of a site that was not part of the refinement, or of
+        none, are estimated from `data`, which should then be that site's patients.
         """
         n = n_patients(data)
         if not n:
@@ -169,10 +151,9 @@ def refine(
     data : {site: data}
         The patients of each site: what the models' `predict` takes.
     rounds : int, "converge" or "held-out"
-        Number of steps. 0 gives the parameters of the ensemble's clusters as they are, and each
-        site's proportions under these; each step is one more exchange of sums. "converge" goes on
-        until nothing changes; the result is a maximum of the likelihood of all patients with
-        proportions by site.
+        Number of steps; 0 gives the parameters of the ensemble's clusters as they are, and each
+        site's proportions under these. "converge" goes on until nothing changes; the result is a
+        maximum of the likelihood of all patients with proportions by site.
         "held-out" makes as many steps as are best for patients who take no part in them: a fifth
         of each site's patients is held out, steps on the others end where the likelihood of those
         held out falls, and all patients then make that number of steps.
@@ -251,8 +232,7 @@ def _held_out_path(
 ) -> Floats:
     """Mean log-likelihood of held-out patients after 0, 1, … steps on the others.
 
-    It ends with the first step that lowers it, or with convergence. Patients who are impossible
-    at the beginning, and so stay, do not count.
+    It ends with the first step that lowers it, or with convergence.
     """
     kept = {}
     for site, part in sites.items():
@@ -339,7 +319,7 @@ def _climb(
     return Refined(model, table, logliks, penalised, len(path) - 1, bool(converged))
 
 
-# --- what a site does --------------------------------------------------------------------
+# --- what a site does -------------------------------------------------------------------------
 
 
 def first_sums(template: Any, data: Any, clusters: Integers, n_clusters: int) -> Floats:

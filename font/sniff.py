@@ -34,8 +34,7 @@ _OTHER_FILES = {
 class TextFormat(NamedTuple):
     """How a text file is written.
 
-    `detected` says whether the encoding was concluded from the bytes; `lines` are the fields of
-    the first lines, the header first; `plain` says that the first bytes are ASCII.
+    `lines` are the fields of the first lines, the header first; `plain`: the first bytes are ASCII.
     """
 
     encoding: str
@@ -143,7 +142,7 @@ def check_delimiter(delimiter: str) -> str:
     return sign
 
 
-# --- inside ----------------------------------------------------------------------------
+# --- inside -----------------------------------------------------------------------------------
 
 
 def read_text(path: Path) -> tuple[str, str]:

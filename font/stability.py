@@ -1,8 +1,9 @@
-"""How much a result depends on single sites or on chance: leave-one-out and resampling."""
+"""How far to trust a result: leave-one-site-out, resampling, and the number of clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from font import clustering
 from font import weights as weighing
 from font.checks import Floats, Models, check_dict, some, whole_number
+from font.clustering import cluster_patterns, distances_to, positions
 from font.ensemble import Ensemble, site_of
 from font.errors import InputError
 from font.labels import LabelPatterns, distinct_rows, label
-from font.solve import cluster_patterns, distances_to, positions, weigh
+from font.weights import weigh
 
 STABLE, DISSOLVED = 0.75, 0.5  # Jaccard similarities of Hennig (2007)
 
@@ -103,19 +105,12 @@ def _moved(ensemble: Ensemble, kept: list[int], here: NDArray[np.bool_]) -> Floa
 class ClusterStability:
     """What `bootstrap_clusters` gives.
 
-    Parameters
-    ----------
-    clusters : DataFrame
-        One row per cluster, from 1: `patients`, mean `jaccard` similarity to the cluster in the
-        replicates, and the shares of replicates where it was `found_again` (similarity of at
-        least 0.75) or `dissolved` (below 0.5).
-    shares : DataFrame
-        One row per site and cluster: `share` of the site's patients, its standard error `se`, and
-        the limits `low` and `high`.
-    kept : {site: Series}
-        For each patient, the share of replicates that left them in their cluster.
-    n_failed : int
-        Replicates that could not be clustered and do not count.
+    `clusters` has one row per cluster, from 1: `patients`, mean `jaccard` similarity to the cluster
+    in the replicates, and the shares of replicates where it was `found_again` (similarity of at
+    least 0.75) or `dissolved` (below 0.5). `shares` has for each site and cluster the `share` of
+    the site's patients, its standard error `se`, and the limits `low` and `high`. `kept` is for
+    each patient, by site, the share of replicates that left them in their cluster. `n_failed`
+    replicates could not be clustered and do not count.
     """
 
     clusters: pd.DataFrame
@@ -269,15 +264,9 @@ def _clusters(
         site: table.take(np.repeat(np.arange(len(table)), count))
         for (site, table), count in zip(labels.items(), times, strict=True)
     }
-    fitted = Ensemble(
-        n_clusters,
-        weights=ensemble.weights,
-        distance=ensemble.distance,
-        method=ensemble.method,
-        reliability=ensemble.reliability,
-        seed=ensemble.seed,
-    ).fit(models, LabelPatterns.from_labels(counted))
-    return fitted, labels
+    fitted = copy(ensemble)
+    fitted.n_clusters = n_clusters
+    return fitted.fit(models, counted), labels
 
 
 def _resampled(part: Any, times: NDArray[np.int64]) -> Any:
@@ -310,3 +299,97 @@ def _patterns_of(ensemble: Ensemble) -> LabelPatterns:
             "not have; use an ensemble fitted to them."
         )
     return ensemble.patterns_
+
+
+# --- the number of clusters -------------------------------------------------------------------
+
+
+def vote(
+    choices: Mapping[Any, int] | Iterable[int], patients: Mapping[Any, float] | None = None
+) -> int:
+    """The number of clusters that most sites chose for themselves; of equals, the larger one.
+
+    A site with few patients sees fewer classes than there are. So a vote can count as the site's
+    patients, but never more than the votes of all others together. Of equals it is the larger one
+    because a cluster too few hides a group, while one too many can be seen to be empty or alike.
+
+    Parameters
+    ----------
+    choices : {site: number}, or numbers that count alike
+    patients : {site: number of patients}, optional
+
+    Examples
+    --------
+    >>> vote({"MGB": 4, "VA": 5, "BWH": 4})
+    4
+    >>> vote({"MGB": 4, "VA": 3, "BWH": 1}, {"MGB": 900, "VA": 700, "BWH": 100})
+    4
+    """
+    named = dict(choices) if isinstance(choices, Mapping) else dict(enumerate(choices))
+    if not named:
+        raise InputError("there are no votes; give at least one site's number of clusters.")
+    bad = [
+        v
+        for v in named.values()
+        if isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1
+    ]
+    if bad:
+        raise InputError(f"votes must be whole numbers of at least 1; found {some(bad)}.")
+    weights = {site: 1.0 if patients is None else float(patients[site]) for site in named}
+    total = sum(weights.values())
+    votes: dict[int, float] = {}
+    for site, number in named.items():
+        others = total - weights[site]
+        counts = min(weights[site], others) if others > 0 else weights[site]
+        votes[int(number)] = votes.get(int(number), 0.0) + counts
+    return max(votes, key=lambda k: (votes[k], k))
+
+
+def suggest_n_clusters(
+    models: Mapping[int, Models], data: Mapping[Any, Any], *, seed: int = 0, **settings: Any
+) -> pd.DataFrame:
+    """What the spectrum suggests for local models with more classes than clusters are expected.
+
+    Models with K classes each lead to K clusters partly by construction. Models with K + 1 to
+    K + 3 classes do not restrict the spectrum; all of them in one ensemble are the best evidence
+    if what they suggest is "clear" or "fair".
+
+    Parameters
+    ----------
+    models : {number of classes: {name: model}}
+        For each number of classes the models of all sites, such as those fitted to choose it.
+    data : {site: data}
+        What the models take; every site's patients are labelled by every model.
+    seed, **settings
+        Of the `Ensemble`.
+
+    Returns
+    -------
+    DataFrame
+        One row per number of `classes` of the local models, and one for "all" together: the
+        number of clusters `suggested`, how `sure` that is, and the thresholds `low` and `high`
+        between which it is the same.
+
+    Examples
+    --------
+    >>> from sklearn.cluster import KMeans
+    >>> from font.simulation.sources import simulate_gaussian
+    >>> data = simulate_gaussian("homogeneous", 4, 0.05, seed=1, n_classes=3).data
+    >>> models = {k: {site: KMeans(k, n_init=10, random_state=1).fit(x)
+    ...               for site, x in data.items()} for k in (4, 5)}
+    >>> suggest_n_clusters(models, data)["suggested"].to_dict()
+    {4: 3, 5: 3, 'all': 3}
+    """
+    every = {f"{name}, {k}": model for k, part in models.items() for name, model in part.items()}
+    if not every:
+        raise InputError("there are no models; give those of at least one number of classes.")
+    labels = {site: label(every, part) for site, part in data.items()}
+    groups: dict[Any, list[str]] = {k: [f"{name}, {k}" for name in models[k]] for k in models}
+    rows = {}
+    for classes, keys in (groups | {"all": list(every)}).items():
+        patterns = LabelPatterns.from_labels({site: table[keys] for site, table in labels.items()})
+        ensemble = Ensemble(None, seed=seed, **settings)
+        choice = ensemble.fit({key: every[key] for key in keys}, patterns).n_clusters_choice_
+        rows[classes] = {"suggested": choice.n_clusters, **choice._asdict()}
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("classes")
+    return table[["suggested", "sure", "low", "high"]]

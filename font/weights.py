@@ -7,13 +7,13 @@ D̂ᵐ = Z_m Δᵐ Z_mᵀ, so that
     ⟨D̂ᵗ, D̂ˢ⟩ = ⟨Δᵗ, C Δˢ Cᵀ⟩    with C = Z_tᵀ Z_s, the cross-tabulation of two models' labels.
 
 All cross-tabulations are the blocks of S = ZᵀZ, Z = [Z_1 … Z_M]; S comes from the distinct
-label patterns and their counts alone.
+label patterns and their counts alone. They are all that `weigh` needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,3 +217,152 @@ def reliabilities(reliability: Mapping[Any, float] | None, models: Sequence[Hash
             f"reliabilities must be finite, 0 or more, and not all 0; found {some(values)}."
         )
     return values
+
+
+# --- the models weighed -----------------------------------------------------------------------
+
+_TENTH = 0.1  # of the largest eigenvalue; what is above it counts
+# How often the true number was suggested by an ensemble of models with 1 to 3 classes more
+RECORD = {
+    "clear": "In simulated studies of small sites such models were right in all 18 clear cases.",
+    "fair": "In simulated studies of small sites such models were right in 47 of 48 fair cases.",
+    "doubtful": "In simulated studies of small sites such models were right in only 55 of 94 "
+    "doubtful cases.",
+}
+
+
+def square_root(tables: Floats) -> Floats:
+    """Symmetric root of S = ZᵀZ; what is 0 up to rounding is 0."""
+    values, vectors = np.linalg.eigh(tables)
+    values[values < 1e-13 * values[-1]] = 0.0
+    root: Floats = (vectors * np.sqrt(values)) @ vectors.T
+    return root
+
+
+def principal_axes(centred: Floats, root: Floats) -> tuple[Floats, Floats]:
+    """Eigenvalues of −HD̃H, largest first, and the map W to principal coordinates of −½HD̃H.
+
+    `centred` is B with each block double-centred, `root` is S^½: the non-zero eigenvalues of
+    −ZBZᵀ are those of −S^½ B S^½, and the coordinates for the eigenvector y are −ZBS^½y/√λ.
+    Negative eigenvalues, which a distance function of one's own may give, have no coordinates.
+    """
+    inner = -(root @ centred @ root)
+    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = values > 1e-12 * np.abs(values).max(initial=0.0)
+    axes = -(centred @ root @ vectors[:, kept]) / np.sqrt(2 * values[kept])
+    return values, axes
+
+
+class SpectrumChoice(NamedTuple):
+    """Number of clusters read off a spectrum, and how certain it is.
+
+    One more than the eigenvalues above a tenth of the largest. Any threshold between the shares
+    `low` and `high` gives the same number; it is "clear" if the tenth may be halved and doubled,
+    "fair" if it may be divided and multiplied by √2, else "doubtful".
+    """
+
+    n_clusters: int
+    low: float
+    high: float
+    sure: str
+
+
+def read_spectrum(values: Iterable[float]) -> SpectrumChoice:
+    """The number of clusters from the eigenvalues of −HD̃H.
+
+    K well-separated clusters give K − 1 large eigenvalues; the rest is noise. Local models with K
+    classes each lead to K clusters partly by construction, so what models of 1 to 3 more suggest is
+    the better evidence (`suggest_n_clusters`). *Does it work?* in the documentation says how often
+    the number suggested was the true one.
+
+    >>> read_spectrum([10.0, 6.0, 3.0, 0.2, 0.1])
+    SpectrumChoice(n_clusters=4, low=0.02, high=0.3, sure='clear')
+    """
+    array = np.sort(np.array(list(values), dtype=float))[::-1]
+    if not array.size or array[0] <= 0:
+        return SpectrumChoice(1, 0.0, 1.0, "clear")
+    share = array / array[0]
+    n_above = int((share > _TENTH).sum())
+    low = max(float(share[n_above]), 0.0) if n_above < len(share) else 0.0
+    high = float(share[n_above - 1])
+    room = min(high / _TENTH, _TENTH / low if low > 0 else np.inf)
+    sure = "clear" if room >= 2 else "fair" if room >= np.sqrt(2) else "doubtful"
+    return SpectrumChoice(1 + n_above, low, high, sure)
+
+
+class Weighed(NamedTuple):
+    """What the cross-tables of the labels say about M models of ΣK classes in all.
+
+    `offsets` (M + 1,) say where each model's classes begin; `cosines` is the agreement G, and
+    `centred_cosines` that of the double-centred distances; `spectrum` has the eigenvalues of −HD̃H,
+    largest first; `metric` (ΣK, ΣK) is B, the distances between classes, weighed. The pattern with
+    one-hot labels z has the position z·axes, with axes = B·S^½ (ΣK, ΣK), or z·principal (ΣK, r)
+    where D̃ is taken as squared distance.
+    """
+
+    offsets: NDArray[np.intp]
+    weights: Floats
+    centred_weights: Floats
+    cosines: Floats
+    centred_cosines: Floats
+    spectrum: Floats
+    choice: SpectrumChoice
+    metric: Floats
+    axes: Floats
+    principal: Floats
+
+
+def weigh(
+    class_distances: Mapping[Any, Floats],
+    tables: Floats,
+    weights: str,
+    reliability: Mapping[Any, float] | None = None,
+    share: Floats | None = None,
+) -> Weighed:
+    """Weigh the models {name: (K, K) distances} by the cross-tables S of their labels, (ΣK, ΣK).
+
+    `weights` and `reliability` are settings of an `Ensemble`; model m counts as `share[m]` models.
+    """
+    names, distances = list(class_distances), list(class_distances.values())
+    offsets = np.cumsum([0, *map(len, distances)])
+    norms, cosines, centred, centred_cosines = agreements(distances, tables)
+    counts_as = np.ones(len(names)) if share is None else share
+    if weights == "prior":
+        counts_as = counts_as * reliabilities(reliability, names)
+    weight = model_weights(weights, cosines, centred_cosines, counts_as)
+    if not weight.any():
+        raise InputError(_why_no_weight(names, cosines))
+    metric, inner = np.zeros_like(tables), np.zeros_like(tables)
+    for m in np.flatnonzero(weight):
+        block = slice(offsets[m], offsets[m + 1])
+        metric[block, block] = distances[m] * (weight[m] / norms[m])
+        inner[block, block] = centred[m] * (weight[m] / norms[m])
+    root = square_root(tables)
+    spectrum, principal = principal_axes(inner, root)
+    return Weighed(
+        offsets,
+        weight,
+        leading(centred_cosines),
+        cosines,
+        centred_cosines,
+        spectrum,
+        read_spectrum(spectrum),
+        metric,
+        metric @ root,
+        principal,
+    )
+
+
+def _why_no_weight(names: list[Any], cosines: Floats) -> str:
+    """Why no model has any weight."""
+    informative = [name for name, used in zip(names, np.diag(cosines) > 0, strict=True) if used]
+    if informative:  # only reliabilities of 0 can take their weight away
+        return (
+            f"the models that distinguish patients, {some(informative)}, all have the reliability "
+            "0, so there is nothing to cluster; give one of them a reliability above 0."
+        )
+    return (
+        "no model distinguishes any patients (each puts all of them in one class, or its classes "
+        "have equal parameters), so there is nothing to cluster."
+    )

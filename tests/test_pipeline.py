@@ -86,13 +86,6 @@ def test_new_patients_from_the_files_alone(study: dict[str, dict[str, object]]) 
     assert again.confidence(labels)["vote_share"].mean() > 0.9
 
 
-def test_the_sites_own_proportions_change_little_here(study: dict[str, dict[str, object]]) -> None:
-    data = study["sequences"]["VA"]
-    by_site = font.label(study["models"], data, proportions="site")
-    share = (by_site == study["labels"]["VA"]).to_numpy().mean()  # type: ignore[attr-defined]
-    assert 0.95 < share <= 1
-
-
 def test_the_estimator_is_a_local_model(study: dict[str, dict[str, object]]) -> None:
     model = study["models"]["VA/1"]
     assert isinstance(model, font.LocalModel)

@@ -32,31 +32,12 @@ _REFINEMENTS = {
 
 
 def simulation_claims(results: pd.DataFrame, *, margin: float = 0.01) -> pd.DataFrame:
-    """The claims made for FONT, each beside the numbers and whether it holds.
+    """The claims made for FONT, each beside the numbers of `run_simulation` and whether it holds.
 
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    margin : float
-        As in `compare_methods`.
-
-    Returns
-    -------
-    DataFrame
-        One row per claim about which the results say something: `claim`; `measured`, the mean of
-        FONT (or of its refinement) over the scenarios and the other's, or a correlation by number
-        of sites; the number of scenarios where it is `better`, `equal`, `worse` or where it is
-        `open`; `verdict`; `against`, up to five of the scenarios that speak against the claim.
-
-    Examples
-    --------
-    >>> results = pd.DataFrame(
-    ...     [("homogeneous", 5, 0.1, r, m, 0.9 + 0.01 * r - 0.05 * (m == "local"))
-    ...      for r in range(3) for m in ("FONT", "local")],
-    ...     columns=["setting", "n_sites", "variance", "replicate", "method", "ari"],
-    ... )
-    >>> simulation_claims(results)[["claim", "verdict"]].to_numpy().tolist()
-    [["FONT is better than one site's model", 'holds']]
+    One row per claim about which the results say something: `claim`; `measured`, the mean of FONT
+    (or of its refinement) over the scenarios and the other's, or a correlation by number of sites;
+    the number of scenarios where it is `better`, `equal`, `worse` or where it is `open`; `verdict`;
+    `against`, up to five of the scenarios that speak against the claim.
     """
     methods = set(results["method"])
     if "FONT" not in methods:
@@ -195,29 +176,9 @@ def compare_methods(
 ) -> pd.DataFrame:
     """Where one method beats another: differences of the adjusted Rand index on the same data.
 
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    method, other : names among its methods
-    margin : float
-        A difference too small to matter.
-
-    Returns
-    -------
-    DataFrame
-        One row per scenario: the two means, `difference` with its standard error `se`, and
-        `verdict`: "equal" if difference ± 2 se lies within ± margin, else "better" or "worse" if
-        it lies on one side of 0, else "open": the replicates are too few to decide.
-
-    Examples
-    --------
-    >>> results = pd.DataFrame(
-    ...     [("homogeneous", 5, 0.1, r, m, 0.9 + 0.01 * r - 0.05 * (m == "local"))
-    ...      for r in range(3) for m in ("FONT", "local")],
-    ...     columns=["setting", "n_sites", "variance", "replicate", "method", "ari"],
-    ... )
-    >>> compare_methods(results, "FONT", "local")[["difference", "verdict"]].values.tolist()
-    [[0.05, 'better']]
+    One row per scenario: the two means, `difference` with its standard error `se`, and `verdict`:
+    "equal" if difference ± 2 se lies within ± `margin`, else "better" or "worse" if it lies on one
+    side of 0, else "open": the replicates are too few to decide.
     """
     if method == other:
         raise InputError(f"two different methods are needed; found {method!r} twice.")

@@ -42,21 +42,12 @@ _AXIS_NAMES = {"variance": ("Noise variance σ²", "σ² = "), "quarters": ("Qua
 
 
 def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
-    """Means and 95 % intervals of each method: one row of panels per setting, one column per
-    number of sites.
+    """Means and 95 % intervals of each method: a row of panels per setting, a column per number of
+    sites.
 
     Within a panel the noise variance (or what else makes the data hard) runs to the right. The
-    interval is that of the mean, ± 1.96 standard errors; with one replicate there is none.
-    Oracles are hollow.
-
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    measure : as in `simulation_table`
-
-    Returns
-    -------
-    Figure
+    interval is that of the mean, ± 1.96 standard errors; with one replicate there is none. Oracles
+    are hollow.
     """
     table = simulation_table(results, measure)
     settings, sizes, variances = _levels(table)
@@ -92,16 +83,8 @@ def plot_simulation(results: pd.DataFrame, measure: str = "ari") -> Figure:
 def plot_weight_correlation(results: pd.DataFrame, measure: str = "correlation") -> Figure:
     """How well the weights follow the models' accuracy, by number of sites and noise variance.
 
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    measure : "correlation", "concordance" or "angle"
-        With the models' adjusted Rand index; with cos(f_m, f_0), the theorem's own measure; or
-        the angle between weights and these cosines, in degrees.
-
-    Returns
-    -------
-    Figure
+    `measure` is "correlation", with the models' adjusted Rand index; "concordance", with cos(f_m,
+    f_0), the theorem's own measure; or "angle", between weights and these cosines, in degrees.
     """
     one_of(measure, ("correlation", "concordance", "angle"), "measure")
     table = simulation_table(results, measure)

@@ -103,21 +103,11 @@ QUESTIONS: Mapping[str, Question] = {
 def measure(
     names: Iterable[str] | None = None, replicates: int = 100, **options: Any
 ) -> dict[str, pd.DataFrame]:
-    """Answer the questions, one table each.
+    """Answer questions, all unless given, one table each; options are those of `run_simulation`.
 
-    Parameters
-    ----------
-    names : among `QUESTIONS`, all unless given
-    replicates, **options
-        As in `run_simulation`.
-
-    Returns
-    -------
-    {name: DataFrame}
-        One row per scenario: the mean adjusted Rand index of each method, `se`, the largest of
-        their standard errors; `K found`, how often the spectrum gives FONT the true number of
-        clusters; and, where sites do harm, `bad weight`, FONT's mean weight of theirs as a
-        share of the mean over all.
+    One row per scenario: the mean adjusted Rand index of each method, `se`, the largest of their
+    standard errors; `K found`, how often the spectrum gives FONT the true number of clusters; and,
+    where sites do harm, `bad weight`, FONT's mean weight of theirs as a share of the mean over all.
     """
     chosen = list(QUESTIONS if names is None else names)
     for name in chosen:

@@ -43,10 +43,8 @@ def simulation_text(
 ) -> str:
     """The study as Markdown: for each number of starts the table and the claims.
 
-    Parameters
-    ----------
-    results : {starts of each model fitted to patients: as `run_simulation` returns}
-    answers : as `questions.measure` returns, optional
+    `results` are by the starts of each model fitted to patients, as `run_simulation` returns them,
+    `answers` as `questions.measure` returns them.
     """
     parts = []
     for n_init, table in results.items():
@@ -71,18 +69,10 @@ def write_report(
     folder: Path,
     answers: Mapping[str, pd.DataFrame] | None = None,
 ) -> list[Path]:
-    """Write the study into a folder.
+    """Write the study into a folder, and return the paths.
 
-    Parameters
-    ----------
-    results, answers : as in `simulation_text`
-    folder : path
-
-    Returns
-    -------
-    list of paths
-        `study.md`, all of it to read; `claims.csv`; `question_….csv`; and for each number of
-        starts the figures `accuracy_….png` and `weights_….png`.
+    `study.md`, all of it to read; `claims.csv`; `question_….csv`; and for each number of starts the
+    figures `accuracy_….png` and `weights_….png`.
     """
     import matplotlib.pyplot as plt
 
@@ -144,15 +134,7 @@ def _findings(results: pd.DataFrame) -> list[str]:
 
 
 def markdown(table: pd.DataFrame, digits: int = 3) -> str:
-    """A table as Markdown, its index as the first columns.
-
-    Examples
-    --------
-    >>> print(markdown(pd.DataFrame({"M": [5], "FONT": [0.98]}).set_index("M")))
-    | M | FONT |
-    |---|---|
-    | 5 | 0.980 |
-    """
+    """A table as Markdown, its index as the first columns."""
     frame = table.reset_index() if table.index.names != [None] else table
     lines = [_line(frame.columns), "|" + "---|" * len(frame.columns)]
     indexed = frame.shape[1] - table.shape[1]

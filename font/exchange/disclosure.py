@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from font.checks import whole_number
+from font.checks import Floats, whole_number
 from font.errors import InputError
 
 MIN_COUNT = 11
@@ -42,23 +42,16 @@ class Draws(Protocol):
 class SecretDraws:
     """Uniform numbers that only the holder of a key can repeat.
 
-    They are the output of SHAKE-256 for the key, the topic and the number of the call. Two sources
-    with the same key and topic draw the same numbers; in a longer array the first ones are the
-    same.
-
-    Parameters
-    ----------
-    key : bytes, optional
-        32 secret bytes; new ones if not given.
-    topic : str
-        What the draws are for, such as a study and its round.
+    They are the output of SHAKE-256 for the key (32 secret bytes, new ones if not given), the topic
+    and the number of the call. Two sources with the same key and topic draw the same numbers; in a
+    longer array the first ones are the same.
     """
 
     def __init__(self, key: bytes | None = None, topic: str = "") -> None:
         self._start = hashlib.sha256((key or secrets.token_bytes(32)) + topic.encode()).digest()
         self._n_calls = 0
 
-    def random(self, size: Any) -> NDArray[np.float64]:
+    def random(self, size: Any) -> Floats:
         shape = (size,) if np.ndim(size) == 0 else tuple(size)
         seed = self._start + self._n_calls.to_bytes(8)
         self._n_calls += 1
@@ -66,23 +59,13 @@ class SecretDraws:
         return (words >> np.uint64(11)).astype(float).reshape(shape) / 2**53
 
 
-def round_counts(
-    counts: ArrayLike, min_count: int, draws: Draws | NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Counts rounded at random, without bias, to multiples of `min_count`.
+def round_counts(counts: ArrayLike, min_count: int, draws: Draws | Floats) -> NDArray[np.int64]:
+    """Counts rounded at random, without bias, to multiples of m = `min_count`.
 
-    c becomes ⌊c/m⌋·m or one m more, the latter with the probability c/m − ⌊c/m⌋. With `min_count` 1
-    whole numbers stay as they are.
+    c becomes ⌊c/m⌋·m or one m more, the latter with the probability c/m − ⌊c/m⌋. Expected numbers
+    of patients need not be whole. `draws` may be an array of uniform numbers of the counts' shape.
+    With `min_count` 1 whole numbers stay as they are.
 
-    Parameters
-    ----------
-    counts : array of numbers of 0 or more
-        Numbers of patients; expected numbers need not be whole.
-    min_count : int
-    draws : Draws, or an array of uniform numbers of the counts' shape
-
-    Examples
-    --------
     >>> round_counts([0, 11, 1234], 11, np.random.default_rng(1)).tolist()
     [0, 11, 1243]
     """
@@ -98,27 +81,15 @@ def round_counts(
 
 
 def round_events(
-    events: NDArray[np.float64],
-    support: NDArray[np.float64],
-    min_count: int,
-    uniform: NDArray[np.float64],
+    events: Floats, support: Floats, min_count: int, uniform: Floats
 ) -> NDArray[np.int64]:
     """Numbers of events, of which one patient may have many, rounded at random.
 
     The unit is `min_count` times the mean number of events per patient of the cell, as a whole
     number: a patient who stays in one state for three years gives a cell twelve events, and with
     the unit 11 these would show whatever the draw. *What was tried* in the documentation has what
-    was measured.
+    was measured. `support` is how many different patients contribute to each cell.
 
-    Parameters
-    ----------
-    events, support : arrays of one shape
-        Numbers of 0 or more, and how many different patients contribute to each.
-    min_count : int
-    uniform : draws, of the same shape
-
-    Examples
-    --------
     >>> draws = SecretDraws(b"k" * 32).random(2)
     >>> round_events(np.array([500.0, 80.0]), np.array([80.0, 80.0]), 11, draws).tolist()
     [462, 77]
@@ -127,7 +98,7 @@ def round_events(
     return often.astype(np.int64) * round_counts(events / often, min_count, uniform)
 
 
-def round_mean(mean: float, draw: NDArray[np.float64]) -> float:
+def round_mean(mean: float, draw: Floats) -> float:
     """A mean number of events per patient, rounded at random to a multiple of one half, from 1."""
     return max(float(round_counts([2 * mean], 1, draw)[0]) / 2, 1.0)
 
@@ -141,30 +112,19 @@ class RoundedSums(NamedTuple):
     per_patient: float
 
 
-def round_sums(
-    sums: NDArray[np.float64], support: NDArray[np.float64], min_count: int, draws: Draws
-) -> RoundedSums:
-    """Sums over patients by cluster, rounded at random to multiples of `min_count`.
+def round_sums(sums: Floats, support: Floats, min_count: int, draws: Draws) -> RoundedSums:
+    """Sums over patients by cluster (K, P), rounded at random to multiples of `min_count`.
 
-    A cell to which fewer than `min_count` different patients contribute is rounded as patients, to
-    0 or `min_count`, and multiplied by the mean number of events per patient in all such cells, if
-    at least `min_count` different patients surely contribute to these together; that mean is
-    rounded at random as well, to a multiple of one half. Other cells are rounded by `round_events`.
-    Those of few patients share one draw: whoever is alone in a cluster contributes to many of
-    them, and they show together or not at all. The draws are asked for in the same order whatever
-    the sums are, so that the same source gives each cell the same draw at every step of a
-    refinement. With `min_count` 1 nothing is rounded but to six decimals.
+    `support` is how many different patients contribute to each. A cell to which fewer than
+    `min_count` contribute is rounded as patients, to 0 or `min_count`, and multiplied by the mean
+    number of events per patient in all such cells, if at least `min_count` different patients
+    surely contribute to these together; that mean is rounded at random as well, to a multiple of
+    one half. Other cells are rounded by `round_events`. Those of few patients share one draw:
+    whoever is alone in a cluster contributes to many of them, and they show together or not at all.
+    The draws are asked for in the same order whatever the sums are, so that the same source gives
+    each cell the same draw at every step of a refinement. With `min_count` 1 nothing is rounded but
+    to six decimals.
 
-    Parameters
-    ----------
-    sums, support : (K, P)
-        Numbers of 0 or more, and how many different patients contribute to each.
-    min_count : int
-    draws : Draws
-        Fresh at each step, from the same key.
-
-    Examples
-    --------
     >>> exact = np.array([[200.0, 7.0, 4.0]])
     >>> round_sums(exact, exact, 11, SecretDraws(b"k" * 32)).values.tolist()[0][0] in (19800, 20900)
     True
@@ -186,9 +146,9 @@ def round_sums(
 
 
 def round_total(
-    sums: NDArray[np.float64],
-    support: NDArray[np.float64],
-    shares: NDArray[np.float64],
+    sums: Floats,
+    support: Floats,
+    shares: Floats,
     blocks: NDArray[np.intp],
     min_count: int,
     draws: Draws,
@@ -197,27 +157,15 @@ def round_total(
 
     A cell to which at least `min_count` patients contribute is rounded as by `round_sums`. The
     others are not shown one by one: those of a cluster's block (such as all steps between states)
-    are one number, their patients, to which each patient adds at most 1 however many of
-    the cells are his. It is rounded, multiplied by the mean number of events per patient in such
-    cells of all clusters, if at least `min_count` patients surely contribute to these, and spread
-    evenly over those of the cells to which at least `min_count` patients of all clusters contribute
-    together (over all, if there are none). The mean is rounded at random as well, to a multiple of
-    one half. One draw serves all of this, and the draws are asked for in the same order whatever
-    the sums are.
+    are one number, their patients, to which each patient adds at most 1 however many of the cells
+    are his (`shares` are memberships divided evenly among them, `blocks` the block of each column,
+    from 0). It is rounded, multiplied by the mean number of events per patient in such cells of all
+    clusters, if at least `min_count` patients surely contribute to these, and spread evenly over
+    those of the cells to which at least `min_count` patients of all clusters contribute together
+    (over all, if there are none). The mean is rounded at random as well, to a multiple of one half.
+    One draw serves all of this, and the draws are asked for in the same order whatever the sums
+    are.
 
-    Parameters
-    ----------
-    sums, support : (K, P)
-        As in `round_sums`.
-    shares : (K, P)
-        Each patient's membership divided evenly among the cells of a block that are his.
-    blocks : (P,)
-        The block of each column, from 0.
-    min_count, draws
-        As in `round_sums`.
-
-    Examples
-    --------
     >>> sums = np.array([[200.0, 190.0, 6.0, 4.0], [90.0, 0.0, 40.0, 50.0]])
     >>> blocks = np.array([0, 1, 1, 1])
     >>> shown = round_total(sums, sums, sums, blocks, 11, SecretDraws(b"k" * 32)).values[0]
@@ -266,8 +214,6 @@ def label_unit(min_count: int, n_models: int) -> int:
     one patient than few. The unit is `min_count` for up to five models, twice that for up to ten
     and so on, eight times at most. *What was tried* in the documentation has what was measured.
 
-    Examples
-    --------
     >>> [label_unit(11, n) for n in (1, 5, 6, 20, 300)], label_unit(1, 20)
     ([11, 11, 22, 44, 88], 1)
     """
@@ -275,9 +221,7 @@ def label_unit(min_count: int, n_models: int) -> int:
     return unit if unit == 1 else unit * min(-(-n_models // _MODELS_PER_UNIT), _MOST_UNITS)
 
 
-def shared_draws(
-    tables: NDArray[np.float64], offsets: NDArray[np.intp], draws: Draws
-) -> NDArray[np.float64]:
+def shared_draws(tables: Floats, offsets: NDArray[np.intp], draws: Draws) -> Floats:
     """Draws for cross-tables of labels, alike for cells that count nearly the same patients.
 
     A group of three patients that all models distinguish from the others is in M·(M + 1)/2 cells.
@@ -314,13 +258,13 @@ def unrounded(counts: ArrayLike, min_count: int) -> str | None:
     return f"the count {exact.flat[0]:g}, not a multiple of its min_count {min_count}"
 
 
-def precision(values: NDArray[np.float64]) -> float:
+def precision(values: Floats) -> float:
     """A power of ten of about a hundredth of the range of the values, to write means with."""
     span = float(np.ptp(values)) or float(np.abs(values).max())
     return 10.0 ** math.floor(math.log10(span / 100)) if span > 0 else 1.0
 
 
-# --- the rule in words --------------------------------------------------------------------
+# --- the rule in words ------------------------------------------------------------------------
 
 
 def rounding_in_words(unit: int) -> str:

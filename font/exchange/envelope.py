@@ -10,7 +10,7 @@ the payload of a message holds is in its module under `font.exchange.messages`, 
 
 Every file is one JSON object in UTF-8. Reading checks all of it, and refuses what does not fit with
 one sentence (an `InputError`); nothing in a file is executed or names code to load. After
-`font.exchange.parse` come the outer fields, the checksum, the fields of the payload with their
+`font.exchange.fields` come the outer fields, the checksum, the fields of the payload with their
 bounds, whether its numbers fit together, and last whether the file is one of the reader's study and
 round, signed by its sender.
 
@@ -71,33 +71,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from font.errors import InputError
 from font.exchange.fields import (
+    FILE_LIMIT,
     AgreedSettings,
     Hash,
+    Path_,
     Round,
     SignaturePart,
     Site,
+    Source,
     Strict,
     Study,
     Text,
-    validated,
-)
-from font.exchange.header import Header
-from font.exchange.parse import (
-    FILE_LIMIT,
-    Path_,
-    Source,
     name_of,
     no_collection,
     parse,
     read_bytes,
     shorten,
+    validated,
 )
 from font.exchange.registry import KINDS, message_of
 from font.exchange.signatures import sign, verify
@@ -141,25 +140,128 @@ class Envelope(Strict):
     payload: dict[str, Any]
     sha256: Hash
     signature: SignaturePart | None = None
+    _data: bytes = PrivateAttr(b"")
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of a file that was written here."""
+        return self._data
 
 
-# --- reading and writing -------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """A file of one kind of message that was read, or written here."""
+
+    file: Envelope = field(repr=False)
+
+    @property
+    def study(self) -> str:
+        return self.file.study
+
+    @property
+    def site(self) -> str:
+        return self.file.site
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return self.file.payload
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the payload."""
+        return self.file.sha256
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of a file that was written here."""
+        return self.file.data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the files of one site, or of the centre, have in common.
+
+    A writer puts it at the top of each file. A reader refuses files of another study or round, and
+    files of others that the pinned keys do not fit.
+
+    Parameters
+    ----------
+    study, site : str
+        The study, and who writes and reads.
+    round : int
+        Of the study, from 1.
+    software : str
+        The program, for the record.
+    created : str, optional
+        The day, YYYY-MM-DD; today in UTC if not given.
+    keys : {site: public key}, optional
+        Refuse files of these sites that they did not sign; the centre's key is that of "centre".
+        See `font.exchange.signatures`.
+    signing_key : path, optional
+        The private key to sign with.
+    settings : {section: {key: value}}, optional
+        What all agreed on in a study file, as texts: files made with other values are refused.
+    """
+
+    study: str
+    site: str = "centre"
+    round: int = 1
+    software: str = "font"
+    created: str | None = None
+    keys: Mapping[str, str] | None = None
+    signing_key: Path_ | None = None
+    settings: Mapping[str, Mapping[str, str]] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a file that say where it comes from."""
+        fields: dict[str, Any] = {
+            "study": self.study,
+            "round": self.round,
+            "site": self.site,
+            "created": self.created or datetime.now(UTC).date().isoformat(),
+            "software": self.software,
+        }
+        return fields | ({"settings": self.settings} if self.settings else {})
+
+    def check(self, content: Mapping[str, Any], sender: str, origin: str) -> None:
+        """Refuse a file of another study, round or settings, or that its sender did not sign."""
+        if content["study"] != self.study:
+            raise InputError(
+                f"{origin} belongs to the study {content['study']!r}, not to {self.study!r}; give "
+                "the files of one study."
+            )
+        verify(content, sender, self.keys, origin)
+        if content["round"] != self.round:
+            raise InputError(
+                f"{origin} belongs to round {content['round']} of the study, not to {self.round}."
+            )
+        self._check_settings(content.get("settings") or {}, origin)
+
+    def _check_settings(self, theirs: Mapping[str, Mapping[str, str]], origin: str) -> None:
+        """Refuse a file whose sender agreed on something else; what only one knows may differ."""
+        for section, values in (self.settings or {}).items():
+            for key, value in values.items():
+                other = theirs.get(section, {}).get(key, value)
+                if other != value:
+                    name = f"{section}.{key}" if section else key
+                    raise InputError(
+                        f"{origin} was made with another version of the study file: {name} is "
+                        f"{other} there and {value} here; use one study file at all sites, and "
+                        "have the file made again with it, in a new round."
+                    )
+
+
+# --- reading and writing ----------------------------------------------------------------------
 
 
 def read_file(
     source: Source, header: Header | None = None, *, kind: str | None = None, min_count: int = 1
 ) -> Envelope:
-    """Read and check an exchange file.
+    """Read and check an exchange file, or its bytes.
 
-    Parameters
-    ----------
-    source : the file, or its bytes
-    header : Header, optional
-        The reader's: refuse files of another study or round, or that its keys do not fit.
-    kind : str, optional
-        Such as "model"; refuse other messages.
-    min_count : int
-        The study's: refuse files whose counts were rounded to multiples of less.
+    A file of another kind is refused, one of another study or round, one that the keys of the
+    reader's header do not fit, and one whose counts were rounded to multiples of less than
+    `min_count`.
     """
     origin = name_of(source)
     with no_collection():
@@ -189,9 +291,7 @@ def claimed_kind(source: Source) -> str:
     return str(content.get("kind"))
 
 
-def write_file(
-    path: Path_ | None, kind: str, payload: dict[str, Any], header: Header
-) -> tuple[Envelope, bytes]:
+def write_file(path: Path_ | None, kind: str, payload: dict[str, Any], header: Header) -> Envelope:
     """Write a file that the reader accepts, or nothing; without a path only the bytes are made."""
     content = {"format": FORMAT, "version": VERSION, "kind": kind} | header.fields()
     origin = f"the {kind} file"
@@ -213,7 +313,8 @@ def write_file(
     file = check_content(parse(data, origin), origin, kind)
     if path is not None:
         atomic_write(Path(path), data)
-    return file, data
+    file._data = data
+    return file
 
 
 def check_content(content: Any, origin: str, kind: str | None = None) -> Envelope:
@@ -253,14 +354,12 @@ def _check_format(content: Any, origin: str) -> None:
         )
 
 
-# --- names of files ------------------------------------------------------------------------
+# --- names of files ---------------------------------------------------------------------------
 
 
 def file_name(name: str, kind: str) -> str:
-    """What a site's file is called, such as "MGB-1.model.json".
+    """What a site's file is called.
 
-    Examples
-    --------
     >>> file_name("south hospital/2", "masked labels")
     'south_hospital-2.masked-labels.json'
     """
@@ -270,8 +369,6 @@ def file_name(name: str, kind: str) -> str:
 def file_names(names: Iterable[str], kind: str) -> dict[str, str]:
     """The file names of several sites, no two alike.
 
-    Examples
-    --------
     >>> file_names(["a b", "a_b"], "labels")
     {'a b': 'a_b.labels.json', 'a_b': 'a_b-2.labels.json'}
     """

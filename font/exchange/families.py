@@ -62,8 +62,7 @@ from font.exchange.fields import (
     size,
 )
 from font.exchange.registry import ModelFamily
-from font.models.latent_class import LatentClass
-from font.models.sklearn_models import Gaussians, SklearnModel, kmeans_at, mixture_of
+from font.models import Gaussians, LatentClass, SklearnModel, kmeans_at, mixture_of
 from font.probabilities import PRIOR_OF_ROUNDED_ANSWERS, probabilities
 
 # --- K-means and Gaussian mixtures ------------------------------------------------------------
@@ -311,13 +310,14 @@ def _fit_latent(data: Any, n_classes: int, *, n_init: int, seed: int) -> LatentC
 
 def _compare_latent(
     data: Any, candidates: Sequence[int], criterion: str, *, n_init: int, seed: int
-) -> tuple[dict[int, float], int]:
+) -> pd.DataFrame:
     if criterion != "bic":
         raise InputError(f"latent class models are compared by bic; found {criterion!r}.")
     frame = pd.DataFrame(data)
     settings = {"n_init": n_init, "seed": seed}
-    bic = {k: _fit_latent(frame, k, **settings).bic(len(frame)) for k in candidates}
-    return bic, min(bic, key=lambda k: (bic[k], k))
+    bic = [_fit_latent(frame, k, **settings).bic(len(frame)) for k in candidates]
+    table = pd.DataFrame({"classes": list(candidates), "bic": bic})
+    return table.assign(chosen=table.index == table["bic"].argmin())
 
 
 def _latent_sizes(model: LatentClass, data: Any) -> Floats:

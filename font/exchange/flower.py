@@ -35,14 +35,11 @@ from pathlib import Path
 from typing import Any
 
 from font.errors import InputError
-from font.exchange.envelope import claimed_kind
-from font.exchange.fields import MOST_MODELS, MOST_SITES
-from font.exchange.header import Header
-from font.exchange.parse import FILE_LIMIT
-from font.exchange.replies import Reply
+from font.exchange.envelope import Header, claimed_kind
+from font.exchange.fields import FILE_LIMIT, MOST_MODELS, MOST_SITES
+from font.exchange.replies import Reply, Site, answer_step
 from font.exchange.rounds import Round, run_round, steps
 from font.exchange.signatures import read_keys
-from font.exchange.site_part import Site, answer_step
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -62,14 +59,11 @@ _log = logging.getLogger("flwr")  # what `flwr run --stream` and the SuperNode s
 
 
 def client_app(site: Callable[[Context], Site]) -> ClientApp:
-    """The app of a hospital.
+    """The app of a hospital; `site` makes it from the context of each message.
 
-    Parameters
-    ----------
-    site : context → Site
-        Called for each message. `context.node_config` holds what the hospital gave to its own
-        SuperNode, such as `--node-config 'study="study.toml" site="MGB"'`. With `secure=true`
-        there the hospital takes part in secure sums, if the centre asks for them.
+    `context.node_config` holds what the hospital gave to its own SuperNode, such as `--node-config
+    'study="study.toml" site="MGB"'`. With `secure=true` there the hospital takes part in secure
+    sums, if the centre asks for them.
     """
     app = ClientApp()
     for step in steps():
@@ -122,27 +116,12 @@ def server_app(
 ) -> ServerApp:
     """The app of the centre: one round, its refinement if the study wants one, then the end.
 
-    What is None is taken from the run's configuration (`flwr run --run-config 'study="ra"'`).
-
-    Parameters
-    ----------
-    header : Header
-        Of the centre; in the configuration `study`, `keys` (a file for `font.read_keys`) and
-        `signing-key`.
-    sites : list of str
-        Those that should take part; "MGB,VA" in the configuration. The round begins when so many
-        are connected, or when the time is up.
-    out : folder for what came in, the ensemble and the report; "results" if not given
-    n_clusters : int, optional
-        `clusters` in the configuration, where 0 stands for the sites' vote.
-    timeout : seconds to wait for the sites in each step; 3600 if not given
-    refine : int or "converge", optional
-        Rounds of the refinement that follows; "" in the configuration stands for none.
-    secure : bool, optional
-        Counts and sums come masked, see `font.exchange.masked`; if not given, they do not.
-    done : called with the `font.exchange.rounds.Round`
-    settings : for `font.exchange.rounds.run_round`: min_count, unequal, seed, states, answers,
-        weights, distance, method
+    What is None is taken from the run's configuration (`flwr run --run-config 'study="ra"'`):
+    `study`, `keys` (a file for `font.read_keys`) and `signing-key` for the header; `sites`, such as
+    "MGB,VA"; `out`, else "results"; `clusters`, where 0 stands for the sites' vote; `timeout`, the
+    seconds to wait for the sites in each step, else 3600; `refine`, where "" stands for none;
+    `secure`. The round begins when as many as `sites` are connected, or when the time is up. `done`
+    is called with the `Round`; `settings` go to `run_round`.
     """
     app = ServerApp()
 
@@ -191,15 +170,7 @@ def ask(
 ) -> list[Reply]:
     """Send files to nodes and collect what comes back in time.
 
-    Parameters
-    ----------
-    grid : Flower's Grid
-    step : str
-        One of `font.exchange.rounds.steps()`.
-    files : exchange files
-    senders : node ids as texts; None: everyone, once `n_sites` are connected
-    timeout : seconds
-    n_sites : int
+    `senders` are node ids as texts; None asks everyone, once `n_sites` are connected.
     """
     end = time.monotonic() + timeout
     if senders is None:
@@ -252,10 +223,7 @@ def _files_in(message: Message) -> list[bytes]:
 
 
 def _check_amount(files: list[bytes]) -> None:
-    """Refuse a message of more than any round needs, before its files are parsed.
-
-    Flower itself passes messages of up to 2 GB.
-    """
+    """Refuse a message larger than any round needs; Flower itself passes messages of up to 2 GB."""
     n_bytes = sum(map(len, files))
     if len(files) > _MOST_FILES or n_bytes > _MOST_BYTES:
         raise InputError(

@@ -6,41 +6,160 @@ somebody looks whether something has come: `CentreFolder.ask` answers for the si
 the inbox, and raises `Waiting` at the first step for which files are missing. A step that all have
 answered is noted together with its files. It is then closed: the same files are used again
 whatever comes later, so that nothing that was sent to the sites changes.
+
+The *requests* message, centre → all, holds the steps that the centre asks for, in their order. A
+site sees from it which files belong to a step and whether it has all of them. A later file of the
+same round has the steps of the earlier ones first. The payload is:
+
+=================== =========================================================================
+min_count           that of the study
+steps               list of {step, files, sites}: "label", "assign", "refine", "results" or "answer
+                    KIND"; the SHA-256 of the payload of each file that goes with it; who is asked
+=================== =========================================================================
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from font.checks import some
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
-from font.exchange.envelope import file_names
-from font.exchange.header import Header
-from font.exchange.inbox import Received, read_inbox, read_received
-from font.exchange.messages.requests import Request, write_requests
-from font.exchange.parse import read_bytes
-from font.exchange.registry import masked
-from font.exchange.replies import Reply
-from font.exchange.report import Absent
+from font.exchange.envelope import Header, file_names, read_file, write_file
+from font.exchange.fields import (
+    MOST_MODELS,
+    MOST_SITES,
+    Hash,
+    Least,
+    Site,
+    Strict,
+    name_of,
+    read_bytes,
+    size,
+)
+from font.exchange.registry import Message, masked, message_of
+from font.exchange.replies import Absent, Reply
 from font.files import atomic_write
 
 NOTES, REQUESTS = "centre.json", "requests.json"
 
 
-class Waiting(Exception):
-    """The round stops here until more has come.
+# --- the requests message ---------------------------------------------------------------------
 
-    Parameters
-    ----------
-    step : str
-    missing : {site: what is missing}
+
+class Request(Strict):
+    """A step that the centre asks for."""
+
+    step: Annotated[str, Field(pattern="^(label|assign|refine|results|answer [a-z ]{1,40})$")]
+    files: Annotated[list[Hash], size(1, MOST_MODELS + MOST_SITES)]
+    sites: Annotated[list[Site], size(1, MOST_SITES)]
+
+
+class RequestsPayload(Strict):
+    """All steps so far."""
+
+    min_count: Least
+    steps: Annotated[list[Request], size(1, 200)]
+
+
+def write_requests(requests: Sequence[Request], header: Header, *, min_count: int) -> bytes:
+    """Write the steps that the centre asked for so far."""
+    steps = [request.model_dump() for request in requests]
+    return write_file(None, "requests", {"min_count": min_count, "steps": steps}, header).data
+
+
+def requests_in(payload: Mapping[str, Any]) -> list[Request]:
+    """The steps in the payload of a file that was read."""
+    return [Request.model_validate(step) for step in payload["steps"]]
+
+
+def _explain(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    contains = [
+        f"the step {request.step!r}, asked of {', '.join(request.sites)}, with "
+        f"{len(request.files)} file{'' if len(request.files) == 1 else 's'}"
+        for request in requests_in(payload)
+    ]
+    return contains, ["which sites take part, and nothing about patients"]
+
+
+MESSAGE = Message(payload=RequestsPayload, explain=_explain, sender="centre", receiver="all")
+
+
+# --- folders of received files ----------------------------------------------------------------
+
+
+class Received(NamedTuple):
+    """An exchange file: its name in the folder, what it says of itself, and its bytes."""
+
+    name: str
+    kind: str
+    site: str
+    payload: dict[str, Any]
+    mark: str
+    data: bytes
+
+
+@dataclass
+class Inbox:
+    """What came in: of equal files the first, and a sentence about each file that was refused."""
+
+    files: list[Received] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[Received]:
+        """The files of a kind."""
+        return [file for file in self.files if file.kind == kind]
+
+
+def read_inbox(
+    folder: Path, header: Header, *, min_count: int, reader: Literal["site", "centre"]
+) -> Inbox:
+    """Read all files in a folder and its subfolders whose names end in .json.
+
+    Files that `read_file` refuses, or that are not for this reader, are not used. A folder that
+    does not exist is empty.
     """
+    inbox = Inbox()
+    seen = set()
+    for path in sorted(folder.rglob("*.json")):
+        if path.name[0] == ".":  # unfinished
+            continue
+        name = path.relative_to(folder).as_posix()
+        try:
+            file = read_received(read_bytes(path), name, header, min_count)
+            message = message_of(file.kind)
+            if reader == "centre" and message.sender == "centre":
+                raise InputError(
+                    f"{name} is a file of the kind {file.kind!r}, which a centre sent."
+                )
+            if reader == "site" and message.receiver == "centre":
+                raise InputError(f"{name} is a file of the kind {file.kind!r}, for the centre.")
+        except InputError as error:
+            inbox.refused.append(str(error).replace(name_of(b""), name, 1))
+            continue
+        if (file.kind, file.site, file.mark) not in seen:
+            seen.add((file.kind, file.site, file.mark))
+            inbox.files.append(file)
+    return inbox
+
+
+def read_received(data: bytes, name: str, header: Header | None, min_count: int = 1) -> Received:
+    """Read the bytes of an exchange file, as `read_file` does."""
+    file = read_file(data, header, min_count=min_count)
+    return Received(name, file.kind, file.site, file.payload, file.sha256, data)
+
+
+# --- the centre's folder ----------------------------------------------------------------------
+
+
+class Waiting(Exception):
+    """The round stops here until more has come: `missing` says what, by site."""
 
     def __init__(self, step: str, missing: Mapping[str, str]) -> None:
         super().__init__(f"waiting for {some(sorted(missing))}")
@@ -71,28 +190,11 @@ class _Notes(BaseModel):
 class CentreFolder:
     """The centre's folder, as the carrier of a round.
 
-    Parameters
-    ----------
-    folder : path
-        With `inbox`, `outbox` and `private`.
-    header : Header
-        The centre's.
-    sites : list of str
-        All sites of the study.
-    without : list of str
-        Those to go on without, from the step on that is open now.
-    min_count : int
-    n_models : int
-        Files with which a site answers the step "fit".
-    look : bool
-        Write nothing, and stop at the open step even if all sites have answered.
-
-    Attributes
-    ----------
-    absent : list of Absent
-        For `run_round`: what is noted there about a reply keeps its step open.
-    sent : list of str
-        Files of the outbox that belong to the open step.
+    `folder` has `inbox`, `outbox` and `private`; `sites` are all sites of the study, `without`
+    those to go on without from the step on that is open now. A site answers the step "fit" with
+    `n_models` files. With `look` nothing is written, and the open step ends in `Waiting` even if
+    all sites have answered. What `run_round` notes in `absent` about a reply keeps its step open;
+    `sent` are the files of the outbox that belong to the open step.
     """
 
     def __init__(
@@ -152,7 +254,7 @@ class CentreFolder:
     def settle(self) -> None:
         """Close the step that was asked last, if everything that came could be used.
 
-        The next step does so; after the last one it is to be called.
+        The next step calls it; after the last one the caller does.
         """
         step_now, self._open = self._open, None
         if step_now is None:
@@ -165,7 +267,9 @@ class CentreFolder:
             self.closed.append(step_now)
             if any(step_now.replies.values()):  # then its files have been sent before
                 self.sent = []
-            _write_notes(self.folder, self.header, self.closed)
+            notes = _Notes(study=self.header.study, round=self.header.round, closed=self.closed)
+            path = self.folder / "private" / NOTES
+            atomic_write(path, notes.model_dump_json(indent=1).encode(), private=True)
         self._step += 1
 
     def unused(self) -> list[str]:
@@ -240,7 +344,7 @@ class CentreFolder:
     def _send(self, files: Sequence[Received]) -> None:
         """Write files and the requests to the outbox, but those that are there already."""
         outbox = self.folder / "outbox"
-        requests = write_requests(None, self._requests, self.header, min_count=self.min_count)
+        requests = write_requests(self._requests, self.header, min_count=self.min_count)
         names = _sent_names(files)
         parts = dict(zip(names, (file.data for file in files), strict=True)) | {REQUESTS: requests}
         for name, data in parts.items():
@@ -301,9 +405,3 @@ def read_notes(folder: Path, header: Header) -> list[Closed]:
             "--folder."
         )
     return notes.closed
-
-
-def _write_notes(folder: Path, header: Header, closed: list[Closed]) -> None:
-    notes = _Notes(study=header.study, round=header.round, closed=closed)
-    path = folder / "private" / NOTES
-    atomic_write(path, notes.model_dump_json(indent=1).encode(), private=True)

@@ -44,7 +44,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -54,10 +54,20 @@ from pydantic import Field
 from font.checks import some
 from font.errors import InputError
 from font.exchange.disclosure import MIN_COUNT
-from font.exchange.envelope import Envelope, read_file, write_file
-from font.exchange.fields import MOST_SITES, Hash, Least, Site, Strict, misfit, size
-from font.exchange.header import Header
-from font.exchange.parse import FILE_LIMIT, Path_, Source, name_of
+from font.exchange.envelope import Header, Sent, read_file, write_file
+from font.exchange.fields import (
+    FILE_LIMIT,
+    MOST_SITES,
+    Hash,
+    Least,
+    Path_,
+    Site,
+    Source,
+    Strict,
+    misfit,
+    name_of,
+    size,
+)
 from font.exchange.registry import Message, unmasked
 
 # --- masks of pairs of sites ------------------------------------------------------------------
@@ -70,43 +80,19 @@ Masked = NDArray[np.uint64]
 
 
 def mask_key(secret: bytes) -> str:
-    """The public key, 64 hexadecimal digits, that belongs to a site's 32 secret bytes.
-
-    Examples
-    --------
-    >>> len(mask_key(bytes(range(32))))
-    64
-    """
+    """The public key, 64 hexadecimal digits, that belongs to a site's 32 secret bytes."""
     return _private(secret).public_key().public_bytes_raw().hex()  # type: ignore[no-any-return]
-
-
-def unmask(
-    values: Masked, secret: bytes, site: str, keys: Mapping[str, str], context: Sequence[Any]
-) -> NDArray[np.int64]:
-    """The numbers that `site` masked, which it alone can read; the arguments are as in `mask`."""
-    masks = mask(np.zeros(len(values), dtype=np.int64), secret, site, keys, context)
-    return (values - masks).astype(np.int64)
 
 
 def mask(
     values: ArrayLike, secret: bytes, site: str, keys: Mapping[str, str], context: Sequence[Any]
 ) -> Masked:
-    """Whole numbers with the masks of all pairs of sites that `site` is part of.
+    """Whole numbers from 0 to 10¹⁵ with the masks of all pairs of sites that `site` is part of.
 
-    Parameters
-    ----------
-    values : (n,) whole numbers from 0 to 10¹⁵
-    secret : bytes
-        The site's 32 secret bytes.
-    site : str
-    keys : {site: public key}
-        Of the whole set, this site among it; at least three.
-    context : list of texts and numbers
-        What the masks are for: the study, the round, the table. Each context and each set of sites
-        has masks of its own; with one context a site must never mask two different tables.
+    `keys` are the public keys of the whole set, this site among it. `context` is what the masks are
+    for: the study, the round, the table. Each context and each set of sites has masks of its own;
+    with one context a site must never mask two different tables.
 
-    Examples
-    --------
     >>> secrets = {site: bytes([i]) * 32 for i, site in enumerate(["a", "b", "c"], 1)}
     >>> keys = {site: mask_key(secret) for site, secret in secrets.items()}
     >>> masked = [mask([7, 0], s, site, keys, ["study", 1]) for site, s in secrets.items()]
@@ -209,57 +195,44 @@ class MaskedPayload(Strict):
     values: Annotated[str, Field(min_length=12, max_length=FILE_LIMIT)]
 
 
-@dataclass(frozen=True, eq=False)
-class MaskedFile:
-    """A site's masked numbers.
+class MaskedFile(Sent):
+    """A site's masked numbers: "masked labels" or "masked sums"."""
 
-    Parameters
-    ----------
-    study, site : str
-    round : int
-    kind : "masked labels" or "masked sums"
-    of : str
-        The fingerprint of what the numbers were made with.
-    keys : {site: public key}
-        The set of sites whose masks are in the numbers.
-    values : (n,) uint64
-    fingerprint : str
-        SHA-256 of the payload.
-    min_count : int
-    data : bytes
-        The file, if it was written here.
-    """
+    @property
+    def of(self) -> str:
+        """The fingerprint of what the numbers were made with."""
+        return str(self.payload["of"])
 
-    study: str
-    site: str
-    round: int
-    kind: str
-    of: str
-    keys: dict[str, str]
-    values: Masked = field(repr=False)
-    fingerprint: str
-    min_count: int
-    data: bytes = field(repr=False, default=b"")
+    @property
+    def min_count(self) -> int:
+        return int(self.payload["min_count"])
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The public keys of the set of sites whose masks are in the numbers."""
+        return {row["site"]: row["key"] for row in self.payload["sites"]}
+
+    @cached_property
+    def values(self) -> Masked:
+        """The numbers with their masks, (n,)."""
+        return _decode(self.payload["values"])
+
+    @property
+    def topic(self) -> list[Any]:
+        """What the masks are for, see `mask`."""
+        return [self.study, self.file.round, self.file.kind, self.of]
 
     def numbers(self, secret: bytes) -> NDArray[np.int64]:
         """The numbers without the masks, for the site that masked them."""
-        context = [self.study, self.round, self.kind, self.of]
-        return unmask(self.values, secret, self.site, self.keys, context)
+        none = np.zeros(len(self.values), dtype=np.int64)
+        masks = mask(none, secret, self.site, self.keys, self.topic)
+        return (self.values - masks).astype(np.int64)
 
 
 class MaskedTotal(NamedTuple):
-    """What masked files add up to.
+    """What masked files add up to, exactly; `min_count` is the largest of the sites'.
 
-    Parameters
-    ----------
-    kind, of : str
-        As in `MaskedFile`.
-    fingerprints : {site: SHA-256 of its payload}
-        In the order of the sites' names.
-    min_count : int
-        The largest of the sites'.
-    values : (n,) int64
-        The exact sum.
+    `fingerprints` are by site, in the order of the names.
     """
 
     kind: str
@@ -283,28 +256,34 @@ class MaskedTotal(NamedTuple):
 
 
 def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
-    """The sum over all sites of a set, exact; all of them are needed.
-
-    The files are added as they come, so that an iterator needs the memory of one.
-    """
-    first: MaskedFile | None = None
+    """The sum over all sites of a set, exact; all of them are needed, and taken one by one."""
+    first, keys, topic = "", dict[str, str](), list[Any]()
     total: Masked = np.zeros(0, dtype=np.uint64)
     prints: dict[str, str] = {}
     unit = 1
     for part in parts:
-        if first is None:
+        if not prints:
             check_set(part.keys)
-            # what the others are compared with, without the numbers
-            first, total = replace(part, values=total, data=b""), np.zeros_like(part.values)
+            first, keys, topic = part.site, part.keys, part.topic
+            total = np.zeros_like(part.values)
         if part.site in prints:
             raise InputError(f"the site {part.site!r} comes twice; give each site's file once.")
-        _check_alike(part, first, len(total))
+        if part.keys != keys:
+            raise InputError(
+                f"{part.site!r} masked for the sites {some(sorted(part.keys))}, {first!r} for "
+                f"{some(sorted(keys))} or with other keys; all need the same key files."
+            )
+        if (part.topic, len(part.values)) != (topic, len(total)):
+            raise InputError(
+                f"{part.site!r} and {first!r} masked different tables (another study, round "
+                "or list of models); have both answer the same request."
+            )
         total += part.values
         prints[part.site] = part.fingerprint
         unit = max(unit, part.min_count)
-    if first is None:
+    if not prints:
         raise InputError("there are no masked files; each site makes one.")
-    missing = sorted(set(first.keys) - set(prints))
+    missing = sorted(set(keys) - set(prints))
     if missing:
         raise InputError(
             f"the masked files of {some(missing)} are missing, and without them the sum cannot be "
@@ -315,23 +294,8 @@ def add_masked(parts: Iterable[MaskedFile]) -> MaskedTotal:
             "the masks do not cancel: a site changed its numbers or its key; have all sites answer "
             "again, in a new round of the study."
         )
-    exact = total.astype(np.int64)
-    return MaskedTotal(first.kind, first.of, dict(sorted(prints.items())), unit, exact)
-
-
-def _check_alike(part: MaskedFile, first: MaskedFile, n: int) -> None:
-    """Refuse a file for another set of sites than the first one, or of another table."""
-    if part.keys != first.keys:
-        raise InputError(
-            f"{part.site!r} masked for the sites {some(sorted(part.keys))}, {first.site!r} for "
-            f"{some(sorted(first.keys))} or with other keys; all need the same key files."
-        )
-    one = (part.study, part.round, part.kind, part.of, len(part.values))
-    if one != (first.study, first.round, first.kind, first.of, n):
-        raise InputError(
-            f"{part.site!r} and {first.site!r} masked different tables (another study, round "
-            "or list of models); have both answer the same request."
-        )
+    _, _, kind, of = topic
+    return MaskedTotal(kind, of, dict(sorted(prints.items())), unit, total.astype(np.int64))
 
 
 def write_masked(
@@ -345,19 +309,9 @@ def write_masked(
     of: str,
     min_count: int,
 ) -> MaskedFile:
-    """Mask a site's numbers and write them.
+    """Mask a site's numbers and write them; `of` is the fingerprint of what they were made with.
 
-    Parameters
-    ----------
-    path : where to; None checks everything and writes nothing
-    kind : of the message
-    values, secret, keys
-        As in `mask`.
-    header : Header
-    of : str
-        The fingerprint of what the numbers were made with.
-    min_count : int
-        The sum will be rounded to multiples of it, or of another site's if that is larger.
+    The sum will be rounded to multiples of `min_count`, or of another site's if that is larger.
     """
     values = mask(values, secret, header.site, keys, [header.study, header.round, kind, of])
     payload = {
@@ -366,7 +320,7 @@ def write_masked(
         "sites": [{"site": name, "key": key} for name, key in sorted(keys.items())],
         "values": base64.b64encode(values.astype("<u8").tobytes()).decode(),
     }
-    return _masked_file(*write_file(path, kind, payload, header))
+    return MaskedFile(write_file(path, kind, payload, header))
 
 
 def read_masked(
@@ -376,23 +330,7 @@ def read_masked(
     file = read_file(source, header, kind=kind, min_count=min_count)
     if unmasked(file.kind) == file.kind:
         raise InputError(f"the {file.kind} file of {file.site!r} is not masked; give masked files.")
-    return _masked_file(file)
-
-
-def _masked_file(file: Envelope, data: bytes = b"") -> MaskedFile:
-    part = file.payload
-    return MaskedFile(
-        study=file.study,
-        site=file.site,
-        round=file.round,
-        kind=file.kind,
-        of=part["of"],
-        keys={row["site"]: row["key"] for row in part["sites"]},
-        values=_decode(part["values"]),
-        fingerprint=file.sha256,
-        min_count=part["min_count"],
-        data=data,
-    )
+    return MaskedFile(file)
 
 
 def _decode(text: str) -> NDArray[np.uint64]:
@@ -441,25 +379,20 @@ class KeyPayload(Strict):
     min_count: Least
 
 
-class KeyFile(NamedTuple):
-    """A site and its public key for masks."""
-
-    site: str
-    public: str
-
-
 def write_mask_key(
     path: Path_ | None, secret: bytes, header: Header, *, min_count: int = MIN_COUNT
 ) -> bytes:
     """Write the public key that belongs to a site's 32 secret bytes."""
     payload = {"public": mask_key(secret), "min_count": min_count}
-    return write_file(path, "key", payload, header)[1]
+    return write_file(path, "key", payload, header).data
 
 
-def read_mask_key(source: Source, header: Header | None = None, *, min_count: int = 1) -> KeyFile:
-    """Read a site's key file (or its bytes); the arguments are those of `read_file`."""
+def read_mask_key(
+    source: Source, header: Header | None = None, *, min_count: int = 1
+) -> tuple[str, str]:
+    """A site and its public key for masks; the arguments are those of `read_file`."""
     file = read_file(source, header, kind="key", min_count=min_count)
-    return KeyFile(file.site, file.payload["public"])
+    return file.site, str(file.payload["public"])
 
 
 def read_mask_keys(
@@ -468,13 +401,13 @@ def read_mask_keys(
     """The public keys of a set of sites from their key files, in the order of their names."""
     public: dict[str, str] = {}
     for source in sources:
-        key = read_mask_key(source, header, min_count=min_count)
-        if key.site in public:
+        site, key = read_mask_key(source, header, min_count=min_count)
+        if site in public:
             raise InputError(
-                f"the key of {key.site!r} comes twice ({name_of(source)} is the second); give "
-                "each once."
+                f"the key of {site!r} comes twice ({name_of(source)} is the second); give each "
+                "once."
             )
-        public[key.site] = key.public
+        public[site] = key
     check_set(public)
     return dict(sorted(public.items()))
 

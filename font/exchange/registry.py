@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 # specifies files, the ledger, the commands and Flower look here.
 _MESSAGES = {
     "model": "font.exchange.messages.model:MESSAGE",
-    "joins": "font.exchange.messages.joins:MESSAGE",
+    "joins": "font.exchange.messages.model:JOINS",
     "labels": "font.exchange.messages.labels:MESSAGE",
     "ensemble": "font.exchange.messages.ensemble:MESSAGE",
-    "sums": "font.exchange.messages.sums:MESSAGE",
-    "shared": "font.exchange.messages.shared:MESSAGE",
+    "sums": "font.exchange.messages.refinement:SUMS",
+    "shared": "font.exchange.messages.refinement:SHARED",
     "key": "font.exchange.masked:KEY",
     "masked labels": "font.exchange.messages.labels:MASKED",
-    "masked sums": "font.exchange.messages.sums:MASKED",
-    "requests": "font.exchange.messages.requests:MESSAGE",
+    "masked sums": "font.exchange.messages.refinement:MASKED",
+    "requests": "font.exchange.folders:MESSAGE",
     "results": "font.exchange.messages.results:MESSAGE",
 }
 KINDS = _MESSAGES.keys()
@@ -60,7 +60,7 @@ class Message:
     receiver : "all" or "centre"
         To whom it goes.
     units : payload → the min_count of every part
-    answer : `font.exchange.messages.shared.Question` → payload, optional
+    answer : `font.exchange.messages.refinement.Question` → payload, optional
         What a site says to the centre's ensemble or shared file. With it, `Hospital.answer`,
         `mmlca site answer` and the round over Flower write the message.
     shown : payload → payload as the page of `mmlca exchange check --html` has it
@@ -180,12 +180,12 @@ def register_family(format: str, family: ModelFamily | str) -> None:
     _FAMILIES[format] = family
 
 
-def family_of(format: object) -> ModelFamily:
-    """The registered family; an `InputError` for any other word."""
+def family_of(format: object, prefix: str = "") -> ModelFamily:
+    """The registered family; any other word is an `InputError`, which begins with `prefix`."""
     family = _FAMILIES.get(format) if isinstance(format, str) else None
     if family is None:
         raise InputError(
-            f"the family of models {ascii(format)[:60]} is unknown; known are "
+            f"{prefix}the family of models {ascii(format)[:60]} is unknown; known are "
             f"{', '.join(map(repr, _FAMILIES))}: import the package that registers it."
         )
     if isinstance(family, str):
@@ -231,23 +231,19 @@ _FORMATS: dict[str, Tables | str] = {}
 
 
 def register_tables(format: str, tables: Tables | str) -> None:
-    """Make a format of results files known.
+    """Make a format of results files known by its word in files.
 
-    Parameters
-    ----------
-    format : str
-        The word for it in files.
-    tables : {table: {column: kind and meaning}}, or where they are, such as "package.module:NAME"
+    `tables` is {table: {column: kind and meaning}}, or its place, such as "package.module:NAME".
     """
     _FORMATS[format] = tables
 
 
-def tables_of(format: str) -> Tables:
-    """The tables of a registered format; an `InputError` for any other word."""
+def tables_of(format: str, prefix: str = "") -> Tables:
+    """The tables of a format; an unknown one is an `InputError`, which begins with `prefix`."""
     tables = _FORMATS.get(format)
     if tables is None:
         raise InputError(
-            f"the format of results {ascii(format)[:60]} is unknown; known are "
+            f"{prefix}the format of results {ascii(format)[:60]} is unknown; known are "
             f"{', '.join(map(repr, _FORMATS)) or 'none'}: import the package that registers it."
         )
     if isinstance(tables, str):

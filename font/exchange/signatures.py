@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from font.checks import some
 from font.errors import InputError
-from font.exchange.fields import check_site
-from font.exchange.parse import Path_, parse
+from font.exchange.fields import Path_, check_site, parse
 from font.files import atomic_write, check_regular
 
 if TYPE_CHECKING:
@@ -54,14 +53,6 @@ def make_keys(folder: Path_) -> str:
 
     The private key, `signing.key`, is for its owner's eyes alone; `signing.pub` may be given to
     anyone. Keys that exist are not replaced.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     key = make_keys(folder)
-    ...     key == public_key(Path(folder, "signing.key"))
-    True
     """
     ed25519, serialization = _library()
     path = Path(folder) / KEY_FILE
@@ -104,13 +95,8 @@ def sign_file(data: bytes, path: Path_) -> bytes:
 def verify(envelope: Mapping[str, Any], site: str, keys: Keys, origin: str) -> None:
     """Refuse a file whose signature is not its own, or not that of its sender's pinned key.
 
-    Parameters
-    ----------
-    envelope : all fields of the file; that `sha256` fits the payload is known
-    site : the sender
-        The site that the file names; "centre" for messages that only the centre sends.
-    keys : {site: public key}, optional
-    origin : what messages call the file
+    `site` is the site that the file names, or "centre" for messages that only the centre sends. It
+    is known that the checksum fits the payload.
     """
     signature = envelope.get("signature")
     known = check_keys(keys)
@@ -152,13 +138,7 @@ def verify(envelope: Mapping[str, Any], site: str, keys: Keys, origin: str) -> N
 
 
 def check_keys(keys: Keys) -> dict[str, str]:
-    """Pinned keys, if they are such: 64 hexadecimal digits for each site.
-
-    Examples
-    --------
-    >>> check_keys({"MGB": "AB" * 32})["MGB"][:4]
-    'abab'
-    """
+    """Pinned keys by site, if they are such: 64 hexadecimal digits for each."""
     pinned = {str(site): str(key).strip().lower() for site, key in (keys or {}).items()}
     wrong = [site for site, key in pinned.items() if not _DIGITS.fullmatch(key)]
     if wrong:
@@ -170,16 +150,7 @@ def check_keys(keys: Keys) -> dict[str, str]:
 
 
 def read_keys(path: Path_) -> dict[str, str]:
-    """Public keys from a file with one line for each site: `"MGB" = "64 digits"` (TOML).
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "keys.toml").write_text(f'MGB = "{"0f" * 32}"')
-    ...     list(read_keys(Path(folder, "keys.toml")))
-    ['MGB']
-    """
+    """Public keys from a file with one line for each site: `"MGB" = "64 digits"` (TOML)."""
     check_regular(Path(path))
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -193,7 +164,7 @@ def read_keys(path: Path_) -> dict[str, str]:
     return check_keys(content)
 
 
-# --- inside ----------------------------------------------------------------------------
+# --- inside -----------------------------------------------------------------------------------
 
 
 def _signed_part(envelope: Mapping[str, Any]) -> bytes:

@@ -1,26 +1,25 @@
 """What the ensemble is compared with: other ways to cluster the patients of several sites.
 
-Some work on label tables {site: patients × models}, with any model, like the ensemble itself; local
-K-means and k-FED need the data, {site: (n, p)}. Clusterings come as {site: clusters}.
+Consensus clustering works on label tables {site: patients × models}, with any model, like the
+ensemble itself; k-FED needs the data, {site: (n, p)}. Clusterings come as {site: clusters}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from font.checks import (
-    Clusterings,
+    Clustering,
     Floats,
     Integers,
     LabelTables,
     check_dict,
     label_columns,
-    some,
     whole_number,
 )
 from font.clustering import kmeans, one_thread, plain_seeds
@@ -29,35 +28,15 @@ from font.labels import distinct_rows
 from font.metrics import adjusted_rand_index, cross_table
 from font.weights import one_hot
 
-Clusters = dict[Any, pd.Series]
+
+def rand_index(clusters: Clustering, truth: Clustering) -> float:
+    """The adjusted Rand index; patients with a negative true class are left out."""
+    classes = np.asarray(truth)
+    scored = classes >= 0
+    return adjusted_rand_index(cross_table(classes[scored], np.asarray(clusters)[scored]))
 
 
-# --- from the models' labels -------------------------------------------------------------
-
-
-def local_scores(labels: LabelTables, truth: Clusterings) -> pd.Series:
-    """The adjusted Rand index of each model's labels on all patients, as a Series over models.
-
-    Parameters
-    ----------
-    labels : {site: table}
-    truth : {site: true classes}
-        Patients with a negative class are not scored.
-
-    Examples
-    --------
-    >>> labels = {"here": pd.DataFrame({"A": [0, 0, 1, 1], "B": [0, 1, 1, 1]})}
-    >>> local_scores(labels, {"here": [1, 1, 0, 0]}).round(2).to_dict()
-    {'A': 1.0, 'B': 0.0}
-    """
-    scores = {
-        model: rand_index({site: table[model] for site, table in labels.items()}, truth)
-        for model in _models(labels)
-    }
-    return pd.Series(scores, dtype=float)
-
-
-def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> Clusters:
+def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> dict[Any, pd.Series]:
     """Consensus clustering: K-means on the rows of Ū, where ŪŪᵀ = S̄ is the mean connectivity.
 
     S̄_ij = 1/M Σ_m 1(ŷᵐᵢ = ŷᵐⱼ), how often the models put two patients together. With Z the
@@ -80,7 +59,8 @@ def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> Cluster
     (2, 1, 1)
     """
     n_clusters = whole_number(n_clusters, 1, "n_clusters")
-    models = _models(labels)
+    check_dict(labels, "labels must be a dict {site: label table}")
+    models = list(next(iter(labels.values())))
     tables = [label_columns(t, models, f"the labels of {site!r}") for site, t in labels.items()]
     columns = [np.concatenate(parts) for parts in zip(*tables, strict=True)]
     if not len(columns[0]):
@@ -90,98 +70,15 @@ def consensus(labels: LabelTables, n_clusters: int, *, seed: int = 0) -> Cluster
     offsets = np.cumsum([0, *(int(column.max()) + 1 for column in columns)])
     points = one_hot(patterns, offsets) / np.sqrt(len(models))
     clusters = kmeans(points, counts, n_clusters, seed)[number]
-    return split(clusters, {site: table.index for site, table in labels.items()})
-
-
-# --- scores ------------------------------------------------------------------------------
-
-
-def rand_index(clusters: Clusterings, truth: Clusterings) -> float:
-    """The adjusted Rand index over all sites; patients with a negative true class are left out.
-
-    Examples
-    --------
-    >>> rand_index({"A": [0, 0], "B": [1, 5]}, {"A": [1, 1], "B": [0, -1]})
-    1.0
-    """
-    sites = list(clusters)
-    if absent := [site for site in sites if site not in truth]:
-        raise InputError(f"truth has no entry for the sites {some(absent)}; give one for each.")
-    for site in sites:
-        if np.shape(clusters[site]) != np.shape(truth[site]):
-            raise InputError(
-                f"the site {site!r} has clusters of shape {np.shape(clusters[site])} and true "
-                f"classes of shape {np.shape(truth[site])}; give one of each for every patient."
-            )
-    groups = np.concatenate([np.asarray(clusters[site]) for site in sites])
-    classes = np.concatenate([np.asarray(truth[site]) for site in sites])
-    scored = classes >= 0
-    if not scored.any():
-        raise InputError("no patient has a true class of 0 or more, so there is nothing to score.")
-    return adjusted_rand_index(cross_table(classes[scored], groups[scored]))
-
-
-# --- what comes in and goes out ----------------------------------------------------------
-
-
-def _models(labels: LabelTables) -> list[Hashable]:
-    check_dict(labels, "labels must be a dict {site: label table}")
-    table = next(iter(labels.values()))
-    if not isinstance(table, pd.DataFrame) or not len(table.columns):
-        raise TypeError(
-            f"a label table must be a DataFrame, patients × models, as font.label returns; found "
-            f"{type(table).__name__}."
-        )
-    return list(table.columns)
-
-
-def split(clusters: Integers, index: Mapping[Any, pd.Index]) -> Clusters:
-    ends = np.cumsum([len(ids) for ids in index.values()])
-    parts = np.split(clusters, ends[:-1])
+    parts = by_site(clusters, labels)
     return {
-        site: pd.Series(part, index=ids, name="cluster")
-        for (site, ids), part in zip(index.items(), parts, strict=True)
-    }
-
-
-# --- from the data ----------------------------------------------------------------------------
-
-
-def local_kmeans(
-    data: Mapping[Any, ArrayLike],
-    n_clusters: int,
-    *,
-    n_init: int = 10,
-    seed: int = 0,
-) -> dict[Any, Any]:
-    """Scikit-learn's K-means fitted at each site: local models for `font.label`.
-
-    Parameters
-    ----------
-    data : {site: (n, p)}
-    n_clusters : int
-    n_init : int
-        Starts, of which the best is kept. They are seeded by k-means++ as published: each next
-        seed is one draw in proportion to squared distance. Scikit-learn's default, the best of
-        several draws, is stronger where n_init is 1.
-    seed : int
-
-    Examples
-    --------
-    >>> models = local_kmeans({"here": np.array([[0.0], [0.2], [5.0]])}, 2)
-    >>> np.sort(models["here"].cluster_centers_.ravel()).round(1).tolist()
-    [0.1, 5.0]
-    """
-    arrays = _arrays(data)
-    seeds = np.random.SeedSequence(seed).generate_state(len(arrays))
-    return {
-        site: fit_kmeans(points, n_clusters, n_init, int(state), f"the site {site!r}")
-        for (site, points), state in zip(arrays.items(), seeds, strict=True)
+        site: pd.Series(part, index=labels[site].index, name="cluster")
+        for site, part in parts.items()
     }
 
 
 def k_fed(
-    data: Mapping[Any, ArrayLike],
+    data: Mapping[Any, Floats],
     n_clusters: int,
     *,
     n_local: int | None = None,
@@ -189,33 +86,28 @@ def k_fed(
     rounds: int | None = 1,
     first: Any = None,
     seed: int = 0,
-) -> dict[str, Clusters]:
-    """One-shot federated K-means, k-FED of Dennis, Li and Smith (2021).
+) -> dict[str, dict[Any, Integers]]:
+    """One-shot federated K-means, k-FED of Dennis, Li and Smith (2021), of data {site: (n, p)}.
 
     At each site, the K-means of Awasthi and Sheffet (2012): project the rows A on the K leading
-    singular vectors, run K-means there (centres ν), let S_r be the rows with
-    ‖Â_i − ν_r‖ ≤ ⅓ ‖Â_i − ν_s‖ for all s ≠ r, and start Lloyd's steps on A from the means of the
-    S_r. At the centre: begin with the centres of one site, add the centre farthest from those
-    chosen until there are K, and run one round of Lloyd on all sites' centres: group them, take
-    the groups' means, and group them by these.
+    singular vectors, run K-means there (centres ν), let S_r be the rows with ‖Â_i − ν_r‖ ≤ ⅓ ‖Â_i −
+    ν_s‖ for all s ≠ r, and start Lloyd's steps on A from the means of the S_r. At the centre: begin
+    with the centres of one site, add the centre farthest from those chosen until there are K, and
+    run one round of Lloyd on all sites' centres: group them, take the groups' means, and group them
+    by these.
 
     Parameters
     ----------
-    data : {site: (n, p)}
-    n_clusters : int
     n_local : int, optional
         Clusters at each site; n_clusters unless given.
     n_init : int
-        Starts of K-means on the projected rows, of which the best is kept, seeded as in
-        `local_kmeans`. The algorithm asks for a solution whose sum of squares is within a constant
-        factor of the smallest, and leaves open how to find it; ten starts are what the other
-        methods have.
+        Starts of K-means on the projected rows, of which the best is kept. The algorithm asks for a
+        sum of squares within a constant factor of the smallest, and leaves open how to find it.
     rounds : int or None
         Of Lloyd at the centre. The paper says one; 0 groups the sites' centres by those chosen
         first, and None goes on until nothing changes, as the authors' own program does.
     first : site, optional
         Whose centres the centre begins with (the paper: any); drawn at random unless given.
-    seed : int
 
     Returns
     -------
@@ -225,45 +117,35 @@ def k_fed(
 
     Notes
     -----
-    Where no row is that much nearer to ν_r than to the others, S_r is empty; the mean of all
-    rows nearest to ν_r then takes its place.
-
-    A round of Lloyd's algorithm has two steps, the means of the groups and the grouping by these
-    means; rounds=1 takes each of them after the grouping by the centres chosen first. What the
-    sites need from the centre is the grouping of their centres, so that a round that ended with
-    the means would leave it as it was before (rounds=0).
-
-    Examples
-    --------
-    >>> data = {"A": np.array([[0.0], [0.2], [5.0]]), "B": np.array([[5.1], [4.9], [0.1]])}
-    >>> found = k_fed(data, 2, first="A")["faithful"]
-    >>> low, _, high = found["A"]
-    >>> found["B"].tolist() == [high, high, low]
-    True
+    Where no row is that much nearer to ν_r than to the others, S_r is empty; the mean of all rows
+    nearest to ν_r then takes its place.
     """
-    n_clusters = whole_number(n_clusters, 1, "n_clusters")
-    n_local = n_clusters if n_local is None else whole_number(n_local, 1, "n_local, unless None,")
-    n_init = whole_number(n_init, 1, "n_init")
-    rounds = 1000 if rounds is None else whole_number(rounds, 0, "rounds, unless None,")
-    arrays = _arrays(data)
+    n_local = n_local or n_clusters
     rng = np.random.default_rng(seed)
-    sites = list(arrays)
+    sites = list(data)
     if first is None:
         first = sites[rng.integers(len(sites))]
-    elif first not in arrays:
-        raise InputError(f"there is no site {first!r}; name one of {some(sites)}.")
     with one_thread():
         fits = [
-            _awasthi_sheffet(points, n_local, n_init, rng, site) for site, points in arrays.items()
+            _awasthi_sheffet(points, n_local, n_init, rng, site) for site, points in data.items()
         ]
     centres = np.concatenate([means for means, _ in fits])
     owner = np.repeat(np.arange(len(sites)), n_local)
     chosen = _farthest_first(centres, np.flatnonzero(owner == sites.index(first)), n_clusters)
-    group, final = _lloyd_rounds(centres, centres[chosen], rounds)
+    group, final = _lloyd_rounds(centres, centres[chosen], 1000 if rounds is None else rounds)
     follow = [group[owner == i][labels] for i, (_, labels) in enumerate(fits)]
-    index = {site: _index(data[site], len(points)) for site, points in arrays.items()}
-    nearest = _squared(np.concatenate(list(arrays.values())), final).argmin(axis=1)
-    return {"faithful": split(np.concatenate(follow), index), "nearest": split(nearest, index)}
+    nearest = _squared(np.concatenate(list(data.values())), final).argmin(axis=1)
+    faithful = np.concatenate(follow)
+    return {"faithful": by_site(faithful, data), "nearest": by_site(nearest, data)}
+
+
+def by_site(values: Any, data: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Everyone's clusters or labels, site by site, where the sites have these data."""
+    ends = np.cumsum([len(part) for part in data.values()])
+    return {
+        site: values[end - len(part) : end]
+        for (site, part), end in zip(data.items(), ends, strict=True)
+    }
 
 
 def _awasthi_sheffet(
@@ -329,8 +211,6 @@ def _squared(points: Floats, centres: Floats) -> Floats:
 
 def fit_kmeans(points: Floats, n_clusters: int, n_init: int, seed: int, what: str) -> Any:
     """Scikit-learn's K-means on the rows, which errors call `what`."""
-    n_clusters = whole_number(n_clusters, 1, "n_clusters")
-    n_init = whole_number(n_init, 1, "n_init")
     if len(points) < n_clusters:
         raise InputError(
             f"{what} has {len(points)} patients, too few for {n_clusters} clusters; ask for fewer "
@@ -344,25 +224,3 @@ def _kmeans(n_clusters: int, init: Any, n_init: int, seed: int, points: Floats) 
 
     with one_thread():
         return KMeans(n_clusters, init=init, n_init=n_init, tol=0.0, random_state=seed).fit(points)
-
-
-def _arrays(data: Mapping[Any, ArrayLike]) -> dict[Any, Floats]:
-    check_dict(data, "data must be a dict {site: (n, p)}")
-    arrays = {site: np.asarray(points, dtype=float) for site, points in data.items()}
-    shapes = {site: points.shape for site, points in arrays.items()}
-    width = next(iter(shapes.values()))[1:]
-    if wrong := [s for s, shape in shapes.items() if len(shape) != 2 or shape[1:] != width]:
-        raise InputError(
-            f"every site needs a table of patients × the same variables; found the shapes "
-            f"{some(shapes[site] for site in wrong)} at the sites {some(wrong)}."
-        )
-    if wrong := [site for site, points in arrays.items() if not np.isfinite(points).all()]:
-        raise InputError(
-            f"the data of the sites {some(wrong)} hold missing or infinite values; fill them or "
-            "leave these patients out."
-        )
-    return arrays
-
-
-def _index(data: Any, n: int) -> pd.Index:
-    return data.index if isinstance(data, pd.DataFrame) else pd.RangeIndex(n)

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from font.checks import Floats, class_parameters
 from font.clustering import TooManyClusters, one_thread
-from font.cross_tables import CrossTables
 from font.ensemble import Ensemble
 from font.exchange.disclosure import MIN_COUNT, label_unit, round_counts, shared_draws
-from font.labels import LabelPatterns, label
-from font.models.sklearn_models import wrap
+from font.labels import CrossTables, LabelPatterns, label
+from font.models import wrap
 from font.refinement import refine_clusters
-from font.simulation import competitors
+from font.simulation.competitors import by_site, consensus, k_fed, rand_index
 from font.weights import class_distances
 
 if TYPE_CHECKING:
@@ -70,11 +69,11 @@ def _rows(
         source, sites, everyone, MODELS | dict(scenario), options, rng
     )
     seed = int(rng.integers(2**31))
-    truth = {"all": np.concatenate(list(sites.truth.values()))}
+    truth = np.concatenate(list(sites.truth.values()))
     labels, k = {"all": table}, len(sites.means)
     patterns = LabelPatterns.from_labels(labels)
-    scores = competitors.local_scores(labels, truth)
-    cosines = true_cosines(models, table, truth["all"], sites.means)
+    scores = np.array([rand_index(table[name], truth) for name in table])
+    cosines = true_cosines(models, table, truth, sites.means)
     clusters: dict[str, Any] = {}
     rows = []
     for method in options["methods"]:
@@ -87,27 +86,27 @@ def _rows(
         elif method.startswith("FONT refined"):
             ensemble = _fit_at_most(k, partial(_fitted, "FONT", models, patterns, bad, seed))
             rounds = method.removeprefix("FONT refined ")
-            begin = _by_site(ensemble.predict(table).to_numpy(), sites)
+            begin = by_site(ensemble.predict(table).to_numpy(), sites.truth)
             placed = _refined(template, sites, begin, ensemble.n_clusters_, rounds)
-            row["ari"] = competitors.rand_index({"all": placed}, truth)
+            row["ari"] = rand_index(placed, truth)
         elif method.startswith("FONT"):
             ensemble = _fit_at_most(k, partial(_fitted, method, models, patterns, bad, seed))
-            row["ari"] = competitors.rand_index({"all": ensemble.predict(table)}, truth)
+            row["ari"] = rand_index(ensemble.predict(table), truth)
             row["suggested"] = ensemble.n_clusters_choice_.n_clusters
             w = ensemble.weights_.to_numpy()
-            row["correlation"] = _correlation(w, scores.to_numpy())
+            row["correlation"] = _correlation(w, scores)
             row["concordance"] = _correlation(w, cosines)
             row["angle"] = _angle(w, cosines)
             row["bad_weight"] = _bad_weight(ensemble.weights_, bad)
         elif method.startswith("tables"):
-            fit = partial(_from_tables, method, models, _by_site(table, sites), seed)
+            fit = partial(_from_tables, method, models, by_site(table, sites.truth), seed)
             placed, ensemble = _fit_at_most(k, fit)
-            row["ari"] = competitors.rand_index({"all": placed}, truth)
+            row["ari"] = rand_index(placed, truth)
             row["bad_weight"] = _bad_weight(ensemble.weights_, bad)
         else:
             if method not in clusters:
                 clusters |= _competitor(method, source, sites, everyone, labels, options, seed)
-            row["ari"] = competitors.rand_index({"all": clusters[method]}, truth)
+            row["ari"] = rand_index(clusters[method], truth)
         rows.append(row)
     return rows
 
@@ -159,15 +158,6 @@ def _from_tables(
     return np.concatenate(placed), ensemble
 
 
-def _by_site(values: Any, sites: Any) -> dict[str, Any]:
-    """Everyone's clusters (n,) or labels, site by site."""
-    ends = np.cumsum([len(truth) for truth in sites.truth.values()])
-    begins = np.append(0, ends[:-1])
-    return {
-        site: values[begin:end] for site, begin, end in zip(sites.truth, begins, ends, strict=True)
-    }
-
-
 def _refined(
     template: Any, sites: Any, clusters: Mapping[str, NDArray[Any]], k: int, rounds: str
 ) -> NDArray[Any]:
@@ -191,9 +181,7 @@ def _competitor(
     """The clusters of everyone under this method, and under others that come with it."""
     k = len(sites.means)
     if method == "consensus":
-        return {
-            method: _fit_at_most(k, lambda n: competitors.consensus(labels, n, seed=seed))["all"]
-        }
+        return {method: _fit_at_most(k, lambda n: consensus(labels, n, seed=seed))["all"]}
     if method.startswith("pooled"):
         fit_groups = getattr(source, "fit_groups", None)
         if method == "pooled site proportions" and fit_groups is not None:
@@ -203,9 +191,9 @@ def _competitor(
         clusters = label({"pooled": fitted}, everyone)["pooled"]
         if method == "pooled":
             return {method: clusters}
-        begin = _by_site(clusters.to_numpy(), sites)
+        begin = by_site(clusters.to_numpy(), sites.truth)
         return {method: _refined(wrap(fitted), sites, begin, k, "converge")}
-    both = competitors.k_fed(
+    both = k_fed(
         sites.data,
         k,
         n_init=options["n_init"],
@@ -257,7 +245,7 @@ def _local_models(
     return models, table, bad, wrap(next(iter(fitted.values())))
 
 
-# --- measures ----------------------------------------------------------------------------
+# --- measures ---------------------------------------------------------------------------------
 
 
 def true_cosines(
@@ -299,7 +287,7 @@ def _angle(first: Floats, second: Floats) -> float:
     return float(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
 
 
-# --- plain values ------------------------------------------------------------------------
+# --- plain values -----------------------------------------------------------------------------
 
 
 def number_of(content: Any) -> int:

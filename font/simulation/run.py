@@ -25,7 +25,6 @@ from font.simulation.replicate import MEASURES, MODELS, VARIANTS, number_of, pla
 from font.simulation.sources import SETTINGS, GaussianSource, Source
 
 METHODS = GaussianSource.methods
-ALL_METHODS = (*METHODS, *VARIANTS)
 SITES = (5, 10, 50)
 
 _VERSION = 4  # of what a finished scenario means; raise it when the numbers change
@@ -53,46 +52,32 @@ def run_simulation(
     Parameters
     ----------
     grid : {name: values}, or a list of scenarios {name: value}
-        The paper's 27 scenarios unless given.
-        A dict means all combinations. `setting`, `n_sites` and `variance` are needed; any
-        argument of `simulate_gaussian` may follow, and
-
-        - `n_local`: classes of the local models, where not the true number;
-        - `resamples`: this many models per site, each fitted to 80 % of its patients drawn
-          without replacement (pseudo-sites), instead of one;
-        - `noise_sites`: so many sites send a model whose labels are drawn at random;
-        - `adversarial_sites`: so many sites all send the same model with random labels.
+        The paper's 27 scenarios unless given. A dict means all combinations. `setting`, `n_sites`
+        and `variance` are needed; any argument of `simulate_gaussian` may follow, and `n_local`
+        (classes of the local models), `resamples` (models per site, each fitted to 80 % of its
+        patients), `noise_sites` (sites whose labels are drawn at random) and `adversarial_sites`
+        (sites that all send the same model with random labels).
     replicates : int
-        Per scenario.
-    seed : int
+        Per scenario; more, but at most `most`, where a method's mean has a standard error larger
+        than `precision`.
     n_jobs : int
         Processes.
     n_init : int
-        Starts of every model fitted to patients, of which the best is kept: those of the sites,
-        the K-means of each site inside k-FED, and the pooled models.
+        Starts of every model fitted to patients, of which the best is kept.
     k_fed_rounds : int or None
         Rounds of Lloyd at the centre of k-FED, see `k_fed`.
     methods : names among `METHODS` and `VARIANTS`, the former unless given
         "local" is the mean over the models, what a site chosen at random would give; "FONT
-        equal" is the ensemble with equal weights; "FONT refined 0", "FONT refined 1" and "FONT
-        refined converge" are the ensemble refined with so many rounds, see `font.refine`;
-        "pooled", "pooled site proportions" (one model of all patients together, with class
-        proportions of each site) and "best local" are oracles. The variants are "FONT centred",
-        "FONT sparse", "FONT prior" (which knows the sites that do harm, and gives them a quarter of
-        the reliability), "FONT any K" (the number of clusters off the spectrum), and "tables
-        kmeans" and "tables latent" (for sites that may share nothing but cross-tables of labels
-        rounded at random, see `font.Ensemble`).
-    precision : float, optional
-        Run more than `replicates` in the scenarios where a method's mean has a larger standard
-        error, but at most `most`.
-    most : int
+        refined 0", … are the ensemble refined with so many rounds, see `font.refine`; "pooled",
+        "pooled site proportions" (one model of all patients together, with class proportions of
+        each site) and "best local" are oracles. "FONT prior" knows the sites that do harm, and
+        gives them a quarter of the reliability; "FONT any K" reads the number of clusters off the
+        spectrum; the "tables" see nothing but cross-tables of labels rounded at random.
     source : Source, optional
         Another kind of data with its own local model; Gaussian mixtures and K-means unless
         given. Its `axis` then stands for `variance` in the scenarios.
     folder : path, optional
-        Finished replicates are written there, and read instead of run the next time.
-    resume : bool
-        False runs all again, and replaces what is in the folder.
+        Finished replicates are written there, and read the next time unless `resume` is False.
     progress : function (replicates done, all), optional
 
     Returns
@@ -199,13 +184,7 @@ def grid_scenarios(
     grid: Mapping[str, Iterable[Any]] | Iterable[Mapping[str, Any]] | None = None,
     source: Source | None = None,
 ) -> list[dict[str, Any]]:
-    """The scenarios of a grid, checked: all combinations of a dict's values, or a list as it is.
-
-    Examples
-    --------
-    >>> grid_scenarios({"setting": ["homogeneous"], "n_sites": [5, 10], "variance": [0.1]})[1]
-    {'setting': 'homogeneous', 'n_sites': 10, 'variance': 0.1}
-    """
+    """The scenarios of a grid, checked: all combinations of a dict's values, or a list as it is."""
     source = GaussianSource() if source is None else source
     needed = ("setting", "n_sites", source.axis)
     if grid is None:
@@ -240,22 +219,11 @@ def grid_scenarios(
 
 
 def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFrame:
-    """Mean and standard error of a measure, scenarios × methods.
+    """Mean and standard error of a measure, such as "ari" or "correlation", scenarios × methods.
 
-    Parameters
-    ----------
-    results : as `run_simulation` returns
-    measure : a column of the results, such as "ari" or "correlation"
-        Methods that do not have it are left out, and so are replicates where a correlation is
-        not defined, since all models are equally good.
+    Methods that do not have the measure are left out, and so are replicates where a correlation is
+    not defined, since all models are equally good. Columns are (method, "mean") and (method, "se").
 
-    Returns
-    -------
-    DataFrame
-        One row per scenario; columns (method, "mean") and (method, "se").
-
-    Examples
-    --------
     >>> scenario = {"setting": "homogeneous", "n_sites": 3, "variance": 0.05, "sizes": (50, 60)}
     >>> results = run_simulation([scenario], replicates=2, methods=["FONT"])
     >>> list(simulation_table(results).columns)
@@ -277,7 +245,7 @@ def simulation_table(results: pd.DataFrame, measure: str = "ari") -> pd.DataFram
     return ordered
 
 
-# --- finished scenarios ----------------------------------------------------------------------
+# --- finished scenarios -----------------------------------------------------------------------
 
 
 def _shown(scenario: Mapping[str, Any], name: str, source: Source) -> Any:

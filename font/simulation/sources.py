@@ -20,14 +20,10 @@ SETTINGS = ("homogeneous", "imbalanced", "contaminated")
 
 
 class GaussianSites(NamedTuple):
-    """Simulated sites.
+    """Simulated sites: data (n, p) and classes (n,) by site, where −1 is an outlying point, not to
+    be scored.
 
-    Parameters
-    ----------
-    data : {site: (n, p)}
-    truth : {site: (n,)} class of each patient; −1 is an outlying point, not to be scored
-    means : (K, p) of the classes
-    contaminated : names of the sites with outlying points
+    `means` (K, p) are those of the classes; `contaminated` names the sites with outlying points.
     """
 
     data: dict[str, Floats]
@@ -60,35 +56,23 @@ def simulate_gaussian(
     Parameters
     ----------
     setting : "homogeneous", "imbalanced" or "contaminated"
-        Equal class proportions; proportions of each site from a Dirichlet distribution; the
-        same with outlying points at some sites.
-    n_sites : int
+        Equal class proportions; proportions of each site from a Dirichlet distribution; the same
+        with outlying points at some sites.
     variance : float
         σ², of the noise (not its standard deviation).
-    seed : int or Generator
-    n_classes, n_features, sizes
-        K, p, and the smallest and largest number of patients.
     concentration : float
         All parameters of the Dirichlet distribution.
     contaminated_sites, outlying : float
-        Share of the sites with outlying points (at least one), and the number of such points
-        there, as a share of the site's number of patients.
+        Share of the sites with outlying points (at least one), and the number of such points there,
+        as a share of the site's number of patients.
     outlier_means : "point" or "site"
-        The paper leaves open how many Gaussians the outlying points come from: each from one of
-        its own, or all of a site from the same. Mean entries are uniform on [−5, 5].
+        Whether each outlying point has a mean of its own or all of a site the same, uniform on [−5,
+        5]; the paper leaves it open.
     outlier_points : "add" or "replace"
-        Whether they come on top of the site's number of patients or are part of it; the paper
-        leaves that open too. "add" is the default because the settings build on each other: a
-        contaminated site is then an imbalanced one, with all its patients, and outlying points
-        besides, so that what differs between the two settings is the contamination alone.
+        Whether they come on top of the site's patients or are part of them; the paper leaves that
+        open too. With "add" a contaminated site is an imbalanced one with outlying points besides.
     absent_classes : int
         So many of the classes, drawn anew for each site, have no patients there.
-
-    Examples
-    --------
-    >>> sites = simulate_gaussian("contaminated", 5, 0.1, seed=1)
-    >>> len(sites.data), sites.means.shape, len(sites.contaminated)
-    (5, (5, 10), 1)
     """
     _check_setting(setting, variance, contaminated_sites, outlying)
     one_of(outlier_means, ("point", "site"), "outlier_means")
@@ -131,7 +115,7 @@ def _check_setting(setting: str, variance: float, contaminated: float, outlying:
             raise InputError(f"{what} is a share, from 0 to less than 1; found {value!r}.")
 
 
-# --- what the study asks of its data -----------------------------------------------------
+# --- what the study asks of its data ----------------------------------------------------------
 
 
 class Source(Protocol):

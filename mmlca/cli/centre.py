@@ -27,7 +27,7 @@ from mmlca.cli.site import make_key_pair
 from mmlca.cli.site_input import read_keys_file, study_name
 
 if TYPE_CHECKING:
-    from font.exchange.header import Header
+    from font.exchange.envelope import Header
     from font.exchange.masked import MaskedFile
     from mmlca.study.settings import Study
 
@@ -98,8 +98,8 @@ def centre_combine(
     from font.exchange.messages.ensemble import write_ensemble
     from font.exchange.messages.labels import read_labels, sum_of_labels
     from font.exchange.messages.model import read_models
-    from font.exchange.report import Absent, round_report
-    from font.exchange.rounds import combine, site_votes
+    from font.exchange.replies import Absent
+    from font.exchange.rounds import combine, round_report, site_votes
     from font.files import atomic_write, keep_inputs
 
     keep_inputs([out / "ensemble.json", out / "report.md"], files)
@@ -207,8 +207,13 @@ def centre_refine(
     """Add all sites' sums of a step: the shared model for all sites."""
     from font.checks import some
     from font.exchange.masked import read_masked
-    from font.exchange.messages.shared import parameter_change, read_step
-    from font.exchange.messages.sums import read_sums, share, share_masked
+    from font.exchange.messages.refinement import (
+        parameter_change,
+        read_step,
+        read_sums,
+        share,
+        share_masked,
+    )
     from font.files import keep_inputs
 
     number: int | str | None = None if rounds is None else _rounds(rounds)
@@ -238,7 +243,7 @@ def centre_refine(
     if absent:
         lines.append(f"No sums came from {some(absent)}; these sites cannot go on.")
     if before.shared is not None:
-        change = parameter_change(before.shared, result)
+        change = parameter_change(before.shared.model, result.model)
         lines.append(f"The largest change of a parameter was {change:.4f}.")
     option = " --secure" if secure else ""
     following = (
@@ -275,7 +280,7 @@ def _about(
 ) -> _About:
     """The study from its file or from the options, which come first."""
     from font.exchange.disclosure import MIN_COUNT
-    from font.exchange.header import Header
+    from font.exchange.envelope import Header
     from mmlca.federation.hospital import SOFTWARE
     from mmlca.study.study_file import read_study
 

@@ -305,7 +305,7 @@ def site_refine(
     quiet: Quiet = False,
 ) -> None:
     """Take part in a step of the refinement: sums for the centre, probabilities for patients."""
-    from font.exchange.messages.shared import read_step
+    from font.exchange.messages.refinement import read_step
     from font.files import keep_inputs
 
     key_files, answered = _split_keys(files, secure)
@@ -375,7 +375,7 @@ def site_answer(
     quiet: Quiet = False,
 ) -> None:
     """Write one message for the centre, of any kind that answers its file."""
-    from font.exchange.messages.shared import read_step
+    from font.exchange.messages.refinement import read_step
 
     data = site_data(sequences, patients, file, quiet=quiet)
     hospital = open_hospital(home, data, release, keys=read_keys_file(keys, home.study_file))

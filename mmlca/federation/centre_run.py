@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from font.errors import InputError
+from font.exchange.envelope import Header
 from font.exchange.folders import CentreFolder, Waiting
-from font.exchange.header import Header
 from font.exchange.rounds import Round, run_round
 from font.exchange.signatures import KEY_FILE
 from font.files import atomic_write, hold

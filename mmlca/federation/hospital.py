@@ -29,9 +29,9 @@ from mmlca.federation.refusals import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from font.exchange.header import Header
+    from font.exchange.envelope import Header
     from font.exchange.messages.ensemble import EnsembleFile
-    from font.exchange.messages.shared import Step
+    from font.exchange.messages.refinement import Step
     from mmlca.federation.ledger import Ledger
     from mmlca.federation.refining import Notes, Refinement
     from mmlca.sequences.type import Sequences
@@ -239,7 +239,7 @@ class Hospital:
             data, decides["family"] = self._table(), self.family
         request = request_of(data, **decides)
         if self.fewer_classes and len(data) < 2 * self.min_count:
-            from font.exchange.messages.joins import write_joins
+            from font.exchange.messages.model import write_joins
 
             def joins(_: Ledger) -> bytes:
                 return write_joins(self.header(), min_count=self.min_count)
@@ -306,10 +306,9 @@ class Hospital:
             others label again without its key file, once per round, and with its name in
             `without`. See `font.exchange.masked`.
         """
-        from font.cross_tables import CrossTables
         from font.exchange.messages.labels import write_labels, write_masked_labels
         from font.exchange.messages.model import list_fingerprint, read_models
-        from font.labels import label
+        from font.labels import CrossTables, label
         from mmlca.federation.ledger import request_of
 
         header, unit = self.header(), self.min_count
@@ -381,7 +380,7 @@ class Hospital:
         falls by more than 5 % from one step to the next, or, of the first step, under which more
         than 30 % of the site's patients change their cluster; nothing is written then.
         """
-        from font.exchange.messages.shared import check_members, read_step
+        from font.exchange.messages.refinement import check_members, read_step
         from mmlca.federation.refining import Refinement, write_notes
 
         step = read_step(source, self.header())
@@ -410,7 +409,7 @@ class Hospital:
         out : folder, optional
             `to_centre` if not given.
         """
-        from font.exchange.messages.shared import read_step
+        from font.exchange.messages.refinement import read_step
 
         step = read_step(source, self.header())
         self._refuse_foreign_step(step)
@@ -477,7 +476,7 @@ class Hospital:
     ) -> tuple[Sequences, EnsembleFile, Step]:
         """The patients, and the clusters that results are about."""
         from font.exchange.messages.ensemble import read_ensemble
-        from font.exchange.messages.shared import read_step
+        from font.exchange.messages.refinement import read_step
 
         data = self._sequences()
         file = read_ensemble(ensemble, self.header())
@@ -492,7 +491,7 @@ class Hospital:
 
     def header(self) -> Header:
         """What this site's files say of themselves, and what files from others must fit."""
-        from font.exchange.header import Header
+        from font.exchange.envelope import Header
 
         return Header(
             study=self.study,

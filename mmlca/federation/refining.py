@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from font.checks import Floats
-    from font.exchange.messages.shared import Step
+    from font.exchange.messages.refinement import Step
     from mmlca.federation.hospital import Hospital
     from mmlca.federation.ledger import Ledger
 
@@ -46,8 +46,7 @@ def make_answer(
 ) -> bytes:
     """The file of a kind that answers a step: rounded, or with `keys` exact and masked."""
     from font.exchange.envelope import write_file
-    from font.exchange.messages.shared import Question
-    from font.exchange.messages.sums import write_masked_sums
+    from font.exchange.messages.refinement import Question, write_masked_sums
     from font.exchange.registry import message_of
 
     message, header = message_of(kind), hospital.header()
@@ -63,7 +62,7 @@ def make_answer(
     )
     if keys:
         return write_masked_sums(None, question, ledger.mask_secret(), keys, header).data
-    return write_file(None, kind, message.answer(question), header)[1]
+    return write_file(None, kind, message.answer(question), header).data
 
 
 def step_memberships(hospital: Hospital, step: Step) -> tuple[Any, Floats]:

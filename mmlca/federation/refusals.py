@@ -14,7 +14,7 @@ from font.errors import InputError
 if TYPE_CHECKING:
     from font.checks import Floats
     from font.exchange.messages.model import ModelFile
-    from font.exchange.messages.shared import SharedFile
+    from font.exchange.messages.refinement import SharedFile
     from mmlca.federation.ledger import Ledger, Release
 
 LEAST_SAME = 0.7  # of a site's patients that keep their cluster under the first shared model
@@ -125,7 +125,9 @@ def refuse_foreign_sums(shared: SharedFile, ledger: Ledger) -> None:
             "sent; ask the centre for the file that they are part of."
         )
     own = float(least.reshape(total.shape)[:, 0].sum())
-    capped = len(shared.sites) > 2 and own > 0  # see `font.exchange.messages.sums.capped_site`
+    capped = (
+        len(shared.sites) > 2 and own > 0
+    )  # see `font.exchange.messages.refinement.capped_site`
     counted = min(1.0, float(total[:, 0].sum()) / 2 / own) if capped else 1.0
     if (total.ravel() < counted * least - 1 / shared.payload["scale"]).any():
         raise InputError(
@@ -183,7 +185,7 @@ def _least_total(sent: bytes, ledger: Ledger) -> Floats:
 
     from font.exchange.envelope import read_file
     from font.exchange.masked import read_masked
-    from font.exchange.messages.sums import own_sums, read_sums
+    from font.exchange.messages.refinement import own_sums, read_sums
 
     if read_file(sent).kind == "sums":
         return read_sums(sent).sums.ravel()

@@ -11,15 +11,15 @@ import pandas as pd
 
 from font.errors import InputError
 from font.exchange.envelope import read_file, write_file
+from font.exchange.fields import Source, name_of
 from font.exchange.messages.results import column_part, column_values
-from font.exchange.parse import Source, name_of
 from mmlca.study.results.registry import TABLES
 from mmlca.study.results.site import SiteResults, typed
 
 if TYPE_CHECKING:
-    from font.exchange.header import Header
+    from font.exchange.envelope import Header
     from font.exchange.messages.ensemble import EnsembleFile
-    from font.exchange.messages.shared import Step
+    from font.exchange.messages.refinement import Step
     from mmlca.federation.hospital import Hospital
     from mmlca.federation.ledger import Ledger
     from mmlca.model.estimator import MixtureMarkov
@@ -64,7 +64,7 @@ def write_results(results: SiteResults, header: Header, *, of: str, min_count: i
         for table, columns in TABLES.items()
     ]
     payload = {"format": FORMAT, "of": of, "min_count": min_count, "tables": tables}
-    return write_file(None, "results", payload, header)[1]
+    return write_file(None, "results", payload, header).data
 
 
 def _values(results: SiteResults, table: str, name: str) -> list[Any]:

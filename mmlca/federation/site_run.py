@@ -3,7 +3,7 @@
 The hospital's folder has an `inbox` for what came from the centre, an `outbox` with what is to be
 sent to it, and a `private` folder, which stays: the ledger, the patients' clusters, the signing
 key, and notes of what was answered. A turn does whatever comes next: it fits models, or answers
-the requests of the centre that are new (`font.exchange.messages.requests`).
+the requests of the centre that are new (`font.exchange.folders`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ehr_prep.drug_texts import unmapped_caution
 from font.checks import some
 from font.errors import InputError
-from font.exchange.envelope import claimed_kind
+from font.exchange.envelope import Header, claimed_kind
 from font.exchange.explain import explain_page
-from font.exchange.header import Header
-from font.exchange.inbox import Inbox, read_inbox
-from font.exchange.messages.requests import Request, requests_in
-from font.exchange.site_part import answer_step
+from font.exchange.folders import Inbox, Request, read_inbox, requests_in
+from font.exchange.replies import answer_step
 from font.files import atomic_write, csv_text, hold, keep_inputs
 from mmlca.federation.hospital import SOFTWARE, Hospital
 from mmlca.study.study_file import read_network_study, read_site_file

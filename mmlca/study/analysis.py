@@ -12,8 +12,8 @@ from ehr_prep.bootstrap import pseudo_sites
 from font.ensemble import Ensemble
 from font.errors import InputError
 from font.labels import LabelPatterns, label
-from font.n_clusters import suggest_n_clusters
 from font.refinement import Refined, check_family, refine_clusters
+from font.stability import suggest_n_clusters
 from mmlca.model.estimator import MixtureMarkov
 from mmlca.model.selection import candidates, fit_quietly, vote
 from mmlca.sequences.type import Sequences

@@ -22,7 +22,7 @@ class Refinement(NamedTuple):
     @classmethod
     def after(cls, n_steps: int) -> Refinement:
         """A refinement between sites, which ends early if it has converged."""
-        from font.exchange.messages.shared import MOST_STEPS
+        from font.exchange.messages.refinement import MOST_STEPS
 
         return cls(n_steps, n_steps < MOST_STEPS)
 

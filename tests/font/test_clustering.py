@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from font import clustering
 from font.clustering import kmeans, linkage, same_positions
 from font.errors import InputError
-from font.solve import read_spectrum
+from font.weights import read_spectrum
 
 
 def inertia(points, weights, labels):

@@ -107,11 +107,6 @@ def test_label_refuses_in_one_sentence(models, message):
         label(models, np.array([[0.0], [2.0]]))
 
 
-def test_label_refuses_unknown_proportions():
-    with pytest.raises(ValueError, match="'model', 'site'; found 'own'"):
-        label({"A": Threshold(1)}, np.zeros((1, 1)), proportions="own")
-
-
 HERE = pd.DataFrame({"A": [0, 0, 1, 1], "B": [0, 0, 2, 1]})
 THERE = pd.DataFrame({"B": [0, 2, 2], "A": [0, 1, 1]})
 
@@ -124,32 +119,6 @@ def test_patterns_by_hand_with_columns_in_another_order():
     assert patterns.n_patients == 7
     assert len(patterns) == 3
     assert "here  4 patients" in repr(patterns)
-
-
-def test_withholding_is_by_site():
-    patterns = LabelPatterns.from_labels({"here": HERE, "there": THERE}, min_count=2)
-    assert patterns.patterns.tolist() == [[0, 0], [1, 2]]
-    assert patterns.counts.tolist() == [[2, 0], [0, 2]]
-    assert patterns.withheld.tolist() == [2, 1]
-    assert "2 withheld" in repr(patterns)
-    nothing = patterns.withhold(100)
-    assert len(nothing) == 0
-    assert nothing.withheld.tolist() == [4, 3]
-    with pytest.raises(ValueError, match="min_count must be a whole number of at least 1; found 0"):
-        patterns.withhold(0)
-
-
-def test_merging_site_by_site_is_the_same_as_together():
-    apart = LabelPatterns.merge(
-        LabelPatterns.from_labels({site: table})
-        for site, table in {"here": HERE, "there": THERE}.items()
-    )
-    together = LabelPatterns.from_labels({"here": HERE, "there": THERE})
-    pd.testing.assert_frame_equal(apart.to_frame(), together.to_frame())
-    with pytest.raises(ValueError, match="'here' occur more than once"):
-        LabelPatterns.merge([together, LabelPatterns.from_labels({"here": HERE})])
-    with pytest.raises(ValueError, match="nothing to merge"):
-        LabelPatterns.merge([])
 
 
 def test_models_in_another_order():

@@ -7,7 +7,8 @@ from font.metrics import (
     compare_clusterings,
     cross_table,
     match_labels,
-    reliability,
+    reliability_counts,
+    reliability_from,
 )
 
 
@@ -57,23 +58,22 @@ def test_the_adjusted_rand_index_is_that_of_scikit_learn(seed):
 
 def test_reliability_by_hand():
     member = np.array(
-        [[0.9, 0.1], [0.95, 0.05], [0.35, 0.65], [0.45, 0.55], [0.9, 0.1], [0.2, 0.8]]
+        [[0.92, 0.08], [0.96, 0.04], [0.35, 0.65], [0.45, 0.55], [0.92, 0.08], [0.2, 0.8]]
     )
     truth = [1, 1, 0, 1, 0, -1]  # cluster 0 stands for class 1; the last patient has no class
-    table = reliability(member, truth, edges=(0.0, 0.6, 0.8, 0.92, 1.0))
+    table = reliability_from(reliability_counts(member, truth))
+    assert table["from"].tolist() == [0.5, 0.6, 0.9, 0.95]
     assert table["patients"].tolist() == [1, 1, 2, 1]
     assert table["right"].tolist() == [0.0, 1.0, 0.5, 1.0]
-    assert table["probability"].to_numpy() == pytest.approx([0.55, 0.65, 0.9, 0.95])
-    assert table["se"].iloc[2] == pytest.approx(np.sqrt(2 * 0.09) / 2)
+    assert table["probability"].to_numpy() == pytest.approx([0.55, 0.65, 0.92, 0.96])
+    assert table["se"].iloc[2] == pytest.approx(np.sqrt(2 * 0.92 * 0.08 / 2) / np.sqrt(2))
     with pytest.raises(ValueError, match="one row for each patient"):
-        reliability(member, [0])
-    with pytest.raises(ValueError, match="nothing to compare"):
-        reliability(member, [-1] * 6)
+        reliability_counts(member, [0])
 
 
 def test_probabilities_that_are_right_are_within_their_error():
     rng = np.random.default_rng(1)
     p = rng.uniform(0.5, 1, 20_000)
     truth = (rng.random(20_000) > p).astype(int)
-    table = reliability(np.column_stack([p, 1 - p]), truth)
+    table = reliability_from(reliability_counts(np.column_stack([p, 1 - p]), truth))
     assert (np.abs(table["probability"] - table["right"]) < 4 * table["se"]).all()

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from scipy.stats import multivariate_normal
 from sklearn.cluster import KMeans
-from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+from sklearn.mixture import GaussianMixture
 
 import font
 from font.errors import InputError
-from font.models.sklearn_models import SklearnModel, kmeans_at
+from font.models import SklearnModel, kmeans_at
 from font.refinement import first_sums, site_step
 
 FORMS = ("full", "tied", "diag", "spherical")
@@ -261,9 +261,6 @@ def test_input_that_cannot_be_refined() -> None:
         font.refine(ensemble, models, one_group)
     with pytest.raises(ValueError, match="missing or infinite"):
         SklearnModel(models["A"]).log_likelihoods(data["A"] * np.nan)
-    variational = BayesianGaussianMixture(n_components=2, random_state=1).fit(data["A"])
-    with pytest.raises(InputError, match="use GaussianMixture"):
-        SklearnModel(variational).statistics(data["A"], np.ones((160, 2)) / 2)
 
 
 def test_refinement_that_runs_out_of_steps_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

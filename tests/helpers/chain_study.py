@@ -7,8 +7,7 @@ from typing import Any
 
 import font
 import mmlca
-from font.exchange.messages.shared import read_step
-from font.exchange.messages.sums import read_sums, share
+from font.exchange.messages.refinement import read_step, read_sums, share
 
 STUDY = "ra switching"
 SITES = {"north": 500, "south hospital": 400, "west": 300}

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 import font
-from font.exchange.messages.shared import Question, read_step
-from font.exchange.messages.sums import share, write_sums
+from font.exchange.envelope import write_file
+from font.exchange.messages.refinement import Question, SumsFile, answer, read_step, share
 from font.exchange.rounds import combine
 from font.refinement import one_class
 
@@ -69,12 +69,8 @@ def write_study(folder: Path) -> Path:
         everyone = one_class(files["north/1"], data)
         path = folder / f"{site}.sums-0.json"
         member = np.eye(2)[clusters]
-        sums.append(
-            write_sums(
-                path,
-                Question(before, everyone, data, member, draws=draws),
-                font.Header(study=STUDY, site=site),
-            )
-        )
+        payload = answer(Question(before, everyone, data, member, draws=draws))
+        header = font.Header(study=STUDY, site=site)
+        sums.append(SumsFile(write_file(path, "sums", payload, header)))
     share(before, sums, font.Header(study=STUDY), rounds=1, path=folder / "shared-0.json")
     return folder

@@ -12,8 +12,7 @@ import font
 from font.exchange.envelope import file_name
 from font.exchange.masked import read_mask_keys, write_mask_key
 from font.exchange.messages.labels import write_masked_labels
-from font.exchange.replies import Reply
-from font.exchange.site_part import in_memory
+from font.exchange.replies import Reply, in_memory
 
 NAMES = ("north", "south", "west")
 

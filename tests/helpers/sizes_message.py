@@ -21,7 +21,7 @@ from font.exchange.disclosure import (
     unrounded,
 )
 from font.exchange.fields import Hash, Least, Patients, Strict, misfit
-from font.exchange.messages.shared import Question
+from font.exchange.messages.refinement import Question
 from font.exchange.registry import Message
 
 

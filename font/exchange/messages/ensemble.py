@@ -24,7 +24,7 @@ from font.checks import Floats, some
 from font.clustering import LINKAGES
 from font.ensemble import Ensemble
 from font.errors import InputError
-from font.exchange.envelope import fingerprint, read_file, write_file
+from font.exchange.envelope import Header, fingerprint, read_file, write_file
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CLASSES_IN_ALL,
@@ -33,17 +33,17 @@ from font.exchange.fields import (
     Count,
     Name,
     Number,
+    Path_,
     Site,
     Size,
+    Source,
     Strict,
     misfit,
     size,
 )
-from font.exchange.header import Header
 from font.exchange.messages.model import ModelFile, ModelPayload, check_model, check_study_of
-from font.exchange.parse import Path_, Source
 from font.exchange.registry import Message, family_of
-from font.solve import SpectrumChoice
+from font.weights import SpectrumChoice
 
 
 class SettingsPart(Strict):
@@ -122,7 +122,7 @@ def write_ensemble(
         "models": [m.payload for m in models.values()],
         "ensemble": ensemble_content(ensemble),
     }
-    return write_file(path, "ensemble", payload, header)[1]
+    return write_file(path, "ensemble", payload, header).data
 
 
 def read_ensemble(source: Source, header: Header | None = None) -> EnsembleFile:
@@ -130,9 +130,9 @@ def read_ensemble(source: Source, header: Header | None = None) -> EnsembleFile:
     file = read_file(source, header, kind="ensemble")
     models = {}
     for payload in file.payload["models"]:
-        name = payload["name"]
-        site = name.partition("/")[0]
-        models[name] = ModelFile(file.study, site, name, fingerprint(payload), payload)
+        site = payload["name"].partition("/")[0]
+        own = {"site": site, "payload": payload, "sha256": fingerprint(payload)}
+        models[payload["name"]] = ModelFile(file.model_copy(update=own))
     ensemble = ensemble_from(file.payload["ensemble"])
     return EnsembleFile(file.study, file.site, ensemble, models, file.sha256)
 
@@ -199,7 +199,7 @@ def ensemble_from(content: Mapping[str, Any]) -> Ensemble:
     return ensemble
 
 
-# --- what the reader checks --------------------------------------------------------------------
+# --- what the reader checks -------------------------------------------------------------------
 
 
 def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:

@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from font.checks import some
-from font.cross_tables import CrossTables
+from font.checks import Floats, some
 from font.errors import InputError
 from font.exchange.disclosure import (
     MIN_COUNT,
@@ -42,7 +41,7 @@ from font.exchange.disclosure import (
     shared_draws,
     unrounded,
 )
-from font.exchange.envelope import read_file, write_file
+from font.exchange.envelope import Header, read_file, write_file
 from font.exchange.fields import (
     ALL_SITES,
     MOST_CLASSES_IN_ALL,
@@ -50,12 +49,14 @@ from font.exchange.fields import (
     Hash,
     Least,
     Name,
+    Path_,
     Patients,
+    Source,
     Strict,
     misfit,
+    name_of,
     size,
 )
-from font.exchange.header import Header
 from font.exchange.masked import (
     MaskedFile,
     MaskedPayload,
@@ -65,8 +66,8 @@ from font.exchange.masked import (
     write_masked,
 )
 from font.exchange.messages.model import ModelFile, check_study_of, list_fingerprint
-from font.exchange.parse import Path_, Source, name_of
 from font.exchange.registry import Message
+from font.labels import CrossTables
 
 
 class ModelName(Strict):
@@ -117,8 +118,6 @@ def write_labels(
         Of this site alone, exact: `CrossTables.from_labels({site: table}, n_classes)`.
     models : {name: ModelFile}
         Those that labelled, as `read_models` gives them.
-    header, min_count, draws
-        As in `write_model`.
     """
     check_study_of(models, header.study)
     exact = own_table(tables, models, header.site)
@@ -136,14 +135,12 @@ def write_labels(
             for row in range(block.start, block.stop)
         ],
     }
-    _, sent = write_file(path, "labels", payload, header)
+    sent = write_file(path, "labels", payload, header).data
     shown = CrossTables(tables.models, tables.n_classes, {header.site: rounded.astype(float)})
     return LabelsFile(shown, sent)
 
 
-def own_table(
-    tables: CrossTables, models: Mapping[str, ModelFile], site: str
-) -> NDArray[np.float64]:
+def own_table(tables: CrossTables, models: Mapping[str, ModelFile], site: str) -> Floats:
     """The exact table of a site, refused if there are others or it was made with other models."""
     if [str(name) for name in tables.tables] != [site]:
         raise InputError(
@@ -190,7 +187,7 @@ def later_models(sizes: Sequence[int]) -> NDArray[np.bool_]:
     return np.asarray(model[:, None] < model)
 
 
-# --- what the reader checks ----------------------------------------------------------------
+# --- what the reader checks -------------------------------------------------------------------
 
 
 def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
@@ -258,7 +255,7 @@ def _numbers(text: str) -> NDArray[np.int64]:
     return numbers
 
 
-# --- in words ------------------------------------------------------------------------------
+# --- in words ---------------------------------------------------------------------------------
 
 
 def _explain(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -304,15 +301,7 @@ def write_masked_labels(
     *,
     min_count: int = MIN_COUNT,
 ) -> MaskedFile:
-    """Write a site's exact cross-tables of labels, masked.
-
-    Parameters
-    ----------
-    path, tables, models, header, min_count
-        As in `write_labels`.
-    secret, keys
-        As in `font.exchange.masked.mask`.
-    """
+    """Write a site's exact cross-tables of labels, masked; see `write_labels` and `masked.mask`."""
     exact = own_table(tables, models, header.site)
     whole = np.rint(exact[_sent_cells(tables.n_classes)]).astype(np.int64)
     of = list_fingerprint(models)
@@ -320,19 +309,10 @@ def write_masked_labels(
 
 
 def sum_of_labels(parts: Iterable[MaskedFile], models: Mapping[str, ModelFile]) -> CrossTables:
-    """All sites' cross-tables together, rounded; no site's own can be read from them.
+    """All sites' cross-tables together, rounded, as the table of one site, "all sites".
 
-    Parameters
-    ----------
-    parts : MaskedFile of every site of the set, such as an iterator that reads one after the other
-    models : {name: ModelFile}
-        Those that all sites labelled with.
-
-    Returns
-    -------
-    CrossTables
-        With the sum as the table of one site, "all sites". The same files are rounded alike every
-        time, with draws that only those can repeat who have all of them.
+    No site's own can be read from them. The same files are rounded alike every time, with draws
+    that only those can repeat who have all of them.
     """
     sizes = tuple(model.n_classes for model in models.values())
     sent = _sent_cells(sizes)
@@ -356,7 +336,7 @@ def _sent_cells(sizes: Sequence[int]) -> NDArray[np.bool_]:
     return sent
 
 
-def _check_tables_consistent(exact: NDArray[np.float64], sizes: Sequence[int]) -> None:
+def _check_tables_consistent(exact: Floats, sizes: Sequence[int]) -> None:
     """Refuse exact tables in which a pair of models does not count every patient of a class."""
     by_model = np.add.reduceat(exact, np.cumsum([0, *sizes])[:-1], axis=1)
     if (by_model != np.diag(exact)[:, None]).any():

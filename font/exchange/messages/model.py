@@ -12,12 +12,15 @@ model.format        the family: "font k-means", "font gaussian mixture", "font l
 model.version       1
 model.patients      patients by class (K), expected numbers rounded
 =================== =========================================================================
+
+The *joins* message, site → centre, is what a site sends that has too few patients for a model. It
+labels its patients with the models of the others, and has a part in all that follows. The payload
+has one field, `min_count`, that of the study.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -32,7 +35,7 @@ from font.exchange.disclosure import (
     hints_of_counts,
     rounding_in_words,
 )
-from font.exchange.envelope import fingerprint, read_file, write_file
+from font.exchange.envelope import Header, Sent, fingerprint, read_file, write_file
 from font.exchange.fields import (
     MOST_CLASSES,
     MOST_CLASSES_IN_ALL,
@@ -40,14 +43,15 @@ from font.exchange.fields import (
     Count,
     Least,
     Name,
+    Path_,
     Size,
+    Source,
     Strict,
     misfit,
+    name_of,
     size,
     validated,
 )
-from font.exchange.header import Header
-from font.exchange.parse import Path_, Source, name_of
 from font.exchange.registry import Message, ModelFamily, all_families, family_of
 
 
@@ -76,10 +80,7 @@ def check_model(
     tried = [row["n_classes"] for row in payload["bic"]]
     if len(set(tried)) != len(tried):
         raise misfit(origin, "it has two values of BIC for one number of classes")
-    try:
-        family = family_of(content.get("format"))
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from None
+    family = family_of(content.get("format"), f"{origin}: ")
     validated(family.schema, content, origin, f"{prefix}model.")
     names = family.variables(content)
     if len(set(names)) != len(names):
@@ -119,27 +120,12 @@ def _explain(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return [*contains, rounding_in_words(unit)], [*reveals, *hints_of_counts(unit)]
 
 
-@dataclass(frozen=True, eq=False)
-class ModelFile:
-    """A model as a site sent it.
+class ModelFile(Sent):
+    """A model as a site sent it."""
 
-    Parameters
-    ----------
-    study, site, name : str
-    fingerprint : str
-        SHA-256 of the payload.
-    payload : dict
-        As in the file.
-    data : bytes
-        The file, if it was written here.
-    """
-
-    study: str
-    site: str
-    name: str
-    fingerprint: str
-    payload: dict[str, Any] = field(repr=False)
-    data: bytes = field(repr=False, default=b"")
+    @property
+    def name(self) -> str:
+        return str(self.payload["name"])
 
     @property
     def content(self) -> dict[str, Any]:
@@ -199,9 +185,7 @@ def write_model(
     path : where to; None checks everything and writes nothing
     model : fitted model of a registered family
         K-means or a Gaussian mixture of scikit-learn, `font.LatentClass`, `mmlca.MixtureMarkov`.
-    data
-        The patients it was fitted to: what its `predict` takes.
-    header : Header
+    data : the patients it was fitted to, as its `predict` takes them
     name : str, optional
         The site's name, or "SITE/1", … for its resamples.
     bic : {K: BIC}, optional
@@ -209,8 +193,8 @@ def write_model(
     min_count : int
         Counts are rounded to multiples of it; a class with fewer patients is refused.
     draws : Draws, optional
-        Where the random numbers come from; new secret ones if not given. All resamples of a site
-        should get the same draws, so that together they reveal no more than one.
+        New secret ones unless given. All resamples of a site should get the same draws, so that
+        together they reveal no more than one.
 
     Returns
     -------
@@ -234,14 +218,12 @@ def write_model(
         ],
         "model": families[0].write(model, data, min_count, draws or SecretDraws()),
     }
-    file, sent = write_file(path, "model", payload, header)
-    return ModelFile(file.study, file.site, file.payload["name"], file.sha256, file.payload, sent)
+    return ModelFile(write_file(path, "model", payload, header))
 
 
 def read_model(source: Source, header: Header | None = None, *, min_count: int = 1) -> ModelFile:
     """Read a model file (or its bytes); the arguments are those of `read_file`."""
-    file = read_file(source, header, kind="model", min_count=min_count)
-    return ModelFile(file.study, file.site, file.payload["name"], file.sha256, file.payload)
+    return ModelFile(read_file(source, header, kind="model", min_count=min_count))
 
 
 def read_models(
@@ -304,3 +286,30 @@ def _natural(name: str) -> tuple[str, int]:
 
 
 MESSAGE = Message(payload=ModelPayload, explain=_explain, check=check_model, receiver="all")
+
+
+# --- a site without a model -------------------------------------------------------------------
+
+
+class JoinsPayload(Strict):
+    """That a site takes part."""
+
+    min_count: Least
+
+
+def write_joins(header: Header, *, min_count: int) -> bytes:
+    """Write that the site of the header takes part by labels."""
+    return write_file(None, "joins", {"min_count": min_count}, header).data
+
+
+def read_joins(source: Source, header: Header | None = None, *, min_count: int = 1) -> str:
+    """The site that takes part by labels."""
+    return read_file(source, header, kind="joins", min_count=min_count).site
+
+
+def _explain_joins(payload: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    contains = ["that the site takes part without a model of its own"]
+    return contains, ["that the site has few patients, and nothing else about them"]
+
+
+JOINS = Message(payload=JoinsPayload, explain=_explain_joins)

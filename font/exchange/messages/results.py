@@ -116,8 +116,6 @@ class ResultsPayload(Strict):
 def column_part(kind: Kind, name: str, values: Sequence[Any]) -> dict[str, Any]:
     """A column of a file; None is a missing value.
 
-    Examples
-    --------
     >>> column_part("text", "sex", ["f", None, "m", "f"])
     {'kind': 'text', 'name': 'sex', 'levels': ['f', 'm'], 'values': [0, None, 1, 0]}
     """
@@ -130,13 +128,7 @@ def column_part(kind: Kind, name: str, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def printed(text: str) -> str:
-    """A text as a file may hold it: on one line, nothing that hides or turns it, not too long.
-
-    Examples
-    --------
-    >>> printed("a\\tb\\u202ec")
-    'a b c'
-    """
+    """A text as a file may hold it: on one line, nothing that hides or turns it, not too long."""
     shown = "".join(
         " " if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text
     )
@@ -153,10 +145,7 @@ def column_values(column: Mapping[str, Any]) -> list[Any]:
 
 
 def _check(payload: Mapping[str, Any], site: str, origin: str) -> None:
-    try:
-        known = tables_of(payload["format"])
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from None
+    known = tables_of(payload["format"], f"{origin}: ")
     names = [table["name"] for table in payload["tables"]]
     _check_names(names, list(known), "tables", origin)
     for table in payload["tables"]:

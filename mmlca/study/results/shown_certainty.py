@@ -109,7 +109,7 @@ def _index(table: pd.DataFrame) -> float:
 
 
 def reliability_of(results: Results, min_count: int) -> pd.DataFrame | None:
-    """`font.reliability` of the patients whose true class is known; None if there are none."""
+    """`reliability_from` the patients whose true class is known; None if there are none."""
     counts = stacked(results, "reliability").rename(columns={"group": "cluster"})
     if not counts["patients"].sum():
         return None

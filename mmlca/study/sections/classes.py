@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from font.solve import RECORD
+from font.weights import RECORD
 from mmlca.figures.models import plot_selection
 from mmlca.model.selection import compare_criteria
 from mmlca.sequences.checks import listed

@@ -24,10 +24,9 @@ import font
 from font.errors import InputError
 from font.exchange.envelope import fingerprint, read_file
 from font.exchange.explain import json_schema, specification
+from font.exchange.fields import FILE_LIMIT
 from font.exchange.messages.ensemble import ensemble_content
-from font.exchange.messages.shared import read_shared
-from font.exchange.messages.sums import read_sums
-from font.exchange.parse import FILE_LIMIT
+from font.exchange.messages.refinement import read_shared, read_sums
 from font.exchange.rounds import combine
 
 

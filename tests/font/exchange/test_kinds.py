@@ -236,8 +236,8 @@ def test_what_may_not_leave_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     with pytest.raises(InputError, match="fewer than 300 patients"):
         font.write_model(path, model, data, HEADER, min_count=300)
-    bayes = font.SklearnModel(BayesianGaussianMixture(n_components=2, random_state=1)).fit(data)
-    with pytest.raises(InputError, match="a fitted SklearnModel cannot be exchanged"):
+    bayes = BayesianGaussianMixture(n_components=2, random_state=1).fit(data)
+    with pytest.raises(InputError, match="a fitted BayesianGaussianMixture cannot be exchanged"):
         font.write_model(path, bayes, data, HEADER)
     rare = answers()
     rare.loc[0, "erosions"] = "see letter of Dr Smith"

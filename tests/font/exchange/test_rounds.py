@@ -15,8 +15,7 @@ import font
 from font.errors import InputError
 from font.exchange.envelope import fingerprint
 from font.exchange.messages.ensemble import ensemble_content
-from font.exchange.replies import Reply
-from font.exchange.report import Absent
+from font.exchange.replies import Absent, Reply
 from font.exchange.rounds import Round, site_votes
 
 
@@ -263,7 +262,8 @@ def test_models_with_one_class_do_not_make_one_cluster_of_everybody(tmp_path: Pa
         payload["model"] = payload["model"] | {"patients": [n]}
         payloads[name] = payload
     models = {
-        name: font.ModelFile("ra", name, name, name, payload) for name, payload in payloads.items()
+        name: font.ModelFile(model.file.model_copy(update={"payload": payloads[name]}))
+        for name, model in result.models.items()
     }
     assert site_votes(models) == (4, {"north": 4, "south": 3, "west": 1})
 
@@ -319,7 +319,8 @@ def test_each_site_has_one_vote(tmp_path: Path) -> None:
     payload = west.payload | {"bic": [{"n_classes": 9, "above_best": 0}]}
     for i in range(10):
         name = f"west/{i + 1}"
-        models[name] = font.ModelFile("ra", "west", name, str(i), payload | {"name": name})
+        own = {"payload": payload | {"name": name}, "sha256": str(i)}
+        models[name] = font.ModelFile(west.file.model_copy(update=own))
     labels = {
         site: font.label({n: m.model for n, m in models.items()}, data.data)
         for site, data in zip(NAMES, sites_in(tmp_path).values(), strict=True)

@@ -21,7 +21,7 @@ from font.errors import InputError
 from font.exchange import signatures
 from font.exchange.envelope import read_file
 from font.exchange.masked import read_mask_keys, write_mask_key
-from font.exchange.messages.shared import read_shared
+from font.exchange.messages.refinement import read_shared
 from font.exchange.replies import Reply
 from font.exchange.rounds import combine
 

@@ -12,7 +12,7 @@ import font
 from font.clustering import plain_seeds
 from font.simulation import competitors, replicate
 from font.simulation import run as simulation
-from font.simulation.competitors import k_fed, local_kmeans
+from font.simulation.competitors import fit_kmeans, k_fed
 from font.simulation.run import run_simulation, simulation_table
 from font.simulation.sources import simulate_gaussian
 
@@ -96,14 +96,14 @@ def test_every_model_fitted_to_patients_has_the_same_number_of_starts(monkeypatc
     assert [n for _, n in starts] == [*sites, *sites, sum(sites)]
     defaults = [
         inspect.signature(function).parameters["n_init"].default
-        for function in (local_kmeans, k_fed, run_simulation)
+        for function in (k_fed, run_simulation)
     ]
     assert set(defaults) == {10}
 
 
 def test_cosines_with_the_truth_are_those_of_the_dense_matrices(dense):
     sites = simulate_gaussian("contaminated", 2, 0.3, seed=2, outlying=0.05)
-    fitted = local_kmeans(sites.data, 30, seed=1)
+    fitted = {site: fit_kmeans(x, 30, 10, 1, site) for site, x in sites.data.items()}
     models = {name: model.cluster_centers_ for name, model in fitted.items()}
     table = font.label(fitted, np.concatenate(list(sites.data.values()))).astype(int)
     truth = np.concatenate(list(sites.truth.values()))

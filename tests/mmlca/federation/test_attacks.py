@@ -205,7 +205,7 @@ def trap(row: np.ndarray, states: tuple[str, ...]) -> bytes:
     payload = {"name": "centre", "min_count": 11, "bic": [], "model": content}
     from font.exchange.envelope import write_file
 
-    return write_file(None, "model", payload, font.Header(study="s", site="centre"))[1]
+    return write_file(None, "model", payload, font.Header(study="s", site="centre")).data
 
 
 def rare_patient(data: mmlca.Sequences) -> int:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from commands import mmlca_does, refusal
 
+import font
 from font.exchange import registry
 
 SITES = ("north", "south", "west")
@@ -58,6 +59,14 @@ def test_a_study_by_commands(family: str, tmp_path: Path) -> None:
         clusters = pd.read_csv(tmp_path / site / "clusters.csv")["cluster"].to_numpy() - 1
         same = (clusters == group).mean()
         assert max(same, 1 - same) > 0.9
+
+
+def test_the_number_of_classes_of_a_latent_class_model_is_tried(tmp_path: Path) -> None:
+    write_tables(tmp_path, "latent-class-model")
+    fit = ("site", "fit", tmp_path / "north.csv", "--study", "s", "--site", "north", "--try", "1-3")
+    mmlca_does(*fit, "--folder", tmp_path / "north", "--family", "latent-class-model")
+    sent = font.read_model(tmp_path / "north" / "to_all" / "north.model.json")
+    assert (sent.n_classes, list(sent.bic), sent.bic[2]) == (2, [1, 2, 3], 0)
 
 
 def test_what_a_family_cannot_do_is_refused(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ import font
 import mmlca
 from font.exchange.masked import read_masked
 from font.exchange.messages.labels import sum_of_labels
-from font.exchange.messages.shared import read_step
-from font.exchange.messages.sums import read_sums, share, share_masked
+from font.exchange.messages.refinement import read_step, read_sums, share, share_masked
 
 pytest.importorskip("flwr", reason="Flower is not installed (extra federated)")
 

@@ -38,7 +38,9 @@ def gains(n_sites: int, sizes: tuple[int, int], replicates: int) -> tuple[np.nda
             ensemble = font.Ensemble(4, seed=seed)
             ensemble.fit(models, font.LabelPatterns.from_labels(labels))
             clusters = {site: ensemble.predict(table) for site, table in labels.items()}
-            scores[seed, i] = rand_index(clusters, truth)
+            scores[seed, i] = rand_index(
+                *(np.concatenate(list(x.values())) for x in (clusters, truth))
+            )
     return scores[:, 0], scores[:, 1]
 
 

@@ -10,8 +10,8 @@ import pytest
 from network_folders import SITES, Network
 
 import mmlca
+from font.exchange.replies import in_memory
 from font.exchange.rounds import run_round
-from font.exchange.site_part import in_memory
 from mmlca.federation.centre_run import centre_header, round_settings
 from mmlca.study.study_file import read_network_study
 

@@ -23,10 +23,18 @@ from sklearn.metrics import adjusted_rand_score
 import font
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, label_unit, round_counts, shared_draws
+from font.exchange.envelope import write_file
 from font.exchange.masked import mask_key
 from font.exchange.messages.labels import sum_of_labels, write_masked_labels
-from font.exchange.messages.shared import Question, read_step
-from font.exchange.messages.sums import share, share_masked, write_masked_sums, write_sums
+from font.exchange.messages.refinement import (
+    Question,
+    SumsFile,
+    answer,
+    read_step,
+    share,
+    share_masked,
+    write_masked_sums,
+)
 from font.refinement import site_memberships
 from mmlca import MarkovParams, MixtureMarkov, Sequences, simulate
 from mmlca.federation.markov_kind import expected_counts
@@ -243,7 +251,10 @@ def exchanged(n_sites: int, sizes: tuple[int, int], seed: int) -> dict[str, floa
                     for s, (m, p) in members.items()
                 }
                 if way == "rounded":
-                    sums = [write_sums(None, q, headers[s]) for s, q in questions.items()]
+                    sums = [
+                        SumsFile(write_file(None, "sums", answer(q), headers[s]))
+                        for s, q in questions.items()
+                    ]
                     shared = share(before, sums, font.Header(study="s"), rounds=1)
                 else:
                     hidden = [

@@ -18,8 +18,7 @@ import mmlca
 from font.errors import InputError
 from font.exchange.disclosure import SecretDraws, round_sums
 from font.exchange.envelope import fingerprint, read_file, write_file
-from font.exchange.messages.shared import read_shared, read_step
-from font.exchange.messages.sums import read_sums, share
+from font.exchange.messages.refinement import read_shared, read_step, read_sums, share
 from font.refinement import site_step
 
 
@@ -428,7 +427,7 @@ def test_rounded_sums_are_unbiased() -> None:
 
 def test_a_file_that_is_written_is_one_that_can_be_read(study: Path) -> None:
     shared = read_shared(study / "shared-1.json")
-    _, data = write_file(None, "shared", shared.payload, font.Header(study=STUDY, site="centre"))
+    data = write_file(None, "shared", shared.payload, font.Header(study=STUDY)).data
     assert read_shared(data).model.class_parameters_ == pytest.approx(
         shared.model.class_parameters_
     )

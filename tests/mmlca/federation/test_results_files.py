@@ -20,7 +20,7 @@ from font.errors import InputError
 from font.exchange import registry as formats
 from font.exchange.envelope import fingerprint
 from font.exchange.explain import explain_page
-from font.exchange.messages.shared import read_step
+from font.exchange.messages.refinement import read_step
 from mmlca.federation.fitting import FITS
 from mmlca.federation.results import FORMAT, read_results, site_patients, study_of, write_results
 from mmlca.study.results.part import Column

@@ -13,7 +13,7 @@ from chain_study import SITES, STUDY, combined, hospital, refine_by_files
 
 import font
 import mmlca
-from font.exchange.messages.shared import read_step
+from font.exchange.messages.refinement import read_step
 from mmlca.federation.results import read_results, site_patients, study_of, write_results
 from mmlca.study.combined import Combined, Refinement
 from mmlca.study.headline import headline

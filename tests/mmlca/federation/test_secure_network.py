@@ -15,11 +15,9 @@ import mmlca
 from font.errors import InputError
 from font.exchange.masked import read_masked
 from font.exchange.messages.labels import sum_of_labels
-from font.exchange.messages.shared import read_step
-from font.exchange.messages.sums import share_masked
-from font.exchange.replies import Reply
+from font.exchange.messages.refinement import read_step, share_masked
+from font.exchange.replies import Reply, in_memory
 from font.exchange.rounds import Round, run_round
-from font.exchange.site_part import in_memory
 
 STUDY = "ra switching"
 CHAINS = mmlca.MarkovParams(

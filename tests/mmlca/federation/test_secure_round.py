@@ -21,8 +21,14 @@ from font.exchange.disclosure import SecretDraws, round_total
 from font.exchange.envelope import file_names
 from font.exchange.masked import MaskedFile, add_masked, read_masked
 from font.exchange.messages.labels import sum_of_labels
-from font.exchange.messages.shared import Question, read_shared, read_step
-from font.exchange.messages.sums import exact_sums, own_sums, share_masked
+from font.exchange.messages.refinement import (
+    Question,
+    exact_sums,
+    own_sums,
+    read_shared,
+    read_step,
+    share_masked,
+)
 from font.refinement import one_class, site_memberships
 from mmlca.federation import mask_secret
 from mmlca.federation.markov_kind import markov_blocks, markov_shares

@@ -144,7 +144,7 @@ def test_certainty_and_truth_are_those_of_all_patients(case: Any) -> None:
     member = np.concatenate([part.to_numpy() for part in analysis.memberships.values()])
     pd.testing.assert_frame_equal(
         reliability_of(results, 1),
-        font.metrics.reliability(member, true),
+        font.metrics.reliability_from(font.metrics.reliability_counts(member, true)),
         check_dtype=False,
         rtol=0,
         atol=1e-12,

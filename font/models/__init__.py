@@ -1,1 +1,0 @@
-"""Local models that come with the package, beside whatever follows the protocol."""
