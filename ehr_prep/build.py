@@ -15,8 +15,7 @@ from ehr_prep.dates import NO_DATE, day_text, one_day, to_dates, to_days
 from ehr_prep.records import Records
 from ehr_prep.screen import Issue
 from ehr_prep.settings import DEAD, PRESETS, Rules
-from ehr_prep.states import check_rules, finish
-from ehr_prep.windows import Frame, reduce_records, window_edges
+from ehr_prep.states import Frame, assign_states, check_rules, window_edges
 from font.checks import one_of
 from font.errors import InputError, ReportWarning, option, option_name
 from font.settings import change
@@ -67,13 +66,12 @@ def build_sequences(
     kept = cohort.eligible
     index, last = cohort.start[kept], cohort.last[kept]
     edges = window_edges(index, rules.max_windows, rules.months, rules.days)
-    frame = Frame(edges, last, data_end=cohort.data_end)
+    observed = None
     if records.observation is not None:
         observed = records.observation.take(kept).windows(edges, last)
-        frame = frame._replace(observed=observed)
-    if cohort.died is not None:
-        frame = frame._replace(died=cohort.died[kept])
-    done = finish(reduce_records(records, kept, frame, rules), frame, records.states, rules)
+    died = None if cohort.died is None else cohort.died[kept]
+    frame = Frame(edges, last, observed, died, cohort.data_end)
+    done = assign_states(records, kept, frame, rules)
     reasons = (
         "before the index date",
         "after the end of follow-up",

@@ -128,7 +128,7 @@ def _lines(
     days: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]],
     rules: tuple[int, int, int],
 ) -> Any:
-    from ehr_prep import _era_kernels
+    from ehr_prep import _kernels
 
     assert records.end is not None
     span = records.indptr[:-1][kept], records.indptr[1:][kept]
@@ -136,5 +136,5 @@ def _lines(
     types = (np.int64, np.int32, np.int32, np.int64, np.int8)
     room: Any = tuple(np.empty(most, dtype=dtype) for dtype in types)
     columns = (records.date, records.end, records.state)
-    n = _era_kernels.find_lines(span, columns, days, records.members, rules, room)
+    n = _kernels.find_lines(span, columns, days, records.members, rules, room)
     return tuple(column[:n] for column in room)

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import one_day
-from ehr_prep.windows import window_edges
+from ehr_prep.states import window_edges
 
 WINDOWS = 16
 """Quarters with a true state."""
