@@ -20,6 +20,7 @@ from .patients import read_patients as read_patients
 from .records import Records as Records
 from .records import read_records as read_records
 from .settings import PRESETS as PRESETS
+from .settings import Reading as Reading
 from .settings import Rules as Rules
 from .synthetic.ra import SyntheticCohort as SyntheticCohort
 from .synthetic.ra import ra_cohort as ra_cohort

@@ -13,7 +13,7 @@ from ehr_prep.drugs import DrugMap, plain
 from ehr_prep.files import Source
 from ehr_prep.readers import Table, factorize, read_table
 from ehr_prep.screen import MAX_DAYS
-from font.checks import listed, some, whole_number
+from font.checks import listed, some
 from font.errors import InputError, option_name
 from mmlca.sequences.checks import check_n_states
 
@@ -109,9 +109,12 @@ def supply_by_text(
     if default is None:
         return None
     called = option_name("default_supply")
+    most = max(default.values()) if isinstance(default, Mapping) else default
+    if most > MAX_DAYS:
+        raise InputError(f"{called} is {most:,} days; one record covers at most {MAX_DAYS}.")
     days = np.ones(int(texts.index.max()) + 1 if len(texts) else 1, dtype=np.int32)
     if not isinstance(default, Mapping):
-        days[:] = _checked(called, default)
+        days[:] = default
         return days
     ingredients = {name for names in known.ingredients.values() for name in names}
     unknown = [name for name in default if name not in ingredients and name not in known.states]
@@ -120,18 +123,11 @@ def supply_by_text(
             f"{called} names {some(unknown)}, which are neither classes nor ingredients of "
             f"the drug map; its classes are {some(known.states)}."
         )
-    named = {name: _checked(f"{called} of {name!r}", n) for name, n in default.items()}
     columns = (texts[name] for name in ("ingredient", "matched", "class"))
     for number, *described in zip(texts.index, *columns, strict=True):
         parts = [part for text in described if isinstance(text, str) for part in text.split(" + ")]
-        days[number] = next((named[part] for part in parts if part in named), 1)
+        days[number] = next((default[part] for part in parts if part in default), 1)
     return days
-
-
-def _checked(name: str, days: int) -> int:
-    if whole_number(days, 1, name) > MAX_DAYS:
-        raise InputError(f"{name} is {days:,} days; one record covers at most {MAX_DAYS}.")
-    return int(days)
 
 
 # --- drugs that the map does not know ---------------------------------------------------------

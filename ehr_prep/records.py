@@ -1,8 +1,4 @@
-"""Medication records: read, checked, counted and sorted, ready to become sequences.
-
-One file, because the type, its reader and the order in which the steps are taken belong together;
-each step is a module of its own. Half of it documents the options.
-"""
+"""Medication records: read, checked, counted and sorted, ready to become sequences."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ from ehr_prep.patients import (
     patients_text,
     read_observation,
 )
-from ehr_prep.readers import check_decimal, check_matched, encode_ids, read_table
+from ehr_prep.readers import check_matched, encode_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
@@ -49,8 +45,10 @@ from ehr_prep.screen import (
     sort_records,
     unusable,
 )
+from ehr_prep.settings import Reading, RecordColumns
 from font.checks import some
 from font.errors import InputError, option
+from font.settings import change
 from mmlca.sequences.checks import match_ids
 from mmlca.sequences.type import Step, flow_table
 
@@ -172,29 +170,17 @@ def read_records(
     path_or_frame: Source,
     drugs: Drugs | None = None,
     *,
-    patient: str | None = None,
-    date: str | None = None,
-    drug: str | None = None,
-    end: str | None = None,
-    supply: str | None = None,
-    date_format: str | None = None,
-    encoding: str | None = None,
-    delimiter: str | None = None,
-    decimal: str | None = None,
-    earliest: Any = "1901-01-01",
-    latest: Any = None,
-    duplicates: str = "drop",
     patients: Source | None = None,
     labs: Source | None = None,
+    observation: Source | None = None,
+    drug_names: Source | None = None,
     patients_columns: Mapping[str, str] | None = None,
     labs_columns: Mapping[str, str] | None = None,
     observation_columns: Mapping[str, str] | None = None,
     file_columns: Mapping[str, Mapping[str, str]] | None = None,
-    drug_names: Source | None = None,
     where: Mapping[str, str] | None = None,
-    observation: Source | None = None,
-    default_supply: int | Mapping[str, int] | None = None,
-    strict: bool = False,
+    earliest: Any = "1901-01-01",
+    **reading: Any,
 ) -> Records:
     """Read medication records from a file, several files or a DataFrame.
 
@@ -213,48 +199,31 @@ def read_records(
         file lacks is missing in its records, and that is counted in `.issues`.
     drugs : DrugMap, "ra", dict, DataFrame or path of a two-column CSV
         Needed; see `drug_map`.
-    patient, date, drug : column names, optional
-        Default: guessed from the names; `.settings["columns"]` has those that were taken.
-    end, supply : column names, optional
-        The last day covered, or the number of days supplied; guessed likewise.
-    date_format : str, optional
-        Such as "%m/%d/%Y". Default: ISO dates, or what the dates themselves show, see
-        `ehr_prep.dates.read_dates`; `.settings["dates"]` has the format and the reason. A year of
-        two digits is the latest one that is not in the future.
-    encoding, delimiter : str, optional
-        Of all CSV files. Default: what each file shows; text that is not UTF-8 is read as cp1252,
-        with a warning. `.settings["files"]` has what was taken.
-    decimal : "." or ",", optional
-        Of supplies and lab values. Default: what the values show.
-    earliest, latest : dates
-        Default of `latest`: today.
-    duplicates : "drop" or "keep"
-        What to do with a record that has the patient, day, drug and end of another.
     patients : path or DataFrame, optional
         See `read_patients`.
     labs : path or DataFrame, optional
         A patient and a date column: a lab test shows that a patient was still followed.
+    observation : path or DataFrame, optional
+        Observation periods, one or several per patient: a patient, a start and an end column. A
+        record outside them is dropped and counted, the last period ends follow-up, and what
+        lies between two periods is missing.
+    drug_names : path or DataFrame, optional
+        What codes in the drug column stand for: a table of codes and names, such as OMOP's
+        `concept`. The drug column is then `drug_concept_id` if there is one.
     patients_columns, labs_columns, observation_columns : {role: column name}, optional
         Such as {"patient": "PatNr", "birth_date": "Geb"}; see `read_patients` and `read_labs`.
     file_columns : {file: {role: column name}}, optional
         Columns of single files of records, such as {"b.csv": {"patient": "PatNr"}}; a file by its
         name or a pattern such as "2019_*.csv". They override `patient`, `date` and so on.
-    drug_names : path or DataFrame, optional
-        What codes in the drug column stand for: a table of codes and names, such as OMOP's
-        `concept`. The drug column is then `drug_concept_id` if there is one.
     where : {column: value}, optional
         Read only rows with these values, such as {"site": "MGB"} where a file holds several
         sites; also in the patients' table and the labs, if they have these columns.
-    observation : path or DataFrame, optional
-        Observation periods, one or several per patient: a patient, a start and an end column. A
-        record outside them is dropped and counted, the last period ends follow-up, and what
-        lies between two periods is missing.
-    default_supply : int or dict, optional
-        Days that a record covers if it has neither an end nor a supply: one number, or
-        {class or ingredient: days}, where an ingredient goes before its class and what is not
-        named covers one day. The records concerned are counted in `.issues`.
-    strict : bool
-        Make unusual records an error.
+    earliest : date
+        Earlier dates count as mistakes.
+    **reading
+        Any further field of `ehr_prep.settings.Reading`: names of columns (`patient`, `date`,
+        `drug`, `end`, `supply`), `date_format`, `encoding`, `delimiter`, `decimal`, `latest`,
+        `duplicates`, `default_supply` and `strict`.
 
     Examples
     --------
@@ -268,17 +237,14 @@ def read_records(
       unmapped  0 drug texts in 0 records, 0.0 % of the records of these patients (see .unmapped)
       unusual   date after 2020-12-31 (1)
     """
-    if duplicates not in ("drop", "keep"):
-        raise InputError(f'duplicates must be "drop" or "keep", found {duplicates!r}.')
-    check_decimal(decimal)
-    name, known = source_name(path_or_frame), drug_map(drugs)
-    reading: dict[str, Any] = {"encoding": encoding, "delimiter": delimiter, "where": where}
-    names = None
-    if drug_names is not None:
-        names = read_names(drug_names, encoding=encoding, delimiter=delimiter)
-    span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
-    named = {"patient": patient, "date": date, "drug": drug, "end": end, "supply": supply}
-    table = read_coded(path_or_frame, named, names, file_columns=file_columns, **reading)
+    given = change(Reading(), reading)
+    name, known, date_format = source_name(path_or_frame), drug_map(drugs), given.date_format
+    written = {"encoding": given.encoding, "delimiter": given.delimiter}
+    names = None if drug_names is None else read_names(drug_names, **written)
+    reads: dict[str, Any] = {**written, "where": where}
+    span = one_day(earliest, "earliest"), one_day(given.latest or dt.date.today(), "latest")
+    named = {role: getattr(given, role) for role in RecordColumns.model_fields}
+    table = read_coded(path_or_frame, named, names, file_columns=file_columns, **reads)
     frame, columns, n_broken, files, file_roles = table
     if not len(frame):
         raise InputError(f"{name} has no records: there is a header, but no row can be read.")
@@ -287,17 +253,15 @@ def read_records(
     dates = {role: frame[c] for role, c in columns.items() if role in ("date", "end")}
     days, formats = read_dates(dates, date_format, name)
     people, people_columns, lacking = _people(
-        patients, patients_columns, ids, name, date_format, reading
+        patients, patients_columns, ids, name, date_format, reads
     )
     periods, period_issues = None, list[Issue]()
     if observation is not None:
         chosen = named_roles(observation_columns, OBSERVATION_ROLES, "observation")
-        periods, period_issues = read_observation(observation, ids, date_format, chosen, **reading)
-    raw = Raw(frame, columns, who, texts.codes, days)
-    checks = Checks(
-        name, ids, texts, known, span, people, periods, None, default_supply, decimal, duplicates
-    )
-    checked = check_rows(raw, checks)
+        periods, period_issues = read_observation(observation, ids, date_format, chosen, **reads)
+    checks = Checks(name, ids, texts, known, span, people, periods, None, given)
+    rows = Rows(who, days["date"], texts.codes, None)
+    checked = check_rows(frame, columns, rows, days.get("end"), checks)
     raw_ids = frame[columns["patient"]]
     treated = np.zeros(len(ids) + 1, dtype=bool)
     treated[who[texts.state_of[texts.codes] >= 0]] = True
@@ -305,14 +269,16 @@ def read_records(
     issues = [
         Issue("wrong number of fields", n_broken, "dropped", ""),
         Issue("patient not in the patients' table", n_lacking, "kept", ""),
-        *_without_supply(file_roles, columns, default_supply is not None),
+        *_without_supply(file_roles, columns, given.default_supply is not None),
         count_rows("id of another type", other_type, "made text", who, ids, raw_ids),
         *period_issues,
     ]
-    others = _others(Rows(who, days["date"], texts.codes, None), texts, len(ids), span)
+    others = _others(rows, texts, len(ids), span)._replace(
+        records=len(frame) + n_broken, broken=n_broken
+    )
     if labs is not None:
         chosen = named_roles(labs_columns, LAB_ROLES, "labs")
-        tests = _labs(labs, chosen, ids, name, span, date_format, reading)
+        tests = _labs(labs, chosen, ids, name, span, date_format, reads)
         others.widen(tests.who, tests.day)
     further = {
         "patients": patients,
@@ -330,9 +296,8 @@ def read_records(
         "where": dict(where or {}),
         **{role: None if s is None else source_name(s) for role, s in further.items()},
     }
-    counts = Counts(len(ids), len(frame) + n_broken, n_broken, {})
-    records = make_records(checks, [checked], others, counts, issues, settings)
-    if strict and len(records.issues):
+    records = make_records(checks, [checked], others, issues, settings)
+    if given.strict and len(records.issues):
         found = ", ".join(f"{i.issue} ({i.n:,})" for i in records.issues.itertuples())
         raise InputError(
             f"{name} has unusual records: {found}; correct them, or read without "
@@ -342,28 +307,6 @@ def read_records(
 
 
 # --- from rows to records: the same for files and databases ------------------------------
-
-
-class Raw(NamedTuple):
-    """Records as they were read: all of a file, or those of mapped drugs in a database.
-
-    Parameters
-    ----------
-    frame : DataFrame
-    columns : {role: column}
-    who : (n,) int32
-        Position among the ids, −1 if none.
-    drug : (n,) int32
-        Position among the drug texts, −1 if none.
-    days : {role: (n,) int32}
-        Of the roles "date" and "end".
-    """
-
-    frame: pd.DataFrame
-    columns: Mapping[str, Any]
-    who: NDArray[np.int32]
-    drug: NDArray[np.int32]
-    days: Mapping[str, NDArray[np.int32]]
 
 
 class Checks(NamedTuple):
@@ -386,9 +329,7 @@ class Checks(NamedTuple):
     people: pd.DataFrame | None = None
     periods: Observation | None = None
     entry: tuple[str, NDArray[np.int32]] | None = None
-    default_supply: int | Mapping[str, int] | None = None
-    decimal: str | None = None
-    duplicates: str = "drop"
+    reading: Reading = Reading()
     suggest: bool = True
 
 
@@ -417,18 +358,27 @@ class Checked(NamedTuple):
 
 
 class Others(NamedTuple):
-    """What records without a class, and lab tests, say about the patients.
+    """What is known besides the records that were read, or fetched, and can be used.
 
     Parameters
     ----------
+    patients, records, broken : int
+        How many there were, and rows with the wrong number of fields.
+    left_out : {reason: (patients, records)}
+        Those of a database that were dropped there.
     unmapped : (texts,)
         Number of patients with each drug text, by its row label, where that has no class.
     lost : (P,)
         Each patient's records of drugs that the map does not know.
     first, last : (P,) int32
-        First and last day with such a record; the last before the first if there is none.
+        First and last day with such a record, or a lab test; the last before the first if there
+        is none.
     """
 
+    patients: int
+    records: int
+    broken: int
+    left_out: Mapping[str, tuple[int, int]]
     unmapped: NDArray[np.int64]
     lost: NDArray[np.int64]
     first: NDArray[np.int32]
@@ -440,46 +390,42 @@ class Others(NamedTuple):
         np.maximum.at(self.last, who, day)
 
 
-class Counts(NamedTuple):
-    """How many patients and records there were, also of those that were not fetched.
+def check_rows(
+    frame: pd.DataFrame,
+    columns: Mapping[str, Any],
+    rows: Rows,
+    end: NDArray[np.int32] | None,
+    checks: Checks,
+) -> Checked:
+    """Drop what cannot be used, find the last day that each record covers, and sort.
 
-    `left_out` has the patients and records of a database that were dropped there, by reason.
+    `frame` holds the records as they were read: all of a file, or those of mapped drugs in a
+    database; `rows` are the same as numbers, without last days, and `end` their end dates.
     """
-
-    patients: int
-    records: int
-    broken: int
-    left_out: Mapping[str, tuple[int, int]]
-
-
-def check_rows(raw: Raw, checks: Checks) -> Checked:
-    """Drop what cannot be used, find the last day that each record covers, and sort."""
-    ids, texts, date = checks.ids, checks.texts, raw.days["date"]
-    rows = Rows(raw.who, date, raw.drug, None)
-    observed = None if checks.periods is None else checks.periods.holding(raw.who, date) >= 0
+    ids, texts, reading = checks.ids, checks.texts, checks.reading
+    observed = None if checks.periods is None else checks.periods.holding(rows.who, rows.day) >= 0
     reasons, dropped_for = unusable(
         rows, texts.state_of, checks.span, checks.people, observed, checks.entry
     )
-    written = raw.frame[raw.columns["date"]]
+    written = frame[columns["date"]]
     issues = [
-        count_rows(reason, dropped_for == number, "dropped", raw.who, ids, written)
+        count_rows(reason, dropped_for == number, "dropped", rows.who, ids, written)
         for number, reason in enumerate(reasons, start=1)
         if reason.startswith("date")
     ]
     kept = dropped_for == 0
-    leaves_at = last_reasons(raw.who, dropped_for, len(ids))
-    lasting = [raw.columns[role] for role in ("end", "supply") if role in raw.columns]
-    covered, end = raw.frame[lasting], raw.days.get("end")
+    leaves_at = last_reasons(rows.who, dropped_for, len(ids))
+    covered = frame[[columns[role] for role in ("end", "supply") if role in columns]]
     if not kept.all():
         covered, rows = covered[kept], rows.keep(kept)
         end = None if end is None else end[kept]
-    supplies = supply_by_text(checks.default_supply, texts.table, checks.known)
+    supplies = supply_by_text(reading.default_supply, texts.table, checks.known)
     last, unusual = last_days(
-        covered, dict(raw.columns), rows, ids, end, supplies, checks.decimal, checks.name
+        covered, columns, rows, ids, end, supplies, reading.decimal, checks.name
     )
     rows = sort_records(rows._replace(last=last)) if len(rows.who) else rows._replace(last=last)
     again = repeats(rows)
-    drop = checks.duplicates == "drop"
+    drop = reading.duplicates != "keep"
     done = "dropped" if drop else "kept"
     issues += [
         *unusual,
@@ -495,13 +441,12 @@ def make_records(
     checks: Checks,
     parts: Sequence[Checked],
     others: Others,
-    counts: Counts,
     issues: list[Issue],
     settings: Mapping[str, Any],
 ) -> Records:
     """The records of all parts, each of which has patients of its own, in the order of `ids`."""
     ids, texts, known = checks.ids, checks.texts, checks.known
-    steps, n_usable = _steps(checks, parts, counts)
+    steps, n_usable = _steps(checks, parts, others)
     n_each = np.zeros(len(ids), dtype=np.int64)
     for part in parts:
         n_each += np.bincount(part.rows.who, minlength=len(ids))
@@ -512,7 +457,7 @@ def make_records(
     ends = [part.rows.last for part in parts if part.rows.last is not None]
     unmapped = unmapped_table(texts.table, others.unmapped, known if checks.suggest else None)
     n_lost = int(others.lost[present].sum())
-    default = checks.default_supply
+    default = checks.reading.default_supply
     return Records(
         ids=ids[present],
         indptr=indptr,
@@ -527,14 +472,14 @@ def make_records(
         drug_map=known,
         drugs=texts.table,
         unmapped=unmapped,
-        flow=flow_table(counts.patients, counts.records, steps),
+        flow=flow_table(others.patients, others.records, steps),
         issues=issue_table([*issues, *(issue for part in parts for issue in part.issues)]),
         settings={
             **settings,
             "drugs": known.ingredients,
             "earliest": day_text(checks.span[0]),
             "latest": day_text(checks.span[1]),
-            "duplicates": checks.duplicates,
+            "duplicates": checks.reading.duplicates or "drop",
             "default_supply": dict(default) if isinstance(default, Mapping) else default,
             "unmapped": {
                 "texts": len(unmapped),
@@ -547,21 +492,21 @@ def make_records(
     )
 
 
-def _steps(checks: Checks, parts: Sequence[Checked], counts: Counts) -> tuple[list[Step], int]:
+def _steps(checks: Checks, parts: Sequence[Checked], others: Others) -> tuple[list[Step], int]:
     """What was dropped, by reason, and how many records are usable, repetitions included."""
     reasons = parts[0].reasons
     dropped = np.sum([part.dropped for part in parts], axis=0)
     leaves_at = np.maximum.reduce([part.leaves_at for part in parts])
     left = np.bincount(leaves_at, minlength=len(reasons) + 1)
-    steps = [Step("usable", "wrong number of fields", 0, counts.broken)]
+    steps = [Step("usable", "wrong number of fields", 0, others.broken)]
     for number, reason in enumerate(reasons, start=1):
-        patients, records = counts.left_out.get(reason, (0, 0))
+        patients, records = others.left_out.get(reason, (0, 0))
         steps.append(
             Step("usable", reason, int(left[number]) + patients, int(dropped[number]) + records)
         )
     if not dropped[0]:
-        raise InputError(_nothing_left(checks.name, counts.records, steps, checks.texts.table))
-    if checks.duplicates == "drop":
+        raise InputError(_nothing_left(checks.name, others.records, steps, checks.texts.table))
+    if checks.reading.duplicates != "keep":
         again = sum(part.again for part in parts)
         steps.append(Step("usable", "repeats another record", 0, again))
     return steps, int(dropped[0])
@@ -662,7 +607,7 @@ def _others(rows: Rows, texts: Texts, n_patients: int, span: tuple[int, int]) ->
     is_unknown[table.index[table["class"].isna() & table["rule"].isna()]] = True
     lost = np.bincount(rows.who[is_unknown[rows.drug]], minlength=n_patients)
     unmapped = np.bincount(pairs // n_patients, minlength=n_texts)
-    others = Others(unmapped, lost, *nobody_seen(n_patients))
+    others = Others(n_patients, 0, 0, {}, unmapped, lost, *nobody_seen(n_patients))
     dated = rows.keep((rows.day >= span[0]) & (rows.day <= span[1]))
     others.widen(dated.who, dated.day)
     return others

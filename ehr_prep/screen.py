@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -157,13 +158,13 @@ def last_reasons(
 
 def last_days(
     frame: pd.DataFrame,
-    columns: dict[str, Any],
+    columns: Mapping[str, Any],
     rows: Rows,
     ids: pd.Index,
     end: NDArray[np.int32] | None,
-    default: NDArray[np.int32] | None = None,
-    decimal: str | None = None,
-    name: str = "the table",
+    default: NDArray[np.int32] | None,
+    decimal: str | None,
+    name: str,
 ) -> tuple[NDArray[np.int32] | None, list[Issue]]:
     """The last day each record covers: its end, else by its supply, else by the default.
 

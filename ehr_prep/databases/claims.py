@@ -32,8 +32,9 @@ from ehr_prep.patients import (
 from ehr_prep.readers import check_matched
 from ehr_prep.records import Checks, Records
 from ehr_prep.screen import Issue
-from font.checks import one_of
+from ehr_prep.settings import Reading
 from font.errors import InputError
+from font.settings import change
 
 _ISO = r"^\d{4}-\d{2}-\d{2}([ T].*)?$"
 
@@ -97,9 +98,10 @@ def read_warehouse(
     >>> ehr_prep.build_sequences(records).to_frame().iloc[0, :2].to_list()
     ['TNFi', 'CTLA4-Ig']
     """
-    one_of(duplicates, ("drop", "keep"), "duplicates")
+    given = {"latest": latest, "duplicates": duplicates, "default_supply": default_supply}
+    reading = change(Reading(), given)
     known = drug_map(drugs)
-    span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
+    span = one_day(earliest, "earliest"), one_day(reading.latest or dt.date.today(), "latest")
     database = Database(connection, schema, texts=True)
     name = table or database.only_table()
     named = {"patient": patient, "date": date, "drug": drug, "end": end, "supply": supply}
@@ -137,8 +139,7 @@ def read_warehouse(
         span,
         people,
         periods,
-        default_supply=default_supply,
-        duplicates=duplicates,
+        reading=reading,
     )
     settings = {
         "columns": {role: str(column) for role, column in columns.items()},

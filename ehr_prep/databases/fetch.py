@@ -20,16 +20,15 @@ from ehr_prep.dates import NO_DATE, read_dates, to_days
 from ehr_prep.drug_texts import Texts
 from ehr_prep.readers import encode_ids
 from ehr_prep.records import (
+    Checked,
     Checks,
-    Counts,
     Others,
-    Raw,
     Records,
     check_rows,
     make_records,
     nobody_seen,
 )
-from ehr_prep.screen import NO_DRUG, NO_ID, NOT_MAPPED, Issue
+from ehr_prep.screen import NO_DRUG, NO_ID, NOT_MAPPED, Issue, Rows
 from font.errors import InputError
 from mmlca.sequences.checks import match_ids
 
@@ -99,7 +98,6 @@ class Seen(NamedTuple):
     n_records : (raw,)
         Records of drugs with a class.
     others : Others
-    counts : Counts
     entry : DataFrame, optional
         The rows of the table of those who enter, by id.
     """
@@ -108,7 +106,6 @@ class Seen(NamedTuple):
     raw: pd.Series
     n_records: NDArray[np.int64]
     others: Others
-    counts: Counts
     entry: pd.DataFrame | None
 
 
@@ -152,14 +149,19 @@ def see_patients(database: Database, exposures: Exposures, span: tuple[int, int]
     place = position[who]
     ours = place >= 0
     others = Others(
-        _patients_by_text(database, exposures), lost[kept], *nobody_seen(int(kept.sum()))
+        len(ids),
+        int(n.sum()) + left_out[NO_ID][1],
+        0,
+        left_out,
+        _patients_by_text(database, exposures),
+        lost[kept],
+        *nobody_seen(int(kept.sum())),
     )
     dated = ours & found["first"].notna().to_numpy()
     for column in ("first", "last"):
         others.widen(place[dated], found[column][dated].to_numpy().astype(np.int32))
-    counts = Counts(len(ids), int(n.sum()) + left_out[NO_ID][1], 0, left_out)
     n_records = found["mapped"][ours].to_numpy().astype(np.int64)
-    return Seen(ids[kept], found["who"][ours], n_records, others, counts, entered)
+    return Seen(ids[kept], found["who"][ours], n_records, others, entered)
 
 
 def fetch_records(
@@ -172,12 +174,11 @@ def fetch_records(
 ) -> Records:
     """Fetch the records of drugs with a class, and check them, some patients at a time."""
     parts = [
-        check_rows(_raw(database, part, exposures, checks), checks)
-        for part in _parts(exposures.wanted(), seen)
+        _fetch_part(database, part, exposures, checks) for part in _parts(exposures.wanted(), seen)
     ]
     unused: dict[str, Any] = {"files": [], "file_columns": {}, "dates": {}, "patients_columns": {}}
     about = {"source": checks.name, "labs": None, **unused, **settings}
-    records = make_records(checks, parts, seen.others, seen.counts, issues, about)
+    records = make_records(checks, parts, seen.others, issues, about)
     return replace(records, database=database)
 
 
@@ -246,7 +247,7 @@ def _parts(rows: Any, seen: Seen) -> Iterator[Any]:
         low = high + 1
 
 
-def _raw(database: Database, rows: Any, exposures: Exposures, checks: Checks) -> Raw:
+def _fetch_part(database: Database, rows: Any, exposures: Exposures, checks: Checks) -> Checked:
     table = database.fetch_arrow(rows, "records of drugs with a class")
     frame = as_frame(table)
     own, ids, _ = encode_ids(frame["patient"])
@@ -259,4 +260,5 @@ def _raw(database: Database, rows: Any, exposures: Exposures, checks: Checks) ->
     else:  # that no drug has a class is said with the flow
         days = {role: np.zeros(0, dtype=np.int32) for role in dates}
     columns = {role: role for role in frame.columns}
-    return Raw(frame, columns, who, text[codes], days)
+    fetched = Rows(who, days["date"], text[codes], None)
+    return check_rows(frame, columns, fetched, days.get("end"), checks)

@@ -29,8 +29,10 @@ from ehr_prep.drugs import Drugs
 from ehr_prep.patients import Observation, align_patients, read_observation
 from ehr_prep.records import Checks, Others, Records
 from ehr_prep.screen import Issue
+from ehr_prep.settings import Reading
 from font.checks import one_of, some
 from font.errors import InputError
+from font.settings import change
 from mmlca.sequences.checks import match_ids
 
 Labs: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[int]]
@@ -107,10 +109,10 @@ def read_omop(
     ('TNFi', 'CTLA4-Ig')
     """
     one_of(table, _TABLES, "table")
-    one_of(duplicates, ("drop", "keep"), "duplicates")
+    reading = change(Reading(), {"latest": latest, "duplicates": duplicates})
     if condition is not None and cohort is not None:
         raise InputError("patients enter by a condition or by a cohort; give one of the two.")
-    span = one_day(earliest, "earliest"), one_day(latest or dt.date.today(), "latest")
+    span = one_day(earliest, "earliest"), one_day(reading.latest or dt.date.today(), "latest")
     database = Database(connection, schema)
     entry = _entry(database, condition, cohort)
     rows, day = _rows(database, table)
@@ -136,7 +138,7 @@ def read_omop(
         people,
         periods,
         entered,
-        duplicates=duplicates,
+        reading=reading,
         suggest=False,
     )
     settings = {

@@ -285,14 +285,13 @@ def test_default_supplies_by_drug_and_class_are_in_the_account() -> None:
     assert (issue["n"], issue["action"]) == (2, "default of 1 to 50 days")
     assert build(records).settings["default_supply"] == {"A": 50, "c": 7}
     assert states(build(records))[0] == "A+B"
-    for wrong, message in {
-        "x": "neither classes nor ingredients",
-        "A": "default_supply of 'A' must be a whole number of at least 1",
-    }.items():
+    for wrong, message in (
+        ({"x": 7}, "default_supply names 'x', which are neither classes nor ingredients"),
+        ({"A": 0}, "default_supply should be a whole number of days, at least 1, for 'A'; found 0"),
+        (1000, "default_supply is 1,000 days; one record covers at most"),
+    ):
         with pytest.raises(ValueError, match=message):
-            read("a 0", default_supply={wrong: 0})
-    with pytest.raises(ValueError, match="default_supply is 1,000 days; one record covers at most"):
-        read("a 0", default_supply=1000)
+            read("a 0", default_supply=wrong)
 
 
 @pytest.mark.parametrize(
