@@ -8,8 +8,8 @@ from .analysis import table_one as table_one
 from .analysis import trend as trend
 from .bootstrap import pseudo_sites as pseudo_sites
 from .build import build_sequences as build_sequences
-from .databases.claims import read_warehouse as read_warehouse
 from .databases.omop import read_omop as read_omop
+from .databases.warehouse import read_warehouse as read_warehouse
 from .drugs import RA_DRUGS as RA_DRUGS
 from .drugs import DrugMap as DrugMap
 from .drugs import drug_map as drug_map
