@@ -13,11 +13,11 @@ from .databases.warehouse import read_warehouse as read_warehouse
 from .drugs import RA_DRUGS as RA_DRUGS
 from .drugs import DrugMap as DrugMap
 from .drugs import drug_map as drug_map
-from .drugs import drug_report as drug_report
 from .lines import patient_lines as patient_lines
 from .patients import read_labs as read_labs
 from .patients import read_patients as read_patients
 from .records import Records as Records
+from .records import drug_report as drug_report
 from .records import read_records as read_records
 from .settings import PRESETS as PRESETS
 from .settings import Reading as Reading

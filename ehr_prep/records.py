@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 
 from ehr_prep.columns import named_roles
 from ehr_prep.dates import ISO, day_text, one_day, read_dates
-from ehr_prep.drug_texts import (
-    Texts,
-    look_up,
-    read_coded,
-    read_names,
-    supply_by_text,
-    unmapped_table,
-)
-from ehr_prep.drugs import DrugMap, Drugs, drug_map, plain
+from ehr_prep.drugs import DrugMap, Drugs, Texts, drug_map, look_up, plain, unmapped_table
 from ehr_prep.files import Source, source_name
 from ehr_prep.patients import (
     LAB_ROLES,
@@ -33,7 +25,7 @@ from ehr_prep.patients import (
     patients_text,
     read_observation,
 )
-from ehr_prep.readers import check_matched, encode_ids, read_table
+from ehr_prep.readers import Table, check_matched, encode_ids, read_table
 from ehr_prep.screen import (
     Issue,
     Rows,
@@ -43,6 +35,7 @@ from ehr_prep.screen import (
     last_reasons,
     repeats,
     sort_records,
+    supply_by_text,
     unusable,
 )
 from ehr_prep.settings import Reading, RecordColumns
@@ -240,11 +233,11 @@ def read_records(
     given = change(Reading(), reading)
     name, known, date_format = source_name(path_or_frame), drug_map(drugs), given.date_format
     written = {"encoding": given.encoding, "delimiter": given.delimiter}
-    names = None if drug_names is None else read_names(drug_names, **written)
+    names = None if drug_names is None else _read_names(drug_names, **written)
     reads: dict[str, Any] = {**written, "where": where}
     span = one_day(earliest, "earliest"), one_day(given.latest or dt.date.today(), "latest")
     named = {role: getattr(given, role) for role in RecordColumns.model_fields}
-    table = read_coded(path_or_frame, named, names, file_columns=file_columns, **reads)
+    table = _read_coded(path_or_frame, named, names, file_columns=file_columns, **reads)
     frame, columns, n_broken, files, file_roles = table
     if not len(frame):
         raise InputError(f"{name} has no records: there is a header, but no row can be read.")
@@ -304,6 +297,39 @@ def read_records(
             f"{option('strict', True)}."
         )
     return records
+
+
+def drug_report(records: Records) -> pd.DataFrame:
+    """What became of each drug text: first those that the map does not know.
+
+    Returns
+    -------
+    DataFrame
+        One row per text, the most frequent first: `drug`, `records`, `class`, `ingredient`,
+        `rule` and `matched` as in `DrugMap.classify`, and `did_you_mean`, the name that an
+        unknown text resembles.
+
+    Examples
+    --------
+    >>> import ehr_prep
+    >>> frame = pd.DataFrame({"patient_id": [1, 1], "date": ["2010-01-05", "2010-03-01"],
+    ...                       "drug": ["adalimumab 40 mg", "adalimunab"]})
+    >>> drug_report(ehr_prep.read_records(frame, "ra"))[["drug", "class", "rule", "did_you_mean"]]
+                   drug class   rule did_you_mean
+    0        adalimunab  None   None   adalimumab
+    1  adalimumab 40 mg  TNFi  words         None
+    """
+    drugs = records.drugs
+    # what the map lists as of no interest has a rule and no class
+    table = drugs.assign(known=drugs["class"].notna() | drugs["rule"].notna())
+    table = table.sort_values(
+        ["known", "records"], ascending=[True, False], kind="stable", ignore_index=True
+    )
+    near = [
+        None if known else records.drug_map.nearest(drug)
+        for drug, known in zip(table["drug"], table.pop("known"), strict=True)
+    ]
+    return table.assign(did_you_mean=pd.Series(near, dtype=object, index=table.index))
 
 
 # --- from rows to records: the same for files and databases ------------------------------
@@ -513,6 +539,40 @@ def _steps(checks: Checks, parts: Sequence[Checked], others: Others) -> tuple[li
 
 
 # --- inside ----------------------------------------------------------------------------
+
+
+def _read_names(source: Source, **reading: Any) -> dict[str, str]:
+    """What codes stand for, from a table such as OMOP's `concept`.
+
+    The table has a column of codes (`concept_id` or `code`) and one of names (`concept_name` or
+    `name`).
+
+    Examples
+    --------
+    >>> _read_names(pd.DataFrame({"concept_id": [1503297], "concept_name": ["metformin"]}))
+    {'1503297': 'metformin'}
+    """
+    frame, roles, *_ = read_table(
+        source, {"code": None, "name": None}, ("code", "name"), about="drug_names", **reading
+    )
+    pairs = frame[[roles["code"], roles["name"]]].dropna().astype(object).to_numpy().tolist()
+    return {plain(code): str(name) for code, name in pairs}
+
+
+def _read_coded(
+    source: Source,
+    named: dict[str, str | None],
+    names: Mapping[str, str] | None,
+    **reading: Any,
+) -> Table:
+    """The table of records; with names of codes the drug column is one of codes."""
+    needed = ("patient", "date", "drug")
+    if names is not None and named["drug"] is None:
+        try:
+            return read_table(source, {**named, "drug": "drug_concept_id"}, needed, **reading)
+        except ValueError:
+            pass  # the codes are in another column, or the error is raised below
+    return read_table(source, named, needed, **reading)
 
 
 def _people(

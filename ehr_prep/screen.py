@@ -10,8 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ehr_prep.dates import NO_DATE, day_text, to_days
+from ehr_prep.drugs import DrugMap
 from ehr_prep.readers import factorize, read_numbers
 from font.checks import some
+from font.errors import InputError, option_name
 
 MAX_DAYS = 730
 """One record cannot cover more days than this: a longer supply or a later end is a mistake."""
@@ -210,6 +212,42 @@ def last_days(
             count_rows("no end or supply", silent, f"default of {span} days", who, ids, day)
         )
     return last, issues
+
+
+def supply_by_text(
+    default: int | Mapping[str, int] | None, texts: pd.DataFrame, known: DrugMap
+) -> NDArray[np.int32] | None:
+    """The days that a record of each drug text covers by default; None without a default.
+
+    Parameters
+    ----------
+    default : see `ehr_prep.read_records`
+    texts : DataFrame
+        `class`, `ingredient` and `matched` (the name in the map) of each text, several joined with
+        " + "; the index is its number.
+    """
+    if default is None:
+        return None
+    called = option_name("default_supply")
+    most = max(default.values()) if isinstance(default, Mapping) else default
+    if most > MAX_DAYS:
+        raise InputError(f"{called} is {most:,} days; one record covers at most {MAX_DAYS}.")
+    days = np.ones(int(texts.index.max()) + 1 if len(texts) else 1, dtype=np.int32)
+    if not isinstance(default, Mapping):
+        days[:] = default
+        return days
+    ingredients = {name for names in known.ingredients.values() for name in names}
+    unknown = [name for name in default if name not in ingredients and name not in known.states]
+    if unknown:
+        raise InputError(
+            f"{called} names {some(unknown)}, which are neither classes nor ingredients of "
+            f"the drug map; its classes are {some(known.states)}."
+        )
+    columns = (texts[name] for name in ("ingredient", "matched", "class"))
+    for number, *described in zip(texts.index, *columns, strict=True):
+        parts = [part for text in described if isinstance(text, str) for part in text.split(" + ")]
+        days[number] = next((default[part] for part in parts if part in default), 1)
+    return days
 
 
 def sort_records(rows: Rows) -> Rows:

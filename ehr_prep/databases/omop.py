@@ -22,8 +22,7 @@ from ehr_prep.databases.warehouse import (
     see_patients,
 )
 from ehr_prep.dates import NO_DATE, one_day, to_dates, to_days
-from ehr_prep.drug_texts import Texts, look_up
-from ehr_prep.drugs import Drugs
+from ehr_prep.drugs import Drugs, Texts, look_up
 from ehr_prep.patients import Observation, align_patients, read_observation
 from ehr_prep.records import Checks, Others, Records
 from ehr_prep.screen import Issue

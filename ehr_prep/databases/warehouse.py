@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from ehr_prep.columns import guess_columns, named_roles
 from ehr_prep.databases.connect import Database, check_name
 from ehr_prep.dates import one_day, read_dates
-from ehr_prep.drug_texts import Texts, look_up
-from ehr_prep.drugs import DrugMap, Drugs, drug_map
+from ehr_prep.drugs import DrugMap, Drugs, Texts, drug_map, look_up
 from ehr_prep.patients import (
     OBSERVATION_ROLES,
     PATIENT_ROLES,

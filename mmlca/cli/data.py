@@ -369,7 +369,7 @@ def prep(
     from ehr_prep.build import build_sequences, follow_up_text
     from ehr_prep.databases.omop import read_omop
     from ehr_prep.databases.warehouse import read_warehouse
-    from ehr_prep.drug_texts import unmapped_caution
+    from ehr_prep.drugs import unmapped_caution
     from ehr_prep.records import read_records
     from ehr_prep.settings import Reading
     from font.files import keep_inputs, private_folder
