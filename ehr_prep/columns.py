@@ -85,15 +85,8 @@ def guess_columns(
 ) -> dict[str, Any]:
     """Which column plays which role: as given, else by its name; optional ones may be absent.
 
-    Parameters
-    ----------
-    columns : of the table
-    named : {role: column or None}
-    needed : roles that must have a column; the error names all that have none
-    name : of the table, for messages
-    rows : the first rows of the table, for advice
-    about : the table that the advice is about, "" for the records
-    file : the file that the advice is about, where a table consists of several
+    `needed` are roles that must have a column. The rest is for errors: the name of the table, its
+    first rows, which table the advice is about ("" for the records), and which file of it.
 
     Examples
     --------

@@ -64,21 +64,16 @@ def read_table(
 
     Parameters
     ----------
-    source : see `ehr_prep.files.Source`
     named : {role: column or None}
         Columns that are None are guessed from their names.
     needed : roles without which the table cannot be used
     all_columns : bool
         Read the columns without a role too.
-    encoding, delimiter : str, optional
-        Of text files. Default: what the files themselves show.
-    where : {column: value}, optional
-        Keep only rows with these values. Records must have these columns; in other tables
-        those that are not there are passed over.
+    encoding, delimiter, where, file_columns
+        See `read_records`. Records must have the columns of `where`; in other tables those that
+        are not there are passed over.
     about : str
         The table's name in advice, "" for the records.
-    file_columns : {file: {role: column}}, optional
-        Columns of single files, which override `named`; a file by its name or a pattern.
     """
     name = source_name(source)
     kept = dict(where or {})
@@ -211,15 +206,10 @@ def check_matched(
     *,
     enough: float = 0.95,
 ) -> None:
-    """An error if none of the ids of one table is in another, a warning if too few are.
+    """An error if none of the ids of one table are in another, a warning if too few are.
 
-    Parameters
-    ----------
-    ids, others : the patients of the two tables
-    matched : (len(ids),) bool
-        Which of the ids are among the others.
-    names : of the two tables
-    enough : the share without a warning
+    `matched` says which of the ids are among the others, `names` are those of the two tables, and
+    `enough` is the share without a warning.
     """
     if not len(ids) or (matched.any() and matched.mean() >= enough):
         return
@@ -287,10 +277,7 @@ def decimal_sign(values: Iterable[Any], name: str) -> str:
 def read_numbers(values: Iterable[Any], decimal: str | None, name: str) -> NDArray[np.float64]:
     """Texts as numbers with the stated decimal sign, or with the one that they show.
 
-    Raises
-    ------
-    ValueError
-        If the stated sign makes numbers unreadable that the other one reads.
+    A stated sign that makes numbers unreadable which the other one reads is an error.
     """
     texts = list(values)
     if decimal is None:
