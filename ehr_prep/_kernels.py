@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ehr_prep.settings import Rules
 from mmlca.sequences._compiled import entry, inner
 
 NO_DATE = np.iinfo(np.int32).min
@@ -26,7 +27,7 @@ Days = NDArray[np.int32]
 
 
 class Choice(NamedTuple):
-    """The rules of `ehr_prep.settings.Rules` as numbers.
+    """The rules for windows (`ehr_prep.settings.Rules`) as numbers.
 
     Parameters
     ----------
@@ -46,6 +47,20 @@ class Choice(NamedTuple):
     combine: bool
     gap_days: int
     combination_days: int
+
+    @classmethod
+    def of(cls, rules: Rules, n_windows: int) -> Choice:
+        limits = {"carry_forward_max": rules.max_carry, "missing": 0}
+        return cls(
+            ties=("first", "latest", "previous").index(rules.ties),
+            limit=limits.get(rules.impute, n_windows),
+            supplied=rules.gap_days if rules.impute == "carry_forward_supplied" else -1,
+            off=-2 if rules.has_off else -1,
+            by_days=rules.by == "days",
+            combine=rules.combine,
+            gap_days=rules.gap_days,
+            combination_days=rules.combination_days,
+        )
 
 
 class Tally(NamedTuple):

@@ -30,7 +30,6 @@ from font.errors import InputError, option, option_name
 from mmlca.sequences.checks import check_n_states
 
 _MOST_SETS = 2**14
-_TIES = ("first", "latest", "previous")  # as the kernel numbers them
 
 MOST_CLASSES = 62
 """Classes that can be combined: a set is one bit each of an int64, without its last two."""
@@ -137,17 +136,6 @@ def assign_states(
 
     n, n_windows = len(frame.edges), frame.edges.shape[1] - 1
     end = records.date if records.end is None else records.end
-    limits = {"carry_forward_max": rules.max_carry, "missing": 0}
-    choice = _kernels.Choice(
-        ties=_TIES.index(rules.ties),
-        limit=limits.get(rules.impute, n_windows),
-        supplied=rules.gap_days if rules.impute == "carry_forward_supplied" else -1,
-        off=-2 if rules.has_off else -1,
-        by_days=rules.by == "days",
-        combine=rules.combine,
-        gap_days=rules.gap_days,
-        combination_days=rules.combination_days,
-    )
     observed = frame.observed
     codes = np.full((n, n_windows), -1, dtype=np.int16)
     sets = np.empty(_MOST_SETS, dtype=np.int64)
@@ -157,7 +145,7 @@ def assign_states(
         (records.date, end, records.state),
         (frame.edges, frame.last, np.ones((1, n_windows), bool) if observed is None else observed),
         np.append(name_order(records.states), np.int8(-1))[records.members],
-        choice,
+        _kernels.Choice.of(rules, n_windows),
         codes,
         sets,
         n_records,
